@@ -11,6 +11,7 @@ mod document;
 mod image_ref;
 mod policy;
 mod registries_conf;
+mod staged;
 
 pub use auth_file::auth_file;
 pub use berth::berth;
@@ -19,6 +20,7 @@ pub use document::document;
 pub use image_ref::image_ref;
 pub use policy::policy;
 pub use registries_conf::registries_conf;
+pub use staged::staged;
 
 /// The program of a target.
 #[macro_export]

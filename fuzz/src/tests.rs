@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 7] = [
+const TARGETS: [(&str, Target); 8] = [
     ("auth_file", super::auth_file),
     ("berth", super::berth),
     ("boot_image", super::boot_image),
@@ -11,6 +11,7 @@ const TARGETS: [(&str, Target); 7] = [
     ("image_ref", super::image_ref),
     ("policy", super::policy),
     ("registries_conf", super::registries_conf),
+    ("staged", super::staged),
 ];
 
 fn names(directory: &Path) -> Vec<String> {

@@ -85,6 +85,8 @@ pub struct HostStatus {
     /// The deployment that a shutdown applies, unless it is locked. One without an image (a kernel argument that
     /// somebody staged, say) has no digest, but is there all the same.
     pub staged: Option<Deployment>,
+    /// Reason why nothing is known about the lock of the staged deployment. Then it counts neither as locked nor as unlocked.
+    pub unreadable_lock: Option<String>,
     /// The staged image was staged under an enforced signature policy.
     pub staged_signed: bool,
     /// The first deployment that is neither.

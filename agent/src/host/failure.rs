@@ -81,6 +81,9 @@ const WORDS: &[(&[&str], Reason)] = &[
             "could not depsolve transaction",
             "packages not found:",
             "cannot update repo",
+            "updating rpm-md repo",
+            "unknown rpm-md repository",
+            "no enabled repositories",
             "forbidden base package replacements",
             "running %prein for",
             "running %post for",
@@ -309,6 +312,12 @@ mod tests {
                 Reason::LayeringFailed,
             ),
             ("Packages not found: htop", Reason::LayeringFailed),
+            (
+                "Updating rpm-md repo 'updates': repo 'updates' was not found: 404 Not Found",
+                Reason::LayeringFailed,
+            ),
+            ("Unknown rpm-md repository: updates", Reason::LayeringFailed),
+            ("No enabled repositories", Reason::LayeringFailed),
             ("Operation was cancelled", Reason::PullCanceled),
             (
                 "toomanyrequests: You have reached your pull rate limit",

@@ -168,6 +168,10 @@ fn bootcs(answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
 }
 
 fn rpm_ostrees(host: HostStatus, why: Why) -> Os {
+    if let Some(unreadable) = &host.unreadable_lock {
+        let message = format!("cannot tell whether the staged deployment is locked: {unreadable}");
+        return unusable(Reason::StatusFailed, &message);
+    }
     known(Deployments {
         stages_locked: true,
         ..deployments(Backend::RpmOstree, host, why)

@@ -17,6 +17,7 @@ pub mod reason;
 pub mod report;
 pub mod rivals;
 pub mod rules;
+pub mod staged;
 pub mod step;
 pub mod storage;
 pub mod timeline;

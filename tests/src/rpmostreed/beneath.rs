@@ -23,7 +23,7 @@ pub struct Deployment {
     pub staged: bool,
     /// An admin asked to keep it.
     pub pinned: bool,
-    /// `/run/ostree/staged-deployment-locked` is there and locks it.
+    /// `/run/ostree/staged-deployment-locked` is there. What the daemon stages is locked without that file.
     pub lock_file: bool,
     /// The version label of its image.
     pub version: Option<String>,
@@ -64,7 +64,7 @@ pub struct Wanted {
     pub reference: Reference,
     /// Names of the packages to layer on it.
     pub packages: Vec<String>,
-    /// Staged with the lock file, which is there before the deployment is.
+    /// Staged with the key `locked` in its state.
     pub lock: bool,
     /// An image that is older than the one that runs is refused.
     pub newer_only: bool,
@@ -73,7 +73,7 @@ pub struct Wanted {
 /// A deployment to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undeploy {
-    /// The deployment that is staged, or else waits before the one that runs.
+    /// All deployments before the one that runs, but for pinned ones: what is staged, and what is queued for the next boot.
     Pending,
     /// The one to roll back to.
     Rollback,
@@ -107,14 +107,14 @@ pub trait Beneath: Debug + Send + Sync + 'static {
     /// Fetches an image, as far as it is not there, and stages it. Dropping the future ends it.
     fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Removes a deployment; `false` when there is none.
+    /// Removes deployments; `false` when there are none.
     fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>>;
 
     /// Puts the rollback deployment first in the boot order.
     fn roll_back(&self) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Removes the lock file; `false` when there is none.
-    fn unlock(&self) -> Result<bool, String>;
+    /// Takes all locks off what is staged; `false` when it is not locked.
+    fn unlock(&self) -> BoxFuture<'_, Result<bool, String>>;
 
     /// Says whether somebody blocks shutdowns.
     fn is_inhibited(&self) -> BoxFuture<'_, bool>;

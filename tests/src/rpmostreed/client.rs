@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
+use tokio::time::sleep;
 use zbus::{Connection, MessageStream, OwnedObjectPath, OwnedVariant, Variant, proxy};
 
 use super::SOCKET;
@@ -23,6 +25,8 @@ mod proxies {
         fn reload(&self) -> zbus::Result<()>;
         #[zbus(name = "GetOS")]
         fn get_os(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+        #[zbus(property(emits_changed_signal = "false"))]
+        fn booted(&self) -> zbus::Result<OwnedObjectPath>;
         #[zbus(property(emits_changed_signal = "false"))]
         fn deployments(&self) -> zbus::Result<Vec<HashMap<String, OwnedVariant>>>;
         #[zbus(property(emits_changed_signal = "false"))]
@@ -64,6 +68,15 @@ mod proxies {
 }
 
 pub use proxies::{OsProxy, SysrootProxy, TransactionProxy};
+
+/// Longest time that a client waits for the transaction of another one, and the time between two tries.
+const BUSY_FOR: Duration = Duration::from_secs(10);
+const BUSY_AGAIN: Duration = Duration::from_millis(50);
+
+/// True if the daemon has another transaction.
+fn is_busy(error: &zbus::Error) -> bool {
+    matches!(error, zbus::Error::MethodError(_, Some(words), _) if words.starts_with("Transaction in progress"))
+}
 
 /// A connection to the bus of a host with rpm-ostree.
 #[derive(Debug)]
@@ -109,7 +122,7 @@ impl Client {
     /// # Errors
     /// The daemon does not answer.
     pub async fn os(&self) -> Result<OsProxy<'_>> {
-        let path = self.sysroot().await?.get_os("").await.context("GetOS")?;
+        let path = self.sysroot().await?.booted().await.context("Booted")?;
         OsProxy::builder(&self.conn)
             .path(path)
             .build()
@@ -123,7 +136,7 @@ impl Client {
     /// The address is not that of a transaction, or nobody listens there.
     pub async fn join(&self, address: &str) -> Result<Connection> {
         ensure!(
-            address.starts_with(&format!("unix:path=/run/{SOCKET},guid=")),
+            address == format!("unix:path=/run/{SOCKET}"),
             "{address} is no address of a transaction"
         );
         let here = format!("unix:path={}", self.run.join(SOCKET).display());
@@ -165,8 +178,15 @@ impl Client {
     /// The call fails, or the transaction does.
     pub async fn install(&self, packages: &[&str]) -> Result<()> {
         let line = format!("install {}", packages.join(" "));
-        let options = HashMap::from([("initiating-command-line", Variant::from(line.as_str()))]);
-        let address = self.os().await?.pkg_change(options, packages, &[]).await?;
+        let begin = tokio::time::Instant::now();
+        let address = loop {
+            let options = HashMap::from([("initiating-command-line", Variant::from(line.as_str()))]);
+            match self.os().await?.pkg_change(options, packages, &[]).await {
+                // The clients of the last transaction leave a moment after its end.
+                Err(error) if is_busy(&error) && begin.elapsed() < BUSY_FOR => sleep(BUSY_AGAIN).await,
+                address => break address?,
+            }
+        };
         let ended = self.follow(&address).await?;
         ensure!(ended.ok, "install failed: {}", ended.words);
         Ok(())

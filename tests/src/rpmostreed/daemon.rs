@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use zbus::Connection;
 use zbus::fdo::{DBusProxy, NameOwnerChangedStream};
 
@@ -156,6 +156,12 @@ impl Core {
         }
     }
 
+    /// Kills the daemon.
+    pub(super) async fn die(&self) {
+        self.end.send_replace(Some(End::Died));
+        std::future::pending::<()>().await;
+    }
+
     /// Reads the deployments anew.
     pub(super) async fn read(&self) -> Result<(), String> {
         let read = self.config.beneath.deployments().await?;
@@ -215,7 +221,7 @@ impl Core {
             if running.names.fingerprint == names.fingerprint {
                 return Ok(running.address.clone());
             }
-            let title = &running.names.title;
+            let title = running.title();
             return Err(busy(&format!(
                 "Transaction in progress: {title}\n You can cancel the current transaction with `rpm-ostree cancel`"
             )));
@@ -273,8 +279,7 @@ impl Core {
                 Some(tell) = told.recv() => {
                     let fetches = matches!(tell, Tell::Percent(_, percent) if percent >= 50);
                     if fetches && faults.strikes(|f| &mut f.dies_in_transaction) {
-                        self.end.send_replace(Some(End::Died));
-                        std::future::pending::<()>().await;
+                        self.die().await;
                     }
                     transaction.tell(&tell).await;
                 }
@@ -300,8 +305,6 @@ impl Core {
             .finish((result.is_ok(), result.err().unwrap_or_default()))
             .await;
         self.was_busy();
-        let current = |t: &mut Arc<Transaction>| Arc::ptr_eq(t, transaction);
-        locked(&self.active).take_if(current);
         if reboots && let Err(words) = self.config.beneath.reboot().await {
             tracing::warn!(words, "no reboot");
             self.rebooting.store(false, Ordering::SeqCst);
@@ -309,7 +312,10 @@ impl Core {
         let (core, old) = (self.clone(), transaction.clone());
         let linger = self.config.faults.with(|f| f.linger);
         let closing = tokio::spawn(async move {
-            sleep(linger).await;
+            // An error means that they stay.
+            let _ = tokio::time::timeout(linger, old.is_left()).await;
+            core.was_busy();
+            locked(&core.active).take_if(|active| Arc::ptr_eq(active, &old));
             locked(&core.open).retain(|t| !Arc::ptr_eq(t, &old));
             old.close();
         });

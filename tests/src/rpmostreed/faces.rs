@@ -65,7 +65,11 @@ impl SysrootFace {
     #[zbus(name = "GetOS")]
     async fn get_os(&self, name: String) -> Result<OwnedObjectPath, NamedError> {
         self.core.enter().await;
-        if name.is_empty() || name == self.core.config.osname {
+        if name.is_empty() {
+            // The real one does not survive this question.
+            self.core.die().await;
+        }
+        if name == self.core.config.osname {
             return Ok(self.os());
         }
         Err(gio(1, &format!("OS name \"{name}\" not found")))
@@ -143,7 +147,8 @@ impl OsFace {
             fingerprint: format!("{method} {arguments} {}", options.fingerprint()),
             title: options
                 .text("initiating-command-line")
-                .unwrap_or_else(|| method.to_lowercase()),
+                .unwrap_or_else(|| order.title().to_owned()),
+            first_title: order.first_title().to_owned(),
             sender: caller(header)?,
             path: os_path(&self.core.config.osname),
             output_to_self: options.flag("output-to-self", false),
@@ -342,7 +347,7 @@ impl TransactionFace {
 
     #[zbus(property(emits_changed_signal = "false"))]
     async fn title(&self) -> String {
-        self.transaction.names.title.clone()
+        self.transaction.title().to_owned()
     }
 
     #[zbus(property(emits_changed_signal = "false"))]

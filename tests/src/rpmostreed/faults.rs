@@ -27,7 +27,7 @@ pub struct Call {
 pub struct Faults {
     /// Time without a client or a transaction after which the daemon exits.
     pub idle_exit: Duration,
-    /// Time from the end of a transaction to the forced end of the connections to it.
+    /// Longest time from the end of a transaction until its clients have left. Until then it is the active one.
     pub linger: Duration,
     /// The daemon dies in the middle of the next transactions that fetch.
     pub dies_in_transaction: u32,
@@ -59,7 +59,7 @@ impl Default for Faults {
     fn default() -> Self {
         Self {
             idle_exit: Duration::from_secs(2),
-            linger: Duration::from_secs(2),
+            linger: Duration::from_secs(30),
             dies_in_transaction: 0,
             no_reply: 0,
             silent: false,

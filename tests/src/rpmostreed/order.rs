@@ -44,6 +44,28 @@ pub(super) struct Stage {
 }
 
 impl Order {
+    /// Title of a transaction that does this, unless its client gives one.
+    pub(super) fn title(&self) -> &'static str {
+        match self {
+            Self::Rebase { .. } => "rebase",
+            Self::Deploy { .. } => "deploy",
+            Self::Upgrade => "upgrade",
+            Self::Packages { added, .. } if !added.is_empty() => "install",
+            Self::Packages { .. } => "uninstall",
+            Self::Finalize { .. } => "finalize-deployment",
+            Self::Cleanup(_) => "cleanup",
+            Self::Rollback { .. } => "rollback",
+        }
+    }
+
+    /// Title until the work begins. What makes a deployment does not say before that what it is.
+    pub(super) fn first_title(&self) -> &'static str {
+        match self {
+            Self::Finalize { .. } | Self::Cleanup(_) | Self::Rollback { .. } => self.title(),
+            _ => "new-deployment",
+        }
+    }
+
     /// Does it. Answers whether a reboot follows.
     pub(super) async fn execute(self, beneath: &dyn Beneath, teller: &Teller) -> Result<bool, String> {
         match self {
@@ -111,12 +133,10 @@ async fn deployments(beneath: &dyn Beneath) -> Result<Vec<Deployment>, String> {
     beneath.deployments().await
 }
 
-/// The deployment whose origin the next one continues: the staged one, else the one that runs.
+/// The deployment whose origin the next one continues: the first in the boot order, be it staged, queued or running.
 async fn merge(beneath: &dyn Beneath) -> Result<Deployment, String> {
-    let all = deployments(beneath).await?;
-    let staged = all.iter().find(|d| d.staged);
-    let merge = staged.or_else(|| all.iter().find(|d| d.booted));
-    merge.cloned().ok_or_else(|| "No deployments found".to_owned())
+    let first = deployments(beneath).await?.into_iter().next();
+    first.ok_or_else(|| "No deployments found".to_owned())
 }
 
 async fn put(
@@ -181,7 +201,10 @@ async fn finalize(
         }
         _ => {}
     }
-    if !beneath.unlock()? && !allow_unlocked {
+    if beneath.is_inhibited().await {
+        return Err("Reboot blocked by a systemd inhibitor lock".to_owned());
+    }
+    if !beneath.unlock().await? && !allow_unlocked {
         return Err("Staged deployment already unlocked".to_owned());
     }
     Ok(true)

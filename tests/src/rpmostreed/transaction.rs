@@ -26,6 +26,8 @@ pub(super) struct Names {
     pub(super) fingerprint: String,
     /// Text for people.
     pub(super) title: String,
+    /// The same until the work begins.
+    pub(super) first_title: String,
     /// The caller's name on the bus.
     pub(super) sender: String,
     /// The object on which it was called.
@@ -44,6 +46,8 @@ pub(super) struct Transaction {
     cancelled: watch::Sender<bool>,
     finished: Mutex<Option<(bool, String)>>,
     peers: Mutex<Vec<Connection>>,
+    /// Number of clients that are connected.
+    clients: watch::Sender<usize>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -62,13 +66,15 @@ impl Transaction {
         let listener = UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
         let guid = Guid::generate();
+        // The real address has no guid either.
         let transaction = Arc::new(Self {
             names,
-            address: format!("unix:path={shown},guid={guid}"),
+            address: format!("unix:path={shown}"),
             started: AtomicBool::new(false),
             cancelled: watch::Sender::new(false),
             finished: Mutex::default(),
             peers: Mutex::default(),
+            clients: watch::Sender::new(0),
             tasks: Mutex::default(),
         });
         let accept = tokio::spawn(accept(listener, guid, transaction.clone(), Arc::new(face)));
@@ -88,6 +94,20 @@ impl Transaction {
 
     pub(super) fn is_started(&self) -> bool {
         self.started.load(Ordering::SeqCst)
+    }
+
+    /// Text for people, as of now.
+    pub(super) fn title(&self) -> &str {
+        match self.is_started() {
+            true => &self.names.title,
+            false => &self.names.first_title,
+        }
+    }
+
+    /// Waits until no client is connected.
+    pub(super) async fn is_left(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.clients.subscribe().wait_for(|clients| *clients == 0).await;
     }
 
     pub(super) fn cancel(&self) {
@@ -176,7 +196,7 @@ async fn accept(
         let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone(), is_met));
         // A client that does not say who it is keeps nobody out.
         let greeting = tokio::spawn(async move {
-            match greet(stream, guid, face).await {
+            match greet(stream, guid, face, transaction.clone()).await {
                 Ok(peer) => {
                     locked(&transaction.peers).push(peer);
                     met.send_replace(true);
@@ -188,15 +208,25 @@ async fn accept(
     }
 }
 
-async fn greet(client: UnixStream, guid: Guid<'static>, face: TransactionFace) -> zbus::Result<Connection> {
+async fn greet(
+    client: UnixStream,
+    guid: Guid<'static>,
+    face: TransactionFace,
+    transaction: Arc<Transaction>,
+) -> zbus::Result<Connection> {
     // A client that this process does not see, such as a test outside of the host, has no process ID, which zbus takes for a
-    // fault. So zbus gets a socket of our own, for clients that are who we are.
+    // fault, as the real daemon's GDBus does. So that such a test can be run, zbus gets a socket of our own, for clients that are
+    // who we are.
     let (ours, theirs) = UnixStream::pair().map_err(zbus::Error::from)?;
     let user = |stream: &UnixStream| stream.peer_cred().map(|peer| peer.uid()).map_err(zbus::Error::from);
     if user(&client)? != user(&ours)? {
         return Err(zbus::Error::Failure("a client of another user".to_owned()));
     }
-    drop(tokio::spawn(relay(client, theirs)));
+    transaction.clients.send_modify(|clients| *clients += 1);
+    drop(tokio::spawn(async move {
+        relay(client, theirs).await;
+        transaction.clients.send_modify(|clients| *clients -= 1);
+    }));
     let stream = ours.into_std().map_err(zbus::Error::from)?;
     zbus::connection::Builder::unix_stream(stream)
         .server(guid)

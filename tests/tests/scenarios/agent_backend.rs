@@ -298,9 +298,9 @@ async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
     Ok(())
 }
 
-/// An image staged in place of another image is armed, whatever was asked for: ostree takes the lock file away with the other one.
+/// An image staged in place of another one is locked as well: the lock is in its own state.
 #[tokio::test]
-async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_seen_armed() -> Result<()> {
+async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_locked() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
     let host = world.agent().await?;
     look(&host).await?;
@@ -320,10 +320,77 @@ async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_seen_armed() 
     ensure!(host.find_pull(None).await?.is_none(), "nothing of it is remembered");
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     let staged = look(&host).await?.staged.context("nothing staged")?;
-    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), false));
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), true));
     ensure!(world.sim.facts().locked);
+    Ok(())
+}
+
+/// A lock that cannot be read is neither there nor missing: nothing may be decided on it.
+#[tokio::test]
+async fn a_lock_that_cannot_be_read_is_an_answer_of_its_own() -> Result<()> {
+    let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
+    let host = world.agent().await?;
+    look(&host).await?;
+    assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
+    let state = world.sim.root().join("run/ostree/staged-deployment");
+    let whole = std::fs::read(&state)?;
+    for cut in [Some(&b""[..]), whole.get(..100), None] {
+        match cut {
+            Some(bytes) => std::fs::write(&state, bytes)?,
+            None => std::fs::remove_file(&state)?,
+        }
+        let Os::Unusable { reason, message } = host.survey(&Terms::default()).await?.os else {
+            bail!("it is taken for an answer: {cut:?}")
+        };
+        ensure!(reason == Reason::StatusFailed, "{reason:?} {message}");
+        ensure!(
+            message.contains("cannot tell whether the staged deployment is locked"),
+            "{message}"
+        );
+    }
+    std::fs::write(&state, whole)?;
+    ensure!(look(&host).await?.staged.is_some_and(|staged| staged.locked));
+    Ok(())
+}
+
+/// The daemon's `Cleanup` of what is pending takes the deployment that a rollback has queued along.
+#[tokio::test]
+async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> {
+    let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
+    let host = world.agent().await?;
+    look(&host).await?;
+    assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
+    host.unlock().await?;
+    drop(host);
+    world.sim.reboot_now().await?;
+    let somebody = world.sim.rpm_ostree_client().await?;
+    let queued = somebody.os().await?.rollback(HashMap::new()).await?;
+    ensure!(somebody.follow(&queued).await?.ok);
+    free(&world).await?;
+    let host = world.agent().await?;
+    let known = look(&host).await?;
+    ensure!(known.rollback_queued, "{known:?}");
+    host.start_pull(&image(&world.v3), both_locks()?).await?;
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
+    host.forget_pull(&world.v3).await?;
+    let known = look(&host).await?;
+    let staged = known.staged.context("nothing staged")?;
+    ensure!(known.rollback_queued && staged.digest.as_ref() == Some(&world.v3));
+    host.unstage(&staged).await?;
+    let known = look(&host).await?;
+    ensure!(known.staged.is_none(), "it is removed");
+    let rollback = known.rollback.context("the rollback is gone")?;
+    ensure!(known.rollback_queued && rollback.digest.as_ref() == Some(&world.v1));
+    // Without a rollback the daemon removes it.
+    let back = somebody.os().await?.rollback(HashMap::new()).await?;
+    ensure!(somebody.follow(&back).await?.ok);
+    free(&world).await?;
+    host.start_pull(&image(&world.v3), both_locks()?).await?;
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
+    host.forget_pull(&world.v3).await?;
+    host.unstage(&staged).await?;
+    let known = look(&host).await?;
+    ensure!(known.staged.is_none() && known.rollback.is_some(), "{known:?}");
     Ok(())
 }
 

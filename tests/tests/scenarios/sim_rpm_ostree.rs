@@ -38,6 +38,15 @@ impl World {
         format!("ostree-unverified-registry:{REPOSITORY}@{}", self.new)
     }
 
+    /// Waits until no transaction is active: the clients of one that has ended leave a moment later.
+    async fn is_free(&self, client: &Client) -> Result<()> {
+        self.until("no transaction is active", async || {
+            let path = client.sysroot().await?.active_transaction_path().await?;
+            Ok(path.is_empty())
+        })
+        .await
+    }
+
     /// Asks for the new image, locked.
     async fn rebase(&self, client: &Client) -> zbus::Result<String> {
         let os = client.os().await.map_err(|e| zbus::Error::Failure(format!("{e:#}")))?;
@@ -93,24 +102,37 @@ async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result
     let other = name_of(client.os().await?.cleanup(&["pending-deploy"]).await);
     ensure!(
         other.0 == "org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code26"
-            && other.1.starts_with("Transaction in progress: rebase"),
+            && other.1.starts_with("Transaction in progress: new-deployment"),
         "{other:?}"
     );
     let active = client.sysroot().await?.active_transaction_path().await?;
     ensure!(active == address, "{active} is {address}");
+    // Somebody who listens, and stays.
+    let lingers = client.join(&address).await?;
     let ended = client.follow(&address).await?;
     ensure!(ended.ok, "{ended:?}");
     for signal in ["Message", "TaskBegin", "PercentProgress", "ProgressEnd", "TaskEnd"] {
         ensure!(ended.heard.iter().any(|h| h == signal), "{signal} in {ended:?}");
     }
-    // Who comes late is told the end.
+    // Until all have left it is the active one: who comes late is told the end, and who wants another one is told to wait.
+    ensure!(
+        world.rebase(&client).await? == address,
+        "an identical call joins what has ended"
+    );
     let late = timeout(SOON, client.follow(&address)).await??;
     ensure!(late.ok && late.heard.is_empty(), "{late:?}");
+    let other = name_of(client.os().await?.cleanup(&["pending-deploy"]).await);
+    ensure!(other.1.starts_with("Transaction in progress: rebase"), "{other:?}");
+    drop(lingers);
+    world.is_free(&client).await?;
     let facts = world.host.facts();
     ensure!(facts.staged.as_ref() == Some(&world.new) && facts.locked, "{facts:?}");
     let staged = deployments(&client).await?.remove(0);
-    ensure!(staged.contains_key("finalization-locked") && staged.contains_key("base-checksum"));
-    ensure!(world.host.root().join("run/ostree/staged-deployment-locked").exists());
+    // It is locked by a key in its state, which the daemon does not show.
+    ensure!(!staged.contains_key("finalization-locked") && staged.contains_key("base-checksum"));
+    let state = std::fs::read(world.host.root().join("run/ostree/staged-deployment"))?;
+    ensure!(berth_core::agent::staged::is_locked(&state)?);
+    ensure!(!world.host.root().join("run/ostree/staged-deployment-locked").exists());
     // The same once more is an error inside of the transaction.
     let again = client.follow(&world.rebase(&client).await?).await?;
     ensure!(
@@ -119,12 +141,14 @@ async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result
     );
     let os = client.os().await?;
     let wrong = HashMap::from([("checksum", Variant::from(world.old.as_str()))]);
+    world.is_free(&client).await?;
     let refused = client.follow(&os.finalize_deployment(wrong).await?).await?;
     ensure!(
         refused.words.starts_with("Expected staged base checksum"),
         "{refused:?}"
     );
     let right = HashMap::from([("checksum", Variant::from(world.new.as_str()))]);
+    world.is_free(&client).await?;
     client.follow(&os.finalize_deployment(right).await?).await?;
     world
         .until("the new image runs with its packages", async || {
@@ -144,12 +168,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     let hasty = world.host.rpm_ostree_client().await?;
     world.rebase(&hasty).await?;
     drop(hasty);
-    world
-        .until("the transaction is gone", async || {
-            let path = client.sysroot().await?.active_transaction_path().await?;
-            Ok(path.is_empty())
-        })
-        .await?;
+    world.is_free(&client).await?;
     // Cancelled.
     world.host.settings(|s| s.pull_time = SOON);
     let address = world.rebase(&client).await?;
@@ -159,6 +178,8 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     transaction.cancel().await?;
     let ended = client.follow(&address).await?;
     ensure!(ended.words == "Operation was cancelled", "{ended:?}");
+    drop((transaction, peer));
+    world.is_free(&client).await?;
     world.host.settings(|s| s.pull_time = PULL);
     // Fails in its own words.
     world
@@ -166,6 +187,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
         .rpm_ostree(|f| f.fails_with.push_back("Importing: unexpected end of file".to_owned()));
     let ended = client.follow(&world.rebase(&client).await?).await?;
     ensure!(ended.words == "Importing: unexpected end of file", "{ended:?}");
+    world.is_free(&client).await?;
     // Dies in the middle: the next call starts another life.
     world.host.rpm_ostree(|f| f.dies_in_transaction = 1);
     let address = world.rebase(&client).await?;
@@ -174,6 +196,10 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     ensure!(world.host.facts().staged.is_none());
     world.until("it is dead", async || Ok(!world.runs())).await?;
     ensure!(deployments(&client).await?.len() == 1, "the bus starts it again");
+    // A question that the real one does not survive.
+    ensure!(client.sysroot().await?.get_os("").await.is_err());
+    world.until("it is dead", async || Ok(!world.runs())).await?;
+    deployments(&client).await?;
     // An exit between a call and its answer.
     world.host.rpm_ostree(|f| f.no_reply = 1);
     let lost = name_of(client.sysroot().await?.reload().await);
@@ -207,12 +233,14 @@ async fn somebody_installs_a_package_and_bootc_sees_it() -> Result<()> {
     client.install(&["htop"]).await?;
     let facts = world.host.facts();
     ensure!(facts.staged.as_ref() == Some(&world.old) && !facts.locked, "{facts:?}");
+    world.is_free(&client).await?;
     let twice = client.install(&["htop"]).await;
     ensure!(twice.is_err(), "it is requested already");
     world.host.reboot_now().await?;
     ensure!(world.host.facts().packages == ["htop"], "{:?}", world.host.facts());
     let client = world.host.rpm_ostree_client().await?;
     ensure!(client.follow(&world.rebase(&client).await?).await?.ok);
+    world.is_free(&client).await?;
     client
         .follow(&client.os().await?.cleanup(&["pending-deploy"]).await?)
         .await?;

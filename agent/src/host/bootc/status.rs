@@ -208,6 +208,7 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
                 ..deployment(Some(image), false)
             },
             staged: status.staged.map(entry),
+            unreadable_lock: None,
             rollback: status.rollback.map(entry),
             rollback_queued: status.rollback_queued.unwrap_or(false),
         })),

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 use zbus::{OwnedVariant, Variant};
 
+use super::lock::Lock;
 use crate::host::HostStatus;
 
 /// One deployment, as the daemon sends it.
@@ -38,11 +39,11 @@ const OTHER_CHANGES: [&str; 5] = [
     "cliwrap",
 ];
 
-/// The host's deployments, in boot order. `locked`: the file by which ostree locks what is staged is there.
+/// Returns the host's deployments, with the lock of the staged one as ostree's files have it.
 ///
 /// # Errors
 /// When none of them is the one that runs, in words.
-pub(super) fn parse(entries: &[Entry], locked: bool) -> Result<HostStatus, String> {
+pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String> {
     let is = |entry: &&Entry, key: &str| flag(entry, key) == Some(true);
     let booted_at = entries.iter().position(|entry| is(&entry, "booted"));
     let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {
@@ -54,12 +55,18 @@ pub(super) fn parse(entries: &[Entry], locked: bool) -> Result<HostStatus, Strin
         .position(|entry| !is(&entry, "staged") && !is(&entry, "booted"));
     let reference = |entry: &Entry| text(entry, "container-image-reference").map(|reference| origin(&reference));
     let signed = |entry: &Entry| reference(entry).is_some_and(|(_, signed)| signed);
+    let lock = match staged.and_then(|entry| flag(entry, "finalization-locked")) {
+        Some(true) => Lock::Locked,
+        Some(false) | None => lock,
+    };
+    let unreadable_lock = match &lock {
+        Lock::Unreadable(why) if staged.is_some() => Some(why.clone()),
+        _ => None,
+    };
     Ok(HostStatus {
         booted: deployment(booted, false),
-        staged: staged.map(|entry| {
-            let locked = locked || flag(entry, "finalization-locked") == Some(true);
-            deployment(entry, locked)
-        }),
+        staged: staged.map(|entry| deployment(entry, lock == Lock::Locked)),
+        unreadable_lock,
         staged_signed: staged.is_some_and(signed),
         rollback: rollback_at
             .and_then(|at| entries.get(at))

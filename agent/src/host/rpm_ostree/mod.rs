@@ -14,12 +14,14 @@ use berth_core::agent::storage::StagingLock;
 mod daemon;
 mod deployments;
 mod finalize;
+mod lock;
 mod pulls;
 mod tally;
 mod transaction;
 
 use self::daemon::{Daemon, explain};
 use self::finalize::{LockTool, Note, NoteFile};
+use self::lock::{LOCK_FILE, Lock, STATE};
 use self::pulls::Pulls;
 use self::transaction::Transaction;
 use super::bus::{BusError, Changes};
@@ -28,10 +30,6 @@ use super::failure::{self, Failure, Reason};
 use super::tools::Tools;
 use super::{HostError, login};
 
-/// The file by which ostree locks what is staged.
-const LOCK: &str = "/run/ostree/staged-deployment-locked";
-/// State of the staged deployment.
-const STAGED: &str = "/run/ostree/staged-deployment";
 /// Words of `ln` where the file is there already.
 const IS_LOCKED: &str = "File exists";
 /// Time within which a transaction that pulls nothing ends.
@@ -70,8 +68,7 @@ impl RpmOstree {
     pub(super) async fn status(&self) -> Result<HostStatus, HostError> {
         let boot = self.tools.boot()?;
         let entries = self.daemon.deployments().await?;
-        let locked = self.tools.root.path(LOCK).exists();
-        let parsed = deployments::parse(&entries, locked);
+        let parsed = deployments::parse(&entries, Lock::read(&self.tools.root));
         let mut status = parsed.map_err(|why| HostError::Tool(Failure::new(Reason::NotBootcHost, &why)))?;
         self.signed.see(&status);
         if let Some(staged) = &mut status.staged
@@ -126,7 +123,7 @@ impl RpmOstree {
         let command: &[&str] = match self.lock_tool().await? {
             LockTool::Unlocks | LockTool::Locks => &["/usr/bin/ostree", "admin", "lock-finalization"],
             // Whoever finalizes heeds the file. A link to the state cannot be made where nothing is staged.
-            LockTool::None => &["/usr/bin/ln", STAGED, LOCK],
+            LockTool::None => &["/usr/bin/ln", STATE, LOCK_FILE],
         };
         match self.tools.run("lock", command).await {
             Err(HostError::Tool(failure)) if failure.message.contains(IS_LOCKED) => Ok(()),
@@ -137,7 +134,8 @@ impl RpmOstree {
     async fn take_lock(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
-            // rpm-ostree locks with ostree's file alone, which ostree may not take for a lock of its own, and would leave in place.
+            // An older rpm-ostree locks with the file alone, which ostree does not take for a lock and would leave in place. ostree
+            // replaces such a lock by its own first.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
@@ -175,10 +173,14 @@ impl RpmOstree {
     }
 
     async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
-        if self.status().await?.staged_as_meant(meant)?.is_none() {
+        let status = self.status().await?;
+        if status.staged_as_meant(meant)?.is_none() {
             return Ok(());
         }
         self.note.remove()?;
+        if status.rollback_queued {
+            return self.remove_before_a_rollback().await;
+        }
         let address = match self.daemon.remove_staged().await {
             Ok(address) => address,
             Err(error) => {
@@ -199,6 +201,14 @@ impl RpmOstree {
                 Err(HostError::Timeout(why))
             }
         }
+    }
+
+    /// Removes what is staged while the deployment behind it is queued for the next boot. The daemon's `Cleanup` would remove both.
+    /// What is staged is the first deployment.
+    async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
+        self.refuse_beside_a_transaction().await?;
+        let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
+        self.tools.run("unstage", &command).await.map(drop)
     }
 
     /// Has the daemon unlock what is staged, and reboot.

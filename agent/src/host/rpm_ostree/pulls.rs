@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::daemon::{Daemon, explain};
 use super::deployments;
+use super::lock::Lock;
 use super::tally::Tally;
 use super::transaction::{Signal, Transaction};
 use crate::host::HostError;
@@ -188,7 +189,8 @@ impl Pulls {
 
     /// Says whether the image is staged, or runs.
     async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
-        let status = deployments::parse(&daemon.deployments().await?, false);
+        // Where it is, not whether it is locked.
+        let status = deployments::parse(&daemon.deployments().await?, Lock::Unlocked);
         Ok(status.is_ok_and(|status| {
             let staged = status
                 .staged

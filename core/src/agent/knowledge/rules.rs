@@ -234,6 +234,9 @@ impl Knowledge {
             .image()
             .map_or(SignatureRule::AsBooted, |image| image.signature);
         match shortcoming(deployments, &digest, rule) {
+            // A staged image that is not locked yet has not succeeded: where the lock has no effect it is removed, and its failures
+            // must add up over all pulls.
+            None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
                 let failure = HostFailure {

@@ -89,14 +89,18 @@ impl Image {
 
     /// Reads the repository's record of the image that a merge commit was made from; `None` for other commits.
     pub(crate) fn of_commit(sysroot: &Sysroot, commit: &str) -> Result<Option<Self>> {
-        let Ok(digest) = metadata(sysroot, commit, META_DIGEST) else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            digest,
-            manifest: metadata(sysroot, commit, META_MANIFEST)?,
-            config: metadata(sysroot, commit, META_CONFIG)?,
-        }))
+        // A commit with layered packages has no metadata of an image; its parent is the commit of the image.
+        for commit in [commit.to_owned(), format!("{commit}^")] {
+            let Ok(digest) = metadata(sysroot, &commit, META_DIGEST) else {
+                continue;
+            };
+            return Ok(Some(Self {
+                digest,
+                manifest: metadata(sysroot, &commit, META_MANIFEST)?,
+                config: metadata(sysroot, &commit, META_CONFIG)?,
+            }));
+        }
+        Ok(None)
     }
 }
 

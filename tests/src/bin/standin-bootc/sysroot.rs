@@ -1,18 +1,15 @@
 //! The host's sysroot: its lock, its deployments, its repository.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nix::fcntl::{Flock, FlockArg};
+use berth_tests::hosts::real::sysroot_lock::{self, SysrootLock};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::run::output;
 
-/// Lock of both ostree and bootc.
-const LOCK: &str = "/sysroot/ostree/lock";
 /// Lock of the `ostree` processes below us, while we hold the real one.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
 
@@ -22,7 +19,7 @@ pub(crate) struct Sysroot {
     /// Path of the sysroot, as this process sees it.
     pub(crate) path: PathBuf,
     /// Released by the kernel when the process ends, however it ends.
-    _lock: Option<Flock<File>>,
+    _lock: Option<SysrootLock>,
 }
 
 /// One line of `ostree admin status`.
@@ -43,16 +40,19 @@ impl Sysroot {
     /// The `ostree` processes that are started later would wait for the very lock that is held here. So they get another file in
     /// its place, in a mount namespace of our own; for everybody else the real one stays locked.
     pub(crate) fn lock() -> Result<Self> {
-        let file = open_lock(Path::new(LOCK))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, e)| e)
-            .context("Locking sysroot")?;
-        open_lock(Path::new(INNER_LOCK))?;
+        let lock = SysrootLock::wait().context("Locking sysroot")?;
+        sysroot_lock::open(Path::new(INNER_LOCK)).with_context(|| format!("Opening {INNER_LOCK}"))?;
         unshare(CloneFlags::CLONE_NEWNS).context("This command requires full root privileges (CAP_SYS_ADMIN)")?;
         let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("Preparing for write: mount namespace")?;
-        mount(Some(INNER_LOCK), LOCK, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .context("Preparing for write: inner lock")?;
+        mount(
+            Some(INNER_LOCK),
+            sysroot_lock::PATH,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .context("Preparing for write: inner lock")?;
         Ok(Self {
             path: PathBuf::from("/sysroot"),
             _lock: Some(lock),
@@ -143,17 +143,6 @@ impl Sysroot {
         File::create(&stamp).context("Updating mtime")?;
         std::fs::remove_file(&stamp).context("Updating mtime")
     }
-}
-
-fn open_lock(path: &Path) -> Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .with_context(|| format!("Opening {}", path.display()))
 }
 
 fn parse(text: &str) -> Result<Vec<Deployment>> {

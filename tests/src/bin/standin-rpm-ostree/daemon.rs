@@ -1,14 +1,13 @@
 //! The daemon, over deployments that other processes of this program read and change.
 
-use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use berth_tests::hosts::real::sysroot_lock;
 use berth_tests::rpmostreed::{self, Beneath, Config, Deployment, SharedFaults, SysrootLock, Teller, Undeploy, Wanted};
 use futures::future::BoxFuture;
-use nix::fcntl::{Flock, FlockArg};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
@@ -18,9 +17,7 @@ use crate::verbs::own_lock;
 
 /// The host's system bus.
 const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
-/// Lock of all that changes deployments.
-const SYSROOT_LOCK: &str = "/sysroot/ostree/lock";
-/// The file by which rpm-ostree locks what is staged.
+/// The file that locks what is staged as well. rpm-ostree looks at it, and locks without it.
 pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
 
 /// Serves until nobody needs it any more.
@@ -109,27 +106,16 @@ impl Drop for OwnLock {
     }
 }
 
-/// Opens the lock of the sysroot, as ostree does.
-fn open_lock(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-}
-
 impl Beneath for OnHost {
     fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>> {
         Box::pin(self.ask("list", ""))
     }
 
     fn try_lock(&self) -> Option<SysrootLock> {
-        let file = open_lock(Path::new(SYSROOT_LOCK));
-        let file = file
-            .inspect_err(|error| tracing::error!(%error, "{SYSROOT_LOCK}"))
-            .ok()?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()?;
+        let lock = sysroot_lock::SysrootLock::take();
+        let lock = lock
+            .inspect_err(|error| tracing::error!(%error, "cannot lock {}", sysroot_lock::PATH))
+            .ok()??;
         Some(SysrootLock::new(lock))
     }
 
@@ -157,12 +143,8 @@ impl Beneath for OnHost {
         Box::pin(self.run("roll-back", "", |_| {}))
     }
 
-    fn unlock(&self) -> Result<bool, String> {
-        match std::fs::remove_file(STAGED_LOCK) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error.to_string()),
-        }
+    fn unlock(&self) -> BoxFuture<'_, Result<bool, String>> {
+        Box::pin(self.ask("unlock", ""))
     }
 
     fn is_inhibited(&self) -> BoxFuture<'_, bool> {

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result};
 
-use crate::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST};
 use crate::pull::Pulled;
 use crate::sysroot::Sysroot;
 
 /// Directory of the files of packages.
 const FILES: &str = "usr/lib/layered-packages";
 
-/// Makes the commit of an image with these packages.
+/// Makes the commit of an image with these packages. As a real one it has no metadata of the image.
 pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) -> Result<String> {
     let tree = sysroot.repo().join("tmp/standin-layers");
     if tree.exists() {
@@ -20,7 +19,7 @@ pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) ->
     for package in packages {
         std::fs::write(files.join(package), format!("{package}\n")).context("layering a package")?;
     }
-    let (base, image) = (&pulled.commit, &pulled.image);
+    let base = &pulled.commit;
     let args = [
         "commit".to_owned(),
         "--orphan".to_owned(),
@@ -28,9 +27,6 @@ pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) ->
         "--no-bindings".to_owned(),
         "--owner-uid=0".to_owned(),
         "--owner-gid=0".to_owned(),
-        format!("--add-metadata-string={META_DIGEST}={}", image.digest),
-        format!("--add-metadata-string={META_MANIFEST}={}", image.manifest),
-        format!("--add-metadata-string={META_CONFIG}={}", image.config),
         format!("--tree=ref={base}"),
         format!("--tree=dir={}", tree.display()),
     ];

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use berth_tests::hosts::real::sysroot_lock;
 use berth_tests::rpmostreed::{Deployment, Tell, Wanted};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -15,8 +16,6 @@ use crate::origin::Origin;
 use crate::sysroot::{self, Sysroot};
 use crate::{fetch, layers, origin, pull};
 
-/// The lock that the daemon holds meanwhile.
-const SYSROOT_LOCK: &str = "/sysroot/ostree/lock";
 /// The group of an origin by which rpm-ostree notes what it layers.
 const PACKAGES: &str = "\n[packages]\nrequested=";
 
@@ -28,6 +27,7 @@ pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
         "stage" => stage(&serde_json::from_str(argument).context("what is to be staged")?)?,
         "undeploy" => println!("{}", undeploy(argument)?),
         "roll-back" => roll_back()?,
+        "unlock" => println!("{}", unlock()?),
         other => bail!("no verb {other}"),
     }
     Ok(())
@@ -45,9 +45,12 @@ fn enter() -> Result<Sysroot> {
     unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("a mount namespace of its own")?;
+    // ostree removes the file when it lets go of the lock.
+    let lock = sysroot_lock::PATH;
+    sysroot_lock::open(Path::new(lock)).with_context(|| format!("making {lock}"))?;
     let bind = MsFlags::MS_BIND;
-    mount(Some(own.as_str()), SYSROOT_LOCK, None::<&str>, bind, None::<&str>)
-        .with_context(|| format!("mounting over {SYSROOT_LOCK}"))?;
+    mount(Some(own.as_str()), lock, None::<&str>, bind, None::<&str>)
+        .with_context(|| format!("mounting over {lock}"))?;
     Sysroot::lock()
 }
 
@@ -115,11 +118,6 @@ fn stage(wanted: &Wanted) -> Result<()> {
         false => layers::commit(&sysroot, &pulled, &wanted.packages)?,
     };
     say(&Tell::Message("Staging deployment".to_owned()));
-    if wanted.lock {
-        let directory = Path::new(STAGED_LOCK).parent().context("a file without a directory")?;
-        fs::create_dir_all(directory)?;
-        File::create(STAGED_LOCK).with_context(|| format!("making {STAGED_LOCK}"))?;
-    }
     let mut text = origin::text(&reference);
     if !wanted.packages.is_empty() {
         text += &format!("{PACKAGES}{};\n", wanted.packages.join(";"));
@@ -128,8 +126,19 @@ fn stage(wanted: &Wanted) -> Result<()> {
     fs::write(file, text).with_context(|| format!("writing {file}"))?;
     let stateroot = format!("--stateroot={}", sysroot.booted_stateroot()?);
     let from = format!("--origin-file={file}");
-    let deploy = sysroot.admin(&["deploy", "--stage", &stateroot, &from, &commit]);
-    deploy.context("Deploying")?;
+    let mut deploy = vec!["deploy", "--stage", &stateroot, &from];
+    if wanted.lock {
+        deploy.push("--lock-finalization");
+    }
+    deploy.push(&commit);
+    sysroot.admin(&deploy).context("Deploying")?;
+    // ostree's command locks by a file as well, which rpm-ostree does not make.
+    match fs::remove_file(STAGED_LOCK) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing {STAGED_LOCK}"));
+        }
+        _ => {}
+    }
     forget_unused(&sysroot).context("Cleaning up")
 }
 
@@ -152,23 +161,32 @@ fn forget_unused(sysroot: &Sysroot) -> Result<()> {
     pull::forget_unused(sysroot, &keep)
 }
 
-/// Removes the deployment that is meant; `false` when there is none.
+/// Removes all deployments before or behind the one that runs, but for pinned ones; `false` when there are none.
 fn undeploy(which: &str) -> Result<bool> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
     let booted = all.iter().position(|d| d.booted).context("no booted deployment")?;
-    let index = match which {
-        "pending" => (booted > 0).then_some(0),
-        _ => all.get(booted + 1).map(|_| booted + 1),
+    let meant = match which {
+        "pending" => 0..booted,
+        _ => booted + 1..all.len(),
     };
-    let Some(index) = index else { return Ok(false) };
-    // As rpm-ostree: somebody asked to keep it.
-    if all.get(index).is_some_and(|d| d.pinned) {
-        return Ok(false);
+    // The last one first: what is removed moves those behind it.
+    let unpinned = |index: &usize| all.get(*index).is_some_and(|d| !d.pinned);
+    let indices: Vec<usize> = meant.rev().filter(unpinned).collect();
+    for index in &indices {
+        sysroot.admin(&["undeploy", &index.to_string()])?;
     }
-    sysroot.admin(&["undeploy", &index.to_string()])?;
-    forget_unused(&sysroot)?;
-    Ok(true)
+    if !indices.is_empty() {
+        forget_unused(&sysroot)?;
+    }
+    Ok(!indices.is_empty())
+}
+
+/// Takes the locks off what is staged; `false` when it is not locked.
+fn unlock() -> Result<bool> {
+    let sysroot = enter()?;
+    let said = sysroot.admin(&["lock-finalization", "--unlock"])?;
+    Ok(!said.contains("already"))
 }
 
 /// Puts the rollback deployment first in the boot order, or the one that runs where another one is first already.

@@ -22,6 +22,7 @@ mod root;
 mod rpm_ostree;
 mod run_dir;
 mod shell;
+pub mod sysroot_lock;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

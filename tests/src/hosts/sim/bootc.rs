@@ -64,9 +64,9 @@ impl Deployment {
 pub struct Staged {
     /// The staged deployment.
     pub deployment: Deployment,
-    /// Finalization is locked, as `bootc status` shows it.
+    /// Finalization is locked by the key in the state of the staged deployment, as `bootc status` shows it.
     pub locked: bool,
-    /// The file beside it that locks finalization as well, and that bootc does not see.
+    /// The file beside the state that locks finalization as well, and that bootc does not see.
     pub lock_file: bool,
 }
 
@@ -171,20 +171,31 @@ impl Deployments {
         }
     }
 
-    /// Stages an image as rpm-ostree does, which locks with the file alone, made before. ostree takes that file away with a
-    /// deployment that was staged until then: whoever replaces one has an image that is armed, whatever was asked for.
-    pub fn stage_beside_lock_file(&mut self, deployment: Deployment, lock: bool) {
-        let replaces = self.staged.is_some();
-        self.stage(deployment, false);
+    /// Unlocks what is staged, as `FinalizeDeployment` does; `false` when it was not locked.
+    pub fn take_locks(&mut self) -> bool {
+        let Some(staged) = &mut self.staged else { return false };
+        let was_locked = staged.is_locked();
+        (staged.locked, staged.lock_file) = (false, false);
+        was_locked
+    }
+
+    /// Removes the file that locks, and no other lock.
+    pub fn remove_lock_file(&mut self) {
         if let Some(staged) = &mut self.staged {
-            staged.lock_file = lock && !replaces;
+            staged.lock_file = false;
         }
     }
 
-    /// Removes the file that locks, as `FinalizeDeployment` does; `false` when there is none.
-    pub fn remove_lock_file(&mut self) -> bool {
-        let staged = self.staged.as_mut();
-        staged.is_some_and(|s| std::mem::replace(&mut s.lock_file, false))
+    /// `Cleanup` of `pending-deploy`: removes what is staged and every deployment before the one that runs; `false` when there
+    /// is none.
+    pub fn remove_pending(&mut self) -> bool {
+        let had_staged = self.staged.take().is_some();
+        let queued: Vec<_> = self.finalized.drain(..self.booted).collect();
+        self.booted = 0;
+        for deployment in &queued {
+            self.cached.remove(&deployment.digest);
+        }
+        had_staged || !queued.is_empty()
     }
 
     /// Stages an image in place of whatever was staged. Like the real one it is armed unless `locked`.

@@ -97,7 +97,20 @@ pub(super) struct Os {
     /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
     pub(super) sysroot: Arc<AsyncMutex<()>>,
     /// The files of the staged deployment and of its lock, as they are on the disk.
-    files: Mutex<(bool, bool)>,
+    files: Mutex<StagedFiles>,
+}
+
+/// State of a staged deployment that is locked, and of one that is not, in the bytes of libostree.
+const STAGED_LOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/locked.bin");
+const STAGED_UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unlocked.bin");
+
+/// The files of a staged deployment in `/run/ostree`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct StagedFiles {
+    /// Its state, where something is staged.
+    state: Option<&'static [u8]>,
+    /// The file that locks it.
+    lock: Option<&'static [u8]>,
 }
 
 /// Times in which a shutdown would apply what is staged.
@@ -169,7 +182,15 @@ impl Os {
             return;
         }
         let staged = deployments.staged();
-        let are = (staged.is_some(), staged.is_some_and(|s| s.lock_file));
+        let state = staged.map(|s| match s.locked && !s.lock_file {
+            true => STAGED_LOCKED,
+            // Also where ostree has locked it again: a real one was seen with the file, and with false in the state.
+            false => STAGED_UNLOCKED,
+        });
+        let are = StagedFiles {
+            state,
+            lock: staged.is_some_and(|s| s.lock_file).then_some(b""),
+        };
         let mut files = self.files.lock().unwrap_or_else(|e| e.into_inner());
         if *files == are {
             return;
@@ -177,14 +198,20 @@ impl Os {
         let directory = self.on_host("/run/ostree");
         // Errors mean that the host is off: its `/run` is gone.
         let _ = std::fs::create_dir_all(&directory);
-        for (name, is) in [("staged-deployment", are.0), ("staged-deployment-locked", are.1)] {
+        let show = |name: &str, content: Option<&[u8]>| {
             let file = directory.join(name);
-            let _ = if is {
-                std::fs::write(file, "")
-            } else {
-                std::fs::remove_file(file)
+            let Some(content) = content else {
+                let _ = std::fs::remove_file(file);
+                return;
             };
-        }
+            // As libostree: nobody ever reads a part of it.
+            let whole = directory.join(format!(".{name}"));
+            let _ = std::fs::write(&whole, content).and_then(|()| std::fs::rename(whole, file));
+        };
+        // A lock that moves from one file to the other is never gone in between.
+        show("staged-deployment-locked", are.lock.or(files.lock));
+        show("staged-deployment", are.state);
+        show("staged-deployment-locked", are.lock);
         *files = are;
     }
 

@@ -219,8 +219,7 @@ impl Software {
             packages: wanted.packages,
             serial: 0,
         };
-        self.os
-            .deployments(|d| d.stage_beside_lock_file(deployment, wanted.lock));
+        self.os.deployments(|d| d.stage(deployment, wanted.lock));
         sleep(settings.after_staging).await;
         if self.os.settings.strikes(|s| &mut s.staged_then_fails) {
             return Err("Cleaning up: unexpected end of file".to_owned());
@@ -251,25 +250,20 @@ impl Beneath for Software {
     }
 
     fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>> {
-        let position = move |d: &Deployments| match which {
-            Undeploy::Pending => (d.staged().is_some() || d.rollback_queued()).then_some(0),
-            Undeploy::Rollback if d.rollback_queued() => None,
-            Undeploy::Rollback => d.rollback().map(|_| 1 + usize::from(d.staged().is_some())),
+        let undeploy = move |d: &mut Deployments| match which {
+            Undeploy::Pending => Ok(d.remove_pending()),
+            Undeploy::Rollback if d.rollback_queued() || d.rollback().is_none() => Ok(false),
+            Undeploy::Rollback => d.undeploy(1 + usize::from(d.staged().is_some())).map(|_| true),
         };
-        Box::pin(async move {
-            self.os.deployments(|d| match position(d) {
-                Some(index) => d.undeploy(index).map(|_| true),
-                None => Ok(false),
-            })
-        })
+        Box::pin(async move { self.os.deployments(undeploy) })
     }
 
     fn roll_back(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { self.os.deployments(|d| d.toggle_rollback().map(drop)) })
     }
 
-    fn unlock(&self) -> Result<bool, String> {
-        Ok(self.os.deployments(Deployments::remove_lock_file))
+    fn unlock(&self) -> BoxFuture<'_, Result<bool, String>> {
+        Box::pin(async { Ok(self.os.deployments(Deployments::take_locks)) })
     }
 
     fn is_inhibited(&self) -> BoxFuture<'_, bool> {

@@ -51,7 +51,7 @@ fn staged() -> Entry {
 fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
     let rollback = container("ostree-unverified-image:docker://quay.io/os:0");
     let rollback = with(rollback, "pinned", Variant::new(true));
-    let status = parse(&[staged(), booted(), rollback.clone()], true).unwrap();
+    let status = parse(&[staged(), booted(), rollback.clone()], Lock::Locked).unwrap();
     assert_eq!(status.booted.image, "quay.io/os:1");
     assert_eq!(status.booted.digest, Some(DIGEST.parse().unwrap()));
     assert_eq!(status.booted.version.as_deref(), Some("42.1"));
@@ -65,23 +65,31 @@ fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
     let found = status.rollback.unwrap();
     assert_eq!((found.image.as_str(), found.pinned), ("quay.io/os:0", true));
     // Somebody ran `rpm-ostree rollback`: it stands before the one that runs.
-    assert!(parse(&[rollback, booted()], false).unwrap().rollback_queued);
+    assert!(parse(&[rollback, booted()], Lock::Unlocked).unwrap().rollback_queued);
 }
 
 #[test]
-fn the_daemons_word_or_the_file_locks() {
-    for (word, file, locked) in [
-        (None, false, false),
-        (None, true, true),
-        (Some(true), false, true),
-        (Some(false), true, true),
+fn the_daemons_word_or_the_files_lock_and_unreadable_files_are_neither() {
+    let unreadable = || Lock::Unreadable("no such file".to_owned());
+    for (word, files, expected) in [
+        (None, Lock::Unlocked, Some(false)),
+        (None, Lock::Locked, Some(true)),
+        (Some(true), Lock::Unlocked, Some(true)),
+        (Some(false), Lock::Locked, Some(true)),
+        (Some(true), unreadable(), Some(true)),
+        (Some(false), unreadable(), None),
+        (None, unreadable(), None),
     ] {
         let entry = match word {
             Some(word) => with(staged(), "finalization-locked", Variant::new(word)),
             None => staged(),
         };
-        let status = parse(&[entry, booted()], file).unwrap();
-        assert_eq!(status.staged.unwrap().locked, locked, "{word:?} {file}");
+        let status = parse(&[entry, booted()], files.clone()).unwrap();
+        let is_locked = status.staged.unwrap().locked;
+        let found = status.unreadable_lock.is_none().then_some(is_locked);
+        assert_eq!(found, expected, "{word:?} {files:?}");
+        let nothing_staged = parse(&[booted()], files).unwrap();
+        assert_eq!((nothing_staged.staged, nothing_staged.unreadable_lock), (None, None));
     }
 }
 
@@ -90,15 +98,15 @@ fn layered_packages_are_named_and_compared() {
     let names = |names: &[&str]| Variant::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
     let layered = with(booted(), "requested-packages", names(&["strace", "htop", "htop"]));
     let same = with(staged(), "requested-packages", names(&["htop", "strace"]));
-    let status = parse(&[same, layered.clone()], false).unwrap();
+    let status = parse(&[same, layered.clone()], Lock::Unlocked).unwrap();
     assert_eq!(
         (status.layered_packages, status.staged_layers),
         (vec!["htop".to_owned(), "strace".to_owned()], false)
     );
     let more = with(staged(), "requested-packages", names(&["htop", "strace", "vim"]));
-    assert!(parse(&[more, layered.clone()], false).unwrap().staged_layers);
+    assert!(parse(&[more, layered.clone()], Lock::Unlocked).unwrap().staged_layers);
     assert!(
-        parse(&[staged(), layered], false).unwrap().staged_layers,
+        parse(&[staged(), layered], Lock::Unlocked).unwrap().staged_layers,
         "one that drops packages is somebody's too"
     );
 }
@@ -128,7 +136,7 @@ fn what_an_admin_changed_by_other_means_is_somebodys_too() {
         ("cliwrap", Variant::new(true), Variant::new(false), &[]),
     ] {
         let changed = |entry: Entry| with(entry, key, value.try_clone().unwrap());
-        let differs = |staged: Entry, booted: Entry| parse(&[staged, booted], false).unwrap();
+        let differs = |staged: Entry, booted: Entry| parse(&[staged, booted], Lock::Unlocked).unwrap();
         assert!(differs(changed(staged()), booted()).staged_layers, "{key}");
         assert!(differs(staged(), changed(booted())).staged_layers, "{key}");
         let both = differs(changed(staged()), changed(booted()));
@@ -143,7 +151,7 @@ fn a_digest_that_the_daemon_does_not_tell_is_the_one_that_the_name_pins() {
     let booted = |image: &str| {
         let mut entry = with(container(image), "booted", Variant::new(true));
         entry.remove("container-image-reference-digest");
-        parse(&[entry], false).unwrap().booted.digest
+        parse(&[entry], Lock::Unlocked).unwrap().booted.digest
     };
     let pinned = booted(&format!("ostree-unverified-registry:r.io/os@{DIGEST}"));
     assert_eq!(pinned, Some(DIGEST.parse().unwrap()));
@@ -181,7 +189,7 @@ fn a_deployment_from_no_image_is_known_by_its_commit_and_one_without_its_digest_
         ("checksum", Variant::new(CHECKSUM)),
         ("origin", Variant::new("fedora:os")),
     ]);
-    let status = parse(&[plain], false).unwrap();
+    let status = parse(&[plain], Lock::Unlocked).unwrap();
     assert_eq!(
         status.booted.digest,
         Some(format!("sha256:{CHECKSUM}").parse().unwrap())
@@ -189,9 +197,9 @@ fn a_deployment_from_no_image_is_known_by_its_commit_and_one_without_its_digest_
     assert_eq!(status.booted.image, "fedora:os");
     let mut unknown = booted();
     unknown.remove("container-image-reference-digest");
-    assert_eq!(parse(&[unknown], false).unwrap().booted.digest, None);
-    assert!(parse(&[staged()], false).is_err_and(|why| why.contains("no booted deployment")));
-    assert!(parse(&[], false).is_err());
+    assert_eq!(parse(&[unknown], Lock::Unlocked).unwrap().booted.digest, None);
+    assert!(parse(&[staged()], Lock::Unlocked).is_err_and(|why| why.contains("no booted deployment")));
+    assert!(parse(&[], Lock::Unlocked).is_err());
 }
 
 #[test]
@@ -208,7 +216,10 @@ fn the_architecture_is_read_from_the_commit() {
         ("[]", None),
     ] {
         let entry = with(booted(), "base-commit-meta", Variant::new(config(text)));
-        assert_eq!(parse(&[entry], false).unwrap().booted.architecture.as_deref(), expected);
+        assert_eq!(
+            parse(&[entry], Lock::Unlocked).unwrap().booted.architecture.as_deref(),
+            expected
+        );
     }
 }
 
@@ -243,10 +254,11 @@ proptest! {
     #[test]
     fn anything_can_be_parsed(
         entries in prop::collection::vec(prop::collection::hash_map(prop::sample::select(KEYS.to_vec()), any_value(), 0..12), 0..5),
-        file: bool,
+        is_locked: bool,
     ) {
         let entries: Vec<Entry> = entries.into_iter().map(|e| e.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()).collect();
-        if let Ok(status) = parse(&entries, file) {
+        let lock = if is_locked { Lock::Locked } else { Lock::Unlocked };
+        if let Ok(status) = parse(&entries, lock) {
             for found in [Some(&status.booted), status.staged.as_ref(), status.rollback.as_ref()].into_iter().flatten() {
                 prop_assert!(found.image.chars().count() <= 512);
             }
@@ -256,13 +268,13 @@ proptest! {
     /// A key that is missing or malformed loses nothing but what it says itself.
     #[test]
     fn one_bad_key_loses_only_itself(key in prop::sample::select(KEYS.to_vec()), value in prop::option::of(any_value())) {
-        let whole = parse(&[staged(), booted()], true).unwrap();
+        let whole = parse(&[staged(), booted()], Lock::Locked).unwrap();
         let mut bad = booted();
         match value {
             Some(value) => drop(bad.insert(key.to_owned(), value)),
             None => drop(bad.remove(key)),
         }
-        match parse(&[staged(), bad], true) {
+        match parse(&[staged(), bad], Lock::Locked) {
             Err(_) => prop_assert_eq!(key, "booted"),
             Ok(found) => {
                 prop_assert_eq!(found.staged, whole.staged);

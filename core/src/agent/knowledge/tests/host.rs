@@ -154,6 +154,54 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
     assert_eq!(remove(Storage::Ostree, false, false, 1), None);
 }
 
+/// A lock that ends well and locks nothing: the image is removed and pulled again, and the pauses must grow.
+#[test]
+fn a_lock_without_effect_is_counted_over_all_pulls_and_restarts() {
+    let no_effect = || Ending::Failed {
+        reason: Reason::StepFailed,
+        message: "Lock ended well on the host, and had no effect".into(),
+    };
+    let staged = |locked| Deployment {
+        digest: Some(image().digest),
+        ..deployment(2, locked)
+    };
+    let pulled = |knowledge: &mut Knowledge, locked| {
+        done(knowledge, &pull(), Ending::Done, 0);
+        knowledge.after(Event::Pull(PullReading::Succeeded(image().digest)), &at(0));
+        let look = Look {
+            os: os(Some(staged(locked))),
+            rivals: vec![],
+            finalization_failed: false,
+        };
+        knowledge.after(Event::Looked(look), &at(0));
+    };
+    let mut knowledge = knowing(&offered());
+    ask_for(&mut knowledge, image());
+    for (cycle, pause) in [(1, 5), (2, 10), (3, 20), (4, 40)] {
+        pulled(&mut knowledge, false);
+        for _ in 1..=3 {
+            done(&mut knowledge, &lock(), no_effect(), 0);
+        }
+        knowledge.os = os(Some(staged(false)));
+        done(&mut knowledge, &Step::Unstage(staged(false)), Ending::Done, 0);
+        let failure = knowledge.past.failure.clone().unwrap();
+        assert_eq!((failure.reason.as_str(), failure.attempts), ("LockFailed", cycle));
+        let left = knowledge.past.pull_backoff(&image().digest, at(0).wall);
+        assert_eq!(left.map(|left| left.as_secs()), Some(pause), "{cycle}");
+        // Another process, which finds the count in the status.
+        let status = BootcNodeStatus {
+            failure: Some(failure),
+            ..BootcNodeStatus::default()
+        };
+        knowledge = knowing(&offered());
+        knowledge.os = Os::Unknown;
+        knowledge.past.adopt(&status);
+        ask_for(&mut knowledge, image());
+    }
+    pulled(&mut knowledge, true);
+    assert_eq!(knowledge.past.failure, None, "it is locked");
+}
+
 /// Locks are bootc's there, and no other one can be set: a pull that leaves none must not be followed by the next at once.
 #[test]
 fn a_pull_that_left_no_lock_on_composefs_has_failed() {

@@ -212,22 +212,41 @@ fn status_of_other_kinds_of_hosts() {
     assert_eq!(layered["spec"]["image"], Value::Null);
 }
 
-/// An image that rpm-ostree stages is locked by the file alone: the command of ostree does not see that lock, and leaves it.
+/// An image that rpm-ostree stages is locked by the key in its state, which bootc shows. Locked again it has the file too.
 #[test]
-fn the_lock_of_rpm_ostree_is_a_file() {
+fn the_lock_of_rpm_ostree_is_a_key() {
     let mut host = host("1");
-    host.stage_beside_lock_file(deployment("2"), true);
-    assert!(!host.is_armed());
-    assert_eq!(host.status(View::default())["status"]["staged"]["downloadOnly"], false);
+    host.stage(deployment("2"), true);
+    let has_file = |host: &Deployments| host.staged().unwrap().lock_file;
+    assert!(!host.is_armed() && !has_file(&host));
+    assert_eq!(host.status(View::default())["status"]["staged"]["downloadOnly"], true);
+    assert!(host.lock().unwrap().contains("already") && !has_file(&host));
     host.unlock().unwrap();
-    assert!(!host.is_armed(), "the file is still there");
-    assert!(host.remove_lock_file() && host.is_armed());
-    assert!(!host.remove_lock_file());
-    host.stage_beside_lock_file(deployment("2"), true);
-    assert!(host.is_armed(), "the lock went with what was replaced");
+    assert!(host.is_armed());
     host.lock().unwrap();
-    host.unlock().unwrap();
-    assert!(host.is_armed(), "locked once more, the command takes both locks away");
+    assert!(!host.is_armed() && has_file(&host));
+    host.stage(deployment("3"), true);
+    assert!(
+        !host.is_armed() && !has_file(&host),
+        "the file went with what was replaced"
+    );
+    assert!(host.take_locks() && host.is_armed());
+    assert!(!host.take_locks());
+}
+
+/// `Cleanup` of what is pending takes what is queued for the next boot as well, and no deployment to roll back to.
+#[test]
+fn what_is_pending_is_all_before_the_one_that_runs() {
+    let mut host = host("1");
+    host.stage(deployment("2"), false);
+    reboot(&mut host);
+    assert!(!host.remove_pending());
+    assert_eq!(host.rollback().unwrap().digest, deployment("1").digest);
+    host.toggle_rollback().unwrap();
+    host.stage(deployment("3"), true);
+    assert!(host.remove_pending());
+    assert!(host.staged().is_none() && host.rollback().is_none() && !host.rollback_queued());
+    assert_eq!(host.booted().unwrap().digest, deployment("2").digest);
 }
 
 /// bootc stages the image alone; what was layered on the one before is gone with it.

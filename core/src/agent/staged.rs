@@ -1,0 +1,201 @@
+//! Reader for the lock in ostree's state of the staged deployment, `/run/ostree/staged-deployment`.
+//!
+//! libostree writes the state as a GVariant of type `a{sv}` and locks finalization with its boolean key `locked`. This module
+//! reads just enough of the format to find that key. Bytes that do not follow the format are an error: they are neither a
+//! lock nor the absence of one.
+//!
+//! In this format an array, and each entry of a dictionary, ends with the offsets at which its parts end. The width of an offset
+//! depends on the length of the whole.
+
+/// Most bytes of a state that is read. The kernel arguments are the longest part of it.
+pub const MAX_LENGTH: usize = 1 << 20;
+
+/// Key of the lock.
+const LOCKED: &[u8] = b"locked\0";
+/// Alignment of the entries of the dictionary and of their values.
+const ALIGNMENT: usize = 8;
+
+/// The state does not follow its format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It has no bytes.
+    #[error("it is empty")]
+    Empty,
+    /// It has more than [`MAX_LENGTH`] bytes.
+    #[error("it is longer than {MAX_LENGTH} bytes")]
+    TooLong,
+    /// It is not a dictionary.
+    #[error("it is not a GVariant of type a{{sv}}")]
+    Format,
+    /// The key of the lock has a value of another type.
+    #[error("its key \"locked\" is not a boolean")]
+    LockType,
+}
+
+/// True if the state locks finalization. A state without the key does not.
+///
+/// # Errors
+/// When the bytes are not such a state. Then nothing is known about the lock.
+pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
+    if state.is_empty() {
+        return Err(Malformed::Empty);
+    }
+    if state.len() > MAX_LENGTH {
+        return Err(Malformed::TooLong);
+    }
+    let mut is_locked = false;
+    for entry in entries(state)? {
+        let (key, value) = key_and_value(entry)?;
+        if key == LOCKED {
+            is_locked |= boolean(value)?;
+        }
+    }
+    Ok(is_locked)
+}
+
+/// Returns the entries of a dictionary that is not empty.
+fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
+    let width = offset_width(dictionary.len());
+    let offset = |at: usize| offset(dictionary, at, width);
+    // The last offset is the end of the last entry, where the offsets begin.
+    let last = dictionary.len().checked_sub(width).ok_or(Malformed::Format)?;
+    let end = offset(last)?;
+    let table = dictionary.len().checked_sub(end).ok_or(Malformed::Format)?;
+    if table == 0 || table % width != 0 {
+        return Err(Malformed::Format);
+    }
+    let mut found = vec![];
+    let mut previous = 0;
+    for index in 0..table / width {
+        let entry_end = offset(end + index * width)?;
+        let entry = dictionary.get(aligned(previous)..entry_end.min(end));
+        found.push(entry.ok_or(Malformed::Format)?);
+        previous = entry_end;
+    }
+    Ok(found)
+}
+
+/// Splits an entry into its key, with the zero byte at its end, and its value.
+fn key_and_value(entry: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let width = offset_width(entry.len());
+    let end = entry.len().checked_sub(width).ok_or(Malformed::Format)?;
+    let key_end = offset(entry, end, width)?;
+    let key = entry.get(..key_end).ok_or(Malformed::Format)?;
+    let value = entry.get(aligned(key_end)..end).ok_or(Malformed::Format)?;
+    match key.iter().position(|byte| *byte == 0) {
+        Some(zero) if zero + 1 == key.len() => Ok((key, value)),
+        _ => Err(Malformed::Format),
+    }
+}
+
+/// Reads a value that must be a boolean: its byte, a zero byte, and the name of its type.
+fn boolean(value: &[u8]) -> Result<bool, Malformed> {
+    match value {
+        [0, 0, b'b'] => Ok(false),
+        [1, 0, b'b'] => Ok(true),
+        _ => Err(Malformed::LockType),
+    }
+}
+
+/// Bytes of an offset in a part of this length. Longer parts are not read.
+fn offset_width(length: usize) -> usize {
+    match length {
+        0..=0xff => 1,
+        0x100..=0xffff => 2,
+        _ => 4,
+    }
+}
+
+/// Reads the offset at this place, which is little-endian on every host.
+fn offset(bytes: &[u8], at: usize, width: usize) -> Result<usize, Malformed> {
+    let end = at.checked_add(width).ok_or(Malformed::Format)?;
+    let bytes = bytes.get(at..end).ok_or(Malformed::Format)?;
+    Ok(bytes
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | usize::from(*byte)))
+}
+
+/// The next place at which an entry or a value may begin.
+fn aligned(at: usize) -> usize {
+    at.next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A state that GLib 2.74 wrote, with the keys of libostree's `ostree_sysroot_stage_tree_with_options`.
+    macro_rules! state {
+        ($name:literal) => {
+            include_bytes!(concat!("../../../fuzz/seeds/staged/", $name))
+        };
+    }
+
+    #[test]
+    fn the_lock_is_found_in_what_glib_wrote() {
+        for (name, state, expected) in [
+            ("staged locked", state!("locked.bin") as &[u8], Ok(true)),
+            (
+                "unlocked, with the key first or later",
+                state!("unlocked.bin"),
+                Ok(false),
+            ),
+            ("staged without a lock", state!("no-key.bin"), Ok(false)),
+            ("entries and offsets of two bytes", state!("long.bin"), Ok(true)),
+            ("one key alone", state!("small.bin"), Ok(true)),
+            ("another type", state!("key-is-text.bin"), Err(Malformed::LockType)),
+            ("no bytes", state!("empty.bin"), Err(Malformed::Empty)),
+            ("no dictionary", b"staged", Err(Malformed::Format)),
+            (
+                "a number that is no boolean",
+                b"locked\0\0\x02\0b\x07\x0c",
+                Err(Malformed::LockType),
+            ),
+            (
+                "a key without an end",
+                b"lockedx\0\x01\0b\x07\x0c",
+                Err(Malformed::Format),
+            ),
+            (
+                "a key with two ends",
+                b"lock\0d\0\0\x01\0b\x07\x0c",
+                Err(Malformed::Format),
+            ),
+            (
+                "an entry beyond the end",
+                b"locked\0\0\x01\0b\x07\x0d",
+                Err(Malformed::Format),
+            ),
+        ] {
+            assert_eq!(is_locked(state), expected, "{name}");
+        }
+        assert_eq!(is_locked(&vec![0; MAX_LENGTH + 1]), Err(Malformed::TooLong));
+    }
+
+    #[test]
+    fn a_state_that_is_cut_off_is_never_taken_for_one() {
+        for state in [
+            state!("locked.bin") as &[u8],
+            state!("unlocked.bin"),
+            state!("long.bin"),
+        ] {
+            for length in 0..state.len() {
+                assert!(
+                    is_locked(&state[..length]).is_err(),
+                    "{length} of {} bytes",
+                    state.len()
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_an_answer(state in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = is_locked(&state);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The lock on a host's deployments, as libostree takes it.
+//!
+//! libostree locks `/sysroot/ostree/lock` with an open file description lock, which does not see the locks of `flock`, and
+//! removes the file when it lets go.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+/// Path of the lock on a host.
+pub const PATH: &str = "/sysroot/ostree/lock";
+
+/// The lock, held. The kernel releases it when the process ends, however it ends.
+#[derive(Debug)]
+pub struct SysrootLock(#[expect(dead_code, reason = "it is held open")] File);
+
+impl SysrootLock {
+    /// Waits for the lock without end.
+    ///
+    /// # Errors
+    /// When the file cannot be made or locked.
+    pub fn wait() -> io::Result<Self> {
+        loop {
+            let file = open(Path::new(PATH))?;
+            fcntl(&file, FcntlArg::F_OFD_SETLKW(&exclusive()))?;
+            if is_at(&file, Path::new(PATH)) {
+                return Ok(Self(file));
+            }
+        }
+    }
+
+    /// Takes the lock; `None` while somebody else has it.
+    ///
+    /// # Errors
+    /// When the file cannot be made or locked.
+    pub fn take() -> io::Result<Option<Self>> {
+        loop {
+            let file = open(Path::new(PATH))?;
+            match fcntl(&file, FcntlArg::F_OFD_SETLK(&exclusive())) {
+                Ok(_) if is_at(&file, Path::new(PATH)) => return Ok(Some(Self(file))),
+                Ok(_) => {}
+                Err(Errno::EAGAIN | Errno::EACCES) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Opens a file to lock it, and makes it where it is missing.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+/// A lock on all of a file that excludes every other one.
+fn exclusive() -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// True if the path still leads to this file. Who held the lock before may have removed it.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), path.metadata()) {
+        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+        _ => false,
+    }
+}
