@@ -55,8 +55,11 @@ impl Agent {
         if self.knowledge.ended.is_some() {
             self.remember();
         }
-        if let Some(digest) = self.knowledge.pull_to_forget() {
-            self.host.forget_pull(digest).await?;
+        if let Some(digest) = self.knowledge.pull_to_forget()
+            && let Err(error) = self.host.forget_pull(digest).await
+        {
+            // It is found again in the next pass, where its end is no news.
+            tracing::warn!(%error, %digest, "cannot forget the pull that ended; trying again");
         }
         Ok(())
     }
@@ -221,10 +224,10 @@ impl Agent {
     }
 }
 
-/// Says whether the host's bus, or a service on it, is what gave no answer. That is a fact about the host and no reason to
-/// fall silent as well.
+/// True if the host gave no answer about its services, or about the pull that runs. That is a fact about the host, which is
+/// reported, and no reason to fall silent as well.
 fn is_silence(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(HostError::Bus(_)))
+    error.downcast_ref::<HostError>().is_some()
 }
 
 #[cfg(test)]
@@ -233,11 +236,20 @@ mod tests {
     use crate::host::BusError;
 
     #[test]
-    fn only_what_the_bus_does_not_answer_is_silence() {
-        let lost = HostError::Bus(BusError::Unreachable("no answer in time".to_owned()));
-        let asked = |error: HostError| anyhow::Error::new(error).context("cannot ask logind");
-        assert!(is_silence(&asked(lost)));
-        assert!(!is_silence(&asked(HostError::Io("no such file".to_owned()))));
+    fn whatever_the_host_does_not_answer_is_reported_as_its_silence() {
+        let asked = |error: HostError| anyhow::Error::new(error).context("cannot look for a running pull");
+        for error in [
+            HostError::Bus(BusError::Unreachable("no answer in time".to_owned())),
+            HostError::Timeout("the transaction could not be joined within 15 s".to_owned()),
+            HostError::Tool(Failure::new(
+                failure::Reason::HostToolFailed,
+                "cannot connect to the transaction",
+            )),
+            HostError::Busy("a transaction has just begun".to_owned()),
+            HostError::Io("cannot remove /run/berth/pull.json".to_owned()),
+        ] {
+            assert!(is_silence(&asked(error.clone())), "{error}");
+        }
         assert!(!is_silence(&anyhow::anyhow!("boot_id is empty")));
     }
 }

@@ -241,7 +241,8 @@ impl Core {
             work: work.clone(),
         };
         let shown = format!("/run/{SOCKET}");
-        let transaction = Transaction::open(names, &self.config.run.join(SOCKET), &shown, face)
+        let (socket, faults) = (self.config.run.join(SOCKET), self.config.faults.clone());
+        let transaction = Transaction::open(names, &socket, &shown, faults, face)
             .map_err(|error| gio(0, &format!("Error binding to address: {error}")))?;
         if self.config.faults.strikes(|f| &mut f.no_socket) {
             // An error means that it is gone already.

@@ -41,6 +41,8 @@ pub struct Faults {
     pub slow_start: Duration,
     /// The sockets of the next transactions are gone at once.
     pub no_socket: u32,
+    /// The sockets of transactions take new clients, and do not answer them.
+    pub mute_sockets: bool,
     /// Methods whose next replies are lost, after they were carried out.
     pub loses_reply_of: VecDeque<String>,
     /// The next calls to cancel a transaction end its connections, and not its work.
@@ -66,6 +68,7 @@ impl Default for Faults {
             fails_to_start: false,
             slow_start: Duration::ZERO,
             no_socket: 0,
+            mute_sockets: false,
             loses_reply_of: VecDeque::new(),
             leaves_on_cancel: 0,
             fails_with: VecDeque::new(),

@@ -13,6 +13,7 @@ use zbus::{Connection, DynamicType, Guid};
 
 use super::beneath::Tell;
 use super::faces::TransactionFace;
+use super::faults::SharedFaults;
 
 /// The interface of the object at `/` of the socket.
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
@@ -57,6 +58,7 @@ impl Transaction {
         names: Names,
         socket: &Path,
         shown: &str,
+        faults: SharedFaults,
         face: impl Fn(Arc<Self>, watch::Receiver<bool>) -> TransactionFace + Send + Sync + 'static,
     ) -> std::io::Result<Arc<Self>> {
         match std::fs::remove_file(socket) {
@@ -77,7 +79,7 @@ impl Transaction {
             clients: watch::Sender::new(0),
             tasks: Mutex::default(),
         });
-        let accept = tokio::spawn(accept(listener, guid, transaction.clone(), Arc::new(face)));
+        let accept = tokio::spawn(accept(listener, guid, faults, transaction.clone(), Arc::new(face)));
         transaction.keep(accept.abort_handle());
         Ok(transaction)
     }
@@ -188,10 +190,16 @@ async fn emit<B: Serialize + DynamicType>(peer: &Connection, signal: &str, body:
 async fn accept(
     listener: UnixListener,
     guid: Guid<'static>,
+    faults: SharedFaults,
     transaction: Arc<Transaction>,
     face: Arc<dyn Fn(Arc<Transaction>, watch::Receiver<bool>) -> TransactionFace + Send + Sync>,
 ) {
+    let mut unanswered = vec![];
     while let Ok((stream, _)) = listener.accept().await {
+        if faults.with(|f| f.mute_sockets) {
+            unanswered.push(stream);
+            continue;
+        }
         let (met, is_met) = watch::channel(false);
         let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone(), is_met));
         // A client that does not say who it is keeps nobody out.

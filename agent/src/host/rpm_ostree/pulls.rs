@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::daemon::{Daemon, explain};
+use super::daemon::{Active, Daemon, explain};
 use super::deployments;
 use super::lock::Lock;
 use super::tally::Tally;
@@ -31,6 +31,10 @@ use crate::host::root::HostRoot;
 const DEADLINE: Duration = Duration::from_secs(2 * 3600);
 /// A pull that is canceled has this long to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(100);
+/// Time within which a transaction that runs is joined. A daemon that does not answer must not hold up the agent's reports.
+const JOIN_DEADLINE: Duration = Duration::from_secs(15);
+/// Title of a transaction before its work has begun and given it another one.
+const NOT_YET_TITLED: &str = "new-deployment";
 /// Words of the daemon when the image is what is staged or runs already, by its reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
 
@@ -147,7 +151,7 @@ impl Pulls {
                     failure: Some(record.said.take().unwrap_or_else(unheard)),
                 }
             }
-            Err(error @ HostError::Bus(_)) => return Err(error),
+            Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => Ended {
                 failure: Some(format!("rpm-ostree does not say what became of the pull: {error}")),
             },
@@ -166,25 +170,47 @@ impl Pulls {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
             Ok(None) => return Ok(false),
-            Err(error @ HostError::Bus(_)) => return Err(error),
+            Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => {
                 // A daemon that does not run has no transaction either; the next pull waits for whatever else goes on there.
                 tracing::warn!(%error, "rpm-ostreed does not say whether a transaction runs");
                 return Ok(false);
             }
         };
-        let transaction = Transaction::join(&active.address, &self.root).await?;
-        if transaction.title().await.map_err(explain)? != title(&record.digest) {
-            tracing::info!(method = active.method, "another transaction of rpm-ostree runs");
+        let joined = tokio::time::timeout(JOIN_DEADLINE, self.join_active(&active, record)).await;
+        let late = || {
+            let seconds = JOIN_DEADLINE.as_secs();
+            HostError::Timeout(format!(
+                "the running transaction of rpm-ostreed could not be joined within {seconds} s"
+            ))
+        };
+        let Some(transaction) = joined.map_err(|_| late())?? else {
             return Ok(false);
-        }
-        transaction.start().await.map_err(explain)?;
+        };
         tracing::info!(digest = %record.digest, "joined the transaction that pulls");
         let mut record = record.clone();
         record.started = true;
         self.record.write(&record)?;
         self.follow(transaction, record);
         Ok(true)
+    }
+
+    /// Connects to the transaction that runs and starts it, if it is the one of this record.
+    ///
+    /// # Errors
+    /// When it does not answer, or cannot be told from this one yet.
+    async fn join_active(&self, active: &Active, record: &Record) -> Result<Option<Transaction>, HostError> {
+        let transaction = Transaction::join(&active.address, &self.root).await?;
+        let found = transaction.title().await.map_err(explain)?;
+        if found == NOT_YET_TITLED && record.started {
+            return Err(HostError::Busy("a transaction of rpm-ostree has just begun".to_owned()));
+        }
+        if found != title(&record.digest) {
+            tracing::info!(method = active.method, "another transaction of rpm-ostree runs");
+            return Ok(None);
+        }
+        transaction.start().await.map_err(explain)?;
+        Ok(Some(transaction))
     }
 
     /// Says whether the image is staged, or runs.

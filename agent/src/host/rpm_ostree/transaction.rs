@@ -19,7 +19,7 @@ use crate::host::root::HostRoot;
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 const PATH: &str = "/";
 /// Time within which the daemon answers on the socket.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Something that a transaction has told.
 #[derive(Debug, Clone, PartialEq, Eq)]

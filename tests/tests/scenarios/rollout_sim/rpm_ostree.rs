@@ -108,6 +108,38 @@ async fn where_ostree_cannot_unlock_rpm_ostree_finalizes() -> Result<()> {
     .await
 }
 
+/// A transaction whose socket does not answer may go on for hours: the agent reports it, and stays alive.
+#[tokio::test]
+async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
+    let options = ClusterOptions {
+        agent_args: vec!["--heartbeat=10".to_owned()],
+        ..updated_by(&[Updaters::RpmOstree], |s| s.pull_time = Duration::from_secs(3600))
+    };
+    scenario("a_transaction_that_does_not_answer_is_reported", options, |cluster| {
+        Box::pin(async move {
+            let host = cluster.host(1);
+            roll_to(cluster, "2.0.0", 1).await?;
+            let begun = async || Ok(pulls(cluster, "node1") > 0);
+            cluster.until("node1 pulls", SOON, begun).await?;
+            until_phase(cluster, "node1", "Staging").await?;
+            host.rpm_ostree(|f| f.mute_sockets = true);
+            host.kill_agent();
+            until_degraded(cluster, "node1", "HostUnreachable", "rpm-ostreed").await?;
+            signs_of_life(cluster, "node1", 2).await?;
+            // It answers again: the pull that is not wanted any more is joined, and stopped.
+            host.settings(|s| s.pull_time = Duration::from_millis(100));
+            let v3 = cluster.publish("3.0.0").await?;
+            let image = json!({ "image": { "ref": v3.reference } });
+            cluster.patch_pool("workers", image).await?;
+            host.rpm_ostree(|f| f.mute_sockets = false);
+            cluster.until_all_run(&v3, LONG).await?;
+            ensure!(host.facts().version == "3.0.0", "{:?}", host.facts());
+            Ok(())
+        })
+    })
+    .await
+}
+
 /// Somebody layers a package on the image that waits, and nothing can lock that. It stays, which is told, until somebody drops it.
 async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result<()> {
     let host = cluster.host(1);
