@@ -172,12 +172,30 @@ impl Client {
         bail!("the daemon died")
     }
 
+    /// Registers this connection as the command does, so that the daemon does not end while it is idle.
+    async fn register(&self) -> Result<()> {
+        let begin = tokio::time::Instant::now();
+        let sysroot = self.sysroot().await?;
+        loop {
+            let options = HashMap::from([("id", Variant::from("cli"))]);
+            match sysroot.register_client(options).await {
+                // The daemon may end on the very call; the bus starts it again.
+                Err(error) if begin.elapsed() < BUSY_FOR => {
+                    tracing::debug!(%error, "registering again");
+                    sleep(BUSY_AGAIN).await;
+                }
+                answer => return answer.context("RegisterClient"),
+            }
+        }
+    }
+
     /// `rpm-ostree install`.
     ///
     /// # Errors
     /// The call fails, or the transaction does.
     pub async fn install(&self, packages: &[&str]) -> Result<()> {
         let line = format!("install {}", packages.join(" "));
+        self.register().await?;
         let begin = tokio::time::Instant::now();
         let address = loop {
             let options = HashMap::from([("initiating-command-line", Variant::from(line.as_str()))]);

@@ -11,6 +11,7 @@ use berth_tests::hosts::real::ostree;
 mod daemon;
 mod fetch;
 mod layers;
+mod relay;
 mod verbs;
 
 // The parts of the other stand-in that read and write the repository. It has more uses for some of them.
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
     let verb = words.next();
     let done = match verb.as_deref() {
         None => daemon::serve(),
+        Some("relay") => {
+            let mut path = || words.next().unwrap_or_default();
+            relay::serve(&path(), &path())
+        }
         Some(verb) => verbs::dispatch(verb, words.next().as_deref()),
     };
     match done {

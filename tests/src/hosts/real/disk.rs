@@ -72,6 +72,12 @@ impl Disk {
             .context("a deployment without a name")?
             .to_string_lossy();
         let commit = name.split('.').next().unwrap_or_default();
+        // A commit with layered packages has no metadata of an image; its parent is the commit of the image.
+        let parent = format!("{commit}^");
+        let commit = match self.metadata(commit, META_DIGEST) {
+            Ok(_) => commit,
+            Err(_) => &parent,
+        };
         let config = self.metadata(commit, META_CONFIG)?;
         let config: serde_json::Value = serde_json::from_str(&config).context("image configuration")?;
         let version = &config["config"]["Labels"]["org.opencontainers.image.version"];

@@ -237,6 +237,9 @@ impl Hardware {
             "--console=pipe",
             "--boot",
         ]);
+        if super::is_rpm_ostree_real() {
+            nspawn.arg("--bind=/dev/fuse");
+        }
         nspawn.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
         nspawn.env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "1");
         nspawn.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);

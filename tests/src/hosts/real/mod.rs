@@ -17,6 +17,7 @@ mod machine;
 mod network;
 mod osimage;
 pub mod ostree;
+mod outside;
 mod programs;
 mod root;
 mod rpm_ostree;
@@ -41,7 +42,8 @@ pub use self::host::RealHost;
 pub use self::machine::Boot;
 pub use self::network::Bridge;
 pub use self::osimage::{OsImage, OsImages, OsVersion};
-pub use self::rpm_ostree::{HostFile, give_rpm_ostree, rpm_ostree};
+pub use self::outside::FromOutside;
+pub use self::rpm_ostree::{HostFile, give_rpm_ostree, is_rpm_ostree_real, rpm_ostree};
 
 /// Packages that the machine needs beside those that every Debian has.
 const PACKAGES: [&str; 7] = [

@@ -73,11 +73,13 @@ impl OsVersion {
 impl OsImages {
     /// Finds or makes what all versions share; with a kubelet where the hosts are to be nodes.
     ///
-    /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may name a real bootc.
+    /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may name a real bootc, and
+    /// `BERTH_TEST_RPM_OSTREE` a directory with a real rpm-ostree.
     pub fn ensure(kubelet: Option<&Path>) -> Result<Self> {
         super::packages()?;
         let real = std::env::var_os("BERTH_TEST_BOOTC").map(PathBuf::from);
-        let root = root::ensure(real.is_some())?;
+        let rpm_ostree = super::rpm_ostree::real();
+        let root = root::ensure(real.is_some(), rpm_ostree.is_some())?;
         let stand_in = programs::stand_in("standin-bootc")?;
         let mut base = vec![debian(&root)?];
         if let Some(kubelet) = kubelet {
@@ -85,6 +87,9 @@ impl OsImages {
         }
         let bootc = real.unwrap_or_else(|| stand_in.clone());
         base.push(binary_layer("usr/bin/bootc", &bootc)?);
+        if let Some(tree) = &rpm_ostree {
+            base.push(tree_layer("rpm-ostree", tree)?);
+        }
         base.push(host_layer()?);
         Ok(Self {
             root,
@@ -230,6 +235,18 @@ fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
         content::put(work, path, 0o755, &fs::read(binary)?)?;
         Ok((work.to_owned(), owned()))
     })
+}
+
+/// A layer of all files of a directory.
+fn tree_layer(name: &str, tree: &Path) -> Result<Layer> {
+    let list = ["-printf", r"%P %y %m %s %T@ %l\n"];
+    let mut lines: Vec<String> = tool("find", &[tree.as_os_str(), list[0].as_ref(), list[1].as_ref()])?
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines.sort_unstable();
+    let hash = sha256(lines.join("\n").as_bytes());
+    layers::ensure(&format!("{name}-{}", short(&hash)), |_| Ok((tree.to_owned(), owned())))
 }
 
 /// The layer of everything else that makes a test host.

@@ -30,6 +30,9 @@ const PACKAGES: [&str; 18] = [
 ];
 /// Packages that a real bootc needs in addition.
 const REAL_BOOTC: [&str; 1] = ["podman"];
+/// Packages that a real rpm-ostree needs in addition. It runs as a user of its own, which systemd makes, and puts packages into images
+/// in a sandbox over FUSE.
+const REAL_RPM_OSTREE: [&str; 3] = ["libnss-systemd", "bubblewrap", "fuse3"];
 
 /// The root file system and the name by which what is made from it is cached.
 #[derive(Debug, Clone)]
@@ -44,11 +47,14 @@ fn suite() -> String {
 }
 
 /// Finds or makes the root file system.
-pub(super) fn ensure(real_bootc: bool) -> Result<Root> {
+pub(super) fn ensure(real_bootc: bool, real_rpm_ostree: bool) -> Result<Root> {
     let suite = suite();
     let mut packages = PACKAGES.to_vec();
     if real_bootc {
         packages.extend(REAL_BOOTC);
+    }
+    if real_rpm_ostree {
+        packages.extend(REAL_RPM_OSTREE);
     }
     let list = packages.join(",");
     let hash = sha256(format!("{suite}\n{list}").as_bytes());

@@ -1,7 +1,9 @@
-//! rpm-ostree for hosts: the stand-in for its daemon as a service, as files below `/etc` and `/var`, which every image keeps.
+//! rpm-ostree for hosts: the stand-in for its daemon as a service, as files below `/etc` and `/var`, which every image keeps; or a
+//! real one, which is part of every image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -10,6 +12,20 @@ use super::{RealHost, blocking};
 
 /// A file of a host: path, permissions, content.
 pub type HostFile = (String, u32, Vec<u8>);
+
+/// Directory whose content is a real rpm-ostree, for all hosts: its daemon, its libraries, its unit, and its files for D-Bus
+/// and polkit.
+const REAL: &str = "BERTH_TEST_RPM_OSTREE";
+
+/// The directory with the real rpm-ostree, if hosts have one.
+pub(super) fn real() -> Option<PathBuf> {
+    std::env::var_os(REAL).map(PathBuf::from)
+}
+
+/// True if hosts have a real rpm-ostree.
+pub fn is_rpm_ostree_real() -> bool {
+    real().is_some()
+}
 
 /// The service's own files.
 const SERVICE: [(&str, &str); 3] = [
@@ -27,11 +43,14 @@ const SERVICE: [(&str, &str); 3] = [
     ),
 ];
 
-/// The files that give a host rpm-ostree.
+/// The files that give a host rpm-ostree, unless its image has a real one.
 ///
 /// # Errors
 /// When the stand-in does not build.
 pub fn rpm_ostree() -> Result<Vec<HostFile>> {
+    if is_rpm_ostree_real() {
+        return Ok(vec![]);
+    }
     let program = stand_in("standin-rpm-ostree")?;
     let program = fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
     let mut files: Vec<HostFile> = SERVICE
@@ -47,6 +66,9 @@ pub fn rpm_ostree() -> Result<Vec<HostFile>> {
 /// # Errors
 /// When the stand-in does not build, or the host does not take its files.
 pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
+    if is_rpm_ostree_real() {
+        return Ok(());
+    }
     let root = host.path("/")?;
     blocking(move || {
         for (path, mode, bytes) in rpm_ostree()? {

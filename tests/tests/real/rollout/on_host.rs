@@ -1,14 +1,17 @@
 //! The state of a host as ostree, systemd and rpm-ostree's daemon have it. Nothing of Berth is asked.
 
+use std::os::unix::fs::MetadataExt;
+
 use anyhow::{Context, Result};
 use berth_api::backend::Backend;
 use berth_tests::cluster::Published;
 use berth_tests::hosts::real::RealHost;
 use berth_tests::hosts::real::ostree::{META_DIGEST, unquote};
+use berth_tests::rpmostreed::SOCKET;
 use berth_tests::rpmostreed::client::Client;
 use serde_json::Value;
 
-/// The file by which rpm-ostree locks what is staged. ostree heeds it, and bootc does not show it.
+/// The file that locks what is staged as well. ostree heeds it, and bootc does not show it.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 
 /// A staged deployment.
@@ -30,15 +33,23 @@ pub(super) async fn staged(host: &RealHost) -> Result<Option<Staged>> {
     let Some(commit) = staged["ostree"]["checksum"].as_str() else {
         return Ok(None);
     };
-    // Of one with layered packages bootc does not say the image.
-    let key = format!("--print-metadata-key={META_DIGEST}");
-    let digest = host
-        .exec(&["ostree", "show", "--repo=/sysroot/ostree/repo", &key, commit])
-        .await?;
     Ok(Some(Staged {
-        digest: unquote(&digest)?,
+        digest: image_of(host, commit).await?,
         locked: staged["downloadOnly"] == true || host.path(LOCK)?.exists(),
     }))
+}
+
+/// The manifest digest of a commit. bootc does not say the image of one with layered packages, whose parent has it.
+async fn image_of(host: &RealHost, commit: &str) -> Result<String> {
+    let key = format!("--print-metadata-key={META_DIGEST}");
+    let show = async |commit: &str| {
+        let show = ["ostree", "show", "--repo=/sysroot/ostree/repo", &key, commit];
+        host.exec(&show).await
+    };
+    match show(commit).await {
+        Ok(digest) => unquote(&digest),
+        Err(_) => unquote(&show(&format!("{commit}^")).await?),
+    }
 }
 
 /// Something by which the pull of an image that runs on a host differs from every other pull; empty when none runs.
@@ -78,14 +89,16 @@ async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     })
 }
 
-/// The address of the transaction, which has a number of its own.
+/// The number of the socket of the transaction, which each one makes anew; nothing without one.
 async fn transaction(host: &RealHost) -> Result<String> {
-    let daemon = client(host).await?;
+    let run = host.path("/run")?;
+    let daemon = Client::connect(&host.bus_address()?, &run).await?;
     let address = daemon.sysroot().await?.active_transaction_path().await;
-    address.context("rpm-ostree's daemon does not name its transaction")
-}
-
-/// Somebody who uses `rpm-ostree` on a host.
-pub(super) async fn client(host: &RealHost) -> Result<Client> {
-    Client::connect(&host.bus_address()?, &host.path("/run")?).await
+    if address
+        .context("rpm-ostree's daemon does not name its transaction")?
+        .is_empty()
+    {
+        return Ok(String::new());
+    }
+    Ok(std::fs::metadata(run.join(SOCKET))?.ino().to_string())
 }

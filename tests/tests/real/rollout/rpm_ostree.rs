@@ -3,9 +3,8 @@
 
 use futures::future::try_join_all;
 
-use berth_tests::hosts::real::give_rpm_ostree;
+use berth_tests::hosts::real::{FromOutside, give_rpm_ostree};
 
-use super::on_host::client;
 use super::*;
 
 /// Directory of the copy of ostree, and of what stands before it. What runs is kept through an update.
@@ -73,7 +72,7 @@ async fn takes_over(rig: &mut Rig) -> Result<()> {
     put_on(rig).await?;
     let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());
     forget_unlock(&finalized).await?;
-    client(&layered).await?.install(&["htop"]).await?;
+    FromOutside::of(&layered)?.client().await?.install(&["htop"]).await?;
     let before = rig.cluster.boots();
     let image = rig.roll_to("8.0.0", 1).await?;
     rig.until_all_run(&image, &before).await?;

@@ -1,0 +1,115 @@
+//! A host's files as a process outside of the host sees them, with a socket of rpm-ostree's transactions that it can use.
+//!
+//! rpm-ostreed refuses a client whose process it cannot see, and so every process outside of the host's PID namespace. A process
+//! inside relays what such a client says.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::RealHost;
+use super::programs::stand_in;
+use crate::rpmostreed::SOCKET;
+use crate::rpmostreed::client::Client;
+use crate::scratch::Scratch;
+
+/// Directories of the host's `/run` that a client may need before they are there.
+const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
+/// Runs its arguments in the PID namespace that only its children enter. Where nsenter itself forks, it stops with its child, which
+/// systemd's shutdown stops and kills; it then never reaps the child, and the host waits for that for ever.
+const CHILD: &str = r#""$@"; exit "$?""#;
+/// Longest time until the relay listens.
+const LISTENS: Duration = Duration::from_secs(20);
+
+/// The files of one boot of a host. A reboot of the host ends the relay.
+#[derive(Debug)]
+pub struct FromOutside {
+    root: Scratch,
+    bus: String,
+    relay: Child,
+}
+
+impl FromOutside {
+    /// Links to all files of a host that runs, and starts the relay on it.
+    ///
+    /// # Errors
+    /// When the host is down, or the relay does not start.
+    pub fn of(host: &RealHost) -> Result<Self> {
+        let there = host.path("/")?;
+        let root = Scratch::new("berth-outside-")?;
+        link_all(&there, root.path(), "run")?;
+        let run = root.path().join("run");
+        fs::create_dir(&run)?;
+        for name in RUN_DIRECTORIES {
+            fs::create_dir_all(there.join("run").join(name))?;
+        }
+        link_all(&there.join("run"), &run, SOCKET)?;
+        let init = host.boot().context("the host is down")?.init;
+        let relay = Command::new("nsenter")
+            .args(["--target", &init.to_string(), "--pid", "--no-fork", "--"])
+            .args(["sh", "-c", CHILD, "sh"])
+            .arg(stand_in("standin-rpm-ostree")?)
+            .arg("relay")
+            .args([run.join(SOCKET), there.join("run").join(SOCKET)])
+            // It ends with its standard input.
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("starting the relay of rpm-ostree's transactions")?;
+        let outside = Self {
+            root,
+            bus: host.bus_address()?,
+            relay,
+        };
+        outside.wait()?;
+        Ok(outside)
+    }
+
+    fn wait(&self) -> Result<()> {
+        let begin = Instant::now();
+        while !self.run().join(SOCKET).exists() {
+            ensure!(begin.elapsed() < LISTENS, "the relay does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The root of the host's files.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn run(&self) -> PathBuf {
+        self.root.path().join("run")
+    }
+
+    /// A client of the host's rpm-ostree.
+    ///
+    /// # Errors
+    /// When the host's bus does not answer.
+    pub async fn client(&self) -> Result<Client> {
+        Client::connect(&self.bus, &self.run()).await
+    }
+}
+
+impl Drop for FromOutside {
+    fn drop(&mut self) {
+        drop(self.relay.stdin.take());
+        // An error means that it has ended.
+        let _ = self.relay.wait();
+    }
+}
+
+/// Links to each entry of a directory but one.
+fn link_all(from: &Path, to: &Path, except: &str) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        if entry.file_name() != except {
+            symlink(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
