@@ -67,9 +67,12 @@ scenarios() {
     retried_step 'scenarios' "$1" nextest_scenarios
 }
 
+# The scenarios that run once more on hosts that rpm-ostree updates.
+by_rpm_ostree='rollout_sim|gates|capacity|roll_forward'
+
 # The rollouts of simulated hosts once more, on hosts that rpm-ostree updates.
 rollouts_by_rpm_ostree() {
-    local rollouts='test(/^(rollout_sim|gates|capacity|roll_forward)::/)'
+    local rollouts="test(/^($by_rpm_ostree)::/)"
     export BERTH_TEST_BACKEND=rpm-ostree
     retried_step 'scenarios: rollouts by rpm-ostree' "binary(scenarios) & $rollouts" nextest_scenarios
     unset BERTH_TEST_BACKEND
@@ -156,6 +159,7 @@ case ${1:-} in
         beside 'simulation' simulation
         step 'unit tests' unit_tests
         scenarios "$all_scenarios"
+        only_real+=("${by_rpm_ostree//|/, } on simulated hosts of rpm-ostree: they take as long as on hosts of bootc")
         join_beside
         ;;
     test-model)

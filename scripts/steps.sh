@@ -7,7 +7,7 @@ logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
 trap 'end_background; rm -rf "$logs"' EXIT
 # Where the first output of a flaky test stays. It outlives the run.
 flaky_logs=${cache:?}/flaky
-names=() times=() results=() tests=() skips=() unreachable=() failures=() flakes=() broken_steps=()
+names=() times=() results=() tests=() skips=() unreachable=() only_real=() failures=() flakes=() broken_steps=()
 passed=0 failed=0 broken=0
 # Steps that run beside others: name and process of each.
 beside_names=() beside_pids=()
@@ -108,6 +108,9 @@ tally() {
     while IFS= read -r line; do
         unreachable+=("$2: $line")
     done < <(sed -nE 's/^UNREACHABLE: //p' "$1" | sort -u)
+    while IFS= read -r line; do
+        only_real+=("$line")
+    done < <(sed -nE 's/^ONLY IN TEST-REAL: //p' "$1" | sort -u)
 }
 
 # Counts the failed tests of log $1 of step $2.
@@ -263,6 +266,13 @@ report_skips() {
     fi
 }
 
+# Lists what this run has left to `make test-real`.
+report_only_real() {
+    [ ${#only_real[@]} -gt 0 ] || return 0
+    printf '\nOnly `make test-real` runs:\n'
+    printf '  %s\n' "${only_real[@]}"
+}
+
 # Lists the tests that took longest.
 report_slow() {
     local seconds name
@@ -282,6 +292,7 @@ finish() {
     done
     printf '%-44s %9s\n' total "$(since "$total")"
     report_slow
+    report_only_real
     report_skips
     # Last, so that a reader who sees only the end of the log finds them.
     if [ ${#flakes[@]} -gt 0 ]; then

@@ -9,7 +9,7 @@ use berth_api::node::BootcNode;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, SOON};
 use berth_tests::controlplane::Bound;
 use berth_tests::golden;
-use berth_tests::hosts::sim::SimHost;
+use berth_tests::hosts::sim::{SimHost, Updaters};
 use berth_tests::programs;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -64,10 +64,16 @@ async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
 }
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
+    start_with(hosts, &[]).await
+}
+
+/// The same on hosts with these updaters, in turn.
+async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Instant)> {
     // Built beforehand: no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;
     let cluster = Cluster::start(ClusterOptions {
         hosts,
+        updaters: updaters.to_vec(),
         ..ClusterOptions::default()
     })
     .await?;
@@ -440,7 +446,7 @@ async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
 /// A binding that somebody deleted stops the rollout at its next turn, and the admin is told what to do.
 #[tokio::test]
 async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
-    let (cluster, start) = start(2).await?;
+    let (cluster, start) = start_with(2, &[Updaters::Bootc, Updaters::RpmOstree]).await?;
     let v1 = roll_to(&cluster, "1.0.0", 1).await?;
     cluster.until_all_run(&v1, LONG).await?;
     let policies = programs::workspace_root().join("manifests/admission-policies.yaml");

@@ -7,6 +7,7 @@ use berth_api::node::DrainBlocker;
 use berth_tests::audit::AuditLog;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
 use berth_tests::hosts::HostChange;
+use berth_tests::hosts::sim::Updaters;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -21,6 +22,8 @@ async fn drain_settings() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 6,
         names,
+        // Every other host has rpm-ostree.
+        updaters: vec![Updaters::Bootc, Updaters::RpmOstree],
         ..ClusterOptions::default()
     })
     .await?;

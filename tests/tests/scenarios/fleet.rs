@@ -4,12 +4,15 @@
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
 use berth_tests::hosts::HostChange;
+use berth_tests::hosts::sim::Updaters;
 use serde_json::json;
 
 #[tokio::test]
 async fn fleet() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 4,
+        // One host of each pool has rpm-ostree.
+        updaters: vec![Updaters::Bootc, Updaters::RpmOstree],
         ..ClusterOptions::default()
     })
     .await?;

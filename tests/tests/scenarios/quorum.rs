@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::Berth;
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use berth_tests::hosts::sim::Updaters;
 use serde_json::json;
 
 const LABEL: &str = "node-role.kubernetes.io/control-plane";
@@ -15,6 +16,8 @@ const LABEL: &str = "node-role.kubernetes.io/control-plane";
 async fn quorum() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 3,
+        // One of the first pool's two has rpm-ostree.
+        updaters: vec![Updaters::Bootc, Updaters::RpmOstree, Updaters::Bootc],
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..ClusterOptions::default()
     })

@@ -87,6 +87,27 @@ fn a_compiler_that_cannot_link_lacks_the_c_library() -> Result<()> {
 }
 
 #[test]
+fn what_a_run_leaves_to_real_hosts_is_named_at_its_end() -> Result<()> {
+    let cache = tempfile::tempdir()?;
+    let script = r#"
+        . scripts/steps.sh
+        printf '%s\n' 'a line' 'ONLY IN TEST-REAL: one: too long' 'ONLY IN TEST-REAL: one: too long' >"$logs/log"
+        tally "$logs/log" scenarios
+        only_real+=('two: as well')
+        report_only_real
+    "#;
+    let output = Command::new("bash")
+        .args(["-euc", script])
+        .current_dir(workspace_root())
+        .env("cache", cache.path())
+        .output()?;
+    let said = String::from_utf8(output.stdout)?;
+    let expected = "\nOnly `make test-real` runs:\n  one: too long\n  two: as well\n";
+    ensure!(said == expected, "{said}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[test]
 fn servers_are_built_that_nobody_provides() -> Result<()> {
     let machine = Machine::new()?;
     let unbuilt = || -> Result<String> {

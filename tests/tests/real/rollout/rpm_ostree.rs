@@ -54,13 +54,20 @@ async fn has_taken_over(rig: &Rig, host: &RealHost) -> Result<bool> {
     Ok(backend.name == Backend::RpmOstree && backend.reason == "AskedByPool")
 }
 
-/// Gives a host an older ostree, until it reboots.
+/// Gives a host an older command `ostree`, until it reboots. The stand-in for rpm-ostree's daemon, which calls the command where a real
+/// one has a library, keeps the newer one.
 async fn forget_unlock(host: &RealHost) -> Result<()> {
     let (copy, script) = (format!("{OSTREE}/ostree"), format!("{OSTREE}/without-unlock"));
     host.exec(&["mkdir", "-p", OSTREE]).await?;
     host.exec(&["cp", "/usr/bin/ostree", &copy]).await?;
     host.write(&script, OLD_OSTREE).await?;
     host.exec(&["chmod", "755", &script]).await?;
+    let drop_in = "/run/systemd/system/rpm-ostreed.service.d";
+    host.exec(&["mkdir", "-p", drop_in]).await?;
+    let library = format!("[Service]\nEnvironment=PATH={OSTREE}:/usr/sbin:/usr/bin\n");
+    host.write(&format!("{drop_in}/library.conf"), &library).await?;
+    host.exec(&["systemctl", "daemon-reload"]).await?;
+    host.exec(&["systemctl", "stop", "rpm-ostreed.service"]).await?;
     host.exec(&["mount", "--bind", &script, "/usr/bin/ostree"])
         .await
         .map(drop)
