@@ -113,14 +113,15 @@ impl Agent {
         }
         // Nobody asks for signatures: nobody needs to know.
         let image = self.knowledge.desired.image();
-        let policy = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
+        let (policy, policy_digest) = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
             true => self.host.policy(),
-            false => Policy::Unread,
+            false => (Policy::Unread, None),
         };
         let rules = Rules {
             credentials,
             registries: self.host.registries(),
             policy,
+            policy_digest,
         };
         self.learn(Event::Rules(Box::new(rules)));
     }
@@ -177,7 +178,10 @@ impl Agent {
                 if self.knowledge.is_news(&pull.digest) {
                     tracing::info!(digest = %pull.digest, "pull ended");
                 }
-                PullReading::Succeeded(pull.digest)
+                PullReading::Succeeded {
+                    digest: pull.digest,
+                    policy: pull.policy,
+                }
             }
             PullState::Failed { message } => {
                 let Failure { reason, is_final, .. } = failure::classify(&message);

@@ -162,7 +162,10 @@ fn pull(host: &Host) -> PullReading {
     };
     match host.ended {
         _ if host.down => PullReading::None,
-        Ended::Well(image) => PullReading::Succeeded(rich::digest(image)),
+        Ended::Well(image) => PullReading::Succeeded {
+            digest: rich::digest(image),
+            policy: None,
+        },
         Ended::Badly(image) => PullReading::Failed {
             digest: rich::digest(image),
             failure: failed(),

@@ -87,7 +87,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     };
     let rules = Rules {
         registries: host.registries(),
-        policy: host.policy(),
+        policy: host.policy().0,
         ..Rules::default()
     };
     if let Some(objection) = rules.objection(&desired) {

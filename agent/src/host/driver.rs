@@ -22,14 +22,16 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// ended pull is found until it is forgotten.
     fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>>;
 
-    /// Starts to pull and stage an image, locked in this way, where no other pull is; returns at once. `credentials`: those that
-    /// the host has, in words.
+    /// True if this image is pulled under an enforced signature policy.
+    fn enforces_policy(&self, image: &DesiredImage) -> bool;
+
+    /// Starts to pull and stage an image, locked in this way, where no other pull is; returns at once.
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
         image: &'a DesiredImage,
         lock: StagingLock,
-        credentials: String,
+        given: Given,
     ) -> Answer<'a, ()>;
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.
@@ -54,11 +56,22 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     fn reboot(&self) -> Answer<'_, ()>;
 }
 
+/// State of the host as a pull begins, which is remembered with it.
+#[derive(Debug)]
+pub(super) struct Given {
+    /// The credentials that the host has, in words.
+    pub(super) credentials: String,
+    /// Digest of the text of the signature policy; `None` if the pull does not enforce one.
+    pub(super) policy: Option<Digest>,
+}
+
 /// A pull on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
     /// Digest that is pulled.
     pub digest: Digest,
+    /// Digest of the text of the signature policy that it runs under; `None` if none is enforced.
+    pub policy: Option<Digest>,
     /// State of the pull.
     pub state: PullState,
 }

@@ -30,6 +30,7 @@ mod login;
 mod look_up;
 pub mod memory;
 mod record;
+mod repository;
 pub mod root;
 mod rpm_ostree;
 mod rules;
@@ -50,7 +51,7 @@ pub use survey::{Survey, Terms};
 use auth::HostAuth;
 use bootc::Bootc;
 use bus::{Bus, Changes};
-use driver::Driver;
+use driver::{Driver, Given};
 use memory::MemoryFile;
 use record::RecordFile;
 use rpm_ostree::RpmOstree;
@@ -169,8 +170,8 @@ impl Host {
         rules::registries(&self.root, &self.allowed_registries)
     }
 
-    /// The host's signature policy.
-    pub fn policy(&self) -> Policy {
+    /// The host's signature policy, and the digest of its text.
+    pub fn policy(&self) -> (Policy, Option<Digest>) {
         rules::policy(&self.root)
     }
 
@@ -280,7 +281,19 @@ impl Host {
                 _ => self.forget_pull(&pull.digest).await?,
             }
         }
-        self.driver().start_pull(&boot, image, lock, self.auth.in_use()).await
+        let driver = self.driver();
+        let mut given = Given {
+            credentials: self.auth.in_use(),
+            policy: None,
+        };
+        if driver.enforces_policy(image) {
+            // A composefs host has no ostree, and its bootc asks the policy each time.
+            if lock.ostree().is_some() {
+                repository::forget_image(&self.tools, &image.digest).await?;
+            }
+            given.policy = self.policy().1;
+        }
+        driver.start_pull(&boot, image, lock, given).await
     }
 
     /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.

@@ -8,6 +8,7 @@ use berth_api::{BootId, Digest};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::driver::Given;
 use super::root::{HostRoot, RUN_DIR};
 use super::{HostError, files};
 
@@ -30,6 +31,9 @@ pub(super) struct Record {
     /// The credentials that the host had, in words.
     #[serde(default)]
     pub(super) credentials: String,
+    /// Digest of the text of the signature policy that it runs under; absent if none is enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<Digest>,
     /// Time at which it was begun, by this host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
@@ -43,7 +47,7 @@ pub(super) struct Record {
 
 impl Record {
     /// Record of a pull that is about to begin.
-    pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, credentials: String) -> Self {
+    pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, given: Given) -> Self {
         Self {
             digest: image.digest.clone(),
             reference: image.reference.clone(),
@@ -51,7 +55,8 @@ impl Record {
             backend,
             started: false,
             download_only: false,
-            credentials,
+            credentials: given.credentials,
+            policy: given.policy,
             began: None,
             said: None,
             ended: None,

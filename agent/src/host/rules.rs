@@ -4,8 +4,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use berth_api::Digest;
 use berth_core::agent::rules::registries::{self, Registries};
 use berth_core::agent::rules::signatures::{self, Policy};
+
+use berth_shell::sha256;
 
 use super::files;
 use super::root::HostRoot;
@@ -36,16 +39,16 @@ fn unseen(root: &HostRoot) -> Option<String> {
     })
 }
 
-/// The host's signature policy.
-pub(super) fn policy(root: &HostRoot) -> Policy {
+/// The host's signature policy, and the digest of its text.
+pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     for path in signatures::PLACES {
         match read(root, path, signatures::MAX_LENGTH) {
-            Ok(Some(text)) => return Policy::parse(path, &text),
+            Ok(Some(text)) => return (Policy::parse(path, &text), Some(Digest::from(sha256(&text)))),
             Ok(None) => {}
-            Err(error) => return Policy::Unusable(format!("{path} cannot be read: {error}")),
+            Err(error) => return (Policy::Unusable(format!("{path} cannot be read: {error}")), None),
         }
     }
-    Policy::Missing
+    (Policy::Missing, None)
 }
 
 /// One of the host's files, with links followed as the host would follow them; `None` where there is no such name. A link
@@ -136,13 +139,14 @@ mod tests {
     fn the_next_place_counts_only_where_the_first_has_no_entry() {
         let world = World::new("policy", &["/etc/containers", "/usr/share/containers"]);
         let [first, next] = signatures::PLACES;
-        assert_eq!(policy(&world.1), Policy::Missing);
+        assert_eq!(policy(&world.1), (Policy::Missing, None));
         fs::write(world.1.path(next), "{}").unwrap();
-        assert_eq!(policy(&world.1), Policy::parse(next, b"{}"));
+        let (found, digest) = policy(&world.1);
+        assert_eq!((found, digest.is_some()), (Policy::parse(next, b"{}"), true));
         symlink("/var/policy.json", world.1.path(first)).unwrap();
-        assert!(matches!(policy(&world.1), Policy::Unusable(_)), "the host may see it");
+        assert!(matches!(policy(&world.1), (Policy::Unusable(_), None)), "the host may see it");
         fs::create_dir_all(world.1.path("/var")).unwrap();
         fs::write(world.1.path("/var/policy.json"), "{}").unwrap();
-        assert_eq!(policy(&world.1), Policy::parse(first, b"{}"));
+        assert_eq!(policy(&world.1).0, Policy::parse(first, b"{}"));
     }
 }

@@ -27,6 +27,8 @@ const TOOL_UNITS: &[&str] = &[
     "berth-unstage.service",
     "berth-inspect-manifest.service",
     "berth-inspect-config.service",
+    "berth-list-images.service",
+    "berth-forget-image.service",
 ];
 /// The longest output that is read, in bytes. A part of a longer one would make no sense, or another one.
 const MAX_OUTPUT: usize = 1 << 20;

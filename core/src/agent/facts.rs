@@ -341,7 +341,8 @@ pub struct Deployments {
     /// The staged deployment layers other packages than the one that runs, and the backend keeps them in what it stages over it:
     /// somebody has asked for that on the host.
     pub staged_layers: bool,
-    /// The staged image was staged under an enforced signature policy.
+    /// True if the backend says that the staged image was staged under an enforced signature policy. It says so too of an image
+    /// that was in the host's repository already, and so was not checked: see [`Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
@@ -482,6 +483,8 @@ pub struct Past {
     /// The boot under which the berth was licensed anew because the boot could not be proven: still unproven, whatever
     /// the berth says.
     pub unproven_boot: Option<BootId>,
+    /// The last pull of Berth's that ended well under an enforced signature policy, unless another pull has begun since.
+    pub verified: Option<Verified>,
     /// The last retry token that was obeyed.
     pub retry_token: Option<String>,
     /// Time at which the running drain began, by this node's clock. Kept here and not in an object that others can edit:
@@ -495,7 +498,23 @@ pub struct Past {
     pub turns: Vec<TurnRecord>,
 }
 
+/// An image that was pulled under an enforced signature policy, and not found in the host's repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Verified {
+    /// Digest of the image.
+    pub digest: Digest,
+    /// Digest of the policy file's text, as it was when the pull began.
+    pub policy: Digest,
+}
+
 impl Past {
+    /// True if Berth's last pull was of this digest and ran under the signature policy whose text has this digest.
+    pub fn is_verified(&self, digest: &Digest, policy: Option<&Digest>) -> bool {
+        let verified = self.verified.as_ref();
+        verified.is_some_and(|verified| verified.digest == *digest && Some(&verified.policy) == policy)
+    }
+
     /// Time left until a digest may be pulled again after a failure.
     pub fn pull_backoff(&self, digest: &Digest, now: Timestamp) -> Option<Duration> {
         let failure = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest))?;

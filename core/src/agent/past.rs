@@ -33,6 +33,7 @@ impl Past {
     pub fn pull_begins(&mut self, digest: &Digest) {
         self.staged_by_us = Some(digest.clone());
         self.incomplete = None;
+        self.verified = None;
     }
 
     /// The host has other credentials than those by which a pull was refused: there is no reason to wait with the next try.

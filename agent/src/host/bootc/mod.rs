@@ -16,7 +16,7 @@ pub use status::{BootcStatus, BootcVersion};
 
 use self::pull::{PullOptions, Pulls};
 use super::bus::Changes;
-use super::driver::{Answer, BootedSigned, Driver, Pull};
+use super::driver::{Answer, BootedSigned, Driver, Given, Pull};
 use super::failure::{Failure, Reason};
 use super::tools::Tools;
 use super::{HostError, login};
@@ -138,18 +138,22 @@ impl Driver for Bootc {
         Box::pin(self.pulls.find(&self.tools.bus, boot, desired))
     }
 
+    fn enforces_policy(&self, image: &DesiredImage) -> bool {
+        self.signed.holds_for(image)
+    }
+
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
         image: &'a DesiredImage,
         lock: StagingLock,
-        credentials: String,
+        given: Given,
     ) -> Answer<'a, ()> {
         let options = PullOptions {
-            signed: self.signed.holds_for(image),
+            signed: self.enforces_policy(image),
             lock,
         };
-        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, credentials))
+        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, given))
     }
 
     fn cancel_pull<'a>(&'a self, _: &'a BootId, digest: &'a Digest) -> Answer<'a, ()> {

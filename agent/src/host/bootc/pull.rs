@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::early_lock::EarlyLock;
 use super::progress::ProgressReader;
 use crate::host::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
-use crate::host::driver::{Pull, PullState, target};
+use crate::host::driver::{Given, Pull, PullState, target};
 use crate::host::failure;
 use crate::host::record::{Record, RecordFile};
 use crate::host::root::{HostRoot, RUN_DIR};
@@ -146,6 +146,7 @@ impl Pulls {
         }
         Ok(Some(Pull {
             digest: digest.clone(),
+            policy: record.as_ref().and_then(|r| r.policy.clone()),
             state,
         }))
     }
@@ -169,13 +170,13 @@ impl Pulls {
         boot_id: &BootId,
         image: &DesiredImage,
         options: PullOptions,
-        credentials: String,
+        given: Given,
     ) -> Result<(), HostError> {
         let target = target(image)?.to_string();
         self.stop_reading().await;
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         self.sweep_fifos();
-        let mut record = Record::new(boot_id, image, Backend::Bootc, credentials);
+        let mut record = Record::new(boot_id, image, Backend::Bootc, given);
         record.download_only = options.lock.is_bootcs();
         self.record.write(&record)?;
         let progress = !self.without_progress.load(Ordering::Relaxed)

@@ -25,7 +25,7 @@ use self::lock::{LOCK_FILE, Lock, STATE};
 use self::pulls::Pulls;
 use self::transaction::Transaction;
 use super::bus::{BusError, Changes};
-use super::driver::{Answer, BootedSigned, Driver, HostStatus, Pull};
+use super::driver::{Answer, BootedSigned, Driver, Given, HostStatus, Pull};
 use super::failure::{self, Failure, Reason};
 use super::tools::Tools;
 use super::{HostError, login};
@@ -245,17 +245,21 @@ impl Driver for RpmOstree {
         Box::pin(self.pulls.find(&self.daemon, boot))
     }
 
+    fn enforces_policy(&self, image: &DesiredImage) -> bool {
+        self.signed.holds_for(image)
+    }
+
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
         image: &'a DesiredImage,
         _: StagingLock,
-        credentials: String,
+        given: Given,
     ) -> Answer<'a, ()> {
-        let signed = self.signed.holds_for(image);
+        let signed = self.enforces_policy(image);
         Box::pin(async move {
             self.note.remove()?;
-            self.pulls.start(&self.daemon, boot, image, signed, credentials).await
+            self.pulls.start(&self.daemon, boot, image, signed, given).await
         })
     }
 

@@ -22,7 +22,7 @@ use super::tally::Tally;
 use super::transaction::{Signal, Transaction};
 use crate::host::HostError;
 use crate::host::bus::Changes;
-use crate::host::driver::{Pull, PullState, target};
+use crate::host::driver::{Given, Pull, PullState, target};
 use crate::host::failure;
 use crate::host::record::{Ended, Record, RecordFile};
 use crate::host::root::HostRoot;
@@ -126,12 +126,13 @@ impl Pulls {
         // Asked before the record is read once more: a pull that ends in between has written its end.
         let is_followed = self.is_followed(&digest);
         let Some(record) = of_ours() else { return Ok(None) };
+        let policy = record.policy.clone();
         let state = match &record.ended {
             Some(ended) => Some(state(ended)),
             None if is_followed => Some(PullState::Running),
             None => self.adopt(daemon, record).await?,
         };
-        Ok(state.map(|state| Pull { digest, state }))
+        Ok(state.map(|state| Pull { digest, policy, state }))
     }
 
     /// The state of a pull to which nobody listens: it is joined if it runs, and else told by what is staged.
@@ -232,11 +233,11 @@ impl Pulls {
         boot: &BootId,
         image: &DesiredImage,
         signed: bool,
-        credentials: String,
+        given: Given,
     ) -> Result<(), HostError> {
         let refspec = refspec(image, signed)?;
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
-        let mut record = Record::new(boot, image, Backend::RpmOstree, credentials);
+        let mut record = Record::new(boot, image, Backend::RpmOstree, given);
         // The daemon locks it from the first instant.
         record.download_only = true;
         record.began = Some(Timestamp::now());
@@ -503,7 +504,11 @@ mod tests {
             version: None,
             signature: berth_api::pool::SignatureRule::AsBooted,
         };
-        let mut record = Record::new(&boot, &image, Backend::RpmOstree, String::new());
+        let given = Given {
+            credentials: String::new(),
+            policy: None,
+        };
+        let mut record = Record::new(&boot, &image, Backend::RpmOstree, given);
         record.began = Some(Timestamp::now() - DEADLINE);
         let pulls = Pulls::new(root, Changes::new());
         pulls.follow(transaction, record);

@@ -58,8 +58,13 @@ pub enum PullReading {
     None,
     /// A pull runs.
     Running(PullFacts),
-    /// The pull of this digest ended well.
-    Succeeded(Digest),
+    /// A pull ended well.
+    Succeeded {
+        /// Digest of the image.
+        digest: Digest,
+        /// Digest of the text of the signature policy that it ran under; `None` if none was enforced.
+        policy: Option<Digest>,
+    },
     /// A pull failed.
     Failed {
         /// Digest of the image.
@@ -74,7 +79,7 @@ impl PullReading {
     pub fn ended(&self) -> Option<&Digest> {
         match self {
             Self::None | Self::Running(_) => None,
-            Self::Succeeded(digest) | Self::Failed { digest, .. } => Some(digest),
+            Self::Succeeded { digest, .. } | Self::Failed { digest, .. } => Some(digest),
         }
     }
 }

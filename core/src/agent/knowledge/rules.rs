@@ -52,7 +52,7 @@ use berth_api::seeded::Bug;
 use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn};
 use crate::Now;
 use crate::agent::backend::Why;
-use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
 use crate::agent::past;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
@@ -68,14 +68,14 @@ const GIVE_UP_AFTER: u32 = 3;
 const BUSY_LIMIT: Duration = Duration::from_secs(600);
 
 /// Reason for which a pull that ended well has not led to what it was for.
-fn shortcoming(deployments: &Deployments, digest: &Digest, rule: SignatureRule) -> Option<(Reason, &'static str)> {
+fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_it(d)) {
         // Both would be removed and staged anew for ever, without a pause.
-        Some(_) if rule == SignatureRule::Required && !deployments.staged_signed => Some((
+        Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
-            "the pull ended well, but the image is not staged under an enforced policy",
+            "the pull ended well, but not under the host's current signature policy, which the pool requires",
         )),
         Some(staged) if staged.locked || can_lock => None,
         Some(_) => Some((Reason::LockFailed, "the pull ended well, but the image is not locked")),
@@ -182,7 +182,13 @@ impl Knowledge {
         match reading {
             PullReading::None => return,
             PullReading::Running(pull) => self.pull = Some(pull),
-            PullReading::Succeeded(digest) => self.pulled = Some(digest),
+            PullReading::Succeeded { digest, policy } => {
+                self.past.verified = policy.map(|policy| Verified {
+                    digest: digest.clone(),
+                    policy,
+                });
+                self.pulled = Some(digest);
+            }
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
         }
         // Whatever becomes of it, it may have staged something.
@@ -229,11 +235,11 @@ impl Knowledge {
         let Some(deployments) = self.os.deployments() else {
             return;
         };
-        let rule = self
-            .desired
-            .image()
-            .map_or(SignatureRule::AsBooted, |image| image.signature);
-        match shortcoming(deployments, &digest, rule) {
+        let image = self.desired.image();
+        let is_required = image.is_some_and(|image| image.signature == SignatureRule::Required);
+        let is_verified = self.past.is_verified(&digest, self.rules.policy_digest.as_ref());
+        let lacks_policy = is_required && !(deployments.staged_signed && is_verified);
+        match shortcoming(deployments, &digest, lacks_policy) {
             // A staged image that is not locked yet has not succeeded: where the lock has no effect it is removed, and its failures
             // must add up over all pulls.
             None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}

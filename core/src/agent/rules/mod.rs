@@ -5,6 +5,7 @@ pub mod credentials;
 pub mod registries;
 pub mod signatures;
 
+use berth_api::Digest;
 use berth_api::node::DesiredImage;
 
 use self::registries::Registries;
@@ -39,6 +40,8 @@ pub struct Rules {
     pub registries: Registries,
     /// The host's signature policy.
     pub policy: Policy,
+    /// Digest of the text of the policy file; `None` if it was not read.
+    pub policy_digest: Option<Digest>,
 }
 
 impl Rules {

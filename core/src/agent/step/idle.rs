@@ -209,18 +209,20 @@ fn is_unwelcome(facts: &Facts, desired: &Digest) -> bool {
     has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
 }
 
-/// Says whether what is staged was pulled without the policy that the pool wants enforced.
+/// True if the pool requires signatures, and what is staged was not pulled under the host's current policy. The host tools' own
+/// word is not enough: they check no signature of an image that is in the repository already.
 pub(super) fn lacks_policy(facts: &Facts) -> bool {
     let required = facts
         .desired
         .image()
         .is_some_and(|image| image.signature == SignatureRule::Required);
-    required
-        && facts
-            .host
-            .os
-            .deployments()
-            .is_some_and(|d| d.staged.is_some() && !d.staged_signed)
+    let Some(deployments) = facts.host.os.deployments().filter(|_| required) else {
+        return false;
+    };
+    let Some(staged) = &deployments.staged else { return false };
+    let policy = facts.host.rules.policy_digest.as_ref();
+    let is_verified = |digest: &Digest| facts.past.is_verified(digest, policy);
+    !deployments.staged_signed || !staged.digest.as_ref().is_some_and(is_verified)
 }
 
 /// Pulls the image when that is allowed, since nothing of use is staged. Other updaters are not asked about here: on the way

@@ -110,7 +110,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
         }
         Some(_) if lacks_policy(facts) => {
             let why = format!(
-                "what is staged of {} was pulled before the pool asked for signatures",
+                "what is staged of {} was not pulled under the host's current signature policy, which the pool requires",
                 holding.target
             );
             return Some((Outcome::NotStaged, why));

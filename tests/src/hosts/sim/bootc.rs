@@ -96,8 +96,10 @@ pub struct Deployments {
     finalized: Vec<Deployment>,
     /// Position of the one that runs.
     booted: usize,
-    /// Images whose layers are on the disk, so that staging them needs no registry.
+    /// Images whose layers are on the disk: nothing is downloaded to stage them.
     cached: BTreeSet<String>,
+    /// Images that have a ref in the repository: the registry and the signature policy are not asked about them.
+    present: BTreeSet<String>,
     finalization_failed: bool,
 }
 
@@ -106,6 +108,7 @@ impl Deployments {
     pub fn new(booted: Deployment) -> Self {
         Self {
             cached: BTreeSet::from([booted.digest.clone()]),
+            present: BTreeSet::from([booted.digest.clone()]),
             staged: None,
             finalized: vec![booted],
             booted: 0,
@@ -154,9 +157,24 @@ impl Deployments {
         self.finalized.iter().any(|d| d.digest == digest)
     }
 
-    /// Says whether staging this digest needs no registry.
+    /// True if nothing has to be downloaded to stage this digest.
     pub fn is_cached(&self, digest: &str) -> bool {
         self.cached.contains(digest)
+    }
+
+    /// True if this digest is staged without a question to the registry or the signature policy.
+    pub fn is_present(&self, digest: &str) -> bool {
+        self.present.contains(digest)
+    }
+
+    /// Digests of the images that have a ref in the repository.
+    pub fn present(&self) -> impl Iterator<Item = &String> {
+        self.present.iter()
+    }
+
+    /// Removes the ref of an image; its layers and deployments stay.
+    pub fn forget_image(&mut self, digest: &str) {
+        self.present.remove(digest);
     }
 
     /// The finalized deployments in boot order, and whether each of them runs.
@@ -210,6 +228,9 @@ impl Deployments {
         // Staging ends with a cleanup: layers that no deployment uses go.
         let used = self.staged.iter().map(|s| &s.deployment).chain(&self.finalized);
         self.cached = used.map(|d| d.digest.clone()).collect();
+        let is_used = |digest: &String| self.cached.contains(digest);
+        self.present.retain(is_used);
+        self.present.extend(self.staged.iter().map(|s| s.deployment.digest.clone()));
     }
 
     /// `ostree admin lock-finalization`: what it prints, or the error.
@@ -278,6 +299,7 @@ impl Deployments {
         let deployment = self.finalized.remove(position);
         self.booted -= usize::from(position < self.booted);
         self.cached.remove(&deployment.digest);
+        self.present.remove(&deployment.digest);
         Ok(gone(&deployment))
     }
 

@@ -15,6 +15,8 @@ pub struct CatalogImage {
     pub architecture: String,
     /// The label `org.opencontainers.image.created`, RFC 3339.
     pub timestamp: String,
+    /// True if it has a signature that every policy takes which asks for one.
+    pub signed: bool,
 }
 
 impl CatalogImage {
@@ -25,6 +27,7 @@ impl CatalogImage {
             size: 300_000_000,
             architecture: "amd64".to_owned(),
             timestamp: "2026-11-01T00:00:00Z".to_owned(),
+            signed: false,
         }
     }
 }

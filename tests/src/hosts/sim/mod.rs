@@ -22,6 +22,7 @@ pub mod settings;
 
 mod login;
 mod machine;
+mod policy;
 mod process;
 mod progress;
 mod record;

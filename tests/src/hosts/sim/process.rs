@@ -17,8 +17,9 @@ use super::catalog::{Catalog, CatalogImage};
 use super::progress::{pulling, staging};
 use super::record::PullRecord;
 use super::settings::{Settings, SharedSettings};
-use super::skopeo;
+use super::{policy, skopeo};
 use crate::hosts::HostLog;
+use crate::hosts::real::ostree;
 
 /// Exit status that systemd reports for a program that does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
@@ -436,6 +437,17 @@ impl Os {
             }
             ["admin", "lock-finalization"] => self.deployments(|d| d.lock().map(str::to_owned)),
             ["admin", "lock-finalization", "--unlock" | "-u"] => self.deployments(|d| d.unlock().map(str::to_owned)),
+            ["refs", "--repo=/sysroot/ostree/repo", "--list", "ostree/container/image"] => {
+                Ok(self.deployments(|d| d.present().map(|digest| image_ref(digest)).collect::<Vec<_>>().join("\n")))
+            }
+            ["refs", "--repo=/sysroot/ostree/repo", "--delete", name] => {
+                self.deployments(|d| {
+                    let found = d.present().find(|digest| image_ref(digest) == *name).cloned();
+                    // ostree ends well where there is no such ref.
+                    found.iter().for_each(|digest| d.forget_image(digest));
+                });
+                Ok(String::new())
+            }
             ["admin", "undeploy", index] => match index.parse() {
                 Ok(index) => self.deployments(|d| d.undeploy(index)),
                 Err(_) => Err("INDEX must be specified".to_owned()),
@@ -492,8 +504,7 @@ impl Os {
             );
         }
         let mut record = PullRecord::begin(self, digest);
-        let cached = self.deployments(|d| d.is_cached(digest));
-        if let Err(text) = self.pull(&switch, digest, cached, settings, io).await {
+        if let Err(text) = self.pull(&switch, digest, settings, io).await {
             return io.fail(&format!("Switching: Switching (ostree): {text}"));
         }
         record.ok = true;
@@ -506,11 +517,14 @@ impl Os {
         &self,
         switch: &Switch,
         digest: &str,
-        cached: bool,
         settings: &Settings,
         io: &mut Stdio,
     ) -> Result<(), String> {
-        let image = self.find(&switch.target, digest, cached, settings)?;
+        if switch.signed && self.policy().accepts_anything() {
+            return Err(policy::REFUSING_USAGE.to_owned());
+        }
+        let image = self.find(&switch.target, digest, settings)?;
+        let cached = self.deployments(|d| d.is_cached(digest));
         let progress = switch.progress && io.fd3.is_some();
         if !cached {
             if settings.disk_full {
@@ -556,14 +570,15 @@ impl Os {
         Ok(())
     }
 
-    /// The manifest, as the registry or the disk has it.
-    pub(super) fn find(
-        &self,
-        target: &str,
-        digest: &str,
-        cached: bool,
-        settings: &Settings,
-    ) -> Result<CatalogImage, String> {
+    /// The host's signature policy.
+    fn policy(&self) -> policy::Policy {
+        policy::Policy::of_host(&self.root)
+    }
+
+    /// The manifest, as the registry or the repository has it. As with bootc and rpm-ostree, neither the registry nor the signature
+    /// policy is asked about an image that has a ref in the repository.
+    pub(super) fn find(&self, target: &str, digest: &str, settings: &Settings) -> Result<CatalogImage, String> {
+        let cached = self.deployments(|d| d.is_present(digest));
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
         let name = target.split('@').next().unwrap_or_default();
         let registry = name.split('/').next().unwrap_or_default();
@@ -580,6 +595,9 @@ impl Os {
         let Some(image) = self.catalog.get(digest) else {
             return Err(format!("{open}: reading manifest {digest} in {name}: manifest unknown"));
         };
+        if !cached && let Some(refusal) = self.policy().refusal(target, &image) {
+            return Err(format!("{open}: {refusal}"));
+        }
         if image.architecture != self.architecture {
             let (has, expected) = (&image.architecture, &self.architecture);
             return Err(format!("Image has architecture {has}; expected {expected}"));
@@ -608,6 +626,11 @@ impl Os {
         };
         self.deployments(|d| d.stage(deployment, locked));
     }
+}
+
+/// The ref of an image in the repository. Simulated hosts keep no repository names.
+fn image_ref(digest: &str) -> String {
+    ostree::image_ref(&format!("docker://registry.test/os@{digest}"))
 }
 
 /// Says whether `bootc switch` has the flag of the first release after 1.16.9.

@@ -182,7 +182,7 @@ impl Software {
         let fetches = self.os.deployments(|d| d.booted().is_none_or(|b| b.digest != digest));
         let mut record = fetches.then(|| PullRecord::begin(&self.os, digest));
         let cached = self.os.deployments(|d| d.is_cached(digest));
-        let found = self.os.find(image, digest, cached, &settings);
+        let found = self.os.find(image, digest, &settings);
         let found = found.map_err(|words| format!("Importing: {words}"))?;
         say(Tell::Message(format!("Pulling manifest: {}", wanted.reference.refspec)));
         if wanted.newer_only && self.is_older(&found.timestamp) {

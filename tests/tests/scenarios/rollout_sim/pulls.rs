@@ -178,17 +178,37 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
                 "the host has no signature policy",
             );
             part.until_node_says(node, says, SOON).await?;
-            write("etc/containers/policy.json", r#"{"default": [{"type": "reject"}]}"#)?;
+            // The image is in the repository, where bootc finds it without asking the policy.
+            let policy = |kind: &str| {
+                let text = json!({ "default": [{ "type": kind }] }).to_string();
+                write("etc/containers/policy.json", &text)
+            };
+            policy("reject")?;
+            let says = (DEGRADED, "True", "SignatureRejected", "is rejected by policy");
+            part.until_node_says(node, says, SOON).await?;
+            ensure!(host.facts().staged.is_none(), "nothing is staged that the policy refuses");
+            cluster.sign(&v2);
+            policy("sigstoreSigned")?;
             staged(true).await?;
-            let switch = host
-                .commands()
-                .iter()
-                .rfind(|c| c.contains(" switch --"))
-                .cloned()
-                .unwrap_or_default();
+            // An agent that starts asks bootc for its help, which is no pull.
+            let is_pull = |command: &&String| command.contains(" switch --") && command.contains(" --progress-fd ");
+            let pulls = || host.commands().iter().filter(is_pull).count();
+            let switch = host.commands().iter().rfind(is_pull).cloned();
+            let switch = switch.unwrap_or_default();
             ensure!(switch.contains(" --enforce-container-sigpolicy "), "{switch}");
+
+            // The next agent knows that it was checked, and under which policy.
+            let so_far = pulls();
+            host.kill_agent();
+            policy("signedBy")?;
+            let again = async || Ok(pulls() > so_far && host.facts().staged.is_some());
+            cluster.until("another policy is asked too", SOON, again).await?;
+            host.kill_agent();
+            let so_far = pulls();
             part.rollout(json!({ "paused": false })).await?;
-            part.until_all_run(&v2, SOON).await
+            part.until_all_run(&v2, SOON).await?;
+            ensure!(pulls() == so_far, "what was checked is not pulled again");
+            Ok(())
         })
     })
     .await

@@ -3,6 +3,15 @@
 use berth_api::backend::Backend;
 
 use super::*;
+use crate::agent::facts::Verified;
+
+/// The end of a pull that no signature policy was enforced for.
+fn succeeded(n: u8) -> PullReading {
+    PullReading::Succeeded {
+        digest: digest(n),
+        policy: None,
+    }
+}
 
 #[test]
 fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
@@ -30,7 +39,7 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
         assert_eq!(knowledge.disarmed, disarmed, "{step:?}");
     }
     let mut knowledge = seen(None);
-    knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(2));
+    knowledge.after(Event::Pull(succeeded(2)), &at(2));
     assert!(!knowledge.disarmed);
     let mut knowledge = seen(None);
     let unusable = Os::Unusable {
@@ -167,7 +176,7 @@ fn a_lock_without_effect_is_counted_over_all_pulls_and_restarts() {
     };
     let pulled = |knowledge: &mut Knowledge, locked| {
         done(knowledge, &pull(), Ending::Done, 0);
-        knowledge.after(Event::Pull(PullReading::Succeeded(image().digest)), &at(0));
+        knowledge.after(Event::Pull(succeeded(2)), &at(0));
         let look = Look {
             os: os(Some(staged(locked))),
             rivals: vec![],
@@ -213,7 +222,7 @@ fn a_pull_that_left_no_lock_on_composefs_has_failed() {
     ] {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
-        knowledge.after(Event::Pull(PullReading::Succeeded(image().digest)), &at(1));
+        knowledge.after(Event::Pull(succeeded(2)), &at(1));
         let deployments = Deployments {
             storage,
             booted: deployment(1, false),
@@ -278,7 +287,7 @@ fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
     );
     done(&mut knowledge, &pull(), Ending::Done, 10);
     assert!(knowledge.past.is_complete(&digest(2)));
-    knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(11));
+    knowledge.after(Event::Pull(succeeded(2)), &at(11));
     knowledge.after(look(), &at(11));
     assert_eq!(knowledge.past.failure, None);
     done(&mut knowledge, &Step::CancelPull(digest(2)), Ending::Done, 12);
@@ -313,7 +322,7 @@ fn the_end_of_a_pull_is_news_once_however_long_the_memory_cannot_be_written() {
     knowledge.after(Event::Memory(Some("no space left".into())), &at(0));
     for second in 1..4 {
         assert_eq!(knowledge.is_news(&digest(2)), second == 1);
-        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(second));
+        knowledge.after(Event::Pull(succeeded(2)), &at(second));
         assert_eq!(knowledge.pull_to_forget(), None);
     }
     knowledge.after(Event::Memory(None), &at(4));
@@ -327,7 +336,7 @@ fn an_image_that_is_not_staged_after_its_pull_has_failed() {
     for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
-        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
+        knowledge.after(Event::Pull(succeeded(2)), &at(1));
         assert_eq!(knowledge.os, Os::Unknown);
         let look = Look {
             os: os(staged.map(|n| deployment(n, true))),
@@ -403,14 +412,30 @@ fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
 
 #[test]
 fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
-    for (staged_signed, fails) in [(true, false), (false, true)] {
+    let ours = || Some(digest(7));
+    for (staged_signed, policy, fails) in [
+        (true, ours(), false),
+        (false, ours(), true),
+        // It was in the repository already, was pulled under another policy, or by an agent that did not look.
+        (true, None, true),
+        (true, Some(digest(8)), true),
+    ] {
         let mut knowledge = knowing(&offered());
         let image = DesiredImage {
             signature: berth_api::pool::SignatureRule::Required,
             ..image()
         };
         ask_for(&mut knowledge, image);
-        knowledge.after(Event::Pull(PullReading::Succeeded(digest(2))), &at(1));
+        let rules = Rules {
+            policy_digest: ours(),
+            ..Rules::default()
+        };
+        knowledge.after(Event::Rules(Box::new(rules)), &at(1));
+        let ended = PullReading::Succeeded {
+            digest: digest(2),
+            policy: policy.clone(),
+        };
+        knowledge.after(Event::Pull(ended), &at(1));
         let look = Look {
             os: Os::Bootc(Box::new(Deployments {
                 booted: deployment(1, false),
@@ -425,9 +450,25 @@ fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
         assert_eq!(
             knowledge.past.failure.is_some(),
             fails,
-            "staged under the policy: {staged_signed}"
+            "staged under the policy: {staged_signed}, by us: {policy:?}"
         );
     }
+}
+
+#[test]
+fn that_a_pull_ran_under_the_policy_counts_until_the_next_one_begins() {
+    let mut knowledge = knowing(&offered());
+    let ended = PullReading::Succeeded {
+        digest: digest(2),
+        policy: Some(digest(7)),
+    };
+    knowledge.after(Event::Pull(ended), &at(1));
+    let text = serde_json::to_string(&knowledge.past).unwrap();
+    let past: Past = serde_json::from_str(&text).unwrap();
+    assert!(past.is_verified(&digest(2), Some(&digest(7))), "an agent that begins reads it");
+    assert!(!past.is_verified(&digest(3), Some(&digest(7))) && !past.is_verified(&digest(2), None));
+    knowledge.after(Event::Begins(&pull()), &at(2));
+    assert_eq!(knowledge.past.verified, None::<Verified>);
 }
 
 /// A failure that cannot be written yet stays with its unit, which the next process would read; it counts once.

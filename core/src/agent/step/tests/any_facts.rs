@@ -4,6 +4,7 @@ use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
 
 use super::*;
+use crate::agent::facts::Verified;
 use crate::agent::rules::signatures::{PLACES, Policy};
 
 fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
@@ -109,14 +110,22 @@ fn any_past() -> impl Strategy<Value = Past> {
     let unproven = prop::option::weighted(0.3, prop_oneof![Just("b1"), Just("b2")]);
     let ours = prop::option::of(2u8..4);
     let incomplete = prop::option::weighted(0.2, 2u8..4);
-    let staged = (ours, incomplete);
-    (failed, tried, unproven, 0u32..4, staged).prop_map(|(failed, tried, unproven, times, (ours, incomplete))| Past {
+    let verified = prop::option::weighted(0.8, (2u8..4, prop_oneof![9 => Just(7u8), 1 => Just(8u8)]));
+    let verified = verified.prop_map(|pulled| {
+        pulled.map(|(n, policy)| Verified {
+            digest: digest(n),
+            policy: digest(policy),
+        })
+    });
+    let staged = (ours, incomplete, verified);
+    (failed, tried, unproven, 0u32..4, staged).prop_map(|(failed, tried, unproven, times, staged)| Past {
         failed_digests: failed.into_iter().map(digest).collect(),
         tried: tried.map(digest),
         unproven_boot: unproven.map(BootId::from),
         not_applied: Some((digest(2), times)),
-        staged_by_us: ours.map(digest),
-        incomplete: incomplete.map(digest),
+        staged_by_us: staged.0.map(digest),
+        incomplete: staged.1.map(digest),
+        verified: staged.2,
         ..Past::default()
     })
 }
@@ -126,6 +135,7 @@ fn enforcing() -> Rules {
     let policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
     Rules {
         policy,
+        policy_digest: Some(digest(7)),
         ..Rules::default()
     }
 }
@@ -306,7 +316,9 @@ proptest! {
             let staged = facts.host.os.staged().unwrap();
             prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
             let asked = facts.desired.image().unwrap().signature == SignatureRule::Required;
-            prop_assert!(!asked || facts.host.os.deployments().unwrap().staged_signed, "pulled without the policy");
+            let policy = facts.host.rules.policy_digest.as_ref();
+            let checked = facts.host.os.deployments().unwrap().staged_signed && facts.past.is_verified(digest, policy);
+            prop_assert!(!asked || checked, "pulled without the policy");
             prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
             prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
             prop_assert!(!is_rollback_queued(&facts));

@@ -5,6 +5,7 @@ use berth_api::node::BootcNodeStatus;
 use berth_api::pool::SignatureRule;
 
 use super::*;
+use crate::agent::facts::Verified;
 use crate::agent::report::{Subject, phase, report};
 use crate::agent::rules::signatures::{PLACES, Policy};
 
@@ -149,7 +150,29 @@ fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
         "it was pulled before the pool asked"
     );
     staged(&mut strict, true);
-    assert!(matches!(step(&strict), Step::Wait(WaitReason::NoBerth, _)));
+    assert_eq!(
+        step(&strict),
+        Step::Unstage(deployment(2, true)),
+        "the backend alone says that it checked"
+    );
+    let pulled = |n: u8, policy: u8| {
+        Some(Verified {
+            digest: digest(n),
+            policy: digest(policy),
+        })
+    };
+    strict.host.rules.policy_digest = Some(digest(7));
+    for (verified, is_kept) in [
+        (pulled(2, 7), true),
+        (pulled(3, 7), false),
+        (pulled(2, 8), false),
+        (None, false),
+    ] {
+        strict.past.verified = verified.clone();
+        let keeps = matches!(step(&strict), Step::Wait(WaitReason::NoBerth, _));
+        assert_eq!(keeps, is_kept, "{verified:?}");
+        assert!(keeps || step(&strict) == Step::Unstage(deployment(2, true)));
+    }
 }
 
 #[test]
@@ -158,7 +181,7 @@ fn what_was_pulled_unsigned_is_not_booted_once_the_pool_asks() {
     turn.drain.done = true;
     assert!(matches!(step(&turn), Step::Commit(_)));
     wants_signatures(&mut turn);
-    let why = "was pulled before the pool asked for signatures";
+    let why = "was not pulled under the host's current signature policy";
     assert!(matches!(step(&turn), Step::Release(_, Outcome::NotStaged, words) if words.contains(why)));
 
     let mut stuck = stuck(&committed(), 2);
