@@ -228,6 +228,7 @@ impl Agent {
             node_ready: self.knowledge.cluster_node.get().is_some_and(is_ready),
             left: pool.timeout().saturating_sub(elapsed),
             now: now.wall,
+            clock: now.clock,
         };
         let client = self
             .kubelet

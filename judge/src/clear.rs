@@ -12,6 +12,14 @@ use crate::judge::Judge;
 /// Time from the agent's last look at its Node to the end of the host: a commit, an unlock, and a shutdown lie between.
 const LAST_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
+/// Time after its grace period from which a pod may be left behind, where its kubelet is away.
+const OVERDUE: SignedDuration = SignedDuration::from_secs(30);
+/// Time for which a Node must not have been Ready before its kubelet counts as away. After an outage of the API server a kubelet that
+/// runs is marked not Ready as well, and watches its pods again within 50 s.
+const KUBELET_AWAY: SignedDuration = SignedDuration::from_secs(90);
+/// Grace period of a pod that names none, as in Kubernetes.
+const DEFAULT_GRACE: i64 = 30;
+
 /// A pod, as the log shows it.
 #[derive(Default)]
 struct Pod {
@@ -19,8 +27,20 @@ struct Pod {
     name: String,
     /// Its node, and when it came there.
     bound: Option<(String, Timestamp)>,
+    /// When it was asked to leave.
+    leaving: Option<Timestamp>,
+    /// Its grace period in seconds, where it names one.
+    grace: Option<i64>,
     /// When it was gone.
     gone: Option<Timestamp>,
+}
+
+impl Pod {
+    /// True if it should have ended long before.
+    fn is_overdue(&self, at: Timestamp) -> bool {
+        let grace = SignedDuration::from_secs(self.grace.unwrap_or(DEFAULT_GRACE).clamp(0, 365 * 86_400));
+        self.leaving.is_some_and(|since| since + grace + OVERDUE <= at)
+    }
 }
 
 impl Judge<'_> {
@@ -43,7 +63,11 @@ impl Judge<'_> {
             if !self.evidence.pods || !self.drains(host, at) {
                 continue;
             }
-            let left = pods.iter().filter(|pod| {
+            let kubelet_is_away = self
+                .not_ready_since(host, seen)
+                .is_some_and(|since| since + KUBELET_AWAY <= at);
+            let left = pods.iter().filter(|pod| !(kubelet_is_away && pod.is_overdue(at)));
+            let left = left.filter(|pod| {
                 let here = pod
                     .bound
                     .as_ref()
@@ -69,6 +93,27 @@ impl Judge<'_> {
                 break;
             }
             since = Some(record.at);
+        }
+        since
+    }
+
+    /// Time since which the Node was not Ready; `None` if it was Ready at `at`, or the log does not say.
+    fn not_ready_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
+        let mut since = None;
+        for (_, record, node) in self.writes("nodes/status") {
+            if name_of(record, node) != host || record.at > at {
+                continue;
+            }
+            let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+            let mut ready = conditions
+                .into_iter()
+                .flatten()
+                .filter(|c| text(c, "/type") == Some("Ready"));
+            let Some(ready) = ready.next() else { continue };
+            since = match text(ready, "/status") {
+                Some("True") => None,
+                _ => since.or(Some(record.at)),
+            };
         }
         since
     }
@@ -103,7 +148,10 @@ impl Judge<'_> {
                     lives.push(Pod {
                         name: format!("{}/{name}", record.namespace),
                         bound: node.map(|node| (node.to_owned(), record.at)),
-                        gone: None,
+                        grace: pod
+                            .pointer("/spec/terminationGracePeriodSeconds")
+                            .and_then(Value::as_i64),
+                        ..Pod::default()
                     });
                 }
                 ("create", "binding") => {
@@ -112,9 +160,15 @@ impl Judge<'_> {
                         life.bound = node.map(|node| (node.to_owned(), record.at));
                     }
                 }
+                ("create", "eviction") => {
+                    if let Some(life) = lives.last_mut() {
+                        life.leaving.get_or_insert(record.at);
+                    }
+                }
                 ("delete", "") => {
                     // Who asks last for its end is its kubelet, when it has ended.
                     if let Some(life) = lives.last_mut() {
+                        life.leaving.get_or_insert(record.at);
                         life.gone = Some(record.at);
                     }
                 }

@@ -333,6 +333,52 @@ fn what_goes_down_is_cordoned_and_drained() {
     );
 }
 
+/// A kubelet that is away ends no pod, and the reboot is what repairs it. One that lost the API server for a moment does.
+#[test]
+fn a_pod_may_be_left_behind_where_its_kubelet_has_long_been_away() {
+    let world = |evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>| {
+        let mut world = World::taken();
+        let owner = json!([{ "kind": "ReplicaSet", "name": "web" }]);
+        let spec = json!({ "terminationGracePeriodSeconds": 60 });
+        let pod = json!({ "metadata": { "name": "web-1", "ownerReferences": owner }, "spec": spec });
+        let binding = json!({ "target": { "kind": "Node", "name": "n1" } });
+        world
+            .write(ADMIN, "create", "pods", "", json!({}), pod)
+            .write(ADMIN, "create", "pods/binding", "web-1", binding, json!({}))
+            .node(AGENT, "patch", "n1", true, true);
+        let down = world.now + 300;
+        let mut steps = vec![(evicted_before, "evict"), (not_ready_before, "Unknown")];
+        steps.extend(ready_before.map(|before| (before, "True")));
+        steps.sort_by_key(|(before, _)| -before);
+        for (before, what) in steps {
+            world.now = down - before;
+            match what {
+                "evict" => world.write(AGENT, "create", "pods/eviction", "web-1", json!({}), json!({})),
+                ready => {
+                    let status = json!({ "conditions": [{ "type": "Ready", "status": ready }] });
+                    let node = json!({ "metadata": { "name": "n1" }, "status": status });
+                    world.write(ADMIN, "patch", "nodes/status", "n1", json!({}), node)
+                }
+            };
+        }
+        world.now = down - 1;
+        world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
+        world.now = down;
+        world.host(HostChange::Down).up("b2", 2);
+        world
+    };
+    assert_eq!(world(100, 100, None).judged(), Vec::<String>::new());
+    for (evicted, not_ready, ready) in [
+        // Its grace period and 30 s are not over.
+        (80, 100, None),
+        // The kubelet may be about to watch its pods again.
+        (100, 60, None),
+        (100, 100, Some(50)),
+    ] {
+        world(evicted, not_ready, ready).blamed("I1", "with the pod /web-1 on it");
+    }
+}
+
 #[test]
 fn a_reboot_needs_a_commit_for_its_boot() {
     let mut world = World::taken();

@@ -7,11 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_agent::node::drain::{Drain, DrainProgress, Given, Settings};
 use berth_agent::node::evict::{Answer, ByRequest, Mover};
 use berth_api::node::DrainBlocker;
+use berth_core::Moment;
 use berth_tests::cluster::SOON;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::sim::{Catalog, KubeletConfig, NEVER_ENDS, SimFleet, SimHost, SimHostConfig};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -31,8 +32,10 @@ struct Stage<'a> {
     drain: Drain,
     settings: Settings,
     node_ready: bool,
-    /// Time by which this node's clock is ahead.
-    ahead: SignedDuration,
+    /// Beginning of the clock by which the drain waits.
+    began: Instant,
+    /// Time by which that clock is ahead.
+    ahead: Duration,
 }
 
 impl<'a> Stage<'a> {
@@ -52,7 +55,8 @@ impl<'a> Stage<'a> {
             drain: Drain::default(),
             settings: Settings::default(),
             node_ready: true,
-            ahead: SignedDuration::ZERO,
+            began: Instant::now(),
+            ahead: Duration::ZERO,
         })
     }
 
@@ -105,7 +109,8 @@ impl<'a> Stage<'a> {
             settings: &self.settings,
             node_ready: self.node_ready,
             left: Duration::ZERO,
-            now: Timestamp::now() + self.ahead,
+            now: Timestamp::now(),
+            clock: Moment::after(self.began.elapsed() + self.ahead),
         };
         Ok(self.drain.pass(&self.kubelet, &given).await?)
     }
@@ -400,7 +405,7 @@ async fn force(mut stage: Stage<'_>) -> Result<()> {
         "a pod keeps its own grace period: {pod:?}"
     );
     stage.blocked("by force").await?;
-    stage.ahead = SignedDuration::from_mins(10);
+    stage.ahead = Duration::from_secs(600);
     let left_behind = stage.done().await?;
     ensure!(
         left_behind.len() == 1 && left_behind[0].pod == "default/n4-web",
@@ -418,12 +423,20 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
         "it is evicted all the same: {blockers:?}"
     );
     stage.blocked("Terminating").await?;
-    stage.ahead = SignedDuration::from_mins(10);
+    stage.ahead = Duration::from_secs(600);
     stage
         .blocked("Terminating")
         .await
         .context("a node that is ready waits")?;
     stage.node_ready = false;
+    // A kubelet that is not ready for a moment may be back at once.
+    let mut passes = 1;
+    while let DrainProgress::Waiting { .. } = stage.pass().await? {
+        stage.ahead += Duration::from_secs(12);
+        passes += 1;
+        ensure!(passes < 50, "the kubelet has been away for ten minutes");
+    }
+    ensure!(passes > 6, "it was left behind after {passes} passes");
     let left_behind = stage.done().await?;
     ensure!(
         left_behind[0].pod == "default/n5-web" && left_behind[0].reason.contains("grace"),
@@ -489,7 +502,7 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
     stage.node_status(json!({"volumesAttached": attached(&both)})).await?;
     stage.drain = Drain::default();
     stage.blocked("still attached").await?;
-    stage.ahead = SignedDuration::from_secs(121);
+    stage.ahead = Duration::from_secs(121);
     let left_behind = stage.done().await?;
     ensure!(
         left_behind.len() == 1 && left_behind[0].pod.contains("gone"),

@@ -16,13 +16,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use berth_api::node::DrainBlocker;
+use berth_core::Moment;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Client;
 use serde::Deserialize;
 
-use self::entry::{Entry, RETRY_WITHIN, later, retry_after, wait};
+use self::entry::{Entry, RETRY_WITHIN, retry_after, wait};
 use super::evict::{Answer, ByRequest, Mover};
 use super::pods::{Class, Pod};
 pub use super::settings::Settings;
@@ -43,6 +44,11 @@ const LOOK_BLOCKED: Duration = Duration::from_secs(10);
 const HOLD_BACK: Duration = Duration::from_secs(60);
 /// Longest time that volumes may take to be detached once their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
+/// Time for which a Node must be seen not Ready before its kubelet counts as away. When the API server was away, a kubelet that runs
+/// is marked not Ready as well, and needs up to 50 s to watch its pods again.
+const KUBELET_AWAY: Duration = Duration::from_secs(90);
+/// Longest time between two passes in a row that saw the Node not Ready. After a longer one the API server was away.
+const BLIND: Duration = Duration::from_secs(20);
 /// Longest name of a blocker that the schema allows.
 const MAX_NAME: usize = 320;
 
@@ -57,8 +63,10 @@ pub struct Given<'a> {
     pub node_ready: bool,
     /// Time that the drain may still take; zero when its time is over, or it has none.
     pub left: Duration,
-    /// Time by this node's clock.
+    /// Time by this node's clock, for people.
     pub now: Timestamp,
+    /// The same moment on a clock that nobody sets: all waits are measured by it.
+    pub clock: Moment,
 }
 
 /// Result of a pass.
@@ -86,13 +94,22 @@ pub struct Drain {
     /// UIDs of all pods that were there in the first pass.
     first: Option<HashSet<String>>,
     /// The API server asked us to hold back until then.
-    hold_back: Option<Timestamp>,
-    /// Start and end of the wait for volumes.
-    volumes: Option<(Timestamp, Timestamp)>,
+    hold_back: Option<Moment>,
+    /// Time at which the wait for volumes began, for people, and the moment of its end.
+    volumes: Option<(Timestamp, Moment)>,
+    /// The Node as it was seen not to be Ready; `None` while it is Ready.
+    not_ready: Option<NotReady>,
     /// True if the last pass was by force.
     forced: bool,
     /// Passes since something was last seen to change.
     quiet: u32,
+}
+
+/// A time in which each pass saw the Node not Ready.
+#[derive(Debug, Clone, Copy)]
+struct NotReady {
+    since: Moment,
+    last: Moment,
 }
 
 #[derive(Deserialize)]
@@ -162,9 +179,31 @@ impl Drain {
         self.progress(pods, given)
     }
 
+    /// Updates for how long the Node has been seen not Ready.
+    fn watch_kubelet(&mut self, given: &Given<'_>) {
+        let now = given.clock;
+        if given.node_ready {
+            self.not_ready = None;
+            return;
+        }
+        let since = match self.not_ready {
+            Some(seen) if now.since(seen.last) <= BLIND => seen.since,
+            _ => now,
+        };
+        self.not_ready = Some(NotReady { since, last: now });
+    }
+
+    /// True if the Node has not been Ready for so long that no pod is ended by its kubelet.
+    fn kubelet_is_away(&self, given: &Given<'_>) -> bool {
+        let not_ready = self.not_ready.filter(|_| !given.node_ready);
+        not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
+    }
+
     /// Updates the entries from the list, and returns the pods that are to be asked now.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
-        let now = given.now;
+        let now = given.clock;
+        self.watch_kubelet(given);
+        let kubelet_is_away = self.kubelet_is_away(given);
         let before = self.known.len();
         let mut classes: Vec<(&Pod, Class)> = pods.iter().map(|pod| (pod, pod.class(given.settings))).collect();
         classes.retain(|(_, class)| *class != Class::Stays);
@@ -183,7 +222,7 @@ impl Drain {
             let entry = self
                 .known
                 .entry(pod.metadata.uid.clone())
-                .or_insert_with(|| Entry::new(now, late));
+                .or_insert_with(|| Entry::new(given, late));
             match class {
                 Class::Terminating => entry.seen_ending(now),
                 Class::Blocked(obstacle) => entry.set(obstacle.reason(), true),
@@ -201,7 +240,7 @@ impl Drain {
         let entry = |pod: &Pod, class: Class| {
             self.known
                 .get(&pod.metadata.uid)
-                .filter(|entry| entry.left_behind(pod, class, given).is_none())
+                .filter(|entry| entry.left_behind(pod, class, given, kubelet_is_away).is_none())
         };
         let blocks = |(pod, class): &(&Pod, Class)| matches!(class, Class::Blocked(_)) && entry(pod, *class).is_some();
         let blocked = !given.settings.despite_obstacles && classes.iter().any(blocks);
@@ -210,7 +249,7 @@ impl Drain {
         }
         let is_due = |pod: &Pod, class: Class| {
             matches!(class, Class::Moves | Class::Finished)
-                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try, RETRY_WITHIN).is_none())
+                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try).is_none())
         };
         classes
             .into_iter()
@@ -221,11 +260,11 @@ impl Drain {
 
     /// Notes the answer to a pod's eviction.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
-        let now = given.now;
+        let now = given.clock;
         let entry = self
             .known
             .entry(pod.metadata.uid.clone())
-            .or_insert_with(|| Entry::new(now, false));
+            .or_insert_with(|| Entry::new(given, false));
         let name = pod.full_name();
         match &answer {
             Answer::Accepted | Answer::Gone => {
@@ -238,11 +277,11 @@ impl Drain {
                 entry.tries = 0;
                 entry.ends();
                 // The next list shows it as terminating, or not at all.
-                entry.next_try = later(now, RETRY_WITHIN);
+                entry.next_try = now + RETRY_WITHIN;
                 return;
             }
             Answer::Overloaded(pause) => {
-                self.hold_back = Some(later(now, (*pause).min(HOLD_BACK)));
+                self.hold_back = Some(now + (*pause).min(HOLD_BACK));
                 entry.set("the API server is overloaded", false);
                 return;
             }
@@ -256,7 +295,7 @@ impl Drain {
             tracing::info!(pod = name, reason = entry.reason, "cannot be moved yet");
         }
         entry.tries = entry.tries.saturating_add(1);
-        entry.next_try = later(now, retry_after(entry.tries));
+        entry.next_try = now + retry_after(entry.tries);
     }
 
     /// Lists the pods that are left, and says when to look again.
@@ -264,12 +303,13 @@ impl Drain {
         let mut left: Vec<(&Pod, &Entry, Class)> = vec![];
         let mut left_behind = vec![];
         let mut told = vec![];
+        let kubelet_is_away = self.kubelet_is_away(given);
         for pod in pods {
             let class = pod.class(given.settings);
             let Some(entry) = self.known.get(&pod.metadata.uid).filter(|_| class != Class::Stays) else {
                 continue;
             };
-            match entry.left_behind(pod, class, given) {
+            match entry.left_behind(pod, class, given, kubelet_is_away) {
                 None => left.push((pod, entry, class)),
                 Some(why) => {
                     if !entry.told {
@@ -294,13 +334,13 @@ impl Drain {
     }
 
     /// Time for which the API server wants no more requests.
-    fn held_back(&self, now: Timestamp) -> Option<Duration> {
-        wait(now, self.hold_back?, HOLD_BACK)
+    fn held_back(&self, now: Moment) -> Option<Duration> {
+        wait(now, self.hold_back?)
     }
 
     /// Time until the next look.
     fn next(&self, left: &[(&Pod, &Entry, Class)], given: &Given<'_>) -> Duration {
-        let now = given.now;
+        let now = given.clock;
         let blocked = |(_, _, class): &(&Pod, &Entry, Class)| matches!(class, Class::Blocked(_));
         let only_people_can_help = match given.settings.despite_obstacles {
             true => left.iter().all(blocked),
@@ -308,7 +348,7 @@ impl Drain {
         };
         let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
         let asked = left.iter().filter(|(_, _, class)| *class != Class::Terminating);
-        let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try, RETRY_WITHIN).unwrap_or_default());
+        let tries = asked.map(|(_, entry, _)| wait(now, entry.next_try).unwrap_or_default());
         let leaving = left.iter().any(|(_, entry, _)| !entry.stuck);
         let next = match self.held_back(now) {
             _ if only_people_can_help => LOOK_BLOCKED,
@@ -325,14 +365,14 @@ impl Drain {
         if lingering.is_empty() {
             return done;
         }
-        let now = given.now;
+        let now = given.clock;
         // Not so long that the drain's own time would be over.
         let most = if given.left.is_zero() {
             VOLUMES
         } else {
             VOLUMES.min(given.left / 2)
         };
-        let (since, end) = *self.volumes.get_or_insert((now, later(now, most)));
+        let (since, end) = *self.volumes.get_or_insert((given.now, now + most));
         let blocker = |reason: &str| {
             let blocker = |name: &String| DrainBlocker {
                 pod: format!("volume {name}").chars().take(MAX_NAME).collect(),
@@ -341,7 +381,7 @@ impl Drain {
             };
             lingering.iter().take(MAX_BLOCKERS).map(blocker).collect::<Vec<_>>()
         };
-        if let Some(rest) = wait(now, end, VOLUMES) {
+        if let Some(rest) = wait(now, end) {
             let blockers = blocker("no pod uses it any more; it is still attached to this node");
             return DrainProgress::Waiting {
                 blockers,

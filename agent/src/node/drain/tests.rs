@@ -64,6 +64,7 @@ fn given(now: Timestamp) -> Given<'static> {
         node_ready: true,
         left: Duration::from_secs(900),
         now,
+        clock: Moment::after(Duration::try_from(now.duration_since(Timestamp::UNIX_EPOCH)).unwrap()),
     }
 }
 
@@ -127,11 +128,14 @@ fn a_budget_is_named_with_its_own_words_and_tried_again_less_and_less_often() {
         assert_eq!(blockers[0].since.0, at(0), "since the first time");
         assert!(drain.sort(&pods, &given(now)).is_empty(), "not before it is due");
         pauses.push(next);
-        now = later(now, next);
+        now += next;
     }
     assert!(pauses[0] <= Duration::from_millis(1200), "{pauses:?}");
     assert!(pauses[5] <= RETRY_WITHIN && pauses[5] >= RETRY_WITHIN / 2, "{pauses:?}");
-    let set_back = given(at(-3600));
+    let set_back = Given {
+        now: at(-3600),
+        ..given(now)
+    };
     assert_eq!(
         drain.sort(&pods, &set_back).len(),
         1,
@@ -215,31 +219,29 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     };
     let after = |pods: &[Pod], ready: bool, settings: &'static Settings, seconds: i64| {
         let mut drain = Drain::default();
-        let given = |second| Given {
-            node_ready: ready,
-            settings,
-            ..given(at(second))
-        };
-        assert!(drain.sort(pods, &given(0)).is_empty());
-        drain.progress(pods, &given(0));
-        assert!(
-            drain.sort(pods, &given(seconds)).is_empty(),
-            "what terminates is not asked"
-        );
-        drain.progress(pods, &given(seconds))
+        let mut progress = None;
+        for second in (0..seconds).step_by(10).chain([seconds]) {
+            let given = Given {
+                node_ready: ready,
+                settings,
+                ..given(at(second))
+            };
+            assert!(drain.sort(pods, &given).is_empty(), "what terminates is not asked");
+            progress = Some(drain.progress(pods, &given));
+        }
+        progress.unwrap()
     };
-    let (past, future) = (deleted("2023-01-01T00:00:00Z"), deleted("2026-11-01T00:00:00Z"));
     let watched = i64::try_from(OVERDUE.as_secs()).unwrap();
+    let away = i64::try_from(KUBELET_AWAY.as_secs()).unwrap();
     for (pods, ready, settings, seconds, gone_on) in [
-        (&past, true, &PLAIN, 100_000, false),
-        (&past, false, &PLAIN, watched - 1, false),
-        (&past, false, &PLAIN, watched, true),
-        (&future, false, &PLAIN, watched, false),
-        (&future, false, &PLAIN, watched + 59, false),
-        (&future, false, &PLAIN, watched + 60, true),
-        (&future, true, &PLAIN, watched + 60, false),
-        (&future, true, &FORCED, watched + 59, false),
-        (&future, true, &FORCED, watched + 60, true),
+        (&deleted("2023-01-01T00:00:00Z"), true, &PLAIN, 10_000, false),
+        // A clock that is ahead makes no grace period shorter.
+        (&deleted("2023-01-01T00:00:00Z"), false, &PLAIN, away - 1, false),
+        (&deleted("2023-01-01T00:00:00Z"), false, &PLAIN, away, true),
+        (&deleted("2026-11-01T00:00:00Z"), false, &PLAIN, away, true),
+        (&deleted("2026-11-01T00:00:00Z"), true, &PLAIN, away, false),
+        (&deleted("2023-01-01T00:00:00Z"), true, &FORCED, watched + 59, false),
+        (&deleted("2026-11-01T00:00:00Z"), true, &FORCED, watched + 60, true),
     ] {
         let progress = after(pods, ready, settings, seconds);
         let says = format!("ready {ready}, forced {}, {seconds} s: {progress:?}", settings.forced);
@@ -251,8 +253,31 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     // Nothing of it runs any more, so it is not waited for on a node that is ready either.
     let change = json!({"metadata": {"deletionTimestamp": "2023-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
     let ended = [pod_with("a", "Job", change)];
-    waiting(after(&ended, true, &PLAIN, watched - 1));
-    assert_eq!(done(after(&ended, true, &PLAIN, watched)), ["d/a"]);
+    waiting(after(&ended, true, &PLAIN, watched + 29));
+    assert_eq!(done(after(&ended, true, &PLAIN, watched + 30)), ["d/a"]);
+}
+
+/// When the API server was away, a kubelet that runs is marked not Ready as well, and needs up to 50 s to watch its pods again.
+#[test]
+fn a_kubelet_that_lost_the_api_server_for_a_moment_ends_its_pods_itself() {
+    let pods = [pod("a", true, "ReplicaSet")];
+    let mut drain = Drain::default();
+    let mut pass = |second: i64, ready: bool| {
+        let given = Given {
+            node_ready: ready,
+            ..given(at(second))
+        };
+        drain.sort(&pods, &given);
+        matches!(drain.progress(&pods, &given), DrainProgress::Done { .. })
+    };
+    let mut passes = |seconds: std::ops::Range<i64>, ready: bool| seconds.step_by(5).any(|second| pass(second, ready));
+    assert!(!passes(0..100, true));
+    assert!(!passes(100..185, false), "not Ready for less than 90 s");
+    assert!(!passes(185..190, true));
+    assert!(!passes(190..250, false), "it begins again");
+    // The API server is away until then: what the kubelet did meanwhile is not known.
+    assert!(!passes(300..385, false));
+    assert!(passes(385..400, false), "its kubelet is away");
 }
 
 /// A controller whose pods tolerate the cordon puts a new one in the place of each that is moved.
