@@ -94,8 +94,16 @@ const WORDS: &[(&[&str], Reason)] = &[
         &["deployment contains local rpm-ostree modifications"],
         Reason::LayeredHost,
     ),
+    (&["policy.json"], Reason::InvalidPolicyFile),
+    (&["auth.json"], Reason::InvalidAuthFile),
     (
-        &["skopeo spawn error", "failed to spawn", "failed to execute"],
+        &[
+            "skopeo spawn error",
+            "failed to spawn",
+            "failed to execute",
+            // bootc says no more than this where podman is missing, which it also needs without bound images.
+            "no such file or directory (os error 2)",
+        ],
         Reason::HostToolMissing,
     ),
     (
@@ -105,6 +113,9 @@ const WORDS: &[(&[&str], Reason)] = &[
             "403 forbidden",
             "403 (forbidden)",
             "401 unauthorized",
+            "statuscode: 401",
+            "statuscode: 403",
+            ": denied",
             "access to the resource is denied",
             "requested access to the resource",
         ],
@@ -117,6 +128,8 @@ const WORDS: &[(&[&str], Reason)] = &[
             "name unknown",
             "name_unknown",
             "repository name not known",
+            "blob unknown",
+            "statuscode: 404",
             "404 (not found)",
             "404 not found",
         ],
@@ -135,6 +148,9 @@ const WORDS: &[(&[&str], Reason)] = &[
             "toomanyrequests",
             "too many requests",
             "unexpected eof",
+            ": eof",
+            "statuscode: 429",
+            "statuscode: 5",
             "network is unreachable",
             "no route to host",
             "temporary failure in name resolution",
@@ -219,14 +235,16 @@ impl Failure {
     }
 }
 
-/// The lines of a tool's error output that are the error: from the last `error:` on, else the last lines.
+/// The lines of a tool's error output that are the error: from the first `error:` on, which is how bootc and ostree begin it, so
+/// that what they quote of podman or a registry comes behind their own words. Else from the last `Error`, else the last lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let is_error = |line: &&str| {
         let line = line.to_lowercase();
         line.starts_with("error:") || line.starts_with("error ")
     };
-    let first = match lines.iter().rposition(is_error) {
+    let own = lines.iter().position(|line| line.starts_with("error:"));
+    let first = match own.or_else(|| lines.iter().rposition(is_error)) {
         Some(at) => at,
         None => lines.len().saturating_sub(3),
     };
@@ -329,6 +347,85 @@ mod tests {
             assert_eq!(failure.reason, expected, "{words}");
             assert!(failure.message.ends_with(words), "{failure:?}");
         }
+    }
+
+    /// Texts of a bootc 1.16.9 with skopeo 1.22 and podman 5.8.6, behind what bootc says of its own step.
+    #[test]
+    fn finds_the_reason_in_the_words_of_real_tools_and_registries() {
+        let step = "error: Switching: Switching (ostree): ";
+        let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
+        let manifest = "reading manifest sha256:12 in r/os: ";
+        for (words, expected) in [
+            (format!("{open}{manifest}denied"), Reason::Unauthorized),
+            (format!("{open}{manifest}denied: no access"), Reason::Unauthorized),
+            (format!("{open}denied: no access"), Reason::Unauthorized),
+            (
+                format!("{open}{manifest}StatusCode: 403, \"<html>no</html>\""),
+                Reason::Unauthorized,
+            ),
+            (
+                format!("{open}{manifest}StatusCode: 404, \"<html>no</html>\""),
+                Reason::ImageNotFound,
+            ),
+            (
+                "Pulling: Importing: Parsing layer blob sha256:34: failed to invoke method GetBlob: blob unknown to registry"
+                    .to_owned(),
+                Reason::ImageNotFound,
+            ),
+            (
+                format!("{open}{manifest}Get \"https://r/v2/os/manifests/sha256:12\": EOF"),
+                Reason::RegistryUnavailable,
+            ),
+            (
+                "Initializing storage: No such file or directory (os error 2)".to_owned(),
+                Reason::HostToolMissing,
+            ),
+            (
+                "Preparing import: Fetching manifest: failed to invoke method Initialize: open \
+                 /etc/containers/policy.json: no such file or directory"
+                    .to_owned(),
+                Reason::InvalidPolicyFile,
+            ),
+            (
+                "Preparing import: Fetching manifest: failed to invoke method Initialize: invalid policy in \
+                 \"/etc/containers/policy.json\": invalid character 'x' looking for beginning of value"
+                    .to_owned(),
+                Reason::InvalidPolicyFile,
+            ),
+            (
+                format!("{open}getting username and password: unmarshaling JSON at \"/run/ostree/auth.json\": unexpected end"),
+                Reason::InvalidAuthFile,
+            ),
+            (
+                format!("{open}Running image docker://r/os@sha256:12 is rejected by policy."),
+                Reason::SignatureRejected,
+            ),
+            (
+                "Preparing import: Fetching manifest: containers-policy.json specifies a default of \
+                 `insecureAcceptAnything`; refusing usage"
+                    .to_owned(),
+                Reason::SignatureRejected,
+            ),
+        ] {
+            let failure = classify(&format!("{step}{words}\n"));
+            assert_eq!(failure.reason, expected, "{words}");
+        }
+    }
+
+    #[test]
+    fn what_podman_says_of_a_bound_image_comes_behind_what_bootc_was_doing() {
+        let words = "layers already present: 3; layers needed: 0\n\
+             error: Switching: Switching (ostree): Pulling bound images: Pulling bound image r/bound:1: Subprocess failed: \
+             ExitStatus(unix_wait_status(32000))\n\
+             Trying to pull r/bound:1...\n\
+             Error: initializing source docker://r/bound:1: reading manifest 1 in r/bound: manifest unknown\n";
+        let failure = classify(words);
+        assert_eq!(failure.reason, Reason::ImageNotFound);
+        assert!(failure.message.starts_with("error: Switching"), "{failure:?}");
+        assert!(failure.message.contains("Pulling bound images"), "{failure:?}");
+        assert!(failure.message.ends_with("manifest unknown"), "{failure:?}");
+        let podman = "Trying to pull r/bound:1...\nError: old\nError: initializing source\n";
+        assert_eq!(classify(podman).message, "Error: initializing source");
     }
 
     #[test]

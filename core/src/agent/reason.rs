@@ -13,8 +13,10 @@ reasons! {
         Unauthorized,
         /// The host has an auth file that Berth did not write, in place of what the agent was given.
         ForeignAuthFile,
-        /// The auth file that the agent was given is of no use.
+        /// The auth file that the agent was given, or that the host has, cannot be used.
         InvalidAuthFile,
+        /// The host's signature policy is missing, or cannot be used.
+        InvalidPolicyFile,
         /// The host's auth file cannot be written or removed.
         AuthFileUnwritable,
         /// The host's own list of registries does not have the image's.
