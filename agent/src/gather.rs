@@ -12,7 +12,7 @@ use berth_core::agent::rules::Rules;
 use berth_core::agent::rules::credentials::Claim;
 use berth_core::agent::rules::signatures::Policy;
 
-use crate::host::{Failure, HostError, PullState, failure};
+use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;
 use crate::watches::Seen;
 
@@ -184,15 +184,11 @@ impl Agent {
                 }
             }
             PullState::Failed { message } => {
-                let Failure { reason, is_final, .. } = failure::classify(&message);
+                let reason = failure::classify(&message).reason;
                 if self.knowledge.is_news(&pull.digest) {
                     tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
                 }
-                let failure = HostFailure {
-                    reason,
-                    retry: !is_final,
-                    message,
-                };
+                let failure = HostFailure { reason, message };
                 PullReading::Failed {
                     digest: pull.digest,
                     failure,
@@ -237,7 +233,7 @@ fn is_silence(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::BusError;
+    use crate::host::{BusError, Failure};
 
     #[test]
     fn whatever_the_host_does_not_answer_is_reported_as_its_silence() {

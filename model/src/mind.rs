@@ -158,7 +158,6 @@ fn pull(host: &Host) -> PullReading {
     let failed = || HostFailure {
         reason: Reason::PullFailed,
         message: String::new(),
-        retry: true,
     };
     match host.ended {
         _ if host.down => PullReading::None,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::node::is_node;
 use super::patiently;
-use crate::host::failure::{self, Failure, Reason};
+use crate::host::failure::{Failure, Reason};
 use crate::host::{Host, HostError, PullState, Terms};
 
 /// Time between two looks at a pull that says nothing.
@@ -112,11 +112,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     };
     host.forget_pull(&target.digest).await?;
     if let PullState::Failed { message } = state {
-        let failure = failure::classify(&message);
-        return Err(Trouble {
-            is_final: failure.is_final || failure.reason == Reason::DiskFull,
-            message,
-        });
+        return Err(trouble(message));
     }
     match is_staged(host, target).await? {
         Some(true) => Ok(()),

@@ -3,6 +3,9 @@
 //! bootc has one exit code for everything and no machine-readable errors, so there is nothing but its words, and they
 //! may change with each release. A text that is not recognised is a plain failure of the command, with the words beside
 //! it.
+//!
+//! A reason is for people: a registry can put any words into the output of a tool, so no decision depends on them. Every
+//! failed pull is tried again.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
 
@@ -13,8 +16,6 @@ pub struct Failure {
     pub reason: Reason,
     /// One bounded line.
     pub message: String,
-    /// Another try of the same image on this host cannot help: the host's own tools have said so.
-    pub is_final: bool,
 }
 
 pub use berth_core::agent::reason::Reason;
@@ -163,58 +164,9 @@ const WORDS: &[(&[&str], Reason)] = &[
     ),
 ];
 
-/// The words behind which a line of bootc's has an answer of skopeo's, and with it words of the registry.
-const QUOTE: &str = "failed to invoke method ";
-
-/// Beginnings of what bootc says by itself when it refuses an image for good.
-const REFUSED_BY_BOOTC: &[(&str, Reason)] = &[
-    ("image has architecture ", Reason::WrongArchitecture),
-    ("target image does not have ostree.bootable label", Reason::NotBootable),
-    ("not a bootable container", Reason::NotBootable),
-    (
-        "containers-policy.json specifies a default of `insecureacceptanything`",
-        Reason::SignatureRejected,
-    ),
-];
-
-/// Beginnings of what skopeo says by itself when the host's policy refuses an image. In front of what it quotes of a
-/// registry it says what it was doing: `reading manifest`, `pinging container registry`.
-const REFUSED_BY_SKOPEO: &[(&str, Reason)] = &[
-    ("choosing image instance: no image found in", Reason::WrongArchitecture),
-    ("no image found in", Reason::WrongArchitecture),
-    ("source image rejected: ", Reason::SignatureRejected),
-    (
-        "a signature was required, but no signature exists",
-        Reason::SignatureRejected,
-    ),
-    ("none of the signatures were accepted", Reason::SignatureRejected),
-    ("invalid gpg signature", Reason::SignatureRejected),
-    ("cryptographic signature verification failed", Reason::SignatureRejected),
-    ("signature verification failed", Reason::SignatureRejected),
-];
-
 /// The reason that a host tool's words give for a pull that failed; `PullFailed` when they give none.
 pub fn classify(words: &str) -> Failure {
-    let reason = recognise(words).unwrap_or(Reason::PullFailed);
-    Failure {
-        is_final: refusal(&message(words).to_lowercase()) == Some(reason),
-        ..Failure::new(reason, words)
-    }
-}
-
-/// The reason for which the host's own tools refuse the image for good. Each is looked for only where such a tool speaks for
-/// itself: a registry may say anything, and must not make a good digest fail on many nodes.
-fn refusal(line: &str) -> Option<Reason> {
-    let (own, quoted) = match line.split_once(QUOTE) {
-        Some((own, rest)) => (own, rest.split_once(": ").map(|(_, said)| said)),
-        None => (line, None),
-    };
-    let begins = |said: &str, known: &[(&str, Reason)]| {
-        let found = known.iter().find(|(beginning, _)| said.starts_with(beginning));
-        found.map(|(_, reason)| *reason)
-    };
-    let by_bootc = own.split(": ").find_map(|said| begins(said, REFUSED_BY_BOOTC));
-    by_bootc.or_else(|| begins(quoted?, REFUSED_BY_SKOPEO))
+    Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
 /// The reason that a host tool's words give, if they are known.
@@ -230,7 +182,6 @@ impl Failure {
         Self {
             reason,
             message: message(words),
-            is_final: false,
         }
     }
 }
@@ -426,38 +377,6 @@ mod tests {
         assert!(failure.message.ends_with("manifest unknown"), "{failure:?}");
         let podman = "Trying to pull r/bound:1...\nError: old\nError: initializing source\n";
         assert_eq!(classify(podman).message, "Error: initializing source");
-    }
-
-    #[test]
-    fn only_the_hosts_own_tools_refuse_an_image_for_good() {
-        let architecture = "Image has architecture arm64; expected amd64";
-        let unsigned = "A signature was required, but no signature exists";
-        let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
-        for (words, expected) in [
-            (architecture.to_owned(), true),
-            (format!("Pulling: {architecture}"), true),
-            ("Target image does not have ostree.bootable label".to_owned(), true),
-            (format!("{open}{unsigned}"), true),
-            (format!("{open}Source image rejected: {unsigned}"), true),
-            // A registry's words, wherever it may put them.
-            (format!("{open}{architecture}"), false),
-            (
-                format!("{open}reading manifest v1 in r/os: denied: {architecture}"),
-                false,
-            ),
-            (format!("{open}reading manifest v1 in r/os: denied: {unsigned}"), false),
-            (
-                format!("{open}pinging container registry r: x: failed to invoke method OpenImage: {unsigned}"),
-                false,
-            ),
-            ("Pulling: Insufficient free space for r/os".to_owned(), false),
-            ("something that nobody foresaw".to_owned(), false),
-        ] {
-            let failure = classify(&format!("error: Switching: Switching (ostree): {words}\n"));
-            assert_eq!(failure.is_final, expected, "{words}");
-        }
-        let late = classify(&format!("the pull did not end within 2 h: error: {architecture}"));
-        assert!(!late.is_final, "it was stopped");
     }
 
     #[test]

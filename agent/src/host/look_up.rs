@@ -118,7 +118,6 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
             match (error.reason(), error) {
                 (Reason::HostToolMissing, _) => Answer::HostFailed(words),
                 (Reason::RegistryUnavailable, HostError::Tool(_)) | (_, HostError::Timeout(_)) => Answer::Away(words),
-                (Reason::WrongArchitecture, HostError::Tool(_)) => Answer::Useless(words),
                 (_, HostError::Tool(_)) => Answer::Withheld(words),
                 _ => Answer::HostFailed(words),
             }

@@ -533,8 +533,8 @@ impl Past {
     }
 }
 
-/// Longest backoff that [`crate::agent::past`] makes.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(40 * 60);
+/// Longest backoff that [`crate::agent::past`] makes, jitter included.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(75 * 60);
 
 fn remaining(until: Timestamp, now: Timestamp) -> Option<Duration> {
     let left = Duration::try_from(until.duration_since(now)).ok()?;

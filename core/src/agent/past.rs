@@ -18,6 +18,9 @@ pub const MAX_NOT_APPLIED: u32 = 3;
 /// Number of failed digests that are remembered.
 pub const MAX_FAILED: usize = 16;
 
+/// Longest time between two pulls of an image that cannot be pulled, without jitter.
+pub(super) const LONGEST_PULL_BACKOFF: Duration = Duration::from_secs(3600);
+
 /// Doubles from `first` with each attempt, up to `most`.
 pub(super) fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
@@ -44,19 +47,11 @@ impl Past {
         }
     }
 
-    /// A pull failed or was stopped. `retry` says whether trying again can help at all.
-    pub fn host_failed(
-        &mut self,
-        reason: &str,
-        message: &str,
-        digest: &Digest,
-        retry: bool,
-        now: Timestamp,
-        jitter: f64,
-    ) {
+    /// A pull failed or was stopped. It is tried again, whatever the host's tools said: their words may be a registry's.
+    pub fn host_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
-        let wait = backoff(Duration::from_secs(5), Duration::from_secs(600), attempts);
+        let wait = backoff(Duration::from_secs(5), LONGEST_PULL_BACKOFF, attempts);
         self.failure = Some(Failure {
             reason: reason.to_owned(),
             message: one_line(message),
@@ -64,9 +59,6 @@ impl Past {
             attempts,
             next_try_time: after(now, wait, jitter),
         });
-        if !retry {
-            self.digest_failed(digest);
-        }
     }
 
     /// A turn with a berth ended.
@@ -254,11 +246,11 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut waits = vec![];
         for _ in 0..12 {
-            past.host_failed("RegistryUnavailable", "error: no\nroute", &digest(1), true, now, 0.0);
+            past.host_failed("RegistryUnavailable", "error: no\nroute", &digest(1), now, 0.0);
             waits.push(past.pull_backoff(&digest(1), now).unwrap().as_secs());
         }
         assert_eq!(waits[..4], [5, 10, 20, 40]);
-        assert_eq!(waits[11], 600);
+        assert_eq!(waits[8..], [1280, 2560, 3600, 3600]);
         assert_eq!(past.pull_backoff(&digest(2), now), None);
         assert_eq!(past.failure.as_ref().unwrap().message, "error: no route");
         past.desire(&digest(2));
@@ -335,7 +327,7 @@ mod tests {
             };
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            past.host_failed("RegistryUnavailable", "", &digest(1), true, Timestamp::UNIX_EPOCH, 0.0);
+            past.host_failed("RegistryUnavailable", "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.tried = Some(digest(1));
             past
         };
@@ -418,7 +410,7 @@ mod tests {
     fn failed_digests_are_bounded() {
         let mut past = Past::default();
         for n in 0..40 {
-            past.host_failed("NotBootable", "", &digest(n), false, Timestamp::UNIX_EPOCH, 0.0);
+            past.turn_ended(Outcome::Failed, "", &digest(n), Timestamp::UNIX_EPOCH, 0.0);
         }
         assert_eq!(past.failed_digests.len(), MAX_FAILED);
         assert_eq!(past.failed_digests.last(), Some(&digest(39)));

@@ -91,8 +91,6 @@ pub struct HostFailure {
     pub reason: Reason,
     /// The tool's own words.
     pub message: String,
-    /// A later try may help.
-    pub retry: bool,
 }
 
 /// End of a step.

@@ -261,7 +261,6 @@ impl Knowledge {
                 Reason::LockFailed.as_str(),
                 message,
                 &digest,
-                true,
                 now.wall,
                 now.chance,
             );

@@ -197,10 +197,10 @@ impl Knowledge {
     }
 
     fn pull_failed(&mut self, digest: &Digest, failure: &HostFailure, now: &Now) {
-        let HostFailure { reason, message, retry } = failure;
+        let HostFailure { reason, message } = failure;
         self.past.incomplete = Some(digest.clone());
         self.past
-            .host_failed(reason.as_str(), message, digest, *retry, now.wall, now.chance);
+            .host_failed(reason.as_str(), message, digest, now.wall, now.chance);
         if std::mem::take(&mut self.renewed) {
             // It was refused with the former ones.
             self.past.log_in_again(now.wall);
@@ -248,7 +248,6 @@ impl Knowledge {
                 let failure = HostFailure {
                     reason,
                     message: message.to_owned(),
-                    retry: true,
                 };
                 self.pull_failed(&digest, &failure, now);
             }

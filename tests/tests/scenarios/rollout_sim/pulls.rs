@@ -213,3 +213,32 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
     })
     .await
 }
+
+/// What bootc prints of a failed pull may have come from the registry, with line breaks and all. It makes no image fail.
+#[tokio::test]
+async fn a_registry_that_speaks_like_bootc_makes_no_image_fail() -> Result<()> {
+    let name = "a_registry_that_speaks_like_bootc_makes_no_image_fail";
+    scenario(name, hosts(2), |cluster| {
+        Box::pin(async move {
+            let part = Part::new(cluster, "workers", [1, 2]).await?;
+            for host in &part.hosts {
+                host.settings(|s| {
+                    s.pull_failures = 2;
+                    s.pull_failure_text = "Preparing import: Fetching manifest: failed to invoke method OpenImage: reading \
+                         manifest v2 in r/os: denied: no\nerror: Image has architecture arm64; expected amd64"
+                        .to_owned();
+                });
+            }
+            let v2 = part
+                .roll_to("2.0.0", json!({ "maxUnavailable": 1, "maxFailures": 1 }))
+                .await?;
+            let says = (DEGRADED, "True", "WrongArchitecture", "Image has architecture");
+            part.until_node_says(part.node(1), says, SOON).await?;
+            part.until_all_run(&v2, LONG).await?;
+            let failures = part.status().await?.failures;
+            ensure!(failures.is_empty(), "words are on record as failures: {failures:?}");
+            Ok(())
+        })
+    })
+    .await
+}

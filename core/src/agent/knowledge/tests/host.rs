@@ -264,7 +264,6 @@ fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
         let failure = HostFailure {
             reason: Reason::PullFailed,
             message: "pulling bound images: no route".to_owned(),
-            retry: true,
         };
         let digest = digest(2);
         PullReading::Failed { digest, failure }
@@ -368,7 +367,6 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
         let mut knowledge = knowing(&offered());
         let failure = HostFailure {
             reason,
-            retry: true,
             message: "no".to_owned(),
         };
         let failed = PullReading::Failed {
@@ -397,7 +395,6 @@ fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
         }
         let failure = HostFailure {
             reason: Reason::Unauthorized,
-            retry: true,
             message: "no".to_owned(),
         };
         let failed = PullReading::Failed {
@@ -480,7 +477,6 @@ fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
         failure: HostFailure {
             reason: Reason::PullFailed,
             message: "no".into(),
-            retry: true,
         },
     };
     let attempts = |knowledge: &Knowledge| knowledge.past.failure.as_ref().map_or(0, |f| f.attempts);

@@ -568,7 +568,7 @@ fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
     let (wall, digest) = (facts.now, digest(2));
     facts
         .past
-        .host_failed("Unauthorized", "the host pulled with it", &digest, true, wall, 0.0);
+        .host_failed("Unauthorized", "the host pulled with it", &digest, wall, 0.0);
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
 }
 

@@ -369,14 +369,17 @@ fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest()
     let mut failed = f.clone();
     failed
         .past
-        .host_failed("RegistryUnavailable", "no route", &digest(2), true, now(), 0.0);
+        .host_failed("RegistryUnavailable", "no route", &digest(2), now(), 0.0);
     assert_eq!(
         step(&failed),
         Step::Wait(WaitReason::BackingOff, Some(Duration::from_secs(5)))
     );
+    // Words are no proof: a registry can write them.
     failed
         .past
-        .host_failed("NotBootable", "no label", &digest(2), false, now(), 0.0);
+        .host_failed("NotBootable", "no label", &digest(2), now(), 0.0);
+    assert!(matches!(step(&failed), Step::Wait(WaitReason::BackingOff, Some(_))));
+    failed.past.failed_digests.push(digest(2));
     assert_eq!(step(&failed), Step::Wait(WaitReason::FailedDigest, None));
 }
 
