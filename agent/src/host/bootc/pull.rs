@@ -38,10 +38,9 @@ const DRAIN_LOCK: &str = "/run/berth/progress.lock";
 const DRAIN_STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Words of a bootc that does not know the flag for progress, which is a hidden one.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
-/// Keeps the request of somebody else, which bootc would write over. bootc's own begins with its name.
-const KEEP_REQUEST: &str = "rm -f /run/berth/reboot-required; \
-    grep -qs '^bootc: ' /run/reboot-required || cp -p /run/reboot-required /run/berth/reboot-required 2>/dev/null";
-/// Takes bootc's own request back, and no other, and restores what it was written over.
+/// Digests that Berth has pulled under this boot, one in each line.
+const PULLED: &str = "/run/berth/pulled";
+/// Takes the request back that bootc has written in this pull, and restores the one that it was written over.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
 /// Bytes at the end of the error output that are looked at.
@@ -296,6 +295,16 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
+/// Script that keeps the request to reboot that somebody else has made, possibly by bootc, and that this pull would write over. A
+/// request for a digest that Berth has pulled before is left from a pull that was killed, and is not kept.
+fn keep_request(digest: &Digest) -> String {
+    format!(
+        "rm -f /run/berth/reboot-required; \
+         grep -qsF -f {PULLED} /run/reboot-required || cp -p /run/reboot-required /run/berth/reboot-required 2>/dev/null; \
+         echo {digest} >> {PULLED}"
+    )
+}
+
 fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> Spec {
     let mut command = vec!["/usr/bin/bootc", "switch"];
     if options.lock.is_bootcs() {
@@ -314,7 +323,7 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
         // By this file bootc asks for a reboot when it stages, also what is locked, and reboot daemons such as kured obey.
-        first: vec![owned(&["/usr/bin/sh", "-c", KEEP_REQUEST])],
+        first: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
         command: owned(&command),
         after: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
         then: options.lock.ostree().map(|_| owned(&lock)),

@@ -197,24 +197,28 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
 /// locked. Whoever else asks for a reboot is not overruled.
 #[tokio::test]
 async fn what_is_locked_requires_no_reboot() -> Result<()> {
-    scenario("what_is_locked_requires_no_reboot", lively(2), |cluster| {
+    scenario("what_is_locked_requires_no_reboot", lively(3), |cluster| {
         Box::pin(async move {
             let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
             let somebody = "a new kernel";
             std::fs::write(marker(2), somebody)?;
-            // Left behind by a bootc that was killed.
-            std::fs::write(marker(1), "bootc: Reboot required for image: sha256:00\n")?;
+            let by_bootc = "bootc: Reboot required for rollback\n";
+            std::fs::write(marker(3), by_bootc)?;
             let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2, "paused": true });
+            // Left behind by a pull of Berth's that was killed.
+            let digest = v2.digest.to_string();
+            std::fs::write(cluster.host(1).root().join("run/berth/pulled"), format!("{digest}\n"))?;
+            std::fs::write(marker(1), format!("bootc: Reboot required for image: {digest}\n"))?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 3, "paused": true });
             cluster.pool("workers", &v2.reference, rollout).await?;
             let host = cluster.host(1);
-            let is_locked = async || Ok((1..=2).all(|n| cluster.host(n).facts().locked));
-            cluster.until("both have staged, locked", LONG, is_locked).await?;
+            let is_locked = async || Ok((1..=3).all(|n| cluster.host(n).facts().locked));
+            cluster.until("all have staged, locked", LONG, is_locked).await?;
             let is_prepared = async |n: &str| {
                 let status = status(cluster, n).await?;
                 Ok(berth_api::condition::is_true(&status.conditions, "UpdatePrepared"))
             };
-            for node in ["node1", "node2"] {
+            for node in ["node1", "node2", "node3"] {
                 cluster
                     .until("it waits for a berth", LONG, || is_prepared(node))
                     .await?;
@@ -222,6 +226,8 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
             ensure!(!marker(1).exists(), "kured would reboot {}", host.name());
             let kept = std::fs::read_to_string(marker(2))?;
             ensure!(kept == somebody, "what was there before the pull says {kept:?}");
+            let kept = std::fs::read_to_string(marker(3)).unwrap_or_default();
+            ensure!(kept == by_bootc, "what somebody asked of bootc before the pull says {kept:?}");
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
                 .await?;
