@@ -6,6 +6,7 @@ use berth_core::{Moment, Now};
 use berth_shell::retry;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use nix::time::{ClockId, clock_gettime};
 
 /// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(20);
@@ -80,9 +81,10 @@ impl Refresh {
     }
 }
 
-/// Clock of this process.
+/// The clocks of this machine.
 #[derive(Debug)]
 pub(crate) struct Clock {
+    /// In place of the time since boot, should the kernel not say it.
     began: Instant,
 }
 
@@ -96,9 +98,14 @@ impl Clock {
     pub(crate) fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
-            clock: Moment::after(self.began.elapsed()),
+            clock: Moment::after(self.since_boot()),
             chance: fastrand::f64(),
         }
+    }
+
+    /// Time since the machine booted, as nobody can set it, sleep included.
+    fn since_boot(&self) -> Duration {
+        clock_gettime(ClockId::CLOCK_BOOTTIME).map_or_else(|_| self.began.elapsed(), Duration::from)
     }
 }
 

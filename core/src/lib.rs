@@ -18,4 +18,4 @@ pub mod registries;
 pub mod skew;
 pub mod text;
 
-pub use moment::{Moment, Now};
+pub use moment::{BootMoment, Moment, Now};

@@ -16,15 +16,15 @@ use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step};
 use berth_core::agent::storage::Storage;
-use berth_core::{Moment, Now};
-use jiff::{SignedDuration, Timestamp};
+use berth_core::{BootMoment, Moment, Now};
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::decide::{View, desired};
 use crate::rich;
 use crate::state::{Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
 
-/// Longer than anything is waited for, and shorter than what is believed of the time before a process began.
+/// Longer than anything is waited for.
 const OVER: Duration = Duration::from_secs(23 * 3600);
 /// Error of a host whose bus is silent.
 const NO_ANSWER: &str = "no answer";
@@ -59,11 +59,6 @@ pub struct Mind {
 /// The knowledge of an agent.
 pub fn knowledge(view: &View) -> Knowledge {
     let (agent, host) = (&view.agent, &view.host);
-    let began = |begun: Begun| match begun {
-        Begun::No => None,
-        Begun::Lately => Some(Duration::ZERO),
-        Begun::LongAgo => Some(OVER),
-    };
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
     knowledge.guard.answer = match agent.guard {
         Guard::Refuses => Answer::Refuses,
@@ -425,12 +420,16 @@ fn node(object: &Object) -> NodeFacts {
     }
 }
 
-fn began(begun: Begun) -> Option<Timestamp> {
+fn began(begun: Begun) -> Option<Duration> {
     match begun {
         Begun::No => None,
-        Begun::Lately => Some(rich::NOW),
-        Begun::LongAgo => Some(rich::NOW - SignedDuration::from_hours(23)),
+        Begun::Lately => Some(Duration::ZERO),
+        Begun::LongAgo => Some(OVER),
     }
+}
+
+fn since_boot(before: Duration) -> BootMoment {
+    BootMoment::new(&rich::boot(0), ago(before))
 }
 
 /// The memory on a host.
@@ -460,8 +459,9 @@ fn past(host: &Host) -> Past {
         tried: rich::some_digest(host.tried),
         unproven_boot: host.relicensed.then(|| rich::boot(0)),
         retry_token: (host.token != 0).then(|| host.token.to_string()),
-        drain_began: began(host.drain),
-        proof_began: began(host.proof).map(|at| (rich::boot(0), at)),
+        drain_began: began(host.drain).map(|before| rich::NOW - before),
+        drain_since: began(host.drain).map(since_boot),
+        proof_since: began(host.proof).map(since_boot),
         ..Past::default()
     }
 }
@@ -485,8 +485,8 @@ fn remembered(host: Host, past: &Past) -> Host {
         tried: rich::image(past.tried.as_ref()),
         relicensed: past.unproven_boot == Some(rich::boot(0)),
         token: past.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
-        proof: match &past.proof_began {
-            Some((_, at)) if *at < rich::NOW => Begun::LongAgo,
+        proof: match past.proof_since.as_ref().map(|since| since.under(&rich::boot(0))) {
+            Some(Some(since)) if since < now().clock => Begun::LongAgo,
             Some(_) => Begun::Lately,
             None => Begun::No,
         },

@@ -14,6 +14,7 @@ use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, RivalUpdaters};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::BootMoment;
 use crate::agent::node::NodeFacts;
 use crate::agent::reason::Reason;
 use crate::agent::rules::{Objection, Rules};
@@ -487,11 +488,13 @@ pub struct Past {
     pub verified: Option<Verified>,
     /// The last retry token that was obeyed.
     pub retry_token: Option<String>,
-    /// Time at which the running drain began, by this node's clock. Kept here and not in an object that others can edit:
-    /// a drain that seems old may be ended, or forced.
+    /// Time at which the running drain began, by this node's clock: for people.
     pub drain_began: Option<Timestamp>,
-    /// The boot that is being proven, and the time at which that began, by this node's clock.
-    pub proof_began: Option<(BootId, Timestamp)>,
+    /// Moment at which the running drain began under this boot. Kept here and not in an object that others can edit: a drain that
+    /// seems old may be ended, or forced. A wall clock that is set must not make it seem old either.
+    pub drain_since: Option<BootMoment>,
+    /// Moment at which the proof of a boot began.
+    pub proof_since: Option<BootMoment>,
     /// Chapters of the latest updates. Kept on the host, since they must survive the reboot that is one of them.
     pub timeline: Timeline,
     /// The turns, the newest first, which has no end while it runs.

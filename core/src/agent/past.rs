@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent::facts::Past;
 use crate::agent::reason::Reason;
+use crate::{BootMoment, Moment};
 
 /// Number of reboots that did not apply a digest after which it counts as failed on this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
@@ -117,15 +118,13 @@ impl Past {
         self.tried.take().is_some() | self.unproven_boot.take().is_some()
     }
 
-    /// Time at which the proof of this boot began: now, unless the host remembers it.
-    pub fn proof_begins(&mut self, boot_id: &BootId, now: Timestamp) -> Timestamp {
-        match &self.proof_began {
-            Some((of, began)) if of == boot_id => *began,
-            _ => {
-                self.proof_began = Some((boot_id.clone(), now));
-                now
-            }
+    /// Moment at which the proof of this boot began: now, unless the host remembers it.
+    pub fn proof_begins(&mut self, boot_id: &BootId, now: Moment) -> Moment {
+        let remembered = self.proof_since.as_ref().and_then(|since| since.under(boot_id));
+        if remembered.is_none() {
+            self.proof_since = Some(BootMoment::new(boot_id, now));
         }
+        remembered.unwrap_or(now)
     }
 
     /// The berth is about to be licensed anew for a digest, under a boot that is not proven.

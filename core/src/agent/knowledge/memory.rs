@@ -178,7 +178,7 @@ impl Knowledge {
                 let unproven = is_unproven(holding, boot_id, &self.os, &self.past);
                 self.proving = unproven.then(|| match self.proving {
                     Some(since) => since,
-                    None => Since::remembered(self.past.proof_begins(boot_id, now.wall), now),
+                    None => Since::remembered(self.past.proof_begins(boot_id, now.clock), now),
                 });
             }
             None => self.proving = None,

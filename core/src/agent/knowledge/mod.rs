@@ -136,9 +136,6 @@ pub struct Since {
     pub before: Duration,
 }
 
-/// Longest time that is believed to have passed before this process began: clocks are set.
-const LONGEST_BEFORE: Duration = Duration::from_secs(24 * 3600);
-
 impl Since {
     /// Begins now.
     fn now(now: &Now) -> Self {
@@ -148,12 +145,11 @@ impl Since {
         }
     }
 
-    /// Began at a time that the host remembers.
-    fn remembered(began: jiff::Timestamp, now: &Now) -> Self {
-        let before = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
+    /// Began at a moment of this boot that the host remembers.
+    fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
-            before: before.min(LONGEST_BEFORE),
+            before: now.clock.since(began),
         }
     }
 
@@ -165,6 +161,8 @@ impl Since {
 impl Knowledge {
     /// An agent that has just begun, with what the host remembers.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
+        // A drain that began under another boot has its whole time again.
+        let drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
         Self {
             node,
             desired: Desired::Unknown,
@@ -188,7 +186,7 @@ impl Knowledge {
             berths: None,
             fenced: false,
             turn: Turn::default(),
-            draining: past.drain_began.map(|began| Since::remembered(began, now)),
+            draining: drain_began.map(|began| Since::remembered(began, now)),
             proving: None,
             guard: Guarded::unknown(now.clock),
             past,

@@ -50,7 +50,7 @@ use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn};
-use crate::Now;
+use crate::{BootMoment, Now};
 use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
 use crate::agent::past;
@@ -548,13 +548,15 @@ impl Knowledge {
     }
 
     fn forget_drain_time(&mut self) {
-        (self.draining, self.past.drain_began) = (None, None);
+        self.draining = None;
+        (self.past.drain_began, self.past.drain_since) = (None, None);
     }
 
     fn begin_to_drain(&mut self, now: &Now) {
         if self.draining.is_none() {
             self.draining = Some(Since::now(now));
-            self.past.drain_began = Some(now.wall);
+            self.past.drain_began.get_or_insert(now.wall);
+            self.past.drain_since = Some(BootMoment::new(&self.services.boot_id, now.clock));
         }
     }
 

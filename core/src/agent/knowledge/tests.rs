@@ -267,27 +267,36 @@ fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
     first.after(Event::Begins(&Step::Take(offered())), &at(10));
     first.after(Event::Berths(vec![taken()]), &at(10));
     assert_eq!(first.draining_for(&at(70)), Duration::from_secs(60));
-    // The process dies; the next one counts on.
-    let later = |seconds: u64| Now {
-        clock: Moment::after(Duration::from_secs(seconds - 100)),
-        ..at(seconds)
-    };
-    let mut second = Knowledge::new("n1".into(), "b1".into(), first.past.clone(), &later(100));
-    second.after(Event::Berths(vec![taken()]), &later(100));
-    assert_eq!(second.draining_for(&later(130)), Duration::from_secs(120));
-    // The clock is set back, or far ahead: nobody's drain ends for that.
-    let set_back = Knowledge::new("n1".into(), "b1".into(), first.past.clone(), &at(0));
-    assert_eq!(set_back.draining_for(&at(5)), Duration::from_secs(5));
-    let ahead = Knowledge::new("n1".into(), "b1".into(), first.past, &at(1_000_000));
-    assert_eq!(ahead.draining_for(&at(1_000_000)), LONGEST_BEFORE);
+    // The process dies; the next one counts on. The wall clock is set meanwhile, far ahead or far back.
+    for wall in [100, 1_000_000, 0] {
+        let later = |seconds: u64| Now {
+            wall: at(wall).wall,
+            ..at(seconds)
+        };
+        let text = serde_json::to_string(&first.past).unwrap();
+        let past: Past = serde_json::from_str(&text).unwrap();
+        let mut second = Knowledge::new("n1".into(), "b1".into(), past, &later(100));
+        second.after(Event::Berths(vec![taken()]), &later(100));
+        assert_eq!(second.draining_for(&later(130)), Duration::from_secs(120), "{wall}");
+    }
+    // Of another boot nothing is known.
+    let mut other = Knowledge::new("n1".into(), "b9".into(), first.past.clone(), &at(100));
+    other.after(Event::Berths(vec![taken()]), &at(100));
+    assert_eq!(other.draining_for(&at(130)), Duration::ZERO);
+    other.after(Event::Begins(&Step::Drain), &at(140));
+    assert_eq!(other.draining_for(&at(150)), Duration::from_secs(10));
 
     let proving = |knowledge: &Knowledge, now: &Now| knowledge.facts(now).proving_for.as_secs();
     let mut rebooted = Knowledge::new("n1".into(), "b2".into(), Past::default(), &at(0));
     rebooted.after(Event::Berths(vec![committed()]), &at(3));
     assert_eq!(proving(&rebooted, &at(63)), 60);
-    let mut again = Knowledge::new("n1".into(), "b2".into(), rebooted.past.clone(), &later(103));
-    again.after(Event::Berths(vec![committed()]), &later(103));
-    assert_eq!(proving(&again, &later(113)), 110);
+    let jumped = |seconds: u64| Now {
+        wall: at(1_000_000).wall,
+        ..at(seconds)
+    };
+    let mut again = Knowledge::new("n1".into(), "b2".into(), rebooted.past.clone(), &jumped(103));
+    again.after(Event::Berths(vec![committed()]), &jumped(103));
+    assert_eq!(proving(&again, &jumped(113)), 110);
     let mut third = Knowledge::new("n1".into(), "b3".into(), rebooted.past, &at(200));
     third.after(Event::Berths(vec![committed()]), &at(200));
     assert_eq!(
