@@ -19,9 +19,13 @@ const IMAGES: &str = "ostree/container/image";
 /// # Errors
 /// When a ref may still be there.
 pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), HostError> {
-    let list = tools.run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES]).await?;
+    let list = tools
+        .run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES])
+        .await?;
     for name in refs_of(&list, digest) {
-        tools.run("forget-image", &[OSTREE, "refs", REPOSITORY, "--delete", name]).await?;
+        tools
+            .run("forget-image", &[OSTREE, "refs", REPOSITORY, "--delete", name])
+            .await?;
         tracing::info!(name, "the image is pulled again, so that its signature is checked");
     }
     Ok(())
@@ -32,7 +36,9 @@ fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
     // In refs, characters other than letters, digits and hyphens are `_XX_`.
     let end = format!("_40_{}", digest.to_string().replace(':', "_3A_"));
     let names = list.lines().map(str::trim);
-    names.filter(|name| name.starts_with(IMAGES) && name.ends_with(&end)).collect()
+    names
+        .filter(|name| name.starts_with(IMAGES) && name.ends_with(&end))
+        .collect()
 }
 
 #[cfg(test)]

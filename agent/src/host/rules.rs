@@ -144,7 +144,10 @@ mod tests {
         let (found, digest) = policy(&world.1);
         assert_eq!((found, digest.is_some()), (Policy::parse(next, b"{}"), true));
         symlink("/var/policy.json", world.1.path(first)).unwrap();
-        assert!(matches!(policy(&world.1), (Policy::Unusable(_), None)), "the host may see it");
+        assert!(
+            matches!(policy(&world.1), (Policy::Unusable(_), None)),
+            "the host may see it"
+        );
         fs::create_dir_all(world.1.path("/var")).unwrap();
         fs::write(world.1.path("/var/policy.json"), "{}").unwrap();
         assert_eq!(policy(&world.1).0, Policy::parse(first, b"{}"));

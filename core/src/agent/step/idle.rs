@@ -219,7 +219,9 @@ pub(super) fn lacks_policy(facts: &Facts) -> bool {
     let Some(deployments) = facts.host.os.deployments().filter(|_| required) else {
         return false;
     };
-    let Some(staged) = &deployments.staged else { return false };
+    let Some(staged) = &deployments.staged else {
+        return false;
+    };
     let policy = facts.host.rules.policy_digest.as_ref();
     let is_verified = |digest: &Digest| facts.past.is_verified(digest, policy);
     !deployments.staged_signed || !staged.digest.as_ref().is_some_and(is_verified)

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::machine::{Boot, Machine};
-use super::{Site, blocking, shell};
+use super::{Site, blocking, network, shell};
 use crate::process::with_parent;
 
 /// Whole environment of commands on a host: `container` in particular would mislead bootc.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Variable that names a real bootc, in place of the stand-in.
+const REAL_BOOTC: &str = "BERTH_TEST_BOOTC";
 
 /// A host. Cheap to clone; dropping the last clone cuts its power and removes it.
 #[derive(Debug, Clone)]
@@ -160,10 +163,20 @@ impl RealHost {
         ))
     }
 
-    /// Lets pulls on this host go at so many bytes a second (with the stand-in for bootc), or at full speed.
+    /// Lets pulls on this host run at so many bytes a second, or at full speed. A stand-in for an updater reads the rate from a file,
+    /// which outlives a reboot; a real one is slowed down by the host's network, until the host reboots.
     pub async fn limit_pulls(&self, rate: Option<u64>) -> Result<()> {
+        if std::env::var_os(REAL_BOOTC).is_some() {
+            return self.limit_network(rate).await;
+        }
         let text = rate.map(|rate| format!("rate={rate}\n")).unwrap_or_default();
         self.write("/etc/standin-bootc.conf", &text).await
+    }
+
+    /// Lets at most so many bytes a second reach the running host, until it reboots; `None` lifts the limit.
+    pub async fn limit_network(&self, rate: Option<u64>) -> Result<()> {
+        let veth = self.machine.hardware().veth();
+        blocking(move || network::limit(&veth, rate)).await
     }
 
     async fn wait(&self, what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {

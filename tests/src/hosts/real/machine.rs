@@ -187,10 +187,15 @@ impl Hardware {
         hash.chars().take(32).collect()
     }
 
+    /// The machine's side of the host's network interface, which is there while the host runs.
+    pub(super) fn veth(&self) -> String {
+        format!("vb-{}", self.machine)
+    }
+
     /// Removes what a boot leaves behind.
     fn tidy(&self) {
         remove_propagation(&Path::new(PROPAGATE).join(&self.machine));
-        let veth = format!("vb-{}", self.machine);
+        let veth = self.veth();
         if Path::new("/sys/class/net").join(&veth).exists() {
             network::delete(&veth);
         }

@@ -66,6 +66,21 @@ impl Drop for Bridge {
     }
 }
 
+/// Lets at most so many bytes a second through to the host behind an interface; `None` lifts the limit. It goes with the interface,
+/// which is another one after each boot.
+pub(super) fn limit(interface: &str, rate: Option<u64>) -> Result<()> {
+    let Some(rate) = rate else {
+        // An error says that there was no limit.
+        let _ = tool("tc", &["qdisc", "del", "dev", interface, "root"]);
+        return Ok(());
+    };
+    let rate = format!("{}bit", rate.saturating_mul(8));
+    // A short queue, so that what the host has to say to the API server meanwhile is not late.
+    let options = ["tbf", "rate", &rate, "burst", "16kb", "latency", "100ms"];
+    let command = [&["qdisc", "replace", "dev", interface, "root"], &options[..]].concat();
+    tool("tc", &command).map(drop)
+}
+
 /// Deletes a bridge, if it is there.
 pub(super) fn delete(name: &str) {
     // An error says that it is gone.

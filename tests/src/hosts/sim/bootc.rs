@@ -230,7 +230,8 @@ impl Deployments {
         self.cached = used.map(|d| d.digest.clone()).collect();
         let is_used = |digest: &String| self.cached.contains(digest);
         self.present.retain(is_used);
-        self.present.extend(self.staged.iter().map(|s| s.deployment.digest.clone()));
+        self.present
+            .extend(self.staged.iter().map(|s| s.deployment.digest.clone()));
     }
 
     /// `ostree admin lock-finalization`: what it prints, or the error.

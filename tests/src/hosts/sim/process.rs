@@ -513,13 +513,7 @@ impl Os {
     }
 
     /// Fetches (unless it is on the disk) and stages; answers the error after `Switching (ostree): `.
-    async fn pull(
-        &self,
-        switch: &Switch,
-        digest: &str,
-        settings: &Settings,
-        io: &mut Stdio,
-    ) -> Result<(), String> {
+    async fn pull(&self, switch: &Switch, digest: &str, settings: &Settings, io: &mut Stdio) -> Result<(), String> {
         if switch.signed && self.policy().accepts_anything() {
             return Err(policy::REFUSING_USAGE.to_owned());
         }

@@ -227,7 +227,10 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
             let kept = std::fs::read_to_string(marker(2))?;
             ensure!(kept == somebody, "what was there before the pull says {kept:?}");
             let kept = std::fs::read_to_string(marker(3)).unwrap_or_default();
-            ensure!(kept == by_bootc, "what somebody asked of bootc before the pull says {kept:?}");
+            ensure!(
+                kept == by_bootc,
+                "what somebody asked of bootc before the pull says {kept:?}"
+            );
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
                 .await?;

@@ -186,7 +186,10 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
             policy("reject")?;
             let says = (DEGRADED, "True", "SignatureRejected", "is rejected by policy");
             part.until_node_says(node, says, SOON).await?;
-            ensure!(host.facts().staged.is_none(), "nothing is staged that the policy refuses");
+            ensure!(
+                host.facts().staged.is_none(),
+                "nothing is staged that the policy refuses"
+            );
             cluster.sign(&v2);
             policy("sigstoreSigned")?;
             staged(true).await?;
@@ -224,9 +227,10 @@ async fn a_registry_that_speaks_like_bootc_makes_no_image_fail() -> Result<()> {
             for host in &part.hosts {
                 host.settings(|s| {
                     s.pull_failures = 2;
-                    s.pull_failure_text = "Preparing import: Fetching manifest: failed to invoke method OpenImage: reading \
+                    s.pull_failure_text =
+                        "Preparing import: Fetching manifest: failed to invoke method OpenImage: reading \
                          manifest v2 in r/os: denied: no\nerror: Image has architecture arm64; expected amd64"
-                        .to_owned();
+                            .to_owned();
                 });
             }
             let v2 = part

@@ -462,7 +462,10 @@ fn that_a_pull_ran_under_the_policy_counts_until_the_next_one_begins() {
     knowledge.after(Event::Pull(ended), &at(1));
     let text = serde_json::to_string(&knowledge.past).unwrap();
     let past: Past = serde_json::from_str(&text).unwrap();
-    assert!(past.is_verified(&digest(2), Some(&digest(7))), "an agent that begins reads it");
+    assert!(
+        past.is_verified(&digest(2), Some(&digest(7))),
+        "an agent that begins reads it"
+    );
     assert!(!past.is_verified(&digest(3), Some(&digest(7))) && !past.is_verified(&digest(2), None));
     knowledge.after(Event::Begins(&pull()), &at(2));
     assert_eq!(knowledge.past.verified, None::<Verified>);
