@@ -96,15 +96,8 @@ const WORDS: &[(&[&str], Reason)] = &[
         Reason::LayeredHost,
     ),
     (&["policy.json"], Reason::InvalidPolicyFile),
-    (&["auth.json"], Reason::InvalidAuthFile),
     (
-        &[
-            "skopeo spawn error",
-            "failed to spawn",
-            "failed to execute",
-            // bootc says no more than this where podman is missing, which it also needs without bound images.
-            "no such file or directory (os error 2)",
-        ],
+        &["skopeo spawn error", "failed to spawn", "failed to execute"],
         Reason::HostToolMissing,
     ),
     (
@@ -162,6 +155,10 @@ const WORDS: &[(&[&str], Reason)] = &[
         ],
         Reason::RegistryUnavailable,
     ),
+    // Behind what a registry refuses, which is told together with the file that the host pulled with.
+    (&["auth.json"], Reason::InvalidAuthFile),
+    // bootc says no more than this where podman is missing, which it also needs without bound images.
+    (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
 /// The reason that a host tool's words give for a pull that failed; `PullFailed` when they give none.

@@ -50,12 +50,12 @@ use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn};
-use crate::{BootMoment, Now};
 use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
 use crate::agent::past;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
+use crate::{BootMoment, Now};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
