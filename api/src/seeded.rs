@@ -68,6 +68,8 @@ bugs! {
     GateIgnored => "gate-ignored",
     /// Offer a berth to a control plane node while another one has one.
     SecondServer => "second-server",
+    /// Ask for the API servers only while a node with the control plane label is to be updated.
+    LabelledServersOnly => "labelled-servers-only",
     /// Open berths whatever the other pools use of the fleet's limit.
     FleetLimitIgnored => "fleet-limit-ignored",
     /// Offer berths of a pool while one that goes before it has nodes to update.

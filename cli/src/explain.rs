@@ -140,6 +140,13 @@ fn of_pool(
     answer.offered = found.wait.is_none();
     let own = row.map(|row| row.blocks.clone()).unwrap_or_default();
     answer.why = reasons(&found, &shown, own, pool);
+    if let (Some(BlockReason::ControlPlane(cause)), Some((told, message))) = (found.wait, told(member))
+        && cause == told
+        && let Some(first) = answer.why.first_mut()
+    {
+        // It names the nodes that are waited for.
+        *first = format!("it {message}");
+    }
     answer.when = times(&found, &case, &shown, pool, now);
     let line = |change: &Change| ChangeLine {
         words: change.words(&case),
@@ -160,7 +167,7 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
     let seen = world.pool(&pool.name_any())?;
     let mut facts: PoolFacts = world.facts(seen);
     let name = NodeName::from(member.name.as_str());
-    let cause = told(member);
+    let cause = told(member).map(|(cause, _)| cause);
     if let Some(own) = facts.members.iter_mut().find(|own| own.name == name) {
         own.control_plane = cause.map(|cause| Verdict {
             withhold: Some(cause),
@@ -170,11 +177,12 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
     Some(Case::new(name, facts, world.rules(seen, now)?, now))
 }
 
-/// Cause that the controller gives for the control plane, in the node's condition `Waiting`.
-fn told(member: &Member<'_>) -> Option<Cause> {
+/// Returns the cause that the controller gives for the control plane in the node's condition `Waiting`, and its message.
+fn told(member: &Member<'_>) -> Option<(Cause, String)> {
     let status = member.status();
     let told = condition::find_true(&status.conditions, types::WAITING)?;
-    Cause::ALL.iter().copied().find(|cause| cause.as_str() == told.reason)
+    let cause = Cause::ALL.iter().copied().find(|cause| cause.as_str() == told.reason)?;
+    Some((cause, told.message.clone()))
 }
 
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
@@ -269,33 +277,31 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
 }
 
 fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
+    // Only the controller knows which nodes without the label run an API server.
+    let is_server = is_control_plane(member.node.labels()) || told(member).is_some();
     if found
         .wait
         .is_none_or(|wait| matches!(wait, BlockReason::UpToDate | BlockReason::HasBerth))
-        && !is_server(member)
+        && !is_server
     {
         return vec![];
     }
     let mut notes =
         vec!["only the controller knows which nodes let offers lapse before, and its own writes under way".to_owned()];
-    if is_server(member) {
+    if is_server {
         let is_closed = matches!(
             found.wait,
             Some(BlockReason::Gate | BlockReason::Order | BlockReason::Halted)
         );
         let told = match told(member) {
             // The controller does not judge the control plane while nothing goes.
-            Some(cause) if is_closed => format!("; last said of this node: {}", cause.as_str()),
-            Some(cause) => format!("; of this node it says {}", cause.as_str()),
+            Some((cause, _)) if is_closed => format!("; last said of this node: {}", cause.as_str()),
+            Some((cause, _)) => format!("; of this node it says {}", cause.as_str()),
             None => "; of this node nothing is known".to_owned(),
         };
         notes.push(format!("only the controller knows which API servers answer{told}"));
     }
     notes
-}
-
-fn is_server(member: &Member<'_>) -> bool {
-    is_control_plane(member.node.labels())
 }
 
 /// The explanation as text. Lines that are longer than `width` go on in the next one, unless that is 0.

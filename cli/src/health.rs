@@ -303,6 +303,12 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
             format!("The rollout of pool {name} is halted: its image failed on too many nodes"),
             format!("publish a better image; or mend the cause, and: kubectl berth retry {name}"),
         ),
+        (of_pools::NODE_CONFLICT, "AddressShared") => (
+            Level::Warning,
+            UpdateStalled,
+            format!("Control plane nodes of pool {name} may wait for a Node whose machine is gone"),
+            "delete the Nodes whose machines are gone, or correct their addresses".to_owned(),
+        ),
         (of_pools::NODE_CONFLICT, _) => (
             Level::Error,
             UpdateStalled,

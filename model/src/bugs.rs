@@ -68,6 +68,12 @@ pub fn seeded(bug: Bug) -> Seeded {
         servers: 3,
         ..two.clone()
     };
+    let unlabelled = World {
+        nodes: 3,
+        servers: 3,
+        unlabelled: true,
+        ..two.clone()
+    };
     let fleet = World {
         pools: vec![1, 1],
         spread: true,
@@ -114,6 +120,7 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
         Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
         Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
+        Bug::LabelledServersOnly => (with(&unlabelled, &[]), judge::I11_QUORUM),
         Bug::FleetLimitIgnored => (with(&fleet, &[]), judge::I1B_FLEET),
         Bug::OrderIgnored => (with(&order, &[]), judge::ORDER),
         Bug::BootImageIgnored => (with(&newer, &[(Edit, 1)]), judge::BOOT_IMAGE),

@@ -292,7 +292,7 @@ impl<'a> Pass<'a> {
     fn plans(&self, shared: Shared<'_>) -> Vec<Planned> {
         let answers = self.answers(shared.now);
         let plans = |shared: &Shared<'_>| -> Vec<Planned> {
-            let answers = shared.updates_control_plane(&self.pools).then_some(&answers);
+            let answers = shared.needs_servers(&self.pools).then_some(&answers);
             let plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
             plans.values().map(|plan| self.read(plan)).collect()
         };

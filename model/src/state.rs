@@ -383,6 +383,8 @@ pub struct Labels {
     pub zone: u8,
     /// True if it is of the control plane.
     pub server: bool,
+    /// True if it is of the control plane and lacks its label.
+    pub unlabelled: bool,
     /// An admin holds it back.
     pub held: bool,
 }

@@ -137,7 +137,7 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
     if seen.labels.zone != 0 {
         label(ZONE, seen.labels.zone.to_string());
     }
-    if seen.labels.server {
+    if seen.labels.server && !seen.labels.unlabelled {
         label(keys::LABELS_CONTROL_PLANE[0], String::new());
     }
     NodeView {

@@ -39,6 +39,8 @@ pub struct World {
     pub zones: u8,
     /// So many of the nodes, from the first on, are of the control plane.
     pub servers: usize,
+    /// The control plane nodes lack its label.
+    pub unlabelled: bool,
     /// Images under which a node never gets Ready, as bits.
     pub bad: u8,
     /// Images for which the boot image of every machine is too old, as bits.
@@ -138,6 +140,7 @@ impl World {
             node.labels.canary = self.waves && number < first;
             node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
             node.labels.server = number < self.servers;
+            node.labels.unlabelled = node.labels.server && self.unlabelled;
             node.agent = Agent::fresh(state.fleet);
             node.other = node.agent;
             node.ghost.unguarded = self.tries_guard;

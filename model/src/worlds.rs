@@ -20,6 +20,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         waves: false,
         zones: 0,
         servers: 0,
+        unlabelled: false,
         capacity: (1, 1),
         fleet: 0,
         after: &[],
@@ -243,6 +244,15 @@ fn admins(with: With<'_>) -> Vec<World> {
             },
             &[(Election, 1)],
             &[(NotReady, 1), (Late, 1), (Power, 1)],
+        ),
+        with(
+            World {
+                servers: 3,
+                unlabelled: true,
+                ..two(calm("unlabelled", "a control plane of three without its label"))
+            },
+            &[],
+            &[(Election, 1), (NotReady, 1)],
         ),
         with(
             World {

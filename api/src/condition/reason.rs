@@ -218,6 +218,8 @@ reasons! {
         NoConflict,
         /// Nodes are selected by more than one pool.
         SelectedTwice,
+        /// Several Nodes have the address of one API server.
+        AddressShared,
         /// A person must act first.
         Stalled,
         /// An admin has paused.

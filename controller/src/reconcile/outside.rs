@@ -51,7 +51,7 @@ impl Reconciler {
     /// on it. Client required, but it waits for nobody.
     pub(super) fn control_plane(&self, before: Before<'_>, berths: &Berths) -> ControlPlane {
         let shared = self.shared(before, berths);
-        let wanted = shared.updates_control_plane(&before.seen.pools);
+        let wanted = shared.needs_servers(&before.seen.pools);
         let answers = self.outside.readyz.answers(wanted);
         shared.control_plane(wanted.then_some(&answers))
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::PoolName;
 use berth_api::berth::{Berth, BerthState};
+use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
 
@@ -16,13 +17,16 @@ use crate::controller::servers::Answers;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
 impl Shared<'_> {
-    /// Says whether any pool has a control plane node that does not run its target: only then somebody has to ask the servers.
-    pub fn updates_control_plane(&self, pools: &[Pool]) -> bool {
+    /// True if any member of a pool does not run its target; otherwise no answer of the API servers matters. A node without
+    /// the label counts as well: only the list of the servers shows whether it runs one.
+    pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);
-            let nodes = names.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
-            let mut carriers = nodes.map(|n| n.view.as_ref()).filter(|n| is_control_plane(&n.labels));
-            carriers.any(|node| self.is_outdated(pool, node))
+            let mut nodes = names.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
+            nodes.any(|node| {
+                let may_run_one = is_control_plane(&node.view.labels) || !Bug::LabelledServersOnly.is_awake();
+                may_run_one && self.is_outdated(pool, node.view.as_ref())
+            })
         })
     }
 
@@ -34,7 +38,8 @@ impl Shared<'_> {
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     }
 
-    /// The control plane with the berths as they were read. Without answers, nothing of it is going to be updated.
+    /// Returns the control plane with the berths as they were read. `answers` is `None` if they are not needed (see
+    /// [`Self::needs_servers`]).
     pub fn control_plane(&self, answers: Option<&Answers>) -> ControlPlane {
         let Some(answers) = answers else {
             return ControlPlane::default();

@@ -64,8 +64,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// `None`: the plan offers it a berth, or does not know it.
-    fn waiting(&self, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
+    /// Returns what to say of a node that waits for this reason; `None`: the plan offers it a berth, or does not know it.
+    fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let own = |reason: Word, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -73,8 +73,9 @@ impl<'a> Words<'a> {
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
             BlockReason::FailedBefore => own(Why::FailedBefore.into(), wait),
-            BlockReason::ControlPlane(Cause::Unfenced) => Waiting::Unjudged,
-            BlockReason::ControlPlane(cause) => own(cause.into(), wait),
+            // The same for every node, and over soon after a leader begins.
+            BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
+            BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
             BlockReason::NoClock => own(Why::ClockNotSynchronized.into(), wait),
             BlockReason::TooLate => own(Why::WindowTooShort.into(), wait),
             BlockReason::NoImage => match self.target {
@@ -149,7 +150,8 @@ pub fn wanted(
         (None, None) => Waiting::No,
         (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
             let host = snapshot.hosts.get(node.name.as_str()).map(|host| host.view.as_ref());
-            words.waiting(words.plan.waiting.get(&node.name).copied(), node.platform(host))
+            let wait = words.plan.waiting.get(&node.name).copied();
+            words.waiting(&node.name, wait, node.platform(host))
         }),
     };
     let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<BootcNodeView>)| {

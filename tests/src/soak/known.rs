@@ -30,6 +30,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::ReopenBeforeRecorded => FoundBy(41),
         Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
         Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
+        Bug::LabelledServersOnly => OutOfReach("no API server of a rollout runs on a simulated node"),
         Bug::StaleWatchOpens => OutOfReach("no rollout pauses a pool while the watches are silent"),
         Bug::FleetLimitIgnored => FoundBy(81),
         Bug::OrderIgnored => FoundBy(17),

@@ -146,15 +146,18 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     if let Some(unfenced) = fleet.and_then(FleetUse::unfenced_words) {
         return Verdict::no(Why::Fencing, unfenced);
     }
-    let mut groups: BTreeMap<BlockReason, Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<BlockReason, Vec<&NodeName>> = BTreeMap::new();
     for (node, wait) in &facts.plan.waiting {
         if *wait != BlockReason::UpToDate {
-            groups.entry(*wait).or_default().push(node.to_string());
+            groups.entry(*wait).or_default().push(node);
         }
     }
     let message = groups
         .into_iter()
-        .map(|(wait, nodes)| format!("{}: {}", wait.words(), few(nodes)))
+        .map(|(wait, nodes)| {
+            let words = facts.plan.wait_words(wait, &nodes);
+            format!("{words}: {}", few(nodes.into_iter().map(ToString::to_string)))
+        })
         .collect::<Vec<_>>()
         .join("; ");
     Verdict::no(Why::Waiting, message)
@@ -240,7 +243,11 @@ fn halted(facts: &Facts<'_>) -> Verdict {
 
 fn node_conflict(facts: &Facts<'_>) -> Verdict {
     if facts.conflicts.is_empty() {
-        return Verdict::no(Why::NoConflict, "");
+        let shared = &facts.plan.address_conflicts;
+        if shared.is_empty() {
+            return Verdict::no(Why::NoConflict, "");
+        }
+        return Verdict::yes(Why::AddressShared, few(shared.iter().cloned()));
     }
     let named = facts.conflicts.iter().map(|c| format!("{}: {}", c.node, c.message()));
     Verdict::yes(Why::SelectedTwice, few(named))

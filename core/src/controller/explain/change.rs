@@ -291,6 +291,7 @@ fn control_plane(cause: Cause) -> &'static str {
         Cause::NoMajority => "the other control plane nodes are a majority without it",
         Cause::NoOtherServer => "another API server answers /readyz",
         Cause::NotKnown => "the API servers have been asked for /readyz",
+        Cause::NotListed => "the API servers have been listed",
         Cause::Unfenced => "the new leader has fenced the berths",
     }
 }

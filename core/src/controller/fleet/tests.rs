@@ -37,12 +37,16 @@ struct Site {
     refused: BTreeSet<String>,
     /// The API servers, one on each of these nodes.
     servers: BTreeSet<&'static str>,
+    servers_listed: bool,
 }
 
 impl Site {
     /// Pools `a` and `b` with these nodes, each with room for all of them, under a limit of the fleet.
     fn new(limit: Value, a: &[&str], b: &[&str]) -> Self {
-        let mut this = Self::default();
+        let mut this = Self {
+            servers_listed: true,
+            ..Self::default()
+        };
         this.fleet(limit);
         for (pool, nodes) in [("a", a), ("b", b)] {
             this.pool(pool, nodes.len(), &[]);
@@ -190,10 +194,10 @@ impl Site {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let pools = Pool::readable(&self.snapshot.pools);
         let answers = Answers {
-            listed: true,
+            listed: self.servers_listed,
             servers: self.servers.iter().map(|node| (server(node), ready())).collect(),
         };
-        let is_wanted = shared.updates_control_plane(&pools);
+        let is_wanted = shared.needs_servers(&pools);
         let control_plane = shared.control_plane(is_wanted.then_some(&answers));
         shared.plans(&pools, control_plane, now)
     }
@@ -305,6 +309,40 @@ fn a_berth_that_cannot_be_written_closes_no_other_pool() {
     site.hold("b", 0, "b1");
     site.refused.insert("b-0".to_owned());
     assert_eq!(site.offered(), ["a1"]);
+}
+
+#[test]
+fn nodes_without_the_label_that_run_api_servers_go_one_at_a_time() {
+    let mut site = Site::new(Value::Null, &["a1", "a2", "a3"], &["b1", "b2"]);
+    assert_eq!(site.offered().len(), 5, "none of them runs one");
+    site.servers = ["a1", "a2", "a3"].into();
+    assert_eq!(site.offered(), ["a1", "b1", "b2"]);
+    site.servers_listed = false;
+    assert!(site.offered().is_empty(), "any of them may run one");
+    site.servers_listed = true;
+    site.hold("a", 0, "a1");
+    let plans = site.plans();
+    let plan = &plans[&"a".into()];
+    let words = plan.wait_words(plan.waiting[&"a2".into()], &[&"a2".into()]);
+    assert_eq!(words, "waits until another control plane node is updated (a1)");
+}
+
+#[test]
+fn a_refused_stamp_withholds_the_control_plane_only_of_its_own_pool() {
+    let unstamped = |pool: &str| {
+        let mut site = Site::new(Value::Null, &["a1", "a2"], &["b1", "b2"]);
+        site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
+        site
+    };
+    // No late offer of a pool without control plane nodes can be for one of them.
+    let mut site = unstamped("b");
+    site.servers = ["a1", "a2"].into();
+    site.refused.insert("b-0".to_owned());
+    assert_eq!(site.offered(), ["a1", "b1"]);
+    let mut site = unstamped("a");
+    site.servers = ["a1", "a2", "b1"].into();
+    site.refused.insert("a-0".to_owned());
+    assert_eq!(site.offered(), ["b2"], "one of this pool can be");
 }
 
 #[test]

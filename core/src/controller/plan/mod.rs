@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use crate::controller::fleet::FleetUse;
 use crate::controller::quorum::{Cause, Verdict};
+use crate::text::few;
 
 mod candidates;
 mod failures;
@@ -248,6 +249,10 @@ pub struct Plan {
     pub gate: Option<Gate>,
     /// The image failed on too many nodes, whatever else is closed.
     pub halt: Option<Gate>,
+    /// Control plane nodes that others may wait for, by cause.
+    pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
+    /// Messages about API servers' addresses that several Nodes have; none if no member carries the control plane.
+    pub address_conflicts: Vec<String>,
     /// Reason for which the pool waits for those that go before it.
     pub order: Option<Gate>,
     /// Use of the fleet's limit once the offers are made.
@@ -265,6 +270,26 @@ impl Plan {
     /// True if the plan writes to the Lease of that name, or creates it.
     pub fn writes_to(&self, lease: &str) -> bool {
         self.writes.iter().any(|write| write.lease() == lease)
+    }
+
+    /// Returns why these members wait, in words, with the control plane nodes that they wait for.
+    pub fn wait_words(&self, why: BlockReason, waiting: &[&NodeName]) -> String {
+        let words = why.words().to_owned();
+        let BlockReason::ControlPlane(cause) = why else {
+            return words;
+        };
+        let Some(nodes) = self.waited_for.get(&cause) else {
+            return words;
+        };
+        let others: Vec<String> = nodes
+            .iter()
+            .filter(|node| !waiting.contains(node))
+            .map(ToString::to_string)
+            .collect();
+        if others.is_empty() {
+            return words;
+        }
+        format!("{words} ({})", few(others))
     }
 
     /// True if a member waits for anything.

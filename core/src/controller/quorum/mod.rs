@@ -1,16 +1,15 @@
 //! Invariant I11: how many of the nodes that carry the control plane may be away at once. Pure.
 //!
 //! Each node with a control plane label is taken to run an API server and, since etcd is stacked, one etcd member. A node
-//! without the label runs an API server when one is listed at its address. One of these nodes at a time is worked on,
-//! whichever pools they are in; none while another one is worse off; and the others must be a majority of the servers and
-//! of the members that the cluster has.
+//! without the label is taken to run an API server if one is listed at its address and no node with the label has that
+//! address. One of these nodes at a time is worked on, whichever pools they are in; none while another one is worse off; and
+//! the others must be a majority of the servers and of the members that the cluster has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use berth_api::berth::{Berth, BerthState, HoldPhase};
 use berth_api::seeded::Bug;
-use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, NodeUid, keys, reasons};
 use jiff::Timestamp;
 
@@ -19,10 +18,15 @@ use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, WriteReason};
 use crate::controller::servers::{Answers, State};
 use crate::controller::view::{LeaseView, NodeView};
 
+mod addresses;
+mod carrier;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
+
+use addresses::{AddressConflict, Owners};
+use carrier::{Carrier, Trouble, Work};
 
 reasons! {
     /// Reason that stands against taking down a node of the control plane.
@@ -38,6 +42,8 @@ reasons! {
         NoOtherServer = "NoOtherAPIServer",
         /// Not all API servers have been asked yet.
         NotKnown = "APIServersNotKnown",
+        /// The API servers have not been listed yet, so any node may run one.
+        NotListed = "APIServersNotListed",
         /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
         Unfenced = "Fencing",
     }
@@ -52,6 +58,7 @@ impl Cause {
             Self::NoMajority => "waits until the other control plane nodes are a majority without it",
             Self::NoOtherServer => "waits until another API server answers /readyz",
             Self::NotKnown => "waits until the API servers have been asked for /readyz",
+            Self::NotListed => "waits until the API servers have been listed (EndpointSlices of default/kubernetes)",
             Self::Unfenced => "waits for the new leader",
         }
     }
@@ -100,82 +107,14 @@ impl Meanwhile {
     }
 }
 
-/// Progress of a berth, in the order in which its node is preferred over another that is at work as well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Work {
-    Offered,
-    Taken,
-    /// Or giving back; or its Lease cannot be read.
-    Committed,
-}
-
-/// Rank of a node by how badly off it is: one that is worse off goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
-    Nothing,
-    CordonedByOthers,
-    /// The node has no berth any more, and still carries our cordon.
-    CordonedByUs,
-    NotReady,
-}
-
-/// A node of the control plane.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Carrier {
-    uid: NodeUid,
-    name: NodeName,
-    /// True if it has the label, and so an etcd member.
-    member: bool,
-    excluded: bool,
-    ready: bool,
-    unschedulable: bool,
-    our_cordon: bool,
-    at_work: Option<Work>,
-    /// Number of servers that are listed at its addresses, and the state of the best of them.
-    servers: usize,
-    server: Option<State>,
-}
-
-impl Carrier {
-    fn of(node: &NodeView, own: &[State]) -> Self {
-        Self {
-            uid: node.uid.clone(),
-            name: node.name.clone(),
-            member: is_control_plane(&node.labels),
-            excluded: node.labels.contains_key(keys::LABEL_EXCLUDE),
-            ready: node.ready,
-            unschedulable: node.unschedulable,
-            our_cordon: node.our_cordon,
-            at_work: None,
-            servers: own.len(),
-            server: own.iter().max().copied(),
-        }
-    }
-
-    fn trouble(&self) -> Trouble {
-        match () {
-            () if !self.ready => Trouble::NotReady,
-            () if self.our_cordon && self.at_work.is_none() => Trouble::CordonedByUs,
-            () if self.unschedulable && !self.our_cordon => Trouble::CordonedByOthers,
-            () => Trouble::Nothing,
-        }
-    }
-
-    /// Says whether it is expected to stay up as far as its Node says. A cordon of somebody else stops no etcd member; on a node
-    /// that Berth was told to leave alone it announces that somebody takes it down.
-    fn stays_up(&self) -> bool {
-        match self.trouble() {
-            Trouble::Nothing => true,
-            Trouble::CordonedByOthers => !self.excluded,
-            Trouble::CordonedByUs | Trouble::NotReady => false,
-        }
-    }
-}
-
 /// The nodes that carry the control plane, across all pools, and what is known of their servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     carriers: Vec<Carrier>,
+    /// Addresses of API servers that several nodes have.
+    conflicts: Vec<AddressConflict>,
+    /// True if a list of the API servers is wanted; false if no member of any pool is to be updated.
+    asked: bool,
     /// The API servers were listed.
     listed: bool,
     /// Number of those that are.
@@ -191,23 +130,19 @@ fn majority(of: usize) -> usize {
 }
 
 impl ControlPlane {
-    /// The control plane among these Nodes: all that the cluster has, in whichever pool or in none. Nobody is at work yet.
+    /// Returns the control plane among these Nodes, which are all that the cluster has. None of them is at work yet.
     pub fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Moment) -> Self {
         let states = answers.states(now);
-        let mut placed: BTreeSet<SocketAddr> = BTreeSet::new();
         let mut at: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
         for server in states.keys() {
             at.entry(server.ip()).or_default().push(*server);
         }
+        let owners = Owners::of(nodes, &at);
         let mut carriers = vec![];
-        for node in nodes {
-            // Most clusters have more nodes than servers, and most passes need to know of none.
-            let addresses = node.addresses.iter().filter(|_| !at.is_empty());
-            let own = addresses.filter_map(|a| at.get(&a.parse().ok()?)).flatten();
+        let mut placed: BTreeSet<SocketAddr> = BTreeSet::new();
+        for (node, addresses) in &owners.nodes {
+            let own = addresses.iter().filter_map(|address| at.get(address)).flatten();
             let own: BTreeSet<SocketAddr> = own.copied().collect();
-            if own.is_empty() && !is_control_plane(&node.labels) {
-                continue;
-            }
             let own_states: Vec<State> = own.iter().filter_map(|server| states.get(server).copied()).collect();
             carriers.push(Carrier::of(node, &own_states));
             placed.extend(own);
@@ -215,6 +150,8 @@ impl ControlPlane {
         let unplaced = states.iter().filter(|(server, _)| !placed.contains(server));
         Self {
             carriers,
+            conflicts: owners.conflicts(),
+            asked: true,
             listed: answers.listed,
             total: states.len(),
             unplaced: unplaced.map(|(_, state)| *state).collect(),
@@ -267,7 +204,7 @@ impl ControlPlane {
         for member in &mut facts.members {
             member.control_plane = self.verdict(&member.uid);
         }
-        let plan = plan::plan(facts, now);
+        let mut plan = plan::plan(facts, now);
         for write in &plan.writes {
             if let BerthWrite::Update {
                 berth,
@@ -277,6 +214,10 @@ impl ControlPlane {
             {
                 self.see(berth, true);
             }
+        }
+        plan.waited_for = self.waited_for();
+        if facts.members.iter().any(|member| member.control_plane.is_some()) {
+            plan.address_conflicts = self.conflicts.iter().map(AddressConflict::words).collect();
         }
         plan
     }
@@ -291,9 +232,38 @@ impl ControlPlane {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
 
-    /// Verdict of I11 on a node; `None` for one that does not carry the control plane.
+    /// Returns the nodes that each cause is about.
+    fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
+        let mut all: BTreeMap<Cause, Vec<NodeName>> = BTreeMap::new();
+        let mut add = |cause: Cause, carrier: &Carrier| all.entry(cause).or_default().push(carrier.name.clone());
+        for carrier in &self.carriers {
+            if carrier.at_work.is_some() {
+                add(Cause::OtherAtWork, carrier);
+            }
+            if carrier.trouble() != Trouble::Nothing && !carrier.excluded {
+                add(Cause::OtherUnavailable, carrier);
+            }
+            let serves = self.state(carrier).is_none_or(|state| answers(state, true));
+            if !carrier.stays_up() || !serves {
+                add(Cause::NoMajority, carrier);
+                add(Cause::NoOtherServer, carrier);
+            }
+        }
+        all
+    }
+
+    /// Returns the verdict of I11 on a node; `None` for one that does not carry the control plane. Until the API servers are
+    /// listed, any node may carry it.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
-        let node = self.carriers.iter().find(|c| c.uid == *uid)?;
+        let Some(node) = self.carriers.iter().find(|c| c.uid == *uid) else {
+            if self.listed || !self.asked {
+                return None;
+            }
+            return Some(Verdict {
+                withhold: Some(Cause::NotListed),
+                ..Verdict::default()
+            });
+        };
         Some(Verdict {
             withhold: self.withhold(node),
             ask_back: self.ask_back(node),

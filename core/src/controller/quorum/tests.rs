@@ -103,7 +103,15 @@ fn nobody_goes_while_another_is_down_but_the_one_that_is_down() {
         let control_plane = of(&nodes, &servers(count, &[1], State::Away));
         assert_eq!(withheld(&control_plane, count), expected, "{count}");
         nodes[0].labels.remove(LABEL);
-        assert_eq!(of(&nodes, &Answers::default()).verdict(&uid("w")), None);
+        let verdict = of(&nodes, &servers(count, &[], State::Ready)).verdict(&uid("w"));
+        assert_eq!(verdict, None);
+        let verdict = of(&nodes, &Answers::default()).verdict(&uid("w")).unwrap();
+        assert_eq!(verdict.withhold, Some(Cause::NotListed), "any node may run a server");
+        assert_eq!(
+            ControlPlane::default().verdict(&uid("w")),
+            None,
+            "nothing is to be updated"
+        );
     }
 }
 
@@ -384,4 +392,43 @@ fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
     let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
     assert!(offers(&control_plane.plan(&mut p, now)).is_empty());
     assert_eq!(offers(&control_plane.plan(&mut q, now)), ["c2", "w"]);
+}
+
+#[test]
+fn an_address_of_a_labelled_node_is_its_own() {
+    let mut nodes = cluster(3);
+    let mut stale = node("stale", "10.0.0.2", &[]);
+    stale.ready = false;
+    nodes.push(stale);
+    let control_plane = of(&nodes, &servers(3, &[], State::Ready));
+    assert_eq!(control_plane.verdict(&uid("stale")), None);
+    assert_eq!(withheld(&control_plane, 3), [None; 3]);
+    assert!(control_plane.conflicts.is_empty());
+}
+
+#[test]
+fn nodes_that_share_the_address_of_a_server_are_named() {
+    let mut nodes = vec![
+        node("w1", "10.0.0.1", &[]),
+        node("w2", "10.0.0.2", &[]),
+        node("w3", "10.0.0.3", &[]),
+    ];
+    let mut stale = node("stale", "10.0.0.2", &[]);
+    stale.ready = false;
+    nodes.push(stale);
+    let mut control_plane = of(&nodes, &servers(3, &[], State::Ready));
+    let verdict = control_plane.verdict(&uid("w1")).unwrap();
+    assert_eq!(verdict.withhold, Some(Cause::OtherUnavailable));
+    let mut pool = facts(1, vec![member("w1")], vec![seen(closed(0))]);
+    let plan = control_plane.plan(&mut pool, Timestamp::UNIX_EPOCH);
+    let words = plan.wait_words(plan.waiting[&"w1".into()], &[&"w1".into()]);
+    assert_eq!(
+        words,
+        "waits until every other control plane node is Ready and schedulable (stale)"
+    );
+    let conflict = &plan.address_conflicts[0];
+    assert!(
+        conflict.starts_with("the Nodes w2, stale have the same address, 10.0.0.2, of an API server"),
+        "{conflict}"
+    );
 }

@@ -98,6 +98,7 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
                 BlockReason::Unresolved,
                 BlockReason::Fencing,
                 BlockReason::ControlPlane(Cause::Unfenced),
+                BlockReason::ControlPlane(Cause::NotListed),
             ],
             None,
         ),
@@ -117,6 +118,7 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
             Some(("", "")),
         ),
     ];
+    let node: NodeName = "n1".into();
     for (waits, said) in table {
         for wait in waits {
             let expected = match said {
@@ -124,13 +126,17 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
                 Some(("", _)) => Waiting::No,
                 Some((reason, message)) => Waiting::Yes(Word::stored(reason), message.into()),
             };
-            assert_eq!(words.waiting(Some(*wait), arm64()), expected, "{wait:?}");
+            assert_eq!(words.waiting(&node, Some(*wait), arm64()), expected, "{wait:?}");
         }
     }
-    assert_eq!(words.waiting(None, arm64()), Waiting::No, "it is offered a berth");
+    assert_eq!(
+        words.waiting(&node, None, arm64()),
+        Waiting::No,
+        "it is offered a berth"
+    );
     let unresolved = Words::of(&plan, None);
     assert_eq!(
-        unresolved.waiting(Some(BlockReason::NoImage), arm64()),
+        unresolved.waiting(&node, Some(BlockReason::NoImage), arm64()),
         Waiting::Unjudged
     );
 }
@@ -152,7 +158,7 @@ fn a_node_of_unknown_level_waits_and_says_so() {
             architecture: "amd64",
             variant,
         };
-        words.waiting(Some(BlockReason::NoImage), platform)
+        words.waiting(&"n1".into(), Some(BlockReason::NoImage), platform)
     };
     let yes = |reason: &'static str, message: &'static str| Waiting::Yes(Word::stored(reason), message.into());
     assert_eq!(
