@@ -119,6 +119,7 @@ impl World {
             refused: &BTreeSet::new(),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
+            overdue: &BTreeSet::new(),
             outdated: &BTreeSet::new(),
             offers: &Offers::default(),
             soaks: &Soaks::default(),

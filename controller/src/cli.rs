@@ -120,7 +120,8 @@ pub struct Cli {
 
     /// Longest time that a node which leaves its pool may take to undo what Berth did there.
     ///
-    /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth.
+    /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth, or is down and so
+    /// counts for its former pool's capacity.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
     pub release_deadline: Duration,
 

@@ -31,6 +31,8 @@ pub(super) struct Before<'a> {
     pub(super) gates: &'a BTreeMap<PoolName, Gates>,
     /// Pools of which what the watches show may have been overtaken.
     pub(super) outdated: &'a BTreeSet<PoolName>,
+    /// BootcNodes (UIDs) whose agents were asked long ago to release their node.
+    pub(super) overdue: &'a BTreeSet<String>,
     /// Leases that are not written in this pass, since the API server refused it a short time ago.
     pub(super) left_alone: &'a BTreeSet<String>,
 }
@@ -208,6 +210,7 @@ impl Reconciler {
             refused: before.left_alone,
             confirmed_gone: &before.seen.confirmed_gone,
             heard: &before.seen.heard,
+            overdue: before.overdue,
             outdated: before.outdated,
             offers: &self.memory.offers,
             soaks: &self.memory.soaks,

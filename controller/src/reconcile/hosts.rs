@@ -58,6 +58,13 @@ impl Reconciler {
         Ok(berths)
     }
 
+    /// Returns the BootcNodes (UIDs) whose agents were asked long ago to release their node.
+    pub(super) fn overdue(&self, seen: &Seen) -> BTreeSet<String> {
+        let asked = self.memory.asked.iter();
+        let late = asked.filter(|(_, since)| seen.now.since(**since) >= self.settings.release_deadline);
+        late.map(|(uid, _)| uid.clone()).collect()
+    }
+
     fn host_writes(
         &self,
         seen: &Seen,
@@ -68,13 +75,6 @@ impl Reconciler {
         // The pools whose first resolution is under way.
         let first = resolutions.iter().filter(|(_, r)| r.first);
         let resolving = first.map(|(name, _)| name.clone()).collect();
-        let overdue: BTreeSet<String> = self
-            .memory
-            .asked
-            .iter()
-            .filter(|(_, since)| seen.now.since(**since) >= self.settings.release_deadline)
-            .map(|(uid, _)| uid.clone())
-            .collect();
         publish::publish(&publish::Facts {
             nodes: &seen.snapshot.nodes,
             hosts: &seen.snapshot.hosts,
@@ -82,7 +82,8 @@ impl Reconciler {
             terms: &facts::terms(&seen.pools, membership, &resolving),
             occupied: &berths.occupied.by_uid,
             unclear: &berths.occupied.unclear,
-            overdue: &overdue,
+            overdue: &self.overdue(seen),
+            lasting: &facts::lasting(&seen.snapshot.pools),
             confirmed_gone: &seen.confirmed_gone,
             heard: &seen.heard,
             leaves: &self.memory.leaves,

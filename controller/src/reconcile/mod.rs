@@ -134,12 +134,14 @@ impl Reconciler {
         let gates = self.gates(&seen);
         let outdated = self.outdated(&seen);
         let left_alone = self.left_alone(&seen);
+        let overdue = self.overdue(&seen);
         let before = Before {
             seen: &seen,
             left_alone: &left_alone,
             membership: &membership,
             gates: &gates,
             outdated: &outdated,
+            overdue: &overdue,
         };
         let planned = self.berths(before, berths).await?;
         let timed_out = self.timeouts(&seen, &planned.berths).await?;

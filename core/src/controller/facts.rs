@@ -258,6 +258,16 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
     asked.into_iter().map(one).collect()
 }
 
+/// Returns the pools that exist and are not being deleted, as far as they can be read.
+pub fn lasting(pools: &Objects<PoolView>) -> BTreeSet<PoolName> {
+    let is_deleting = |pool: &PoolView| {
+        let object = pool.object.as_ref();
+        object.is_ok_and(|object| object.metadata.deletion_timestamp.is_some())
+    };
+    let lasting = pools.values().filter(|entry| !is_deleting(&entry.view));
+    lasting.map(|entry| entry.view.name.clone()).collect()
+}
+
 /// Nodes that have something to do with berths.
 #[derive(Debug, Clone, Default)]
 pub struct Occupied {
@@ -328,6 +338,8 @@ pub struct Shared<'a> {
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
     pub heard: &'a BTreeSet<NodeName>,
+    /// BootcNodes (UIDs) whose agents were asked long ago to release their node.
+    pub overdue: &'a BTreeSet<String>,
     /// Pools of which what the watches show is not known to be true any more.
     pub outdated: &'a BTreeSet<PoolName>,
     /// The open offers, and who let some lapse.
@@ -356,6 +368,7 @@ impl Shared<'_> {
         let leaving = leaving.filter_map(|name| {
             Some(Member {
                 leaving: true,
+                abandoned: self.is_abandoned(name),
                 ..self.member(pool, name, &waves)?
             })
         });
@@ -420,6 +433,14 @@ impl Shared<'_> {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.hosts.get(name.as_str());
         host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))
+    }
+
+    /// True if the node's agent has not released it in time, and no berth is left of its last turn.
+    fn is_abandoned(&self, name: &NodeName) -> bool {
+        let node = self.snapshot.nodes.get(name.as_str());
+        let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
+        let host = self.snapshot.hosts.get(name.as_str());
+        host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
     }
 
     /// Says whether the Node is excluded and not Ready.
@@ -487,6 +508,7 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         lapses: 0,
         heard,
         leaving,
+        abandoned: false,
         held_back: node.labels.contains_key(keys::LABEL_HOLD) && !Bug::HoldIgnored.is_awake(),
         wave: 0,
         zone,

@@ -67,7 +67,7 @@ fn a_node_is_missing_when_no_node_has_its_uid() {
 
 #[test]
 fn a_node_counts_until_what_was_done_there_is_undone() {
-    let members = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str| {
+    let members_of = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str, overdue: &str| {
         let mut snapshot = Snapshot::default();
         let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u1", "labels": { "role": role } } });
         labels
@@ -78,6 +78,7 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             "spec": { "nodeUID": "u1" }, "status": { "phase": phase, "observedGeneration": 1, "nodeUID": "u1" },
         });
         host["metadata"]["name"] = "n1".into();
+        host["metadata"]["uid"] = "h1".into();
         host["metadata"]["generation"] = 1.into();
         host["metadata"]["labels"] = serde_json::json!({ (keys::LABEL_POOL): "a" });
         let pool = serde_json::json!({
@@ -103,6 +104,7 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             confirmed_gone: &BTreeSet::new(),
             outdated: &BTreeSet::new(),
             heard: &BTreeSet::new(),
+            overdue: &BTreeSet::from([overdue.to_owned()]),
             offers: &Offers::default(),
             soaks: &Soaks::default(),
             gates: &BTreeMap::new(),
@@ -110,7 +112,13 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             epoch: 1,
         };
         let facts = shared.of(&Pool::readable(&snapshot.pools)[0]);
-        facts.members.iter().map(|m| m.leaving).collect::<Vec<_>>()
+        let members = facts.members.iter().map(|m| (m.leaving, m.abandoned));
+        members.collect::<Vec<_>>()
+    };
+    let members = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str| {
+        let members = members_of(role, labels, metadata, phase, "");
+        assert!(members.iter().all(|(_, abandoned)| !abandoned));
+        members.into_iter().map(|(leaving, _)| leaving).collect::<Vec<_>>()
     };
     let (as_is, deleted) = (
         || serde_json::json!({}),
@@ -120,6 +128,8 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
     assert_eq!(members("worker", &[], deleted, "Waiting"), [true], "its BootcNode goes");
     assert_eq!(members("infra", &[], as_is(), "Waiting"), [true], "the node goes");
     assert!(members("infra", &[], as_is(), "Released").is_empty());
+    let late = members_of("infra", &[], as_is(), "Waiting", "h1");
+    assert_eq!(late, [(true, true)], "it counts for as long as its BootcNode is there");
     assert!(members("infra", &[keys::LABEL_EXCLUDE], as_is(), "Waiting").is_empty());
 }
 

@@ -184,6 +184,7 @@ impl Site {
             refused: &self.refused,
             confirmed_gone: &BTreeSet::new(),
             heard: &heard,
+            overdue: &BTreeSet::new(),
             outdated,
             offers: &self.offers,
             soaks: &Soaks::default(),

@@ -137,6 +137,9 @@ pub struct Member {
     /// Its agent is told to undo everything, for the node leaves the pool or its BootcNode is being deleted: it counts as
     /// before, and is offered nothing.
     pub leaving: bool,
+    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down, but no
+    /// wave and no later pool waits for it.
+    pub abandoned: bool,
     /// An admin holds it back: it counts as before, stages its image, and is offered nothing.
     pub held_back: bool,
     /// Its wave, as an index into [`PoolFacts::waves`].
@@ -338,6 +341,7 @@ impl PoolFacts {
     pub fn has_left(&self) -> bool {
         self.members
             .iter()
+            .filter(|member| !member.abandoned)
             .any(|member| self.unresolved || !waves::is_proven(member))
     }
 

@@ -45,7 +45,7 @@ impl Progress {
     pub(super) fn of(facts: &PoolFacts) -> Self {
         let count = facts.waves.len();
         let (mut total, mut proven) = (vec![0u32; count], vec![0u32; count]);
-        for member in &facts.members {
+        for member in facts.members.iter().filter(|member| !member.abandoned) {
             if let (Some(total), Some(proven)) = (total.get_mut(member.wave), proven.get_mut(member.wave)) {
                 *total += 1;
                 *proven += u32::from(is_proven(member));

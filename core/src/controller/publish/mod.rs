@@ -67,8 +67,11 @@ pub struct Facts<'a> {
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// Labels of the nodes that a Lease names which cannot be read.
     pub unclear: &'a BTreeSet<String>,
-    /// BootcNodes (UIDs) that were asked to release their node so long ago that nobody waits any more.
+    /// BootcNodes (UIDs) whose agents were asked so long ago to release their node that nothing but its capacity waits for
+    /// them.
     pub overdue: &'a BTreeSet<String>,
+    /// The pools that exist and are not being deleted.
+    pub lasting: &'a BTreeSet<PoolName>,
     /// Node UIDs that a live read has shown to exist no more.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
     /// Nodes whose agent has been heard of lately.
@@ -143,8 +146,7 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
     if !gone {
         let wanted = facts.membership.pool_of(&NodeName::from(name)).is_some()
             || facts.membership.conflicts.contains_key(&NodeName::from(name));
-        let overdue = facts.overdue.contains(&host.uid);
-        let settled = is_leaving(host) && (host.released() || overdue);
+        let settled = is_leaving(host) && is_settled(facts, host, node);
         if !settled || (wanted && !host.deleting) || occupied(facts, name, host) {
             return None;
         }
@@ -167,6 +169,28 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
         uid,
         finalizers: rest,
     })
+}
+
+/// True if a BootcNode need not be kept for the sake of its node: the agent has released the node, or has not done so within
+/// the deadline and the node does not count any more.
+fn is_settled(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
+    host.released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
+}
+
+/// True if the node uses up capacity of the pool that it has left: it is down, and its agent has not released it. The label of
+/// its BootcNode is the only record of that, for every leader, so the BootcNode stays.
+fn counts_still(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
+    let label = host.pool_label.as_deref().map(PoolName::from);
+    if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
+        return false;
+    }
+    let Some(node) = node else {
+        // A live read shows first whether the Node is gone.
+        return made_for(host).is_some();
+    };
+    let is_excluded = node.labels.contains_key(keys::LABEL_EXCLUDE);
+    let is_member = facts.membership.pool_of(&node.name).is_some();
+    !is_stale(host, Some(node)) && !is_excluded && !is_member && node.down().is_some()
 }
 
 /// Says whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
@@ -207,11 +231,9 @@ fn draft<'a>(
         if old.is_none() && conflict.is_none() {
             return None;
         }
-        let label = match conflict {
-            Some(_) => None,
-            // The label stays, so that a pool that goes knows whom it still waits for.
-            None => host.and_then(|h| h.pool_label.clone()),
-        };
+        // The label stays while the node leaves: its former pool counts it, and is not let go before.
+        let leaving = host.filter(|host| conflict.is_none() || !is_settled(facts, host, Some(node)));
+        let label = leaving.and_then(|host| host.pool_label.clone());
         let node_uid = node.uid.to_string();
         let spec = BootcNodeSpec {
             node_uid,

@@ -52,6 +52,7 @@ struct World {
     terms: BTreeMap<PoolName, Terms>,
     occupied: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     overdue: BTreeSet<String>,
+    lasting: BTreeSet<PoolName>,
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
     leaves: StagingPermits,
@@ -91,6 +92,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         .into(),
         occupied: BTreeMap::new(),
         overdue: BTreeSet::new(),
+        lasting: ["a".into(), "b".into()].into(),
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
         leaves: StagingPermits::default(),
@@ -108,6 +110,7 @@ impl World {
             occupied: &self.occupied,
             unclear: &BTreeSet::new(),
             overdue: &self.overdue,
+            lasting: &self.lasting,
             confirmed_gone: &self.gone,
             heard: &self.heard,
             leaves: &self.leaves,
@@ -160,6 +163,12 @@ impl World {
         let mut view = self.hosts[name].view.as_ref().clone();
         change(&mut view);
         self.hosts.insert(name.to_owned(), Entry::new(view));
+    }
+
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut NodeView)) {
+        let mut node = self.nodes[name].view.as_ref().clone();
+        change(&mut node);
+        self.nodes.insert(name.to_owned(), Entry::new(node));
     }
 
     fn report(&mut self, name: &str, change: impl FnOnce(&mut Report)) {
@@ -331,6 +340,74 @@ fn a_node_that_does_not_answer_is_let_go_in_the_end_unless_it_holds() {
 }
 
 #[test]
+fn a_node_that_is_down_is_kept_for_the_pool_that_it_left() {
+    type Change = fn(&mut World);
+    let is_let_go = |is_deleting: bool, change: Change| {
+        let mut world = world(&["n1"], 1);
+        world.step();
+        world.membership = Membership::default();
+        world.step();
+        if is_deleting {
+            world.edit("n1", |host| host.deleting = true);
+        }
+        world.overdue.insert("host-n1".into());
+        world.change("n1", |node| node.ready = false);
+        assert!(world.step().is_empty(), "it is down, and counts");
+        change(&mut world);
+        let writes = world.step();
+        matches!(
+            &writes[..],
+            [HostWrite::Delete { .. } | HostWrite::Release { late: true, .. }]
+        )
+    };
+    for is_deleting in [false, true] {
+        assert!(!is_let_go(is_deleting, |_| ()));
+        assert!(is_let_go(is_deleting, |w| w.change("n1", |node| node.ready = true)));
+        let cordoned: Change = |w| w.change("n1", |node| (node.ready, node.our_cordon) = (true, true));
+        assert!(!is_let_go(is_deleting, cordoned), "nobody has taken our cordon off");
+        let excluded: Change = |w| {
+            w.change("n1", |node| {
+                node.labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+            });
+        };
+        assert!(is_let_go(is_deleting, excluded));
+        let pool_goes: Change = |w| w.lasting.clear();
+        assert!(is_let_go(is_deleting, pool_goes));
+        let gone: Change = |w| w.nodes.clear();
+        assert!(!is_let_go(is_deleting, gone), "not before a live read");
+    }
+    let joins_again: Change = |w| w.membership.join("n1".into(), "a".into());
+    assert!(is_let_go(true, joins_again), "it counts as a member");
+}
+
+#[test]
+fn a_node_in_conflict_counts_in_its_former_pool_until_it_is_released() {
+    let label_after = |change: fn(&mut World)| {
+        let mut world = world(&["n1"], 1);
+        world.step();
+        let conflict = Conflict {
+            node: "n1".into(),
+            pools: vec!["b".into(), "c".into()],
+            stays_in: None,
+        };
+        world.membership = Membership::default();
+        world.membership.conflicts.insert("n1".into(), conflict);
+        world.change("n1", |node| node.ready = false);
+        world.step();
+        world.overdue.insert("host-n1".into());
+        change(&mut world);
+        world.step();
+        world.hosts["n1"].view.pool_label.clone()
+    };
+    assert_eq!(label_after(|_| ()).as_deref(), Some("a"));
+    assert_eq!(label_after(|w| w.overdue.clear()).as_deref(), Some("a"));
+    assert_eq!(label_after(|w| w.change("n1", |node| node.ready = true)), None);
+    assert_eq!(label_after(|w| w.lasting.clear()), None, "the pool waits for no node");
+    let released = |w: &mut World| w.report("n1", |r| r.phase = Some(Phase::Released));
+    assert_eq!(label_after(released), None);
+}
+
+#[test]
 fn a_bootcnode_that_an_admin_deletes_comes_back() {
     let mut world = world(&["n1"], 1);
     world.step();
@@ -394,6 +471,8 @@ fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
     assert!(world.step().is_empty(), "it stays where it is");
     world.membership = Membership::default();
     world.membership.conflicts.insert("n1".into(), conflict(None));
+    world.step();
+    world.report("n1", |r| r.phase = Some(Phase::Released));
     world.step();
     assert_eq!(world.hosts["n1"].view.pool_label, None, "no pool waits for it");
     world.report("n1", |r| r.phase = Some(Phase::Released));

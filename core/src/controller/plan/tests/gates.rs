@@ -75,6 +75,26 @@ fn nothing_is_opened_by_what_may_be_outdated_and_nothing_is_taken_away() {
 }
 
 #[test]
+fn a_node_that_was_not_released_in_time_counts_while_it_is_down_and_holds_up_no_wave() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    (f.members[0].leaving, f.members[0].abandoned) = (true, true);
+    f.members[1].wave = 1;
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "it is up");
+    f.members[0].ready = false;
+    let plan = now(&f);
+    assert!(plan.writes.is_empty());
+    assert_eq!(plan.waiting[&"n2".into()], BlockReason::Capacity);
+    assert_eq!(plan.used_by[0].words(), "n1, not Ready");
+    (f.capacity, f.published) = (2, 2);
+    f.berths.push(seen(closed(1)));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "no wave waits for it");
+    f.members[1].booted = Some(digest(2));
+    assert!(!f.has_left(), "nor a later pool");
+    f.members[0].abandoned = false;
+    assert!(f.has_left());
+}
+
+#[test]
 fn a_pool_without_waves_says_nothing_of_any() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![]);
     assert!(now(&f).waves.is_empty());

@@ -39,6 +39,7 @@ pub(crate) fn member(name: &str) -> Member {
         lapses: 0,
         heard: true,
         leaving: false,
+        abandoned: false,
         held_back: false,
         wave: 0,
         zone: String::new(),
