@@ -40,6 +40,8 @@ pub mod node {
     pub const NODE_DEGRADED: &str = "NodeDegraded";
     /// The API server lets the agent write nothing that belongs to another node. Absent until it once was not so.
     pub const GUARDED: &str = "Guarded";
+    /// The node belongs to no pool, and what Berth did there is undone. Absent until it was so once.
+    pub const RELEASED: &str = "Released";
     /// The node holds a berth and does not come back. Set by the controller, since the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
     /// Something about this node alone keeps it from being offered a berth. For people; no decision reads it.
@@ -62,6 +64,7 @@ pub mod node {
         UPDATE_COMPLETE,
         NODE_DEGRADED,
         GUARDED,
+        RELEASED,
         REBOOT_TIMED_OUT,
         WAITING,
     ];

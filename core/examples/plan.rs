@@ -149,6 +149,7 @@ impl World {
             membership,
             terms: &facts::terms(pools, membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
+            holdings: &occupied.holdings,
             unclear: &occupied.unclear,
             overdue: &BTreeSet::new(),
             lasting: &facts::lasting(&self.snapshot.pools),

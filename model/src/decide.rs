@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
 use berth_api::condition;
-use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
+use berth_api::node::{BootcNodeStatus, DesiredImage, Staging};
 use berth_core::agent::facts::{Desired, Facts, Member};
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
@@ -97,7 +97,7 @@ pub struct Decision {
     pub act: Act,
     /// The report says `UpdatePrepared`.
     pub prepared: bool,
-    /// The report's phase is `Released`.
+    /// The report says that the node is released.
     pub released: bool,
     /// The report's `lastTurn`.
     pub turn: Image,
@@ -244,7 +244,7 @@ fn decide(view: &View) -> Decision {
     Decision {
         act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
         prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
-        released: told.phase == Some(Phase::Released),
+        released: condition::is_true(&told.conditions, condition::node::RELEASED),
         turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
         gathered,
         begun: mind::mind(&begun, view),

@@ -373,6 +373,7 @@ impl<'a> Pass<'a> {
             membership: &self.membership,
             terms: &facts::terms(&self.pools, &self.membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
+            holdings: &occupied.holdings,
             unclear: &occupied.unclear,
             overdue: &BTreeSet::new(),
             lasting: &facts::lasting(&self.snapshot.pools),

@@ -10,7 +10,7 @@ use berth_api::boot_image::{
 };
 use berth_api::fleet::{self, BootcFleet, BootcFleetSpec};
 use berth_api::keys;
-use berth_api::node::{BootcNodeSpec, DesiredImage, Phase, Staging};
+use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Machine;
 use berth_api::pool::{
     BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata, PlatformDigest,
@@ -212,7 +212,7 @@ fn report(number: No, _: Spec, status: Status) -> Report {
         booted: rich::some_digest(status.booted),
         staged: rich::some_digest(status.staged),
         locked: status.staged != 0,
-        phase: status.released.then_some(Phase::Released),
+        released: status.released,
         last_turn: (status.turn != 0).then(|| BadTurn {
             outcome: String::new(),
             message: String::new(),

@@ -130,6 +130,8 @@ reasons! {
         Pulling,
         /// The pull has not begun.
         NotStarted,
+        /// Nothing is pulled before something else is repaired.
+        Blocked,
         /// The desired image runs.
         Booted,
         /// Staged with finalization locked.

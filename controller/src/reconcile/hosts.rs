@@ -81,6 +81,7 @@ impl Reconciler {
             membership,
             terms: &facts::terms(&seen.pools, membership, &resolving),
             occupied: &berths.occupied.by_uid,
+            holdings: &berths.occupied.holdings,
             unclear: &berths.occupied.unclear,
             overdue: &self.overdue(seen),
             lasting: &facts::lasting(&seen.snapshot.pools),

@@ -120,7 +120,7 @@ fn holder<'a>(
     Holder {
         node,
         host: host.map(|entry| entry.view.as_ref()),
-        phase: &holding.phase,
+        holding,
         heard: berth.max(host.map(|entry| entry.heard)),
         lively: seen.heard.contains(&node.name),
         timeouts: this.timeouts_of(seen, lease),

@@ -144,11 +144,17 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
         set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
         let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
         set(types::UPDATE_PREPARED, no_offer);
+        if !condition::is_true(&before.conditions, types::IMAGE_PULLED) {
+            set(
+                types::IMAGE_PULLED,
+                Verdict::unknown(Why::Blocked, "the host does not answer"),
+            );
+        }
         // A turn may have ended meanwhile.
         if facts.berths.is_some() && holding(facts).is_none() {
             status.drain_blockers.clear();
             status.berth = None;
-            if matches!(before.phase, Some(Phase::Draining | Phase::Releasing)) {
+            if before.berth.is_some() {
                 let node = facts.cluster_node.get();
                 let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
                 for (type_, verdict) in rest_conditions(facts, cordoned) {
@@ -198,26 +204,34 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
+        step if is_blocked(facts, step) => Phase::Degraded,
         // Not answered yet: nothing is wrong.
-        Step::Wait(WaitReason::Unguarded, _) if !facts.guard.is_to_be_told() => waiting(facts),
-        Step::Wait(
-            WaitReason::HostUnusable
-            | WaitReason::HostUnreachable
-            | WaitReason::Unlockable
-            | WaitReason::Forgetful
-            | WaitReason::Unguarded
-            | WaitReason::RivalUpdater
-            | WaitReason::FailedDigest
-            | WaitReason::ImageRefused
-            | WaitReason::RollbackQueued,
-            _,
-        ) => Phase::Degraded,
+        Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
             Phase::Waiting
         }
         Step::Wait(WaitReason::BackingOff, _) => waiting(facts),
         _ => Phase::Pending,
+    }
+}
+
+/// True if the node does nothing before something is repaired, or another image is published.
+fn is_blocked(facts: &Facts, step: &Step) -> bool {
+    match step {
+        Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_to_be_told(),
+        Step::Wait(
+            WaitReason::HostUnusable
+            | WaitReason::HostUnreachable
+            | WaitReason::Unlockable
+            | WaitReason::Forgetful
+            | WaitReason::RivalUpdater
+            | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
+            | WaitReason::RollbackQueued,
+            _,
+        ) => true,
+        _ => false,
     }
 }
 
@@ -252,7 +266,16 @@ fn conditions(facts: &Facts, holding: Option<&Holding>, phase: Phase, step: &Ste
     list.extend(turn_conditions(facts, holding));
     list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
     list.extend(guarded(facts, before).map(|verdict| (types::GUARDED, verdict)));
+    list.extend(released(step, before).map(|verdict| (types::RELEASED, verdict)));
     list
+}
+
+/// Returns whether what Berth did on a node of no pool is undone; `None`: it never was.
+fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
+    if matches!(step, Step::Wait(WaitReason::Released, _)) {
+        return Some(Verdict::yes(Phase::Released, ""));
+    }
+    condition::find(before, types::RELEASED).map(|_| as_is(false))
 }
 
 /// The trouble of a cluster, which `NodeDegraded` does not show while a graver one of the node does. `None`: as it was.
@@ -304,6 +327,9 @@ fn update_conditions(
         (true, _) => Verdict::yes(Why::AsExpected, ""),
         (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
+        (false, _) if is_blocked(facts, step) => {
+            Verdict::unknown(Why::Blocked, "NodeDegraded says what to repair first")
+        }
         (false, _) => Verdict::unknown(Why::NotStarted, ""),
     };
     let pulled = refused.filter(|_| !here).unwrap_or(pulled);

@@ -4,6 +4,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures};
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
@@ -275,6 +276,8 @@ pub struct Occupied {
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
     /// The same nodes' names.
     pub names: BTreeMap<NodeUid, NodeName>,
+    /// The berths that are held, by their holders.
+    pub holdings: BTreeMap<NodeUid, Holding>,
     /// Labels of the nodes that a Lease names which cannot be read.
     pub unclear: BTreeSet<String>,
 }
@@ -289,6 +292,9 @@ pub fn occupied(leases: &[LeaseView]) -> Occupied {
                     let pools = occupied.by_uid.entry(uid.clone()).or_default();
                     pools.insert(lease.pool.clone());
                     occupied.names.insert(uid.clone(), node.clone());
+                }
+                if let Some(holding) = berth.holding() {
+                    occupied.holdings.insert(holding.uid.clone(), holding.clone());
                 }
             }
             Err(_) => {

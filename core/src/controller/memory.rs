@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::berth::{Berth, BerthState, Offer};
-use berth_api::node::{Phase, Staging};
+use berth_api::node::Staging;
 use berth_api::pool::{WaveState, WaveStatus};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeUid, PoolName};
@@ -170,7 +170,7 @@ impl StagingPermits {
             if leave.digest != *digest {
                 *leave = new();
             }
-            let idle = spec.staging == Staging::Allowed && report.phase != Some(Phase::Staging);
+            let idle = spec.staging == Staging::Allowed && !report.pulling;
             match (idle, leave.idle_since) {
                 (true, None) => leave.idle_since = Some(now),
                 (true, Some(since)) if now.since(since) >= LEAVE => {

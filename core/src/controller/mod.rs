@@ -21,6 +21,7 @@ pub mod memory;
 pub mod overdue;
 pub mod plan;
 pub mod plans;
+pub mod proof;
 pub mod publish;
 pub mod quorum;
 pub mod rereads;

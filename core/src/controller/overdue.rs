@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::NodeUid;
-use berth_api::berth::HoldPhase;
-use berth_api::node::Phase;
+use berth_api::berth::{HoldPhase, Holding};
 
 use crate::Moment;
+use crate::controller::proof::is_unproven;
 use crate::controller::view::{BootcNodeView, NodeView};
 
 /// Longest silences.
@@ -45,8 +45,8 @@ pub struct Holder<'a> {
     pub node: &'a NodeView,
     /// Its BootcNode, when there is one.
     pub host: Option<&'a BootcNodeView>,
-    /// Progress of the holder.
-    pub phase: &'a HoldPhase,
+    /// Its holding of the berth.
+    pub holding: &'a Holding,
     /// Time when it was last seen to report something, in its status or on its berth.
     pub heard: Option<Moment>,
     /// True if that was lately, by the measure of an agent that lives.
@@ -59,15 +59,15 @@ impl Holder<'_> {
     /// Says whether it has been silent for so long that it may not come back.
     fn is_overdue(&self, now: Moment) -> bool {
         let quiet = self.heard.map(|heard| now.since(heard));
-        let passed = quiet.is_some_and(|quiet| self.timeouts.passed(self.phase, self.node.ready, quiet));
-        passed && !knows_better(self.node, self.host, self.lively)
+        let passed = quiet.is_some_and(|quiet| self.timeouts.passed(&self.holding.phase, self.node.ready, quiet));
+        passed && !knows_better(self.node, self.host, self.holding, self.lively)
     }
 }
 
-/// Says whether an agent is back, lives and reports what is wrong: its report then counts, and not its silence.
-pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, lively: bool) -> bool {
+/// True if a holder's agent is back, lives and reports what is wrong: its report then counts, and not its silence.
+pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
-    let back = lively && (node.ready || report.is_some_and(|r| r.phase == Some(Phase::Proving)));
+    let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
     let says = match host.map(|host| &host.content) {
         Some(Ok(content)) => content.report.degraded.is_some(),
         Some(Err(_)) => true,
@@ -115,6 +115,7 @@ mod tests {
     use berth_api::condition;
 
     use super::*;
+    use crate::controller::plan::tests::committed;
     use crate::controller::view::HostContent;
 
     #[test]
@@ -172,12 +173,13 @@ mod tests {
             reboot: Duration::from_secs(90),
             silence: Duration::from_secs(900),
         };
+        let berth = committed(0, "n1");
         let judge = |overdue: &mut Overdue, said: bool, heard: u64, now: u64| {
             let host = host(said);
             let holder = Holder {
                 node: &node,
                 host: Some(&host),
-                phase: &HoldPhase::Committed,
+                holding: berth.holding().unwrap(),
                 heard: Some(at(heard)),
                 lively: false,
                 timeouts,

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use berth_api::berth::{self, Berth, BerthState};
 use berth_api::boot_image::NodeBootImage;
+use berth_api::condition::Why;
 use berth_api::firstboot::FirstbootOutcome;
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec, NodeDeployment, Phase};
 use berth_api::platform::{Machine, Platform, Variant};
 use berth_api::pool::BootcNodePool;
-use berth_api::{Digest, NodeName, NodeUid, PoolName, condition, keys};
+use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -123,7 +124,15 @@ pub struct Report {
     pub staged: Option<Digest>,
     /// The staged image is locked.
     pub locked: bool,
-    /// Phase of the node, for counting and for people.
+    /// Boot ID of the host.
+    pub boot_id: Option<BootId>,
+    /// The host pulls an image.
+    pub pulling: bool,
+    /// The agent pulls nothing before something is repaired, or another image is published.
+    pub blocked: bool,
+    /// What Berth did on the node is undone.
+    pub released: bool,
+    /// Phase of the node, for counting and for people. No decision reads it.
     pub phase: Option<Phase>,
     /// Start of that phase, by the node's clock.
     pub phase_start: Option<Timestamp>,
@@ -469,11 +478,8 @@ impl BootcNodeView {
     /// Says whether the agent reports that what Berth did on the node is undone.
     pub fn released(&self) -> bool {
         let report = self.report();
-        report.is_some_and(|r| {
-            r.phase == Some(Phase::Released)
-                && r.observed_generation.is_some()
-                && r.observed_generation == self.generation
-        })
+        report
+            .is_some_and(|r| r.released && r.observed_generation.is_some() && r.observed_generation == self.generation)
     }
 }
 
@@ -492,6 +498,15 @@ impl Report {
                 .as_ref()
                 .is_some_and(|(reason, _)| reason == Reason::Unguarded.as_str()),
         };
+        let released = match condition::find(&status.conditions, condition::node::RELEASED) {
+            Some(released) => released.status == "True",
+            // An agent of an earlier version has no such condition.
+            None => status.phase == Some(Phase::Released),
+        };
+        let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
+        let is_pulled = |reason: Why| pulled.is_some_and(|c| c.status == "Unknown" && c.reason == reason.as_str());
+        // An image that failed to be pulled is tried again; one that the host's rules refuse is not.
+        let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
         let locked = status.staged.as_ref().is_some_and(|s| s.locked);
         Self {
             observed_generation: status.observed_generation,
@@ -499,6 +514,10 @@ impl Report {
             booted: status.booted.and_then(|d| d.digest),
             staged: status.staged.and_then(|d| d.digest),
             locked,
+            boot_id: status.boot_id.map(BootId::new),
+            pulling: is_pulled(Why::Pulling),
+            blocked: refused || is_pulled(Why::Blocked),
+            released,
             phase: status.phase,
             phase_start: status.phase_start_time.map(|t| t.0),
             agent_version: status.agent_version,

@@ -369,8 +369,11 @@ fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> 
         Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
         None => None,
     };
-    let overdue = member.overdue && !knows_better(member.node, member.host, member.heard);
-    if let Some(holding) = member.holding.filter(|_| overdue) {
+    let knows_better = |holding: &Holding| knows_better(member.node, member.host, holding, member.heard);
+    if let Some(holding) = member
+        .holding
+        .filter(|holding| member.overdue && !knows_better(holding))
+    {
         let what = match holding.phase {
             HoldPhase::Committed => "has not come back from its reboot",
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",

@@ -518,14 +518,14 @@ fn a_holder_that_does_not_come_back_is_reported() {
 
 #[test]
 fn an_agent_that_is_back_knows_better() {
-    let reports = |phase| Report {
+    let reports = |boot: &str| Report {
         degraded: Some(("BootUnproven".into(), "a third image".into())),
-        phase: Some(phase),
+        boot_id: Some(boot.into()),
         ..booted(1)
     };
     let mut down = node("n1");
     down.ready = false;
-    let mut case = case(vec![(down, Some(host(reports(Phase::Proving))), Some(holding(true)))]);
+    let mut case = case(vec![(down, Some(host(reports("another"))), Some(holding(true)))]);
     case.overdue = true;
     assert_eq!(
         case.says("Degraded"),
@@ -538,7 +538,7 @@ fn an_agent_that_is_back_knows_better() {
         "it has fallen silent since"
     );
     case.heard = true;
-    case.members[0].1 = Some(host(reports(Phase::Rebooting)));
+    case.members[0].1 = Some(host(reports(holding(true).boot_id.as_str())));
     assert_eq!(
         case.condition("Degraded").reason,
         "RebootTimedOut",

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::backend::BackendRule;
+use berth_api::berth::Holding;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Platform;
 use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
@@ -65,6 +66,8 @@ pub struct Facts<'a> {
     pub terms: &'a BTreeMap<PoolName, Terms>,
     /// Pools of the berths that each node holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    /// The berths that are held, by their holders.
+    pub holdings: &'a BTreeMap<NodeUid, Holding>,
     /// Labels of the nodes that a Lease names which cannot be read.
     pub unclear: &'a BTreeSet<String>,
     /// BootcNodes (UIDs) whose agents were asked so long ago to release their node that nothing but its capacity waits for

@@ -6,9 +6,11 @@
 
 use std::cmp::Reverse;
 
-use berth_api::node::{Phase, Staging};
+use berth_api::berth::HoldPhase;
+use berth_api::node::Staging;
 
 use super::{Draft, Facts, Terms};
+use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 
 /// Need of a member for a permit.
@@ -93,16 +95,17 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     let heard = draft.host.is_none() || facts.heard.contains(name);
     // It may pull a former digest still, until it has reported on this one; with leave it then goes on to this one.
     // Also one whose Node is not Ready, as long as its agent speaks: the pull goes on.
-    let phase = report.and_then(|r| r.phase);
+    let pulls = report.is_some_and(|r| r.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::observed);
-    if heard && published && (observed || has_leave) && phase == Some(Phase::Staging) {
+    if heard && published && (observed || has_leave) && pulls {
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.failed.contains(digest));
     // An agent finishes its turn, on whatever digest, before it pulls; unless it cannot finish it.
     let busy = facts.occupied.contains_key(&draft.node.uid);
-    let stuck = busy && phase == Some(Phase::Proving);
-    if !heard || failed || (busy && !stuck) || phase == Some(Phase::Degraded) {
+    let stuck = is_stuck(facts, draft);
+    let blocked = report.is_some_and(|r| r.blocked);
+    if !heard || failed || (busy && !stuck) || blocked {
         return Some(Standing::Cannot);
     }
     let failure = report.and_then(|r| r.failure.as_ref());
@@ -117,4 +120,18 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
         has_leave: Reverse(has_leave),
         index,
     }))
+}
+
+/// True if the node holds a berth that it may not be able to give back before it runs another image: its boot is not proven, or
+/// its Node is not Ready.
+fn is_stuck(facts: &Facts<'_>, draft: &Draft<'_>) -> bool {
+    let Some(holding) = facts.holdings.get(&draft.node.uid) else {
+        return false;
+    };
+    let report = draft.host.and_then(BootcNodeView::report);
+    if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
+        return false;
+    }
+    // Only its agent remembers that a boot with the former image is not proven; the Node is not Ready then.
+    !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

@@ -1,5 +1,5 @@
 use berth_api::backend::BackendRule;
-use berth_api::node::Phase;
+use berth_api::berth::HoldPhase;
 use berth_api::platform::Machine;
 use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
 
@@ -51,6 +51,7 @@ struct World {
     membership: Membership,
     terms: BTreeMap<PoolName, Terms>,
     occupied: BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    holdings: BTreeMap<NodeUid, Holding>,
     overdue: BTreeSet<String>,
     lasting: BTreeSet<PoolName>,
     gone: BTreeSet<NodeUid>,
@@ -91,6 +92,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         ]
         .into(),
         occupied: BTreeMap::new(),
+        holdings: BTreeMap::new(),
         overdue: BTreeSet::new(),
         lasting: ["a".into(), "b".into()].into(),
         gone: BTreeSet::new(),
@@ -108,6 +110,7 @@ impl World {
             membership: &self.membership,
             terms: &self.terms,
             occupied: &self.occupied,
+            holdings: &self.holdings,
             unclear: &BTreeSet::new(),
             overdue: &self.overdue,
             lasting: &self.lasting,
@@ -195,6 +198,28 @@ impl World {
             .filter(|n| names.contains(*n))
             .map(String::as_str)
             .collect()
+    }
+
+    /// The node reports that it runs the former image under this boot.
+    fn report_of_boot(&mut self, name: &str, boot: &str) {
+        self.report(name, |r| (r.boot_id, r.booted) = (Some(boot.into()), Some(digest(0))));
+    }
+
+    /// Gives the node a committed berth for the first image.
+    fn commit(&mut self, name: &str) {
+        let uid = NodeUid::new(format!("uid-{name}"));
+        self.occupied.insert(uid.clone(), ["a".into()].into());
+        let holding = Holding {
+            node: name.into(),
+            uid: uid.clone(),
+            target: digest(1),
+            from: Some(digest(0)),
+            boot_id: "boot-1".into(),
+            phase: HoldPhase::Committed,
+            revoke: None,
+            open_until: None,
+        };
+        self.holdings.insert(uid, holding);
     }
 
     fn staged(&mut self, name: &str, n: u8) {
@@ -311,14 +336,14 @@ fn a_new_target_is_published_to_a_holder_as_well() {
 fn a_node_that_leaves_is_released_by_its_agent() {
     let mut world = world(&["n1"], 1);
     world.step();
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     world.membership = Membership::default();
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
     assert_eq!(world.hosts["n1"].view.pool_label.as_deref(), Some("a"));
     assert!(world.step().is_empty(), "an old report does not count");
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
     world.report("n1", |_| {});
     assert!(matches!(&world.step()[..], [HostWrite::Release { late: false, .. }]));
@@ -403,7 +428,7 @@ fn a_node_in_conflict_counts_in_its_former_pool_until_it_is_released() {
     assert_eq!(label_after(|w| w.overdue.clear()).as_deref(), Some("a"));
     assert_eq!(label_after(|w| w.change("n1", |node| node.ready = true)), None);
     assert_eq!(label_after(|w| w.lasting.clear()), None, "the pool waits for no node");
-    let released = |w: &mut World| w.report("n1", |r| r.phase = Some(Phase::Released));
+    let released = |w: &mut World| w.report("n1", |r| r.released = true);
     assert_eq!(label_after(released), None);
 }
 
@@ -414,7 +439,7 @@ fn a_bootcnode_that_an_admin_deletes_comes_back() {
     world.edit("n1", |h| h.deleting = true);
     world.step();
     assert!(world.spec("n1").pool_name.is_empty(), "its agent lets go first");
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     assert!(matches!(&world.step()[..], [HostWrite::Release { .. }]));
     assert!(matches!(&world.step()[..], [HostWrite::Create { .. }]));
 }
@@ -460,7 +485,7 @@ fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     world.overdue.insert("host-n1".into());
     assert!(world.step().is_empty(), "it stays, to say why");
     world.membership.conflicts.clear();
@@ -472,10 +497,10 @@ fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
     world.membership = Membership::default();
     world.membership.conflicts.insert("n1".into(), conflict(None));
     world.step();
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     world.step();
     assert_eq!(world.hosts["n1"].view.pool_label, None, "no pool waits for it");
-    world.report("n1", |r| r.phase = Some(Phase::Released));
+    world.report("n1", |r| r.released = true);
     world.membership.conflicts.clear();
     assert!(
         matches!(&world.step()[..], [HostWrite::Delete { .. }]),

@@ -1,6 +1,6 @@
-use berth_api::BootId;
 use berth_api::berth::Offer;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde_json::json;
 
 use super::*;
 
@@ -62,5 +62,52 @@ fn a_server_without_guard_shows_beside_a_graver_trouble() {
     assert!(
         unguarded(&[(degraded, "True", "Unguarded")]),
         "as an agent of an earlier version says it"
+    );
+}
+
+#[test]
+fn decisions_read_the_conditions_of_a_report_and_not_its_phase() {
+    let report = |phase: &str, conditions: serde_json::Value, failure: serde_json::Value| {
+        let object = json!({
+            "metadata": { "name": "n1", "generation": 3 }, "spec": {},
+            "status": { "observedGeneration": 3, "phase": phase, "conditions": conditions, "failure": failure },
+        });
+        let view = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(object).unwrap())));
+        let report = view.report().unwrap().clone();
+        (report.pulling, report.blocked, view.released())
+    };
+    let condition = |type_: &str, status: &str, reason: &str| {
+        json!([{
+            "type": type_, "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }])
+    };
+    let pulled = |status: &str, reason: &str| condition("ImagePulledFromRegistry", status, reason);
+    let of = |phase: &str, conditions: serde_json::Value| report(phase, conditions, json!(null));
+    assert_eq!(of("Staging", json!([])), (false, false, false));
+    assert_eq!(of("Degraded", json!([])), (false, false, false));
+    assert_eq!(of("Proving", pulled("Unknown", "Pulling")), (true, false, false));
+    assert_eq!(of("Pending", pulled("Unknown", "Blocked")), (false, true, false));
+    assert_eq!(
+        of("Pending", pulled("False", "RegistryNotAllowed")),
+        (false, true, false)
+    );
+    let failure = json!({
+        "reason": "ImageNotFound", "message": "", "attempts": 2, "nextTryTime": "2026-01-01T00:00:00Z",
+    });
+    let failing = report("Pending", pulled("False", "ImageNotFound"), failure);
+    assert_eq!(failing, (false, false, false), "it is tried again");
+    assert_eq!(
+        of("Idle", condition("Released", "True", "Released")),
+        (false, false, true)
+    );
+    assert_eq!(
+        of("Released", condition("Released", "False", "NotYet")),
+        (false, false, false)
+    );
+    assert_eq!(
+        of("Released", json!([])),
+        (false, false, true),
+        "an agent of an earlier version"
     );
 }

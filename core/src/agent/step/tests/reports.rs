@@ -177,6 +177,44 @@ fn a_host_that_does_not_answer_is_told_after_a_while() {
 }
 
 #[test]
+fn a_silent_host_is_not_said_to_pull() {
+    let mut facts = facts();
+    facts.berths = Some(vec![]);
+    let mut before = status(&facts);
+    let pulling = Verdict::unknown(Why::Pulling, "");
+    condition::set(&mut before.conditions, types::IMAGE_PULLED, pulling, None, facts.now);
+    facts.host.unreachable = Some(Unreachable {
+        why: "no answer".to_owned(),
+        ago: Duration::from_secs(30),
+    });
+    let after = status_after(&facts, &before);
+    let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
+    assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
+}
+
+#[test]
+fn a_node_that_is_released_says_so_and_takes_it_back_when_a_pool_has_it() {
+    let is_released = |facts: &Facts, before: &BootcNodeStatus| {
+        let status = status_after(facts, before);
+        let found = condition::find(&status.conditions, types::RELEASED).map(|c| c.status.clone());
+        (status, found)
+    };
+    let (never, found) = is_released(&facts(), &BootcNodeStatus::default());
+    assert_eq!(found, None);
+    let mut leaving = facts();
+    leaving.desired = Desired::Release;
+    leaving.berths = Some(vec![]);
+    if let ClusterNode::Is(node) = &mut leaving.cluster_node {
+        (node.cordon, node.unschedulable) = (None, false);
+    }
+    assert_eq!(step(&leaving), Step::Wait(WaitReason::Released, None));
+    let (left, found) = is_released(&leaving, &never);
+    assert_eq!(found.as_deref(), Some("True"));
+    let (_, found) = is_released(&facts(), &left);
+    assert_eq!(found.as_deref(), Some("False"));
+}
+
+#[test]
 fn the_end_of_a_turn_is_told_also_while_the_host_is_silent() {
     let mut facts = with(&taken());
     facts.drain.blockers = vec![DrainBlocker {
@@ -297,6 +335,12 @@ fn a_refused_host_is_told_with_what_it_runs() {
     assert_eq!(step(&facts), Step::Wait(WaitReason::HostUnusable, None));
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert_eq!(degraded, "True ComposefsNotSupported its bootc cannot lock");
+    let mut without = facts.clone();
+    if let Os::Bootc(deployments) = &mut without.host.os {
+        deployments.staged = None;
+    }
+    let pulled = told(&without, types::IMAGE_PULLED);
+    assert_eq!(pulled, "Unknown Blocked NodeDegraded says what to repair first");
     assert!(
         told(&facts, types::UPDATE_PREPARED).starts_with("False"),
         "no berth is offered"

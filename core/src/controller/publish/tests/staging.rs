@@ -1,5 +1,7 @@
 //! Permits to pull: so many at once, and in which order.
 
+use berth_api::node::Phase;
+
 use super::*;
 
 /// A failed pull, tried so often.
@@ -34,10 +36,12 @@ fn who_pulls_keeps_its_place() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.step();
     world.report("n1", |r| {
-        r.phase = Some(Phase::Staging);
+        r.pulling = true;
         r.failure = failing(1, 3);
     });
     assert!(world.step().is_empty(), "also when it failed before");
+    world.report("n1", |r| r.phase = Some(Phase::Pending));
+    assert!(world.step().is_empty(), "whatever the phase is called");
     let mut down = node("n1");
     down.ready = false;
     world.nodes.insert("n1".into(), Entry::new(down));
@@ -59,7 +63,7 @@ fn nobody_begins_to_pull_while_the_fleet_is_paused() {
     let mut world = world(&["n1", "n2", "n3"], 2);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
-    world.report("n1", |r| r.phase = Some(Phase::Staging));
+    world.report("n1", |r| r.pulling = true);
     world.fleet_paused = true;
     world.step();
     assert_eq!(world.allowed(), ["n1"], "who pulls goes on");
@@ -96,7 +100,7 @@ fn who_cannot_pull_has_no_leave() {
     type Change = fn(&mut World);
     let changes: [(&str, Change); 4] = [
         ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
-        ("host unusable", |w| w.report("n1", |r| r.phase = Some(Phase::Degraded))),
+        ("host unusable", |w| w.report("n1", |r| r.blocked = true)),
         ("busy", |w| {
             drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))
         }),
@@ -131,13 +135,30 @@ fn a_node_that_is_not_ready_pulls_after_the_others() {
 #[test]
 fn a_holder_that_cannot_prove_its_boot_pulls_first() {
     let mut world = world(&["n1", "n2"], 1);
-    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.commit("n2");
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
     world.step();
-    for (phase, first) in [(Phase::Rebooting, "n1"), (Phase::Proving, "n2")] {
-        world.report("n2", |r| r.phase = Some(phase));
+    for (boot, first) in [("boot-1", "n1"), ("boot-2", "n2")] {
+        world.report_of_boot("n2", boot);
         world.step();
-        assert_eq!(world.allowed(), [first], "{phase:?}");
+        assert_eq!(world.allowed(), [first], "{boot}");
     }
+}
+
+#[test]
+fn a_holder_that_may_not_be_able_to_give_back_pulls_as_well() {
+    // Its reboot was refused under a boot that it had not proven, and another image is wanted now.
+    let mut world = world(&["n1", "n2"], 1);
+    world.commit("n2");
+    world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Taken;
+    world.step();
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
+    world.report_of_boot("n2", "boot-1");
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "it gives back");
+    world.change("n2", |node| node.ready = false);
+    world.step();
+    assert_eq!(world.allowed(), ["n2"]);
 }
 
 #[test]
@@ -157,10 +178,10 @@ fn leave_that_is_not_used_goes_round() {
 #[test]
 fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
     let mut world = world(&["n1", "n2", "n3"], 1);
-    world.occupied.insert("uid-n2".into(), ["a".into()].into());
+    world.commit("n2");
     world.step();
     // Its host refuses the image, say.
-    world.report("n2", |r| r.phase = Some(Phase::Proving));
+    world.report_of_boot("n2", "boot-2");
     let mut turns = BTreeSet::new();
     for minute in 0..80 {
         world.step();

@@ -1,0 +1,71 @@
+//! Proof of a holder's boot, as far as its berth and its report show it. Pure.
+
+use berth_api::berth::{HoldPhase, Holding};
+
+use crate::controller::view::Report;
+
+/// True if the holder runs under a boot that it has still to prove, and its berth licenses no reboot as it is. Its agent decides
+/// by more: it remembers a boot under which the berth was committed again. The controller sees that only while another image runs
+/// than the one that was proven last.
+pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
+    if matches!(holding.phase, HoldPhase::Releasing(_)) {
+        return false;
+    }
+    let is_another_boot = report.boot_id.as_ref().is_some_and(|boot| *boot != holding.boot_id);
+    let runs_another = holding.from.is_some() && report.booted.is_some() && report.booted != holding.from;
+    is_another_boot || runs_another && !is_licensed(holding, report)
+}
+
+/// True if the holder's reboot is licensed and on its way.
+pub fn is_licensed(holding: &Holding, report: &Report) -> bool {
+    let is_another_boot = report.boot_id.as_ref().is_some_and(|boot| *boot != holding.boot_id);
+    holding.phase == HoldPhase::Committed && !is_another_boot && report.staged.as_ref() == Some(&holding.target)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::BootId;
+    use berth_api::berth::Outcome;
+
+    use super::*;
+    use crate::controller::plan::tests::{committed, digest};
+
+    #[test]
+    fn a_boot_is_unproven_until_the_berth_is_given_back() {
+        let berth = committed(0, "n1");
+        let held = berth.holding().unwrap();
+        let (here, there) = (held.boot_id.clone(), BootId::from("another"));
+        let from = held.from.clone().unwrap();
+        let is = |phase: HoldPhase, boot_id: &BootId, booted: u8, staged: Option<u8>| {
+            let holding = Holding {
+                phase,
+                from: Some(from.clone()),
+                ..held.clone()
+            };
+            let report = Report {
+                boot_id: Some(boot_id.clone()),
+                booted: Some(if booted == 1 { from.clone() } else { digest(booted) }),
+                staged: staged.map(digest),
+                ..Report::default()
+            };
+            is_unproven(&holding, &report)
+        };
+        let (taken, committed) = (HoldPhase::Taken, HoldPhase::Committed);
+        assert!(!is(taken.clone(), &here, 1, Some(2)), "it drains");
+        assert!(!is(committed.clone(), &here, 1, Some(2)), "it is about to reboot");
+        for booted in [1, 2, 9] {
+            assert!(
+                is(committed.clone(), &there, booted, None),
+                "it came back with {booted}"
+            );
+            assert!(is(taken.clone(), &there, booted, None));
+            assert!(!is(HoldPhase::Releasing(Outcome::Updated), &there, booted, None));
+        }
+        assert!(
+            !is(committed.clone(), &here, 9, Some(2)),
+            "it was licensed again, and goes on"
+        );
+        assert!(is(committed, &here, 9, None), "but what it was licensed for is gone");
+        assert!(is(taken, &here, 9, Some(2)), "or the reboot was refused");
+    }
+}
