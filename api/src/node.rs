@@ -11,7 +11,7 @@ use crate::boot_image::NodeBootImage;
 use crate::digest::Digest;
 use crate::firstboot::NodeFirstboot;
 use crate::insight::NodeInsight;
-use crate::pool::{Drain, RivalUpdaters, SignatureRule};
+use crate::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule};
 
 pub mod timeline;
 
@@ -87,6 +87,14 @@ pub struct BootcNodeSpec {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub progress_interval: String,
+    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. It is brought up to date at once on
+    /// a node that does not run the image, and together with another change on one that does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// Medians of the pool, for the `estToComplete` of a node that was never measured. They are brought up to date together with
+    /// another change of the spec.
+    #[serde(default, skip_serializing_if = "PhaseDurations::is_unknown")]
+    pub estimates: PhaseDurations,
 }
 
 /// The image that a node should run.

@@ -75,6 +75,17 @@ pub enum Held {
     Excluded,
 }
 
+/// The reason that counts for a node that is excluded, or whose pool or fleet is paused.
+pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
+    if is_excluded {
+        Some(Held::Excluded)
+    } else if is_paused {
+        Some(Held::Paused)
+    } else {
+        None
+    }
+}
+
 /// Assessment of a node in one word, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Assessment {

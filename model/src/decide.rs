@@ -347,5 +347,7 @@ pub fn desired(spec: Option<Spec>) -> Desired {
         tolerated: vec![],
         retry_token: (spec.token != 0).then(|| spec.token.to_string()),
         reboot_timeout: Duration::from_secs(900),
+        paused: false,
+        estimates: berth_api::pool::PhaseDurations::default(),
     }))
 }

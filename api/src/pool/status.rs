@@ -326,3 +326,20 @@ pub struct PhaseDurations {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
 }
+
+impl PhaseDurations {
+    /// True if no median is known.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// These durations, with those of `others` where one is not known.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            staging_seconds: self.staging_seconds.or(others.staging_seconds),
+            drain_seconds: self.drain_seconds.or(others.drain_seconds),
+            reboot_seconds: self.reboot_seconds.or(others.reboot_seconds),
+        }
+    }
+}

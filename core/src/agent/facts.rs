@@ -10,7 +10,7 @@ use berth_api::duration;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
 use berth_api::node::timeline::{Timeline, TurnRecord};
 use berth_api::node::{BootcNode, Deployment, DesiredImage, DrainBlocker, Failure, Progress, Staging, Turn};
-use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, RivalUpdaters};
+use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, PhaseDurations, RivalUpdaters};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -198,6 +198,10 @@ pub struct Member {
     pub retry_token: Option<String>,
     /// Longest time from reboot to proof.
     pub reboot_timeout: Duration,
+    /// The pool or the fleet is paused. For people; no step depends on it.
+    pub paused: bool,
+    /// Medians of the pool, for estimates. No step depends on them.
+    pub estimates: PhaseDurations,
 }
 
 impl Desired {
@@ -219,6 +223,8 @@ impl Desired {
             tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
             reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
+            paused: spec.paused,
+            estimates: spec.estimates,
         }))
     }
 

@@ -6,7 +6,7 @@ use berth_api::pool::PhaseDurations;
 
 use crate::agent::facts::{Desired, Facts};
 use crate::agent::report::Subject;
-use crate::insight::{self, Held, Unavailable, insight};
+use crate::insight::{self, Unavailable, held, insight};
 
 /// The insight that belongs to that status. `None`: the node is no member of a pool.
 pub(super) fn of(
@@ -42,10 +42,21 @@ pub(super) fn of(
         desired: facts.desired.digest(),
         status,
         unavailable,
-        held: node.filter(|node| node.excluded).map(|_| Held::Excluded),
+        held: held(node.is_some_and(|node| node.excluded), member.paused),
         told: subject.told,
         silent: None,
-        medians: PhaseDurations::default(),
+        medians: own_first(status, member.estimates),
     };
     insight(&known, before, facts.now)
+}
+
+/// Times that this node has measured, and the pool's medians for what it never did.
+fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
+    let own = status.measured();
+    let own = PhaseDurations {
+        staging_seconds: own.staging,
+        drain_seconds: own.drain,
+        reboot_seconds: own.reboot,
+    };
+    own.or(medians)
 }

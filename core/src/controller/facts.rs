@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::berth::Holding;
-use berth_api::pool::{BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures};
+use berth_api::pool::{
+    BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures, PhaseDurations,
+};
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, PoolName, duration, keys};
 use jiff::Timestamp;
@@ -78,6 +80,12 @@ impl Pool {
     /// The target in force.
     pub fn target(&self) -> Option<&berth_api::pool::Target> {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
+    }
+
+    /// Medians of what its members measured.
+    fn estimates(&self) -> PhaseDurations {
+        let status = self.object.as_ref().and_then(|object| object.status.as_ref());
+        status.map(|status| status.phase_durations).unwrap_or_default()
     }
 
     /// The request for a poll of its tag. One that the status has no room to repeat is none.
@@ -253,6 +261,8 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
                 Duration::ZERO => Duration::ZERO,
                 asked => asked.max(least),
             },
+            paused: spec.paused(),
+            estimates: pool.estimates(),
         };
         (pool.name.clone(), terms)
     };

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::Moment;
 use crate::controller::view::{BootcNodeView, NodeView};
-use crate::insight::{Facts, Held, Unavailable, insight};
+use crate::insight::{Facts, Unavailable, held, insight};
 
 /// Line about the agent.
 const SILENT: &str = "no word from its agent: see whether it runs, and whether it reaches the API server";
@@ -51,7 +51,7 @@ impl Silent {
             desired: spec.image.as_ref().map(|image| &image.digest),
             status,
             unavailable: Some(true_ones.map(|(_, reason)| reason).collect()),
-            held: node.labels.contains_key(keys::LABEL_EXCLUDE).then_some(Held::Excluded),
+            held: held(node.labels.contains_key(keys::LABEL_EXCLUDE), spec.paused),
             told: &status.conditions,
             silent: Some(SILENT),
             medians: PhaseDurations::default(),

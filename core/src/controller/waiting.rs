@@ -1,7 +1,7 @@
 //! The condition `Waiting` of a BootcNode: why a node waits, when that is about this node alone. Pure.
 //!
 //! This is for people, and no decision reads it. A reason that concerns the whole pool (a pause, a window, a halt) stands
-//! on the pool; it changes nothing here, so that a pause of five thousand nodes writes to none of them.
+//! on the pool and changes nothing here. A pause reaches the nodes' insights by what is published to them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

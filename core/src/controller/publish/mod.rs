@@ -7,7 +7,7 @@ use berth_api::backend::BackendRule;
 use berth_api::berth::Holding;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Platform;
-use berth_api::pool::{Drain, RivalUpdaters, SignatureRule, Target};
+use berth_api::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule, Target};
 use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
 
 use crate::controller::memory::StagingPermits;
@@ -51,6 +51,10 @@ pub struct Terms {
     pub reboot_timeout: Duration,
     /// `rollout.progressInterval`
     pub progress_interval: Duration,
+    /// `rollout.paused`
+    pub paused: bool,
+    /// `status.phaseDurations`
+    pub estimates: PhaseDurations,
 }
 
 /// Everything that publishing depends on.
@@ -259,7 +263,7 @@ fn draft<'a>(
     let platform = node.platform(host);
     let form = forms
         .entry((pool, platform))
-        .or_insert_with(|| form(pool, terms, platform));
+        .or_insert_with(|| form(pool, terms, facts.fleet_paused, platform));
     let spec = BootcNodeSpec {
         node_uid: node.uid.to_string(),
         ..form.clone()
@@ -275,7 +279,7 @@ fn draft<'a>(
     ))
 }
 
-fn form(pool: &PoolName, terms: &Terms, platform: Platform<'_>) -> BootcNodeSpec {
+fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'_>) -> BootcNodeSpec {
     let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
@@ -289,7 +293,24 @@ fn form(pool: &PoolName, terms: &Terms, platform: Platform<'_>) -> BootcNodeSpec
         retry_token: terms.retry_token.clone(),
         reboot_timeout: seconds(terms.reboot_timeout),
         progress_interval: seconds(terms.progress_interval),
+        paused: terms.paused || fleet_paused,
+        estimates: terms.estimates,
     }
+}
+
+/// True if the published spec differs from the wanted one in more than what is worth no write of its own: the estimates, and the
+/// pause on a node that runs the image already.
+fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
+    let desired = wanted.image.as_ref().map(|image| &image.digest);
+    let booted = host.report().and_then(|report| report.booted.as_ref());
+    let is_updated = desired.is_some() && booted == desired;
+    let paused = if is_updated { before.paused } else { wanted.paused };
+    let needed = BootcNodeSpec {
+        paused,
+        estimates: before.estimates,
+        ..wanted.clone()
+    };
+    needed != *before
 }
 
 /// The digest that a target has for a node's platform.
@@ -324,7 +345,7 @@ fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
     };
     let before = host.spec()?;
     let finalizer = host.finalizers.iter().any(|f| f == keys::FINALIZER_NODE);
-    let same = *before == draft.spec
+    let same = !is_outdated(host, before, &draft.spec)
         && host.pool_label == draft.label
         && (host.deleting || (finalizer && host.owner.as_deref() == Some(draft.node.uid.as_str())));
     if same {

@@ -1,7 +1,7 @@
 use berth_api::backend::BackendRule;
 use berth_api::berth::HoldPhase;
 use berth_api::platform::Machine;
-use berth_api::pool::{Drain, PlatformDigest, RivalUpdaters, SignatureRule};
+use berth_api::pool::{Drain, PhaseDurations, PlatformDigest, RivalUpdaters, SignatureRule};
 
 use super::*;
 use crate::Moment;
@@ -77,6 +77,8 @@ fn world(names: &[&str], max_staging: usize) -> World {
         retry_token: None,
         reboot_timeout: Duration::from_secs(900),
         progress_interval: Duration::from_secs(5),
+        paused: false,
+        estimates: PhaseDurations::default(),
     };
     let mut membership = Membership::default();
     for name in names {
@@ -506,4 +508,44 @@ fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
         matches!(&world.step()[..], [HostWrite::Delete { .. }]),
         "no pool selects it"
     );
+}
+
+#[test]
+fn a_pause_reaches_the_nodes_that_have_yet_to_update() {
+    let mut world = world(&["done", "late"], 2);
+    world.step();
+    world.report("done", |r| r.booted = Some(digest(1)));
+    world.report("late", |r| r.booted = Some(digest(9)));
+    let written = |world: &mut World| -> Vec<String> {
+        let writes = world.step();
+        writes.iter().map(|write| write.name().to_owned()).collect()
+    };
+    world.step();
+    let pause = |world: &mut World, paused| world.terms.get_mut(&"a".into()).unwrap().paused = paused;
+    pause(&mut world, true);
+    assert_eq!(written(&mut world), ["late"]);
+    assert!(world.spec("late").paused && !world.spec("done").paused);
+    pause(&mut world, false);
+    assert_eq!(written(&mut world), ["late"]);
+    assert!(!world.spec("late").paused);
+    world.fleet_paused = true;
+    assert_eq!(written(&mut world), ["late"], "the fleet's pause is one as well");
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(2));
+    assert_eq!(written(&mut world), ["done", "late"]);
+    assert!(world.spec("done").paused, "it goes with the new image");
+}
+
+#[test]
+fn the_pools_medians_cost_no_write_of_their_own() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let medians = PhaseDurations {
+        drain_seconds: Some(30),
+        ..PhaseDurations::default()
+    };
+    world.terms.get_mut(&"a".into()).unwrap().estimates = medians;
+    assert!(world.step().is_empty());
+    world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
+    assert_eq!(world.step().len(), 1);
+    assert_eq!(world.spec("n1").estimates, medians);
 }

@@ -124,6 +124,8 @@ fn a_pool_has_the_node_when_it_was_published_for_this_one() {
         tolerated: vec![],
         retry_token: None,
         reboot_timeout: std::time::Duration::ZERO,
+        paused: false,
+        estimates: berth_api::pool::PhaseDurations::default(),
     }));
     for (desired, node, expected) in [
         (&member, node("u1", false), Claim::Member),

@@ -76,6 +76,8 @@ fn member(n: u8) -> Member {
         tolerated: vec![],
         retry_token: None,
         reboot_timeout: HOUR,
+        paused: false,
+        estimates: berth_api::pool::PhaseDurations::default(),
     }
 }
 

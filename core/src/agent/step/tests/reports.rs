@@ -718,3 +718,32 @@ fn the_backend_is_shown_until_the_host_has_none() {
         assert_eq!(status_after(&facts, &before).backend.is_some(), kept, "{reason:?}");
     }
 }
+
+#[test]
+fn the_insight_of_a_node_in_a_paused_pool_says_so() {
+    let said = |facts: &Facts| crate::insight::phase(&status(facts).insight.unwrap()).to_owned();
+    let member = |paused| Desired::Member(Box::new(Member { paused, ..member(2) }));
+    let mut facts = facts();
+    facts.desired = member(false);
+    let before = said(&facts);
+    facts.desired = member(true);
+    assert_eq!((before.as_str(), said(&facts).as_str()), ("Pending", "Paused"));
+    os(&mut facts, 2, None);
+    assert_eq!(said(&facts), "Updated", "a pause changes nothing for who is done");
+}
+
+#[test]
+fn a_node_that_was_never_measured_has_the_estimate_of_its_pool() {
+    let mut facts = with(&taken());
+    let estimate = |facts: &Facts| status(facts).insight.unwrap().est_to_complete;
+    assert_eq!(estimate(&facts), None, "nobody has measured anything");
+    facts.desired = Desired::Member(Box::new(Member {
+        estimates: berth_api::pool::PhaseDurations {
+            staging_seconds: Some(300),
+            drain_seconds: Some(30),
+            reboot_seconds: Some(90),
+        },
+        ..member(2)
+    }));
+    assert_eq!(estimate(&facts).as_deref(), Some("120s"), "the drain and the reboot");
+}
