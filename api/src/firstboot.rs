@@ -93,3 +93,8 @@ pub struct NodeFirstboot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 }
+
+/// Reason of the event of a machine that was refused on its first boot.
+pub const EVENT_REFUSED: &str = "FirstBootRefused";
+/// Action of an event whose machine's kubelet does not start.
+pub const EVENT_HOLDS: &str = "HoldKubelet";

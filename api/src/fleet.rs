@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
@@ -137,6 +137,9 @@ impl std::iter::Sum for FleetNodes {
     }
 }
 
+/// Number of held machines that the status has room for.
+pub const MAX_HELD: usize = 64;
+
 /// One pool in short.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -151,6 +154,21 @@ pub struct PoolSummary {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub state: String,
+}
+
+/// A machine that is held back on its first boot and has not become a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldMachine {
+    /// Name of the Node that it would become.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Its own words: what it was installed from, and the limit that it does not keep.
+    #[serde(default)]
+    #[schemars(length(max = 1100))]
+    pub message: String,
+    /// Time of its last report, by its own clock.
+    pub last_time: Time,
 }
 
 /// State of the fleet, as the controller sees it.
@@ -168,6 +186,12 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolSummary>,
+    /// Machines that are held back on their first boot, by name, until they become nodes or an admin dismisses them; of more than
+    /// 64 the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub held_machines: Vec<HeldMachine>,
     /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `FeedsHealthy`, `Guarded`,
     /// `BootstrapHealthy`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -83,3 +83,6 @@ pub const ANNOTATION_REVOKE: &str = "berth.dev/revoke";
 pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
 /// Annotation on a closed berth: node whose turn or offer ended there last.
 pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";
+
+/// Annotation on the BootcFleet: held machines that an admin has dismissed, as `NAME@TIME` of the report, separated by commas.
+pub const ANNOTATION_DISMISSED: &str = "berth.dev/dismissed-machines";

@@ -62,6 +62,9 @@ EXAMPLES
       kubectl berth hold worker-3
       kubectl berth unhold worker-3
 
+  A machine that never joined was deleted, and is to be forgotten:
+      kubectl berth dismiss worker-7
+
   A node is up, but runs an image that its agent cannot prove, and keeps its berth:
       kubectl berth release worker-3
 
@@ -217,6 +220,13 @@ pub enum Command {
     /// Takes the label berth.dev/hold off the Node: it is offered a berth in its turn.
     #[command(long_about)]
     Unhold(OfNode),
+    /// Forget a machine that is held back on its first boot.
+    ///
+    /// A machine that is installed from a boot image which is too old does not start its kubelet and never becomes a node. The
+    /// condition BootstrapHealthy of the BootcFleet names it until it joins. If it was deleted, or is not to join, dismiss it.
+    /// It is reported again if it is started and refused again.
+    #[command(long_about)]
+    Dismiss(Dismiss),
     /// Close the berth of a node that is up, but cannot be proven.
     ///
     /// A node that came back with a third image, neither its target nor the one that it ran before, keeps its berth for
@@ -419,6 +429,16 @@ pub struct Exclude {
 pub struct OfNode {
     /// Name of the Node.
     pub node: String,
+    /// Consent to the plan.
+    #[command(flatten)]
+    pub consent: Consent,
+}
+
+/// Arguments of `dismiss`.
+#[derive(Debug, Args)]
+pub struct Dismiss {
+    /// Name of the machine, as the condition BootstrapHealthy gives it.
+    pub machine: String,
     /// Consent to the plan.
     #[command(flatten)]
     pub consent: Consent,

@@ -143,6 +143,11 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
                 Impact::UpdateStalled,
                 "apply the admission policies of manifests/ again",
             ),
+            of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::MachinesHeld.as_str() => (
+                "Machines are held back on their first boot, and have not joined",
+                Impact::ClusterCapacity,
+                "install them from a newer boot image (docs/boot-images.md); or, if one is gone: kubectl berth dismiss MACHINE",
+            ),
             of_fleets::BOOTSTRAP_HEALTHY => (
                 "Machines went wrong on their first boot",
                 Impact::ClusterCapacity,

@@ -113,6 +113,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Unhold(of) => carry_out(cluster, of.consent, |s, now| admin::unhold(s, &of.node, now)).await,
         Command::Pause(of) => carry_out(cluster, of.consent, |s, _| admin::pause(s, whole(&of.which))).await,
         Command::Resume(of) => carry_out(cluster, of.consent, |s, _| admin::resume(s, whole(&of.which))).await,
+        Command::Dismiss(of) => carry_out(cluster, of.consent, |s, _| admin::dismiss(s, &of.machine)).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
         Command::Retry(of) => {
             carry_out(cluster, of.consent, |s, now| match &of.which.pool {

@@ -19,13 +19,14 @@ fn berth(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
 }
 
-const WORDS: [&[&str]; 14] = [
+const WORDS: [&[&str]; 15] = [
     &["exclude", "n3"],
     &["exclude", "n3", "--undo"],
     &["include", "n3"],
     &["release", "n3"],
     &["hold", "n3"],
     &["unhold", "n3"],
+    &["dismiss", "m7"],
     &["pause", "workers"],
     &["pause", "--all"],
     &["resume", "workers"],

@@ -91,6 +91,8 @@ enum Show {
     Hold(String),
     /// The node of that name.
     Unhold(String),
+    /// The machine of that name.
+    Dismiss(String),
     /// The pool of that name, or `--all`.
     Pause(String),
     /// The pool of that name, or `--all`.
@@ -146,6 +148,7 @@ impl Example {
             Show::Include(node) => planned(admin::include(snapshot, node, now), now),
             Show::Hold(node) => planned(admin::hold(snapshot, node, now), now),
             Show::Unhold(node) => planned(admin::unhold(snapshot, node, now), now),
+            Show::Dismiss(machine) => planned(admin::dismiss(snapshot, machine), now),
             Show::Pause(which) => planned(admin::pause(snapshot, whole(which)), now),
             Show::Resume(which) => planned(admin::resume(snapshot, whole(which)), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
@@ -202,6 +205,7 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
         Change::Label { node, uid, mark, on } => format!("Node {node} {uid}: {} {on}\n", mark.words()),
         Change::Pause { pool, uid, paused } => format!("BootcNodePool {pool} {uid}: paused {paused}\n"),
         Change::PauseFleet { uid, paused } => format!("BootcFleet cluster {uid:?}: paused {paused}\n"),
+        Change::Dismiss { uid, value, .. } => format!("BootcFleet cluster {uid}: dismissed {value}\n"),
         Change::Approve {
             pool, uid, from, to, ..
         } => format!("BootcNodePool {pool} {uid}: {from} becomes {to}\n"),

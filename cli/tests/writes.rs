@@ -194,3 +194,21 @@ fn a_history_of_all_pools_has_each() {
     assert!(of_all.status.success(), "{of_all:?}");
     assert_eq!((of_all.stdout, server.asked()), (of_one.stdout, vec![]));
 }
+
+#[test]
+fn dismiss_writes_one_annotation_of_the_fleet() {
+    let held = || {
+        let mut fleet = fleet(false).unwrap();
+        fleet["status"] = json!({"heldMachines": [
+            {"name": "m7", "message": "m7: too old", "lastTime": "2026-01-01T00:00:00Z"},
+        ]});
+        cluster(&json!({}), false, Some(fleet))
+    };
+    let (said, write) = wrote(&held(), &["dismiss", "m7", "--yes"]);
+    let annotations = json!({"berth.dev/dismissed-machines": "m7@2026-01-01T00:00:00Z"});
+    let body = json!({"metadata": {"uid": "uid-fleet", "annotations": annotations}});
+    let target = "/apis/berth.dev/v1alpha1/bootcfleets/cluster".to_owned();
+    assert_eq!(said, "Machine m7 is dismissed.");
+    assert_eq!(write, Some(("PATCH".to_owned(), target, body)));
+    assert_eq!(wrote(&held(), &["dismiss", "m7", "--dry-run"]).1, None);
+}

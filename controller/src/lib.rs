@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod cli;
 pub mod clock;
 pub mod events;
+pub mod firstboots;
 pub mod leader;
 pub mod metrics;
 pub mod news;

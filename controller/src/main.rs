@@ -8,6 +8,7 @@ use berth_controller::api::{self, Kube};
 use berth_controller::cli::Cli;
 use berth_controller::clock::Clock;
 use berth_controller::events::writer::Events;
+use berth_controller::firstboots::FirstBoots;
 use berth_controller::leader::Candidate;
 use berth_controller::metrics::Metrics;
 use berth_controller::pulse::Pulse;
@@ -108,6 +109,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         events: Events::start(client.clone(), &identity),
         metrics,
         readyz: Readyz::start(config, client.clone(), store.clone()),
+        firstboots: FirstBoots::start(client.clone(), store.clone()),
         clock: Clock::new(cli.trust_clock),
     };
     let registries = registries(&cli, &client);

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context;
+use berth_api::firstboot::EVENT_HOLDS;
 use berth_core::firstboot::Verdict;
 use berth_core::firstboot::config::Config;
 use berth_core::firstboot::words;
@@ -128,7 +129,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         type_: EventType::Warning,
         reason: format!("FirstBoot{}", verdict.outcome.as_str()),
         note: Some(text::note(&note).to_owned()),
-        action: if verdict.holds { "HoldKubelet" } else { "Report" }.to_owned(),
+        action: if verdict.holds { EVENT_HOLDS } else { "Report" }.to_owned(),
         secondary: None,
     };
     let recorder = Recorder::new(client, reporter);

@@ -306,6 +306,8 @@ reasons! {
         UnreadableObjects,
         /// The pool's tag is looked at on request only.
         NotPolled,
+        /// Machines are held back on their first boot, and have not become nodes.
+        MachinesHeld,
         /// New images do not reach some pools.
         FeedsFailing,
     }

@@ -80,6 +80,16 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             };
             Ok(vec![format!("{now}.")])
         }
+        Change::Dismiss { uid, machine, value } => {
+            let annotations = json!({ keys::ANNOTATION_DISMISSED: value });
+            let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+            let fleets = Api::<BootcFleet>::all(client.clone());
+            fleets
+                .patch(fleet::NAME, &params(), &Patch::Merge(patch))
+                .await
+                .context("changing BootcFleet cluster")?;
+            Ok(vec![format!("Machine {} is dismissed.", clean(machine))])
+        }
         Change::Approve {
             pool,
             uid,

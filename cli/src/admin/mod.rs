@@ -1,4 +1,5 @@
-//! Commands of an admin: `exclude`, `include`, `hold`, `unhold`, `release`, `pause`, `resume`, `retry`, `approve` and `poll`.
+//! Commands of an admin: `exclude`, `include`, `hold`, `unhold`, `release`, `pause`, `resume`, `retry`, `approve`,
+//! `dismiss` and `poll`.
 //!
 //! A pure function decides each of them from a [`Snapshot`](crate::Snapshot), as a [`Plan`]: sentences that say what
 //! will be done and what it means, and the changes themselves. [`apply`] makes the changes. Each change names the
@@ -17,6 +18,7 @@ use crate::text::clean;
 mod apply;
 mod approve;
 mod confirm;
+mod dismiss;
 mod exclude;
 mod hold;
 mod holder;
@@ -28,6 +30,7 @@ mod retry;
 pub use apply::{FIELD_MANAGER, apply, would_accept};
 pub use approve::{approve, print};
 pub use confirm::{Answer, ask};
+pub use dismiss::dismiss;
 pub use exclude::{exclude, include};
 pub use hold::{hold, unhold};
 pub use pause::{Whole, pause, resume};
@@ -77,6 +80,15 @@ pub enum Change {
         uid: Option<String>,
         /// True if it is paused from then on.
         paused: bool,
+    },
+    /// Forgets a machine that is held back on its first boot.
+    Dismiss {
+        /// UID of the BootcFleet.
+        uid: String,
+        /// Name of the machine.
+        machine: String,
+        /// New value of the annotation.
+        value: String,
     },
     /// Closes a held berth over its holder's head.
     Close {
@@ -154,6 +166,14 @@ pub enum NoPlan {
         /// The name that was asked for.
         name: String,
         /// Names of the pools that exist.
+        known: String,
+    },
+    /// No machine of that name is held back.
+    #[error("no machine {name:?} is held back on its first boot; there are: {known}")]
+    NoMachine {
+        /// The name that was asked for.
+        name: String,
+        /// Names of those that are.
         known: String,
     },
     /// The BootcFleet is there or not, paused or not: nobody knows.

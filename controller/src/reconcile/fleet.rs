@@ -7,8 +7,10 @@ use std::time::Duration;
 use berth_api::NodeUid;
 use berth_api::berth::HoldPhase;
 use berth_api::fleet::{BootcFleet, BootcFleetSpec, BootcFleetStatus, NAME};
+use berth_api::keys::ANNOTATION_DISMISSED;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
+use berth_core::controller::fleet::held::held;
 use berth_core::controller::image::{Answer, Answers, Trouble};
 use berth_core::controller::snapshot::Entry;
 use berth_core::controller::view::BootcNodeView;
@@ -140,7 +142,18 @@ impl Reconciler {
             });
         }
         pools.sort_by_key(|pool| pool.name);
+        let annotations = object.metadata.annotations.as_ref();
+        let dismissed = annotations
+            .and_then(|a| a.get(ANNOTATION_DISMISSED))
+            .map_or("", String::as_str);
+        let is_node = |name: &str| seen.snapshot.nodes.contains_key(name);
         let facts = health::Facts {
+            held: held(
+                &old.held_machines,
+                &self.outside.firstboots.refusals(),
+                is_node,
+                dismissed,
+            ),
             generation: object.metadata.generation,
             old,
             paused: object.spec.paused,

@@ -17,6 +17,7 @@ use super::seen::{Berths, Findings, Seen};
 use crate::clock::Clock;
 use crate::events::Note;
 use crate::events::writer::Events;
+use crate::firstboots::FirstBoots;
 use crate::metrics::Metrics;
 use crate::readyz::Readyz;
 
@@ -32,6 +33,8 @@ pub struct Outside {
     pub metrics: Metrics,
     /// Probes of the API servers.
     pub readyz: Readyz,
+    /// Events of machines on their first boot.
+    pub firstboots: FirstBoots,
     /// Clock of this machine.
     pub clock: Clock,
 }

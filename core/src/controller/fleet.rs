@@ -13,6 +13,7 @@ use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
 pub mod health;
+pub mod held;
 #[cfg(test)]
 mod tests;
 

@@ -53,6 +53,7 @@ pub struct Facts<'a> {
 
 families! {
     fleet_condition: "berth_fleet_condition", "1 for the status that a condition of the BootcFleet has, 0 for the others.";
+    held: "berth_fleet_held_machines", "Machines that are held back on their first boot and have not become nodes.";
     agents: "berth_fleet_agents", "Members of all pools by the version of their agent.";
     condition: "berth_pool_condition", "1 for the status that a condition of the pool has, 0 for the others.";
     transition: "berth_pool_condition_transition_timestamp_seconds", "Time since when a condition of the pool has its status.";
@@ -85,6 +86,7 @@ families! {
 pub fn gauges(facts: &Facts<'_>) -> Vec<Gauge> {
     let mut families = Families::new();
     if let Some(fleet) = facts.fleet {
+        families.held.add([], fleet.held_machines.len());
         for condition in &fleet.conditions {
             statuses(
                 &mut families.fleet_condition,

@@ -353,6 +353,7 @@ impl View for FleetView {
             (Ok(a), Ok(b)) => {
                 (&a.spec, &a.status, a.metadata.generation) != (&b.spec, &b.status, b.metadata.generation)
                     || a.metadata.uid != b.metadata.uid
+                    || a.metadata.annotations != b.metadata.annotations
             }
             (a, b) => a != b,
         }
@@ -360,12 +361,14 @@ impl View for FleetView {
 }
 
 impl FleetView {
-    /// Projects a BootcFleet.
+    /// Projects a BootcFleet. Of its annotations it keeps the one that is read.
     pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
         match object.0 {
             Ok(mut fleet) => {
                 fleet.metadata.managed_fields = None;
-                fleet.metadata.annotations = None;
+                if let Some(annotations) = &mut fleet.metadata.annotations {
+                    annotations.retain(|key, _| key == keys::ANNOTATION_DISMISSED);
+                }
                 Self { object: Ok(fleet) }
             }
             Err(invalid) => Self {

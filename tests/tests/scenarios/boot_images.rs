@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use berth_api::condition::find;
 use berth_api::fleet::{self, BootcFleet};
 use berth_tests::cluster::{LONG, Part, Published, SOON};
 use berth_tests::controlplane::Bound;
@@ -15,12 +16,12 @@ use berth_tests::hosts::{INSTALLERS_NOTE, installers_note};
 use berth_tests::programs;
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::images::{begin, berth};
+use crate::images::{begin, berth, command};
 
 /// Leaves the installer's note on a host.
 fn installed_from(host: &SimHost, version: &str) -> Result<()> {
@@ -249,6 +250,7 @@ pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
     let (code, said) = first.check().await?;
     ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
     an_event_is_there(&first, &image).await?;
+    a_machine_that_never_joins(part).await?;
     a_registry_that_does_not_speak(&first).await?;
     the_hosts_own_credentials_count(&first, &image).await?;
     a_change_that_outlives_the_deadline_is_undone(&first, &image).await?;
@@ -283,6 +285,49 @@ async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<(
         "{event:?}"
     );
     Ok(())
+}
+
+/// A machine that is held back and has no Node is named until it is dismissed, also when its event is gone and another controller
+/// leads.
+async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
+    let client = part.cluster.client();
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client.clone(), "default");
+    let event = json!({
+        "metadata": { "name": "never-joined.1", "namespace": "default" },
+        "type": "Warning", "reason": "FirstBootRefused", "action": "HoldKubelet",
+        "note": "never-joined: installed from 9.0.1, older than the minimum 9.2",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "berth-firstboot", "reportingInstance": "never-joined",
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": "never-joined", "uid": "never-joined" },
+    });
+    events
+        .create(&PostParams::default(), &serde_json::from_value(event)?)
+        .await?;
+    let fleets: Api<BootcFleet> = Api::all(client.clone());
+    let named = || async {
+        let status = fleets.get("cluster").await?.status.unwrap_or_default();
+        let condition = find(&status.conditions, "BootstrapHealthy").cloned();
+        let is_named =
+            condition.is_some_and(|c| c.status == "False" && c.message.contains("never-joined: installed from"));
+        Ok(is_named
+            && status
+                .held_machines
+                .iter()
+                .any(|machine| machine.name == "never-joined"))
+    };
+    part.until("the machine is named", LONG, named).await?;
+    events.delete("never-joined.1", &DeleteParams::default()).await?;
+    part.cluster.controllers.kill(1);
+    part.cluster.controllers.start(1)?;
+    let (well, said) = command(part, &["dismiss", "other", "--yes"]).await?;
+    ensure!(
+        !well && said.contains("never-joined"),
+        "another controller does not forget it: {said}"
+    );
+    let (well, said) = command(part, &["dismiss", "never-joined", "--yes"]).await?;
+    ensure!(well && said.contains("is dismissed"), "{said}");
+    part.until("the machine is forgotten", LONG, || async { Ok(!named().await?) })
+        .await
 }
 
 /// Takes connections and never answers: the boot waits until the deadline, and not for what hangs.

@@ -75,16 +75,17 @@ async fn images() -> Result<()> {
     .await
 }
 
-/// Runs `kubectl berth` as an admin, where nobody can be asked. Answers whether it succeeded, and what it said.
+/// Runs `kubectl berth` for the pool as an admin, where nobody can be asked. Returns whether it succeeded, and what it said.
 pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
+    command(part, &[arguments, &[&part.name]].concat()).await
+}
+
+/// The same with these arguments alone.
+pub async fn command(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
     let config = part.cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .arg(&part.name)
-        .arg("--kubeconfig")
-        .arg(&config.path);
+    command.args(arguments).arg("--kubeconfig").arg(&config.path);
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(LONG, command.output())
         .await

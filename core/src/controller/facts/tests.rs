@@ -9,7 +9,7 @@ use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target}
 use super::*;
 use crate::controller::belonging::Belonging;
 use crate::controller::snapshot::Entry;
-use crate::controller::view::FleetView;
+use crate::controller::view::{FleetView, View};
 
 fn pool(reference: &str, resolved: Option<&str>) -> Pool {
     let image = PoolImage {
@@ -269,4 +269,21 @@ fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
         gate(serde_json::json!({"paused": "perhaps"})),
         Some(FleetGate::Unreadable)
     );
+}
+
+#[test]
+fn a_dismissed_machine_is_news_of_the_fleet_and_other_annotations_are_none() {
+    let fleet = |annotations: serde_json::Value| {
+        let object = serde_json::json!({ "metadata": { "name": "cluster", "annotations": annotations }, "spec": {} });
+        FleetView::of(serde_json::from_value(object).unwrap())
+    };
+    let bare = fleet(serde_json::json!({}));
+    let dismissed = fleet(serde_json::json!({ "berth.dev/dismissed-machines": "m7@2026-01-01T00:00:00Z" }));
+    let kept = dismissed.object.as_ref().unwrap().metadata.annotations.clone().unwrap();
+    assert_eq!(
+        kept.get("berth.dev/dismissed-machines").unwrap(),
+        "m7@2026-01-01T00:00:00Z"
+    );
+    assert!(dismissed.differs(&bare));
+    assert!(!fleet(serde_json::json!({ "example.com/other": "x" })).differs(&bare));
 }

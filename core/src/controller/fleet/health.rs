@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use berth_api::condition::{self, Verdict, Why, Word, fleet as types};
-use berth_api::fleet::{BootcFleetStatus, FleetNodes, MAX_POOLS, PoolSummary};
+use berth_api::fleet::{BootcFleetStatus, FleetNodes, HeldMachine, MAX_POOLS, PoolSummary};
 use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
 
@@ -79,6 +79,8 @@ pub struct Facts<'a> {
     pub pools: &'a [PoolState<'a>],
     /// The nodes that a pool has, by name.
     pub agents: &'a [Agent<'a>],
+    /// Machines that are held back on their first boot.
+    pub held: Vec<HeldMachine>,
     /// Objects of Berth's that cannot be read.
     pub unreadable: &'a [String],
     /// Number of pools among them.
@@ -118,6 +120,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
         observed_generation: facts.generation,
         nodes: facts.pools.iter().map(|pool| nodes(pool.status)).sum(),
         pools: facts.pools.iter().take(MAX_POOLS).map(summary).collect(),
+        held_machines: facts.held.clone(),
         conditions,
     }
 }
@@ -300,9 +303,28 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// Machines that went wrong on their first boot and became nodes all the same. One that is held back has no BootcNode: its
-/// console and an event tell of it.
+/// Machines that are held back on their first boot; and those that went wrong then and became nodes all the same.
 fn bootstrap(facts: &Facts<'_>) -> Verdict {
+    let nodes = bootstrap_of_nodes(facts);
+    if facts.held.is_empty() {
+        return nodes;
+    }
+    let named = facts.held.iter().map(|machine| machine.message.clone());
+    let machines = match facts.held.len() {
+        1 => "1 machine is".to_owned(),
+        count => format!("{count} machines are"),
+    };
+    let mut message = format!(
+        "{machines} held back on first boot and did not join: {}; kubectl berth dismiss MACHINE forgets one",
+        few(named)
+    );
+    if nodes.status == Some(false) {
+        message = format!("{message}; {}", nodes.message);
+    }
+    Verdict::no(Why::MachinesHeld, message)
+}
+
+fn bootstrap_of_nodes(facts: &Facts<'_>) -> Verdict {
     let trouble = |agent: &Agent<'_>| {
         let FirstBoot { outcome, held } = agent.firstboot?;
         let words = match (held, outcome.is_trouble()) {

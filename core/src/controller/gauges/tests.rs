@@ -228,7 +228,7 @@ fn a_pool_tells_its_conditions_its_image_and_its_window() {
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
     assert!(lines(&Facts::default()).is_empty(), "what is gone has no series");
-    assert_eq!(gauges(&Facts::default()).len(), 27);
+    assert_eq!(gauges(&Facts::default()).len(), 28);
 }
 
 #[test]

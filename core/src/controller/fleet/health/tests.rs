@@ -57,6 +57,7 @@ fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a 
         paused: false,
         pools,
         agents,
+        held: vec![],
         unreadable: &[],
         unreadable_pools: 0,
         deaf: false,
@@ -302,4 +303,35 @@ fn first_boots_that_went_wrong_are_counted_and_named() {
         let status = status(&facts(&old, &[], &agents), at(1));
         assert_eq!(said(&status, types::BOOTSTRAP_HEALTHY), expected);
     }
+}
+
+#[test]
+fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
+    let old = BootcFleetStatus::default();
+    let machine = HeldMachine {
+        name: "worker-7".to_owned(),
+        message: "worker-7: installed from 9.0.1, older than the minimum 9.2".to_owned(),
+        last_time: at(50).into(),
+    };
+    let held = |agents| Facts {
+        held: vec![machine.clone()],
+        ..facts(&old, &[], agents)
+    };
+    let words = "1 machine is held back on first boot and did not join: worker-7: installed from 9.0.1, older than the \
+                 minimum 9.2; kubectl berth dismiss MACHINE forgets one";
+    let none = status(&held(&[]), at(100));
+    assert_eq!(
+        said(&none, types::BOOTSTRAP_HEALTHY),
+        format!("False MachinesHeld: {words}")
+    );
+    assert_eq!(none.held_machines, std::slice::from_ref(&machine));
+    let failed = Agent {
+        firstboot: Some(FirstBoot {
+            outcome: FirstbootOutcome::PivotFailed,
+            held: false,
+        }),
+        ..agent("n1", 10)
+    };
+    let both = said(&status(&held(&[failed]), at(100)), types::BOOTSTRAP_HEALTHY);
+    assert!(both.contains(words) && both.contains("n1 (PivotFailed)"), "{both}");
 }

@@ -1,0 +1,130 @@
+//! Events of machines that are held back on their first boot. Such a machine has no Node: its event is all that there is of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_api::firstboot::{EVENT_HOLDS, EVENT_REFUSED};
+use berth_core::controller::fleet::held::Refusal;
+use berth_shell::retry;
+use jiff::Timestamp;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::store::{PAGE, Store};
+
+/// Namespace of events about objects that have none.
+const NAMESPACE: &str = "default";
+/// Longest time that a list may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Time from one list to the next, without the jitter.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// Longest delay after failures in a row.
+const LONGEST_DELAY: Duration = Duration::from_secs(600);
+
+/// Lists the events in the background, and keeps what the last list had.
+#[derive(Debug, Clone)]
+pub struct FirstBoots {
+    refusals: Arc<Mutex<Vec<Refusal>>>,
+}
+
+impl FirstBoots {
+    /// Starts to list. The store is woken by each change.
+    pub fn start(client: Client, store: Store) -> Self {
+        let refusals = Arc::<Mutex<Vec<Refusal>>>::default();
+        tokio::spawn(run(Api::namespaced(client, NAMESPACE), refusals.clone(), store));
+        Self { refusals }
+    }
+
+    /// Reports of the last list.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.refusals.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+async fn run(events: Api<Event>, refusals: Arc<Mutex<Vec<Refusal>>>, store: Store) {
+    let mut failures = 0;
+    loop {
+        let delay = match list(&events).await {
+            Ok(found) => {
+                failures = 0;
+                let mut known = refusals.lock().unwrap_or_else(|e| e.into_inner());
+                if *known != found {
+                    *known = found;
+                    drop(known);
+                    store.wake();
+                }
+                retry::delay(1, INTERVAL, INTERVAL)
+            }
+            Err(error) => {
+                failures += 1;
+                tracing::warn!(%error, "cannot list the events of machines on their first boot");
+                retry::delay(failures, INTERVAL, LONGEST_DELAY)
+            }
+        };
+        tokio::time::sleep(delay).await;
+    }
+}
+
+/// One page: a cluster in which more machines are held back at once has one cause for all.
+async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
+    let params = ListParams::default()
+        .fields(&format!("reason={EVENT_REFUSED}"))
+        .limit(PAGE);
+    match tokio::time::timeout(DEADLINE, events.list(&params)).await {
+        Ok(Ok(list)) => Ok(list.items.iter().filter_map(refusal).collect()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
+    }
+}
+
+/// The report in an event; `None` where the kubelet was not held back.
+fn refusal(event: &Event) -> Option<Refusal> {
+    if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
+        return None;
+    }
+    let series = event.series.as_ref().map(|series| series.last_observed_time.0);
+    let first = event.event_time.as_ref().map(|time| time.0);
+    Some(Refusal {
+        machine: event.regarding.as_ref()?.name.clone()?,
+        message: event.note.clone().unwrap_or_default(),
+        at: series.or(first).unwrap_or(Timestamp::UNIX_EPOCH),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_a_machine_whose_kubelet_is_held_is_counted() {
+        let event = |reason: &str, action: &str, series: Option<&str>| -> Event {
+            let series = series.map(|at| json!({ "count": 2, "lastObservedTime": at }));
+            serde_json::from_value(json!({
+                "metadata": {}, "reason": reason, "action": action, "note": "m7: too old", "series": series,
+                "eventTime": "2026-01-01T00:00:00.000000Z", "regarding": { "kind": "Node", "name": "m7" },
+            }))
+            .unwrap()
+        };
+        let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+        let second = "2026-01-01T01:00:00.000000Z";
+        for (event, expected) in [
+            (
+                event("FirstBootRefused", "HoldKubelet", None),
+                at("2026-01-01T00:00:00Z"),
+            ),
+            (
+                event("FirstBootRefused", "HoldKubelet", Some(second)),
+                at("2026-01-01T01:00:00Z"),
+            ),
+            (event("FirstBootRefused", "Report", None), None),
+            (event("FirstBootPivotFailed", "HoldKubelet", None), None),
+        ] {
+            let found = refusal(&event);
+            assert_eq!(found.as_ref().map(|refusal| refusal.at), expected);
+            assert!(found.is_none_or(|refusal| refusal.machine == "m7" && refusal.message == "m7: too old"));
+        }
+    }
+}
