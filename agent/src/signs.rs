@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
+use berth_api::condition::lifecycle::MAINTENANCE_PLANNED;
 use berth_core::agent::facts::{ClusterNode, Facts};
 use berth_core::agent::knowledge::Event;
-use berth_core::agent::lifecycle::wanted;
+use berth_core::agent::lifecycle::{Change, wanted};
 use berth_core::agent::node::NodeFacts;
 use berth_shell::retry;
 use tokio::time::timeout;
@@ -23,11 +24,16 @@ const DEADLINE: Duration = Duration::from_secs(5);
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
-/// Pause after a write that came to nothing.
+/// Time for which a node has waited for its turn before its Node says so: a turn that comes soon costs no write more.
+const PLANNED_AFTER: Duration = Duration::from_secs(60);
+
+/// Pause after a write that came to nothing, and before the Node says that a turn is planned.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
     failures: u32,
+    /// Moment since when nothing but the planned turn is to be shown.
+    planned: Option<Instant>,
 }
 
 impl Pause {
@@ -39,6 +45,16 @@ impl Pause {
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
+    }
+
+    /// True while nothing is to be shown but a planned turn, and that not for long enough.
+    fn is_early(&mut self, changes: &[Change], now: Instant) -> bool {
+        let is_planned = matches!(changes, [change] if change.set && change.type_ == MAINTENANCE_PLANNED);
+        if !is_planned {
+            self.planned = None;
+            return false;
+        }
+        now.duration_since(*self.planned.get_or_insert(now)) < PLANNED_AFTER
     }
 
     /// Takes note of an error. Says whether the Node must be read again before the next try: it has changed since, which is
@@ -65,11 +81,12 @@ impl Agent {
             return false;
         };
         let changes = node.signs.lifecycle.changes(wanted);
-        let is_nothing_left = changes.is_empty() && !node.has_left_scale_down();
-        if is_nothing_left || !self.signs.is_over() {
+        let is_nothing_left = changes.is_empty() && !node.has_left_guards();
+        let is_early = self.signs.is_early(&changes, Instant::now()) && !node.has_left_guards();
+        if is_nothing_left || is_early || !self.signs.is_over() {
             return false;
         }
-        let message = berth.map(message).unwrap_or_default();
+        let message = berth.map_or_else(|| planned(facts), message);
         let name = self.node.clone();
         let write = async {
             let client = self.kubelet.get().await?;
@@ -77,8 +94,8 @@ impl Agent {
             if !changes.is_empty() {
                 after = lifecycle::write(client, name.as_str(), &after, &changes, &message).await?;
             }
-            if after.has_left_scale_down() {
-                after = cordon::allow_scale_down(client, name.as_str(), &after).await?;
+            if after.has_left_guards() {
+                after = cordon::take_guards_off(client, name.as_str(), &after).await?;
             }
             anyhow::Ok(after)
         };
@@ -128,6 +145,12 @@ fn message(berth: &Berth) -> String {
     }
 }
 
+/// Message of a node that waits for its turn.
+fn planned(facts: &Facts) -> String {
+    let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
+    format!("{digest} is staged; the node is drained and rebooted when it is offered a berth")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +169,27 @@ mod tests {
         let last = pause.until.unwrap();
         // The jitter included.
         assert!(last > first + LONGEST_DELAY / 2 && last <= Instant::now() + 2 * LONGEST_DELAY);
+    }
+
+    #[test]
+    fn a_turn_that_comes_soon_is_not_announced() {
+        let mut pause = Pause::default();
+        let change = |type_, set| Change { type_, set };
+        let planned = [change(MAINTENANCE_PLANNED, true)];
+        let now = Instant::now();
+        assert!(pause.is_early(&planned, now));
+        assert!(pause.is_early(&planned, now + PLANNED_AFTER / 2));
+        assert!(!pause.is_early(&planned, now + PLANNED_AFTER));
+        // Its turn, and the next update.
+        assert!(!pause.is_early(&[change("DrainInProgress", true)], now + PLANNED_AFTER));
+        assert!(
+            pause.is_early(&planned, now + 2 * PLANNED_AFTER),
+            "counted from the beginning"
+        );
+        assert!(
+            !pause.is_early(&[change(MAINTENANCE_PLANNED, false)], now),
+            "what is over is taken off at once"
+        );
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub mod node {
 
 /// Condition types of a Node that Kubernetes has for its lifecycle (KEP-5683). Whoever manages the node sets them.
 pub mod lifecycle {
+    /// The node is expected to be worked on: its image is staged, and it waits for its turn.
+    pub const MAINTENANCE_PLANNED: &str = "MaintenancePlanned";
     /// Pods are being moved from the node.
     pub const DRAIN_IN_PROGRESS: &str = "DrainInProgress";
     /// The pods that were to be moved are gone.
@@ -79,8 +81,8 @@ pub mod lifecycle {
     /// The node is being worked on: what happens to it is meant.
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
     /// Those that an agent sets, in this order.
-    pub const ALL: [&str; 3] = [DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// The reason of those that an agent has set: the node is in its turn.
+    pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
+    /// The reason of those that an agent has set: the node is in its turn, or waits for it.
     pub const REASON: &str = "BerthTurn";
 }
 

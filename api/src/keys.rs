@@ -61,6 +61,18 @@ pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.
 /// Annotation on a Node: [`ANNOTATION_SCALE_DOWN_DISABLED`] is there because an agent has set it. It is written and removed in
 /// the same patch, and apart from the record of the cordon: an agent that knows neither leaves both.
 pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
+/// Annotation of Karpenter on a Node: `true` keeps it from disrupting the node by its own will.
+pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Annotation on a Node: [`ANNOTATION_DO_NOT_DISRUPT`] is there because an agent has set it.
+pub const ANNOTATION_DO_NOT_DISRUPT_MARK: &str = "berth.dev/do-not-disrupt";
+/// Annotation of Karpenter on a Node: `true` keeps it from replacing the node while it is unhealthy.
+pub const ANNOTATION_DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
+/// Annotation on a Node: [`ANNOTATION_DO_NOT_REPAIR`] is there because an agent has set it.
+pub const ANNOTATION_DO_NOT_REPAIR_MARK: &str = "berth.dev/do-not-repair";
+/// Label on a Node that Karpenter has made: the name of its NodePool.
+pub const LABEL_KARPENTER_NODEPOOL: &str = "karpenter.sh/nodepool";
+/// Prefix of the taints by which the Node Readiness Controller keeps pods from a node that lacks something.
+pub const TAINT_READINESS: &str = "readiness.k8s.io/";
 
 /// Annotation on a berth: UID of the Node it is offered to or held by.
 pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";

@@ -416,6 +416,7 @@ fn node(object: &Object) -> NodeFacts {
         excluded: object.excluded,
         // For people only: no step depends on it.
         control_plane: false,
+        not_ready_taint: None,
         signs: Signs::default(),
     }
 }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use berth_api::keys::{
-    ANNOTATION_CORDON, ANNOTATION_RELEASED, ANNOTATION_SCALE_DOWN, ANNOTATION_SCALE_DOWN_DISABLED, LABEL_EXCLUDE,
+    ANNOTATION_CORDON, ANNOTATION_RELEASED, LABEL_EXCLUDE, LABEL_KARPENTER_NODEPOOL, TAINT_READINESS,
 };
 use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
 use berth_api::{BootId, NodeUid};
 use berth_core::agent::lifecycle::Lifecycle;
-use berth_core::agent::node::{CordonRecord, NodeFacts, SCALE_DOWN_DISABLED, ScaleDown, Signs};
+use berth_core::agent::node::{CordonRecord, GUARDED, Guard, GuardChange, Guarded, NodeFacts, Signs};
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of the mark that the cluster autoscaler's annotation is ours. That it is there counts.
-const SCALE_DOWN_MARK: &str = "disabled";
+/// Value of the mark that a guard is ours. That it is there counts.
+const MARK: &str = "disabled";
 
 /// Error of reading or writing the Node.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +65,23 @@ struct RawMetadata {
 struct RawSpec {
     #[serde(default)]
     unschedulable: Option<bool>,
+    #[serde(default)]
+    taints: Option<Vec<RawTaint>>,
+}
+
+#[derive(Deserialize)]
+struct RawTaint {
+    #[serde(default)]
+    key: String,
+    #[serde(default)]
+    effect: String,
+}
+
+impl RawTaint {
+    /// True if the Node Readiness Controller keeps pods from the node by it.
+    fn is_not_ready(&self) -> bool {
+        self.key.starts_with(TAINT_READINESS) && matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -98,6 +115,8 @@ impl From<RawNode> for NodeFacts {
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
         let labels = node.metadata.labels.as_ref();
         let boot_id = node.status.node_info.map(|info| info.boot_id);
+        let mut taints = node.spec.taints.iter().flatten();
+        let not_ready = taints.find(|taint| taint.is_not_ready());
         let mut lifecycle = Lifecycle::default();
         for c in conditions {
             lifecycle.take_in(&c.type_, &c.status, c.reason.as_deref().unwrap_or_default());
@@ -109,9 +128,13 @@ impl From<RawNode> for NodeFacts {
             cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),
+            not_ready_taint: not_ready.map(|taint| taint.key.clone()),
             signs: Signs {
-                scale_down_disabled: annotation(ANNOTATION_SCALE_DOWN_DISABLED),
-                scale_down_is_ours: annotation(ANNOTATION_SCALE_DOWN).is_some(),
+                guards: Guard::ALL.map(|guard| Guarded {
+                    value: annotation(guard.key()),
+                    is_ours: annotation(guard.mark()).is_some(),
+                }),
+                is_karpenters: labels.is_some_and(|labels| labels.contains_key(LABEL_KARPENTER_NODEPOOL)),
                 lifecycle,
             },
             uid: NodeUid::new(node.metadata.uid),
@@ -167,12 +190,12 @@ pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) 
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
-/// Takes off what a cordon that is gone has left of the cluster autoscaler's annotation. Returns the state after it.
+/// Takes off the guards that a cordon which is gone has left. Returns the state after it.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] when it changed since it was read.
-pub async fn allow_scale_down(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
-    patch(client, name, &scale_down_patch(seen)).await
+pub async fn take_guards_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
+    patch(client, name, &guards_patch(seen)).await
 }
 
 async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, NodeError> {
@@ -186,13 +209,15 @@ async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, 
 fn cordon_patch(seen: &NodeFacts, berth: &str) -> Value {
     let record = seen.cordon_record(berth);
     let mut annotations = json!({ANNOTATION_CORDON: json!(record).to_string()});
-    match seen.scale_down_at_cordon() {
-        ScaleDown::Stays => {}
-        ScaleDown::Set => {
-            annotations[ANNOTATION_SCALE_DOWN_DISABLED] = json!(SCALE_DOWN_DISABLED);
-            annotations[ANNOTATION_SCALE_DOWN] = json!(SCALE_DOWN_MARK);
+    for (guard, guarded) in seen.guards() {
+        match seen.guard_at_cordon(guard, guarded) {
+            GuardChange::Stays => {}
+            GuardChange::Set => {
+                annotations[guard.key()] = json!(GUARDED);
+                annotations[guard.mark()] = json!(MARK);
+            }
+            GuardChange::Theirs => annotations[guard.mark()] = Value::Null,
         }
-        ScaleDown::Theirs => annotations[ANNOTATION_SCALE_DOWN] = Value::Null,
     }
     json!({
         "metadata": {
@@ -205,7 +230,7 @@ fn cordon_patch(seen: &NodeFacts, berth: &str) -> Value {
 }
 
 fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
-    let mut annotations = without_scale_down(seen);
+    let mut annotations = without_guards(seen);
     annotations[ANNOTATION_CORDON] = Value::Null;
     annotations[ANNOTATION_RELEASED] = json!(mark);
     let mut patch = json!({
@@ -228,24 +253,26 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
     patch
 }
 
-fn scale_down_patch(seen: &NodeFacts) -> Value {
+fn guards_patch(seen: &NodeFacts) -> Value {
     json!({
         "metadata": {
             "uid": seen.uid.as_str(),
             "resourceVersion": seen.resource_version,
-            "annotations": without_scale_down(seen),
+            "annotations": without_guards(seen),
         },
     })
 }
 
-/// Changes to the annotations that take off the cluster autoscaler's, if it is ours.
-fn without_scale_down(seen: &NodeFacts) -> Value {
+/// Changes to the annotations that take off the guards that are ours.
+fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
-    if seen.signs.scale_down_is_ours {
-        annotations[ANNOTATION_SCALE_DOWN] = Value::Null;
-    }
-    if seen.keeps_our_scale_down() {
-        annotations[ANNOTATION_SCALE_DOWN_DISABLED] = Value::Null;
+    for (guard, guarded) in seen.guards() {
+        if guarded.is_ours {
+            annotations[guard.mark()] = Value::Null;
+        }
+        if guarded.is_kept() {
+            annotations[guard.key()] = Value::Null;
+        }
     }
     annotations
 }
@@ -277,11 +304,12 @@ mod tests {
 
     fn node_with(unschedulable: bool, annotation: Option<&str>, ours: bool, scale_down: Option<&str>) -> NodeFacts {
         let mut annotations = json!({"other": "x"});
-        for (key, value) in [
-            (ANNOTATION_CORDON, annotation),
-            (ANNOTATION_SCALE_DOWN_DISABLED, scale_down),
-            (ANNOTATION_SCALE_DOWN, ours.then_some("disabled")),
-        ] {
+        let mut all = vec![(ANNOTATION_CORDON, annotation)];
+        for guard in Guard::ALL {
+            all.push((guard.key(), scale_down));
+            all.push((guard.mark(), ours.then_some("disabled")));
+        }
+        for (key, value) in all {
             if let Some(value) = value {
                 annotations[key] = json!(value);
             }
@@ -290,9 +318,16 @@ mod tests {
             "metadata": {
                 "uid": "u", "resourceVersion": "7", "name": "n",
                 "annotations": annotations,
-                "labels": {LABEL_EXCLUDE: "", "zone": "a", LABELS_CONTROL_PLANE[0]: ""},
+                "labels": {LABEL_EXCLUDE: "", "zone": "a", LABELS_CONTROL_PLANE[0]: "", "karpenter.sh/nodepool": "x"},
             },
-            "spec": {"unschedulable": unschedulable, "podCIDR": "10.0.0.0/24"},
+            "spec": {
+                "unschedulable": unschedulable, "podCIDR": "10.0.0.0/24",
+                "taints": [
+                    {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"},
+                    {"key": "readiness.k8s.io/Hint", "effect": "PreferNoSchedule"},
+                    {"key": "readiness.k8s.io/NetworkReady", "value": "pending", "effect": "NoSchedule"},
+                ],
+            },
             "status": {
                 "conditions": [{"type": "Ready", "status": "True"}, {"type": "DiskPressure", "status": "False"},
                     {"type": "Drained", "status": "True", "reason": "BerthTurn"}],
@@ -311,6 +346,7 @@ mod tests {
             "with any value, also none"
         );
         assert_eq!(facts.boot_id, Some(BootId::from("b")));
+        assert_eq!(facts.not_ready_taint.as_deref(), Some("readiness.k8s.io/NetworkReady"));
         let signs = facts.signs.lifecycle.changes(lifecycle::NOTHING);
         assert_eq!(signs.len(), 1, "Drained is ours: {signs:?}");
         assert_eq!(
@@ -324,6 +360,8 @@ mod tests {
                 && !bare.unschedulable
                 && !bare.excluded
                 && !bare.control_plane
+                && bare.not_ready_taint.is_none()
+                && !bare.signs.is_karpenters
                 && bare.boot_id.is_none()
                 && bare.cordon.is_none()
         );
@@ -337,8 +375,10 @@ mod tests {
         let annotations = patch["metadata"]["annotations"].as_object().unwrap();
         let text = annotations[ANNOTATION_CORDON].as_str().unwrap();
         assert_eq!(record(text), node(false, None).cordon_record("workers-0"));
-        assert_eq!(annotations[ANNOTATION_SCALE_DOWN_DISABLED], json!("true"));
-        assert!(annotations[ANNOTATION_SCALE_DOWN].is_string(), "and whose it is");
+        for guard in Guard::ALL {
+            assert_eq!(annotations[guard.key()], json!("true"));
+            assert!(annotations[guard.mark()].is_string(), "and whose it is");
+        }
         assert_eq!(patch["spec"]["unschedulable"], json!(true));
         assert_eq!(
             (&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]),
@@ -348,8 +388,12 @@ mod tests {
 
     #[test]
     fn an_annotation_of_somebody_else_is_in_no_patch() {
-        let keys = [ANNOTATION_SCALE_DOWN_DISABLED, ANNOTATION_SCALE_DOWN];
-        let said = |patch: &Value| keys.map(|key| patch["metadata"]["annotations"].get(key).cloned());
+        let said = |patch: &Value| {
+            let of = |key: &str| patch["metadata"]["annotations"].get(key).cloned();
+            let all = Guard::ALL.map(|guard| [of(guard.key()), of(guard.mark())]);
+            assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+            all[0].clone()
+        };
         let gone = || Some(Value::Null);
         let cordoned = Some(r#"{"berth":"w-0","unschedulable":false}"#);
         let others = cordon_patch(&node_with(false, None, false, Some("false")), "w-0");
@@ -365,8 +409,8 @@ mod tests {
             assert_eq!(said(&patch), removed, "{ours} {value}");
             // An agent that knew neither has undone the cordon.
             let left = node_with(false, None, ours, Some(value));
-            assert_eq!(left.has_left_scale_down(), ours);
-            let patch = scale_down_patch(&left);
+            assert_eq!(left.has_left_guards(), ours);
+            let patch = guards_patch(&left);
             assert_eq!(said(&patch), removed, "{ours} {value}");
             assert_eq!(patch["metadata"]["resourceVersion"], json!("7"));
             assert!(patch.get("spec").is_none(), "no cordon is touched");

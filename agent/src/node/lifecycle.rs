@@ -185,6 +185,7 @@ mod tests {
             cordon: None,
             excluded: false,
             control_plane: false,
+            not_ready_taint: None,
             signs: Signs::default(),
         };
         let change = |type_, set| Change { type_, set };

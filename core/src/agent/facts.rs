@@ -430,6 +430,10 @@ pub enum Reboot {
 
 /// The Node object, as far as it was read.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "an agent has a single one, which nearly always is a Node"
+)]
 pub enum ClusterNode {
     /// The Node was not read since something may have changed it.
     Unread,

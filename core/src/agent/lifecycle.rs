@@ -1,6 +1,7 @@
 //! Lifecycle conditions of the Node, by which tools that know nothing of Berth see that a node is drained or down on purpose.
 //!
-//! They follow our cordon: what is set under it goes with it. A condition is ours by its reason. One that somebody else
+//! `MaintenancePlanned` says that an image is staged and the node waits for its turn. The others follow our cordon: what is set
+//! under it goes with it. A condition is ours by its reason. One that somebody else
 //! has written, True or not, is theirs: it is neither changed nor removed, or two programs would write it in turns. No step
 //! depends on any of them.
 
@@ -70,7 +71,8 @@ impl Lifecycle {
 pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {
-        return Some((NOTHING, None));
+        let planned = is_planned(facts, node.excluded);
+        return Some(([planned, false, false, false], None));
     }
     let held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node && h.uid == node.uid);
     let berth = facts.berths.iter().flatten().find(held)?;
@@ -81,7 +83,20 @@ pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
     // Without a drain there is none in progress, and none that has ended.
     let drains = member.drain.is_enabled();
     node.unschedulable
-        .then_some(([drains && draining, drains && drained, true], Some(berth)))
+        .then_some(([false, drains && draining, drains && drained, true], Some(berth)))
+}
+
+/// True if the image that is published for the node is staged and does not run yet, so that the node will be drained and
+/// rebooted when its turn comes.
+fn is_planned(facts: &Facts, excluded: bool) -> bool {
+    let Some(desired) = facts.desired.digest().filter(|_| !excluded) else {
+        return false;
+    };
+    let os = &facts.host.os;
+    let is_staged = os
+        .staged()
+        .is_some_and(|staged| staged.digest.as_ref() == Some(desired));
+    is_staged && os.booted() != Some(desired) && !facts.past.failed_digests.contains(desired)
 }
 
 /// Says whether pods are being moved, and whether they are gone; `None` when the turn is about to end.
@@ -101,7 +116,7 @@ fn drain(facts: &Facts, holding: &Holding) -> Option<[bool; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::condition::lifecycle::{DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS};
+    use berth_api::condition::lifecycle::{DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS, MAINTENANCE_PLANNED};
 
     use super::*;
 
@@ -113,20 +128,30 @@ mod tests {
         lifecycle
     }
 
-    const DRAINING: Wanted = [true, false, true];
-    const DOWN: Wanted = [false, true, true];
+    const PLANNED: Wanted = [true, false, false, false];
+    const DRAINING: Wanted = [false, true, false, true];
+    const DOWN: Wanted = [false, false, true, true];
 
     #[test]
     fn what_is_set_is_ours_and_what_is_ours_goes() {
         let set = |type_| Change { type_, set: true };
         let remove = |type_| Change { type_, set: false };
-        let (drain, drained, works) = (DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS);
+        let (planned, drain, drained, works) =
+            (MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS);
         let ours = |types: &[&'static str]| {
             let conditions: Vec<_> = types.iter().map(|type_| (*type_, "True", REASON)).collect();
             seen(&conditions)
         };
         for (lifecycle, wanted, changes) in [
             (seen(&[]), NOTHING, vec![]),
+            (seen(&[]), PLANNED, vec![set(planned)]),
+            (ours(&[planned]), PLANNED, vec![]),
+            (ours(&[planned]), NOTHING, vec![remove(planned)]),
+            (
+                ours(&[planned]),
+                DRAINING,
+                vec![remove(planned), set(drain), set(works)],
+            ),
             (seen(&[]), DRAINING, vec![set(drain), set(works)]),
             (ours(&[drain, works]), DRAINING, vec![]),
             (ours(&[drain, works]), DOWN, vec![remove(drain), set(drained)]),

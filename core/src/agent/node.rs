@@ -1,12 +1,60 @@
 //! The agent's own Node, as far as its decisions depend on it, and the rules of a cordon's ownership (I4).
 
-use berth_api::{BootId, NodeUid};
+use berth_api::{BootId, NodeUid, keys};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::lifecycle::Lifecycle;
 
-/// Value of the cluster autoscaler's annotation that Berth sets.
-pub const SCALE_DOWN_DISABLED: &str = "true";
+/// Value of each guard that Berth sets.
+pub const GUARDED: &str = "true";
+
+/// Annotation by which another tool is kept from a node that is in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// Keeps the cluster autoscaler from removing the node.
+    ScaleDown,
+    /// Keeps Karpenter from disrupting the node.
+    Disruption,
+    /// Keeps Karpenter from replacing the node while it is NotReady.
+    Repair,
+}
+
+impl Guard {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ScaleDown, Self::Disruption, Self::Repair];
+
+    /// The other tool's annotation.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::ScaleDown => keys::ANNOTATION_SCALE_DOWN_DISABLED,
+            Self::Disruption => keys::ANNOTATION_DO_NOT_DISRUPT,
+            Self::Repair => keys::ANNOTATION_DO_NOT_REPAIR,
+        }
+    }
+
+    /// Annotation that says that an agent has set the other one.
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Self::ScaleDown => keys::ANNOTATION_SCALE_DOWN,
+            Self::Disruption => keys::ANNOTATION_DO_NOT_DISRUPT_MARK,
+            Self::Repair => keys::ANNOTATION_DO_NOT_REPAIR_MARK,
+        }
+    }
+
+    /// True if it is only for nodes that Karpenter has made.
+    const fn is_karpenters(self) -> bool {
+        matches!(self, Self::Disruption | Self::Repair)
+    }
+}
+
+/// A guard on a Node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guarded {
+    /// Value of [`Guard::key`], when it is there.
+    pub value: Option<String>,
+    /// An agent has set it: [`Guard::mark`] is there.
+    pub is_ours: bool,
+}
 
 /// The parts of a Node that matter to its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +75,8 @@ pub struct NodeFacts {
     pub excluded: bool,
     /// The node carries the control plane.
     pub control_plane: bool,
+    /// Taint by which the Node Readiness Controller says that something of the node is not ready; the first of several.
+    pub not_ready_taint: Option<String>,
     /// Signs of a turn for other tools. No step depends on them.
     pub signs: Signs,
 }
@@ -34,10 +84,10 @@ pub struct NodeFacts {
 /// Signs on a Node by which other tools see that it is in its turn, whoever has set them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// Value of [`berth_api::keys::ANNOTATION_SCALE_DOWN_DISABLED`], when it is there.
-    pub scale_down_disabled: Option<String>,
-    /// An agent has set that: [`berth_api::keys::ANNOTATION_SCALE_DOWN`] is there.
-    pub scale_down_is_ours: bool,
+    /// The guards, in the order of [`Guard::ALL`].
+    pub guards: [Guarded; Guard::ALL.len()],
+    /// Karpenter has made the node.
+    pub is_karpenters: bool,
     /// The lifecycle conditions.
     pub lifecycle: Lifecycle,
 }
@@ -54,9 +104,9 @@ pub struct CordonRecord {
     pub unschedulable: bool,
 }
 
-/// Change that a cordon makes to the cluster autoscaler's annotation.
+/// Change that a cordon makes to a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScaleDown {
+pub enum GuardChange {
     /// Stays as it is, and whose it is as well.
     Stays,
     /// Set, and ours.
@@ -77,26 +127,35 @@ impl NodeFacts {
         }
     }
 
-    /// Change that a cordon of the Node as it was read makes to the cluster autoscaler's annotation.
-    pub fn scale_down_at_cordon(&self) -> ScaleDown {
-        match (self.signs.scale_down_is_ours, self.signs.scale_down_disabled.as_deref()) {
-            (false, Some(_)) | (true, Some(SCALE_DOWN_DISABLED)) => ScaleDown::Stays,
-            (false, None) => ScaleDown::Set,
+    /// Each guard with its state.
+    pub fn guards(&self) -> impl Iterator<Item = (Guard, &Guarded)> {
+        Guard::ALL.into_iter().zip(&self.signs.guards)
+    }
+
+    /// Change that a cordon of the Node as it was read makes to a guard.
+    pub fn guard_at_cordon(&self, guard: Guard, seen: &Guarded) -> GuardChange {
+        if guard.is_karpenters() && !self.signs.is_karpenters && !seen.is_ours {
+            return GuardChange::Stays;
+        }
+        match (seen.is_ours, seen.value.as_deref()) {
+            (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
+            (false, None) => GuardChange::Set,
             // Who took it off under our cordon has the last word. Without a cordon that was in an earlier turn.
-            (true, None) if self.cordon.is_none() => ScaleDown::Set,
-            (true, _) => ScaleDown::Theirs,
+            (true, None) if self.cordon.is_none() => GuardChange::Set,
+            (true, _) => GuardChange::Theirs,
         }
     }
 
-    /// Says whether the cluster autoscaler's annotation is the one that a cordon of ours has set, and is to go with it.
-    pub fn keeps_our_scale_down(&self) -> bool {
-        self.signs.scale_down_is_ours && self.signs.scale_down_disabled.as_deref() == Some(SCALE_DOWN_DISABLED)
+    /// True if a cordon of ours is gone and has left a guard: an agent that does not know the guard has undone it.
+    pub fn has_left_guards(&self) -> bool {
+        self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }
+}
 
-    /// Says whether a cordon of ours is gone and has left the cluster autoscaler's annotation: an agent that does not know the
-    /// annotation has undone it.
-    pub fn has_left_scale_down(&self) -> bool {
-        self.signs.scale_down_is_ours && self.cordon.is_none()
+impl Guarded {
+    /// True if it is what an agent has set, and is to go with the cordon.
+    pub fn is_kept(&self) -> bool {
+        self.is_ours && self.value.as_deref() == Some(GUARDED)
     }
 }
 
@@ -117,9 +176,13 @@ mod tests {
             }),
             excluded: false,
             control_plane: false,
+            not_ready_taint: None,
             signs: Signs {
-                scale_down_disabled: scale_down.map(str::to_owned),
-                scale_down_is_ours: ours,
+                guards: [(); 3].map(|()| Guarded {
+                    value: scale_down.map(str::to_owned),
+                    is_ours: ours,
+                }),
+                is_karpenters: true,
                 ..Signs::default()
             },
         }
@@ -141,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn the_autoscalers_annotation_is_ours_only_if_we_have_set_it() {
-        use ScaleDown::{Set, Stays, Theirs};
+    fn a_guard_is_ours_only_if_we_have_set_it() {
+        use GuardChange::{Set, Stays, Theirs};
         // Cordoned by us, whether the annotation is marked as ours, its value; the change at a cordon, whether a restore takes it
         // off, and whether it was left behind.
         for (cordoned, ours, value, change, takes_off, is_left) in [
@@ -161,12 +224,32 @@ mod tests {
             (false, true, None, Set, false, true),
         ] {
             let node = node(true, cordoned.then_some(false), ours, value);
-            let seen = (
-                node.scale_down_at_cordon(),
-                node.keeps_our_scale_down(),
-                node.has_left_scale_down(),
-            );
-            assert_eq!(seen, (change, takes_off, is_left), "{cordoned} {ours} {value:?}");
+            for (guard, guarded) in node.guards() {
+                let seen = (
+                    node.guard_at_cordon(guard, guarded),
+                    guarded.is_kept(),
+                    node.has_left_guards(),
+                );
+                assert_eq!(
+                    seen,
+                    (change, takes_off, is_left),
+                    "{guard:?} {cordoned} {ours} {value:?}"
+                );
+            }
         }
+    }
+
+    #[test]
+    fn karpenters_guards_are_for_its_nodes() {
+        let mut others = node(false, None, false, None);
+        others.signs.is_karpenters = false;
+        let changes = |node: &NodeFacts| -> Vec<_> {
+            node.guards()
+                .map(|(guard, guarded)| node.guard_at_cordon(guard, guarded))
+                .collect()
+        };
+        use GuardChange::{Set, Stays};
+        assert_eq!(changes(&others), [Set, Stays, Stays]);
+        assert_eq!(changes(&node(false, None, false, None)), [Set, Set, Set]);
     }
 }

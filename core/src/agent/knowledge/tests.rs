@@ -62,6 +62,7 @@ fn node() -> ClusterNode {
         cordon: None,
         excluded: false,
         control_plane: false,
+        not_ready_taint: None,
         signs: Default::default(),
     })
 }

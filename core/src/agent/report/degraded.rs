@@ -127,7 +127,14 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
         let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
         return Some(Verdict::yes(Why::BootUnproven, message));
     }
-    let message = "the Node is not Ready under this boot within rebootTimeout; the berth is kept";
+    let taint = facts
+        .cluster_node
+        .get()
+        .and_then(|node| node.not_ready_taint.as_deref());
+    let message = match taint {
+        Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),
+        None => "the Node is not Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
+    };
     late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
 }
 

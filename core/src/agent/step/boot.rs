@@ -116,8 +116,13 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
 }
 
 /// Ready as said under this very boot: what a Node says of an earlier one proves nothing.
-fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
+fn reports_ready(facts: &Facts, node: &NodeFacts) -> bool {
     node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
+}
+
+/// Ready under this very boot, and no readiness taint keeps pods away.
+fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
+    reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
 
 /// Under a licence for this very boot, a shutdown that is queued is waited for before the licence is let go.
@@ -166,7 +171,7 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
 fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
-    if booted == Some(&holding.target) && is_ready(facts, node) {
+    if booted == Some(&holding.target) && reports_ready(facts, node) {
         return (Outcome::Updated, String::new());
     }
     let same_boot = holding.boot_id == facts.host.boot_id;

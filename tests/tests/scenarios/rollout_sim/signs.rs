@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::condition::lifecycle::{ALL, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS, REASON};
+use berth_api::condition::lifecycle::{
+    ALL, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS, MAINTENANCE_PLANNED, REASON,
+};
 use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_SCALE_DOWN, ANNOTATION_SCALE_DOWN_DISABLED};
 use k8s_openapi::api::core::v1::Node;
 
@@ -68,7 +70,13 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
     let nothing = set(&[]);
     let draining = set(&[DRAIN_IN_PROGRESS, MAINTENANCE_IN_PROGRESS]);
     let down = set(&[DRAINED, MAINTENANCE_IN_PROGRESS]);
-    let mut walk: Vec<_> = all.iter().map(|shown| &shown.ours).collect();
+    // Whether a node is seen to wait for its turn depends on how soon that comes.
+    let planned = set(&[MAINTENANCE_PLANNED]);
+    let mut walk: Vec<_> = all
+        .iter()
+        .map(|shown| &shown.ours)
+        .filter(|ours| **ours != planned)
+        .collect();
     walk.dedup();
     // A drain that has nothing to wait for is over before it shows.
     let turns: &[&[_]] = match taken_back {

@@ -110,6 +110,7 @@ fn a_pool_has_the_node_when_it_was_published_for_this_one() {
             cordon: None,
             excluded,
             control_plane: false,
+            not_ready_taint: None,
             signs: Default::default(),
         })
     };

@@ -459,3 +459,25 @@ fn a_bad_image_is_rolled_forward_over_the_packages_of_others() {
         );
     }
 }
+
+#[test]
+fn a_readiness_taint_is_waited_out_before_a_boot_counts_as_proven() {
+    let ready = |taint: Option<&str>| {
+        let mut facts = rebooted(&committed(), 2);
+        facts.cluster_node = ClusterNode::Is(NodeFacts {
+            boot_id: Some(facts.host.boot_id.clone()),
+            unschedulable: true,
+            cordon: cordoned().get().and_then(|node| node.cordon.clone()),
+            not_ready_taint: taint.map(str::to_owned),
+            ..node()
+        });
+        step(&facts)
+    };
+    assert!(
+        matches!(ready(None), Step::Release(_, Outcome::Updated, _)),
+        "{:?}",
+        ready(None)
+    );
+    let waits = ready(Some("readiness.k8s.io/NetworkReady"));
+    assert!(matches!(waits, Step::Wait(WaitReason::NotReady, Some(_))), "{waits:?}");
+}

@@ -152,6 +152,7 @@ fn node() -> NodeFacts {
         cordon: None,
         excluded: false,
         control_plane: false,
+        not_ready_taint: None,
         signs: Default::default(),
     }
 }

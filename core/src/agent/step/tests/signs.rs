@@ -5,10 +5,11 @@ use berth_api::berth::Outcome;
 use super::*;
 use crate::agent::lifecycle::{NOTHING, Wanted, wanted};
 
-const DRAINING: Wanted = [true, false, true];
-const DOWN: Wanted = [false, true, true];
+const PLANNED: Wanted = [true, false, false, false];
+const DRAINING: Wanted = [false, true, false, true];
+const DOWN: Wanted = [false, false, true, true];
 /// A turn without a drain, or one that a boot has ended.
-const WORK: Wanted = [false, false, true];
+const WORK: Wanted = [false, false, false, true];
 
 /// A node that holds this berth and is not cordoned.
 fn uncordoned(berth: &Berth) -> Facts {
@@ -29,6 +30,12 @@ fn without_drain(facts: &mut Facts) {
     facts.desired = Desired::Member(Box::new(member));
 }
 
+fn excluded(facts: &mut Facts) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.excluded = true;
+    }
+}
+
 fn uncordoned_by_somebody(facts: &mut Facts) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.unschedulable = false;
@@ -39,8 +46,16 @@ fn uncordoned_by_somebody(facts: &mut Facts) {
 fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
     for (what, facts, expected) in [
-        ("idle", facts(), Some(NOTHING)),
-        ("taken, not cordoned yet", uncordoned(&taken()), Some(NOTHING)),
+        ("staged, and waiting", facts(), Some(PLANNED)),
+        ("nothing staged", change(facts(), |f| os(f, 1, None)), Some(NOTHING)),
+        ("updated", change(facts(), |f| os(f, 2, None)), Some(NOTHING)),
+        ("excluded", change(uncordoned(&taken()), excluded), Some(NOTHING)),
+        (
+            "released",
+            change(facts(), |f| f.desired = Desired::Release),
+            Some(NOTHING),
+        ),
+        ("taken, not cordoned yet", uncordoned(&taken()), Some(PLANNED)),
         ("draining", with(&taken()), Some(DRAINING)),
         ("drained", change(with(&taken()), |f| f.drain.done = true), Some(DOWN)),
         ("committed", with(&committed()), Some(DOWN)),
@@ -58,7 +73,7 @@ fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
             None,
         ),
         ("releasing", with(&releasing), None),
-        ("restored", uncordoned(&releasing), Some(NOTHING)),
+        ("restored, to be tried again", uncordoned(&releasing), Some(PLANNED)),
         (
             "a cordon without a berth",
             Facts {
