@@ -159,7 +159,7 @@ impl Agent {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
         }
-        if self.rival_pods.is_due()
+        if self.rival_pods.is_due(self.knowledge.is_at_rest())
             && !self.in_turn()
             && let Ok(client) = self.kubelet.get().await
         {

@@ -232,6 +232,7 @@ impl Agent {
                 .next()
                 .min(self.refresh.next())
                 .min(self.signs.left().unwrap_or(LONGEST_WAIT))
+                .min(self.status.due().unwrap_or(LONGEST_WAIT))
                 .max(Duration::from_millis(10));
             return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
@@ -242,8 +243,10 @@ impl Agent {
     /// Knows the berths, and once in a while looks at what nobody announces.
     async fn keep_up(&mut self) -> Result<()> {
         if self.heartbeat.is_due() {
+            if self.knowledge.rereads_cluster(&self.clock.now()) {
+                self.refresh.ask_now();
+            }
             self.learn(Event::Heartbeat);
-            self.refresh.ask_now();
         }
         if self.knowledge.berths.is_none() {
             self.refresh_berths().await?;
@@ -317,9 +320,9 @@ impl Agent {
             told: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
-        let status: BootcNodeStatus = report(facts, &subject, self.status.known());
+        let status: BootcNodeStatus = report(facts, &subject, self.status.before());
         self.metrics.show(&object.spec, &status);
-        let written = self.status.write(status, progress).await;
+        let written = self.status.write(status, next, progress).await;
         let is_answer = |error: &anyhow::Error| error.downcast_ref().is_some_and(RequestError::is_answer);
         if written.as_ref().err().is_some_and(|error| !is_answer(error)) {
             self.heard(false);

@@ -6,6 +6,8 @@ use berth_api::condition::node::OF_CONTROLLER;
 use berth_api::keys;
 use berth_api::names::NodeName;
 use berth_api::node::{BootcNode, BootcNodeStatus, Progress};
+use berth_core::agent::pace;
+use berth_core::agent::step::Step;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -28,6 +30,8 @@ pub struct StatusWriter {
     known: BootcNodeStatus,
     /// resourceVersion of the object when `known` was its status.
     version: u64,
+    /// A status that is not written yet, since it may be over in a moment, and the time at which it was new.
+    draft: Option<(BootcNodeStatus, Instant)>,
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
 }
@@ -41,6 +45,7 @@ impl StatusWriter {
             uid: None,
             known: BootcNodeStatus::default(),
             version: 0,
+            draft: None,
             progress: None,
             blockers: None,
         }
@@ -59,27 +64,48 @@ impl StatusWriter {
         }
         self.version = version;
         self.known = status;
+        self.draft = None;
         object.status.as_ref().filter(|_| first)
     }
 
-    /// The status as it was written last.
-    pub fn known(&self) -> &BootcNodeStatus {
-        &self.known
+    /// The status before the next one: as it was written last, or as it would be written if it lasted.
+    pub fn before(&self) -> &BootcNodeStatus {
+        self.draft.as_ref().map_or(&self.known, |(draft, _)| draft)
     }
 
-    /// Writes the status if it says something new.
+    /// Time until a status has to be written that may be over by then; `None` if there is none.
+    pub fn due(&self) -> Option<Duration> {
+        let (_, since) = self.draft.as_ref()?;
+        Some(pace::SETTLE.saturating_sub(since.elapsed()))
+    }
+
+    /// Writes the status if it says something new. If the state before this step may be over in a moment, it is kept back for
+    /// as long as [`pace`] says.
     ///
     /// # Errors
     /// When the API server does not answer in time or refuses; nothing is remembered as written then.
-    pub async fn write(&mut self, mut status: BootcNodeStatus, progress_interval: Duration) -> anyhow::Result<()> {
+    pub async fn write(
+        &mut self,
+        mut status: BootcNodeStatus,
+        next: &Step,
+        progress_interval: Duration,
+    ) -> anyhow::Result<()> {
         if self.uid.is_none() {
             return Ok(());
+        }
+        if pace::may_pass(next, &status, &self.known) {
+            let since = self.draft.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            if since.elapsed() < pace::SETTLE {
+                self.draft = Some((status, since));
+                return Ok(());
+            }
         }
         self.pace(&mut status, progress_interval);
         self.pace_blockers(&mut status);
         // The insight goes with a write that is made anyway: what it says beyond the rest can wait.
         let insight = std::mem::replace(&mut status.insight, self.known.insight.clone());
         if status == self.known {
+            self.draft = None;
             return Ok(());
         }
         status.insight = insight;
@@ -95,6 +121,7 @@ impl StatusWriter {
         let stored = with_deadline(DEADLINE, request).await?;
         self.version = version(&stored);
         self.known = status;
+        self.draft = None;
         Ok(())
     }
 

@@ -141,7 +141,7 @@ impl Metrics {
         };
         match news.what {
             Happened::Taken => {}
-            Happened::Committed(drain) => measure(&self.drains, drain),
+            Happened::Committed { drain, .. } => measure(&self.drains, drain),
             Happened::Ended { outcome, reboot, .. } => {
                 self.turns.get_or_create(&WithOutcome { pool: pool(), outcome }).inc();
                 measure(&self.reboots, reboot);
@@ -247,7 +247,8 @@ mod tests {
                 took: Duration::from_secs(60),
             });
             turn(pool, Happened::Taken);
-            turn(pool, Happened::Committed(minute));
+            let (drain, announced) = (minute, false);
+            turn(pool, Happened::Committed { drain, announced });
             turn(
                 pool,
                 Happened::Ended {

@@ -113,9 +113,9 @@ fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if a walk has the types of the golden one, and of each the same states in the same order, from the first to the last.
-/// A state between them may be missing, unless it is True or [`REBOOTING`]: the agent writes what is true when it writes, and a
-/// quick turn leaves a state before the next write.
+/// True if a walk has the types of the golden one, and of each the same states in the same order, up to the last. A state before the
+/// last may be missing, unless it is True or [`REBOOTING`]: the agent writes what is true when it writes, a quick turn leaves a state
+/// before the next write, and a pull that ends within a second is not reported.
 fn allows(golden: &str, walk: &str) -> bool {
     let (golden, walk) = (lines_of(golden), lines_of(walk));
     golden.len() == walk.len()
@@ -140,7 +140,7 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     // How many states of `seen` the states of `whole` so far can account for.
     let mut reached = BTreeSet::from([0]);
     for (n, state) in whole.iter().enumerate() {
-        let may_be_missing = n != 0 && n != last && !state.starts_with("True/") && *state != REBOOTING;
+        let may_be_missing = n != last && !state.starts_with("True/") && *state != REBOOTING;
         let mut next = BTreeSet::new();
         for &count in &reached {
             if may_be_missing {
@@ -306,7 +306,7 @@ mod tests {
             ("Updated: False/X False/Rebooting True/Z\n", true),
             ("Updated: False/X False/Y False/P True/Z\n", false),
             ("Updated: False/X False/Y False/Rebooting False/P\n", false),
-            ("Updated: False/Y False/Rebooting False/P True/Z\n", false),
+            ("Updated: False/Y False/Rebooting False/P True/Z\n", true),
             ("Updated: False/X False/W False/Rebooting True/Z\n", false),
             ("Updated: False/X False/Rebooting False/Y True/Z\n", false),
             ("", false),
@@ -327,7 +327,8 @@ mod tests {
             ("Pulled: Unknown/P True/A\n", true),
             ("Pulled: Unknown/P\n", false),
             ("Pulled: Unknown/P True/A Unknown/N\n", false),
-            ("Pulled: True/A\n", false),
+            ("Pulled: True/A\n", true),
+            ("Pulled: Unknown/N\n", false),
         ] {
             assert_eq!(allows(golden, walk), allowed, "{walk}");
         }

@@ -19,5 +19,6 @@ pub mod scratch;
 pub mod soak;
 pub mod tools;
 pub mod walk;
+pub mod writes;
 
 pub use berth_shell::install_crypto;

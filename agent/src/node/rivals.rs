@@ -16,6 +16,8 @@ use crate::clients::RequestError;
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
 /// Time between two questions: they come and go with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
+/// Time between two questions while nothing is to be done with the node.
+const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 
 #[derive(Deserialize)]
 struct List {
@@ -60,9 +62,10 @@ pub struct RivalPods {
 }
 
 impl RivalPods {
-    /// Says whether it is time to ask anew.
-    pub fn is_due(&self) -> bool {
-        self.asked.is_none_or(|at| at.elapsed() >= AGAIN)
+    /// True if it is time to ask again.
+    pub fn is_due(&self, at_rest: bool) -> bool {
+        let again = if at_rest { AGAIN_AT_REST } else { AGAIN };
+        self.asked.is_none_or(|at| at.elapsed() >= again)
     }
 
     /// The rivals of the last answer.
@@ -114,13 +117,13 @@ mod tests {
     #[test]
     fn without_an_answer_what_was_seen_last_stays_and_is_not_asked_for_at_once() {
         let mut pods = RivalPods::default();
-        assert!(pods.is_due());
+        assert!(pods.is_due(false));
         pods.answered(Ok(vec!["kured (pod n/p)".to_owned()]));
-        assert!(!pods.is_due());
+        assert!(!pods.is_due(false));
         pods.asked = None;
         pods.answered(Err(kube::Error::LinesCodecMaxLineLengthExceeded.into()));
         assert_eq!(
-            (pods.seen(), pods.is_due()),
+            (pods.seen(), pods.is_due(false)),
             (&["kured (pod n/p)".to_owned()][..], false)
         );
         pods.answered(Ok(vec![]));

@@ -210,16 +210,19 @@ impl Note {
         }
     }
 
-    /// Event of a node's turn, on its Node; `None` for an end that somebody else has brought about, and that is told of where
-    /// that was done.
+    /// Event of a node's turn, on its Node. `None` for a reboot that the last event has announced, and for an end that somebody
+    /// else has brought about, which has an event of its own.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (warning, reason, action, message) = match &news.what {
             Happened::Taken => {
-                let message = format!("berth {berth}: the node's turn to be updated to {target} has begun");
+                let message = format!(
+                    "berth {berth}: the node's turn to be updated to {target} has begun: it is drained, and then reboots"
+                );
                 (false, "TurnBegan", "Drain", message)
             }
-            Happened::Committed(_) => {
+            Happened::Committed { announced: true, .. } => return None,
+            Happened::Committed { .. } => {
                 let message = format!("berth {berth}: all is ready, and the node reboots into {target}");
                 (false, "Rebooting", "Reboot", message)
             }
@@ -437,6 +440,7 @@ mod tests {
             };
             Note::of_turn(&news, Some(&pool))
         };
+        let commits = |announced| Happened::Committed { drain: None, announced };
         let ended = |outcome: Outcome, given_back| Happened::Ended {
             outcome: outcome.as_str(),
             reboot: None,
@@ -444,7 +448,8 @@ mod tests {
         };
         for (what, expected) in [
             (Happened::Taken, Some(("TurnBegan", false))),
-            (Happened::Committed(None), Some(("Rebooting", false))),
+            (commits(false), Some(("Rebooting", false))),
+            (commits(true), None),
             (ended(Outcome::Updated, true), Some(("TurnCompleted", false))),
             (ended(Outcome::Failed, true), Some(("TurnFailed", true))),
             (ended(Outcome::Revoked, true), Some(("TurnGivenBack", false))),

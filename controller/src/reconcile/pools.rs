@@ -1,12 +1,11 @@
 //! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, NodeUid, PoolName, keys};
-use berth_core::controller::aggregate::{self, MemberView};
+use berth_core::controller::aggregate::{self, MemberView, pace};
 use berth_core::controller::facts::Pool;
 use berth_core::controller::unwritable::Unwritable;
 use serde_json::json;
@@ -16,9 +15,6 @@ use super::seen::{Berths, Findings, Seen};
 use crate::events::Note;
 use crate::leader::Lost;
 use crate::time;
-
-/// Counts and messages change with every report of every node; a pool says so at most this often.
-const STATUS_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Reconciler {
     /// Phase 3: a pool gets our finalizer before anything is done in its name.
@@ -75,8 +71,8 @@ impl Reconciler {
                 continue;
             }
             if let Some(last) = self.memory.reported.get(&pool.name) {
-                let next = *last + STATUS_INTERVAL;
-                if next > time::now() && !is_urgent(&old, &new) {
+                let next = *last + pace::pause(&old, &new);
+                if next > time::now() {
                     self.again(next);
                     continue;
                 }
@@ -225,22 +221,6 @@ fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item =
     let berths = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
     let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
     holders.filter(|name| findings.membership.pool_of(name) != Some(&pool.name))
-}
-
-/// Says whether something changes that others act on or wait for, and not just counts and messages.
-fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
-    let words = |status: &BootcNodePoolStatus| -> Vec<_> {
-        let conditions = status.conditions.iter();
-        conditions.map(|c| (c.type_.clone(), c.status.clone())).collect()
-    };
-    old.target != new.target
-        || old.failures != new.failures
-        || old.retry_token != new.retry_token
-        || old.poll_request != new.poll_request
-        || old.available.as_ref().map(|a| &a.digest) != new.available.as_ref().map(|a| &a.digest)
-        || old.berths.total != new.berths.total
-        || old.observed_generation != new.observed_generation
-        || words(old) != words(new)
 }
 
 fn log(pool: &Pool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) {

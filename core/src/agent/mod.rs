@@ -1,8 +1,8 @@
 //! Decisions of the agent of one node.
 //!
 //! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
-//! action, [`lifecycle`] what others see of a turn on the Node, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, and [`report`] its report in the
-//! BootcNode's status, which [`gauges`] repeats for Prometheus.
+//! action, [`lifecycle`] what others see of a turn on the Node, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, [`report`] its report in the
+//! BootcNode's status, [`pace`] when that is written, and [`gauges`] what of it Prometheus reads.
 
 pub mod backend;
 pub mod deployments;
@@ -12,6 +12,7 @@ mod insight;
 pub mod knowledge;
 pub mod lifecycle;
 pub mod node;
+pub mod pace;
 pub mod past;
 pub mod reason;
 pub mod report;

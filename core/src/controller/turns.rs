@@ -10,6 +10,9 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
+/// Time for which the news that a turn began announces the reboot as well.
+const ANNOUNCED: Duration = Duration::from_secs(60);
+
 /// End of a turn that was not its holder's word: its Node is gone or excluded, or an admin closed the berth.
 pub const TAKEN_AWAY: &str = "TakenAway";
 
@@ -35,8 +38,13 @@ pub struct TurnNews {
 pub enum Happened {
     /// The berth was taken.
     Taken,
-    /// The turn was committed; this long after it was taken, if both were seen. It may be taken back and happen again.
-    Committed(Option<Duration>),
+    /// The turn was committed. It may be taken back and happen again.
+    Committed {
+        /// Time since the berth was taken, if both were seen.
+        drain: Option<Duration>,
+        /// True if the last news of this turn is so young that it announces the reboot as well.
+        announced: bool,
+    },
     /// The berth is closed.
     Ended {
         /// End of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
@@ -69,6 +77,8 @@ struct Turn {
     uid: NodeUid,
     target: Digest,
     taken: Option<Moment>,
+    /// Moment of the last news that announced a reboot.
+    announced: Option<Moment>,
     committed: Option<Moment>,
     is_committed: bool,
     outcome: Option<Outcome>,
@@ -153,6 +163,7 @@ fn follow(
             uid: holding.uid.clone(),
             target: holding.target.clone(),
             taken,
+            announced: taken,
             committed: None,
             is_committed: false,
             outcome: None,
@@ -176,7 +187,12 @@ fn follow(
             turn.is_committed = true;
             if !is_found {
                 turn.committed = Some(now);
-                tell(&turn, Happened::Committed(turn.taken.map(|taken| now.since(taken))));
+                let announced = turn.announced.is_some_and(|at| now.since(at) < ANNOUNCED);
+                if !announced {
+                    turn.announced = Some(now);
+                }
+                let drain = turn.taken.map(|taken| now.since(taken));
+                tell(&turn, Happened::Committed { drain, announced });
             }
         }
         HoldPhase::Committed => {}
@@ -253,6 +269,11 @@ mod tests {
         BootId::from(id)
     }
 
+    fn commits(drain: u64, announced: bool) -> Happened {
+        let drain = seconds(drain);
+        Happened::Committed { drain, announced }
+    }
+
     fn seconds(seconds: u64) -> Option<Duration> {
         Some(Duration::from_secs(seconds))
     }
@@ -264,7 +285,7 @@ mod tests {
         assert_eq!(story.goes(story.taken(), 10), n1(Happened::Taken));
         assert!(story.see(11).is_empty());
         let committed = story.berth.committed(boot("b1")).unwrap();
-        assert_eq!(story.goes(committed.clone(), 40), n1(Happened::Committed(seconds(30))));
+        assert_eq!(story.goes(committed.clone(), 40), n1(commits(30, true)));
         assert!(
             story.goes(committed.stamped(2), 41).is_empty(),
             "a new leader fences it"
@@ -279,6 +300,28 @@ mod tests {
         };
         assert_eq!(story.goes(releasing.given_back().unwrap(), 100), n1(end));
         assert!(story.see(101).is_empty());
+    }
+
+    #[test]
+    fn a_turn_that_began_a_moment_ago_has_announced_its_reboot() {
+        for (drain, announced) in [(0, true), (59, true), (60, false), (600, false)] {
+            let mut story = Story::new();
+            story.goes(story.taken(), 100);
+            let committed = story.berth.committed(boot("b1")).unwrap();
+            let news = story.goes(committed, 100 + drain);
+            assert_eq!(news, [("n1".to_owned(), commits(drain, announced))]);
+        }
+        // A leader that did not see the beginning has announced nothing.
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        story.turns = Turns::default();
+        story.see(1);
+        let committed = story.berth.committed(boot("b1")).unwrap();
+        let expected = Happened::Committed {
+            drain: None,
+            announced: false,
+        };
+        assert_eq!(story.goes(committed, 2), [("n1".to_owned(), expected)]);
     }
 
     #[test]
@@ -306,7 +349,7 @@ mod tests {
         assert!(story.goes(back.clone(), 100).is_empty());
         // The second drain is measured from where it began.
         let again = story.goes(back.committed(boot("b1")).unwrap(), 107);
-        assert_eq!(again, [("n1".to_owned(), Happened::Committed(seconds(7)))]);
+        assert_eq!(again, [("n1".to_owned(), commits(7, false))], "the first news is old");
         assert!(story.goes(back.clone(), 108).is_empty());
         let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
         // The steps in between were missed.

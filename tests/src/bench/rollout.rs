@@ -5,12 +5,18 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_json::json;
 
-use super::fleet::{Fleet, HOSTS, Span, by_agent, by_controller};
+use super::fleet::{Fleet, HOSTS, Span};
 use super::{Figure, Progress, Selection, median, runs, turns};
-use crate::audit::Record;
+use crate::writes::{Kind, Writes};
 
 /// The figures of this module.
-pub const BENCHES: [&str; 3] = ["rollout-overhead", "rollout-writes", "rollout-lease-writes"];
+pub const BENCHES: [&str; 5] = [
+    "rollout-overhead",
+    "rollout-writes",
+    "rollout-lease-writes",
+    "rollout-pool-writes",
+    "rollout-events",
+];
 
 /// Measurements of the rollouts, run by run.
 #[derive(Debug, Default)]
@@ -20,8 +26,10 @@ struct Measured {
     seconds: Vec<f64>,
     writes: Vec<f64>,
     leases: Vec<f64>,
+    pool: Vec<f64>,
+    events: Vec<f64>,
     refused: Vec<f64>,
-    kinds: BTreeMap<String, Vec<f64>>,
+    causes: BTreeMap<String, Vec<f64>>,
     stretches: BTreeMap<&'static str, Vec<f64>>,
 }
 
@@ -60,29 +68,18 @@ impl Measured {
         self.floor.push(median(plain));
         self.seconds.push(span.seconds);
         let records = fleet.requests(span.begin, span.end)?;
-        let ours = |r: &&Record| (by_agent(r) || by_controller(r)) && r.is_write() && r.stage == "ResponseComplete";
-        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-        let (mut writes, mut leases, mut refused) = (0, 0, 0);
-        for record in records.iter().filter(ours) {
-            let who = if by_agent(record) { "agent" } else { "controller" };
-            let target = record.target();
-            match target.as_str() {
-                // The leader renews its Lease whether or not there is a rollout.
-                "leases" if record.name == "berth-controller" => continue,
-                _ if !record.succeeded() => refused += 1,
-                "leases" => leases += 1,
-                "bootcnodes" | "bootcnodes/status" | "nodes" | "nodes/status" => writes += 1,
-                _ => {}
-            }
-            *kinds
-                .entry(format!("{who} {} {target} {}", record.verb, record.code))
-                .or_default() += 1;
+        let writes = Writes::of(records.iter())?;
+        for (kind, runs) in [
+            (Kind::Node, &mut self.writes),
+            (Kind::Berth, &mut self.leases),
+            (Kind::Pool, &mut self.pool),
+            (Kind::Event, &mut self.events),
+            (Kind::Refused, &mut self.refused),
+        ] {
+            runs.push(writes.count(kind) as f64 / nodes);
         }
-        self.writes.push(f64::from(writes) / nodes);
-        self.leases.push(f64::from(leases) / nodes);
-        self.refused.push(f64::from(refused) / nodes);
-        for (kind, count) in kinds {
-            self.kinds.entry(kind).or_default().push(count as f64 / nodes);
+        for (cause, share) in writes.per_node(HOSTS) {
+            self.causes.entry(cause).or_default().push(share);
         }
         for (name, lengths) in turns::stretches(&records, &fleet.cluster.log.events(), span.begin) {
             self.stretches.entry(name).or_default().extend(lengths);
@@ -106,18 +103,33 @@ impl Measured {
                 .detail("stretches of a turn, s", json!(stretches))
                 .print();
         }
-        let kinds: BTreeMap<_, _> = self.kinds.iter().map(|(kind, runs)| (kind, rounded(runs))).collect();
+        let causes = self.causes.iter().map(|(cause, runs)| (cause, rounded(runs)));
+        let causes: BTreeMap<_, _> = causes.collect();
         if selection.wants("rollout-writes") {
             Figure::new("rollout-writes", "BootcNode and Node writes per node", &self.writes)
-                .aim(10.0)
+                .aim(8.0)
                 .peer(20.3)
                 .detail("refused", json!(rounded(&self.refused)))
-                .detail("per node", json!(kinds))
+                .detail("per node", json!(causes))
                 .print();
         }
         if selection.wants("rollout-lease-writes") {
             Figure::new("rollout-lease-writes", "writes of berths per node", &self.leases)
                 .aim(5.0)
+                .print();
+        }
+        if selection.wants("rollout-pool-writes") {
+            Figure::new(
+                "rollout-pool-writes",
+                "writes of the pool's status per node",
+                &self.pool,
+            )
+            .aim(1.5)
+            .print();
+        }
+        if selection.wants("rollout-events") {
+            Figure::new("rollout-events", "events per node", &self.events)
+                .aim(2.2)
                 .print();
         }
     }

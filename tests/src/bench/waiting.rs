@@ -16,7 +16,7 @@ use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
 use berth_core::agent::facts::{ClusterNode, Deployments, Desired, Facts, Guard, Os};
-use berth_core::agent::step::{Step, step};
+use berth_core::agent::step::{Step, WaitReason, step};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::json;
@@ -202,7 +202,8 @@ impl Waiting {
                 "message": "", "lastTransitionTime": now, "observedGeneration": object.metadata.generation,
             }],
         }))?;
-        self.status.write(status, Duration::from_secs(10)).await
+        let next = Step::Wait(WaitReason::NoBerth, None);
+        self.status.write(status, &next, Duration::from_secs(10)).await
     }
 }
 

@@ -127,6 +127,18 @@ impl Rig {
         self.cluster.judge()
     }
 
+    /// Waits until an image is staged and locked on a host that waits for its turn. A host that waits may still have the image that was
+    /// asked for before.
+    async fn until_staged(&self, host: &RealHost, image: &Published) -> Result<()> {
+        let is_staged = || async {
+            let staged = staged(host).await?;
+            Ok(staged.is_some_and(|staged| staged.locked && staged.digest == image.digest.to_string()))
+        };
+        let what = format!("{} has staged and locked {}", host.name(), image.reference);
+        self.cluster.until(&what, SOON, is_staged).await?;
+        self.until_phase(host, "Waiting").await
+    }
+
     async fn until_phase(&self, host: &RealHost, phase: &str) -> Result<()> {
         let what = format!("{} is {phase}", host.name());
         self.cluster
@@ -234,10 +246,7 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
         )
         .await?;
     for host in &rig.cluster.hosts {
-        rig.until_phase(host, "Waiting").await?;
-        let staged = staged(host).await?.context("nothing is staged")?;
-        ensure!(staged.locked, "staged means locked: {staged:?}");
-        ensure!(staged.digest == v4.digest.to_string(), "{staged:?}");
+        rig.until_staged(host, &v4).await?;
     }
     let host = rig.cluster.host(1);
     rig.cluster.unrelated_reboot(host).await?;

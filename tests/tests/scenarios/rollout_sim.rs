@@ -32,6 +32,7 @@ mod records;
 mod rpm_ostree;
 mod signs;
 mod verify;
+mod writes;
 
 /// Waits for so many signs of life of a node's agent, at each of which it looks at its host anew.
 async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
@@ -253,13 +254,14 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
 
 #[tokio::test]
 async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
-    let options = hosts_with(1, |s| s.pull_time = Duration::from_secs(4));
+    let options = hosts_with(1, |s| s.pull_time = Duration::from_secs(8));
     scenario("staging_shows_its_progress", options, |cluster| {
         Box::pin(async move {
             let v2 = cluster.publish("2.0.0").await?;
             let rollout = json!({ "maxStaging": 1, "progressInterval": "1s" });
             cluster.pool("workers", &v2.reference, rollout).await?;
             until_phase(cluster, "node1", "Staging").await?;
+            let begin = Instant::now();
             let mut seen = vec![];
             while cluster.phase("node1").await? == "Staging" {
                 let status = cluster.bootc_nodes().get("node1").await?.status.unwrap_or_default();
@@ -268,9 +270,11 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
                 seen.extend(status.progress.filter(|p| p.bytes > before));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+            // A busy machine reports later, and so less often.
+            let most = begin.elapsed().as_secs() + 2;
             ensure!(
-                (2..=5).contains(&seen.len()),
-                "about one report a second in four seconds: {seen:?}"
+                seen.len() >= 2 && u64::try_from(seen.len())? <= most,
+                "at most one report a second: {seen:?}"
             );
             ensure!(
                 seen.windows(2).all(|pair| pair[0].bytes < pair[1].bytes),

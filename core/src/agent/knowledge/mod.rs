@@ -87,6 +87,15 @@ pub struct Knowledge {
     pub past: Past,
     /// The step that failed last, and how often in a row.
     pub failing: Option<(Discriminant<Step>, Trouble)>,
+    /// Rest of a node with which nothing is to be done; `None` while there is.
+    pub rest: Option<Rest>,
+}
+
+/// Rest of a node with which nothing is to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// Moment at which the cluster is read again, once it was read during this rest.
+    pub reread: Option<Moment>,
 }
 
 /// Knowledge about one turn, forgotten with it.
@@ -191,6 +200,7 @@ impl Knowledge {
             guard: Guarded::unknown(now.clock),
             past,
             failing: None,
+            rest: None,
         }
     }
 
@@ -285,6 +295,20 @@ impl Knowledge {
     /// The berth that this node holds, with its holding.
     pub fn holding(&self) -> Option<&Holding> {
         self.berths.iter().flatten().find_map(Berth::holding)
+    }
+
+    /// True if nothing is to be done with the node: it runs what it should, or no pool has it.
+    pub fn is_at_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// True if a sign of life is an occasion to read the Node and the berths again. At rest they are read with the first one, since
+    /// a write of the turn before may have arrived late, and then seldom.
+    pub fn rereads_cluster(&self, now: &Now) -> bool {
+        match self.rest {
+            Some(Rest { reread: Some(at) }) => at <= now.clock,
+            _ => true,
+        }
     }
 
     /// A berth, offered or held, says until when a reboot may start.

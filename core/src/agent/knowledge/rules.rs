@@ -24,7 +24,8 @@
 //! | rest, in a turn | | anew | | | |
 //! | rest while a rollback is queued, or beside a rival | anew | | | | |
 //! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
-//! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent | | | |
+//! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent; at rest the first time, and then every half hour | | | |
+//! | another image is published at rest | | anew | | | |
 //! | no answer of the host's services | anew | | | | |
 //! | an answer after that | | anew | | | |
 //! | 30 s with a host that cannot be used | anew | | | | |
@@ -49,7 +50,7 @@ use berth_api::node::{BootcNodeStatus, Deployment};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn};
+use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Rest, Services, Since, Turn};
 use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
 use crate::agent::past;
@@ -59,6 +60,8 @@ use crate::{BootMoment, Now};
 
 /// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
 const HOST_AGAIN: Duration = Duration::from_secs(30);
+/// Time after which the Node and the berths of a node at rest are read again.
+const CLUSTER_AGAIN: Duration = Duration::from_secs(1800);
 /// First pause before a lock is tried again that has failed so often, and the longest.
 const LOCK_AGAIN: Duration = Duration::from_secs(30);
 const LOCK_SELDOM: Duration = Duration::from_secs(600);
@@ -108,7 +111,7 @@ impl Knowledge {
                 self.guard.answered(answer, has_berth, now);
             }
             Event::Berths(berths) => self.berths_read(berths),
-            Event::Heartbeat => self.heartbeat(),
+            Event::Heartbeat => self.heartbeat(now),
             Event::Begins(step) => self.begins(step, now),
             Event::Ends(step, ending) => self.ends(step, ending, now),
             Event::Rests(why) => self.rests(why, now),
@@ -145,6 +148,10 @@ impl Knowledge {
         if desired.backend() != self.desired.backend() {
             // The host was looked at with the backend of the former rule. A turn goes on with that one.
             self.look_again();
+        }
+        if desired != self.desired && self.rest.take().is_some() {
+            // It was read long ago.
+            self.cluster_node = ClusterNode::Unread;
         }
         self.desired = desired;
     }
@@ -273,11 +280,17 @@ impl Knowledge {
 
     /// Somebody may have staged, unlocked or removed an image since. And a cordon of ours that arrived late, after its
     /// berth was closed over our head, is seen by nobody else.
-    fn heartbeat(&mut self) {
+    fn heartbeat(&mut self, now: &Now) {
         self.look_again();
+        let rereads = self.rereads_cluster(now);
         // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
-        if self.unreachable.is_none() {
+        if rereads && self.unreachable.is_none() {
             self.cluster_node = ClusterNode::Unread;
+        }
+        if rereads && let Some(rest) = &mut self.rest {
+            // All agents may begin together; they must not ask together for ever.
+            let wait = CLUSTER_AGAIN.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
+            rest.reread = Some(now.clock + wait);
         }
     }
 
@@ -297,6 +310,9 @@ impl Knowledge {
     }
 
     fn begins(&mut self, step: &Step, now: &Now) {
+        if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
+            self.rest = None;
+        }
         if !matches!(
             step,
             Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
@@ -499,6 +515,15 @@ impl Knowledge {
         self.failing = None;
         self.turn.changed = None;
         self.unread_node_in_turn();
+        let is_rest = matches!(
+            why,
+            WaitReason::Updated | WaitReason::Released | WaitReason::NothingAsked
+        );
+        self.rest = match (is_rest && self.holding().is_none(), self.rest) {
+            (true, None) => Some(Rest { reread: None }),
+            (true, rest) => rest,
+            (false, _) => None,
+        };
         if let WaitReason::NothingAsked | WaitReason::Released | WaitReason::OtherNode | WaitReason::Excluded = why {
             self.forget_what_is_gone();
         }

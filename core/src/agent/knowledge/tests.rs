@@ -261,6 +261,49 @@ fn a_sign_of_life_and_a_look_make_the_other_old() {
     assert_eq!((idle.os, idle.cluster_node), (Os::Unknown, ClusterNode::Unread));
 }
 
+/// True if a sign of life at that second has the Node read again. It is then read.
+fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
+    let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
+    knowledge.after(Event::Heartbeat, &at(seconds));
+    assert_eq!(knowledge.os, Os::Unknown, "the host is looked at each time");
+    let is_unread = knowledge.cluster_node == ClusterNode::Unread;
+    assert_eq!(is_unread, asks_for_berths, "both are read, or neither");
+    knowledge.after(Event::NodeRead(node()), &at(seconds));
+    is_unread
+}
+
+#[test]
+fn at_rest_a_sign_of_life_reads_the_cluster_once_and_then_seldom() {
+    let mut knowledge = knowing(&offered());
+    knowledge.after(Event::Berths(vec![]), &at(0));
+    assert!(rereads(&mut knowledge, 0) && rereads(&mut knowledge, 120), "it waits");
+    let rest = |knowledge: &mut Knowledge, seconds| knowledge.after(Event::Rests(WaitReason::Updated), &at(seconds));
+    rest(&mut knowledge, 130);
+    assert!(rereads(&mut knowledge, 240), "a late write of the turn is seen");
+    rest(&mut knowledge, 241);
+    assert!(!rereads(&mut knowledge, 360) && !rereads(&mut knowledge, 1560));
+    assert!(
+        rereads(&mut knowledge, 1600),
+        "with no luck, after three quarters of the time"
+    );
+    assert!(!rereads(&mut knowledge, 1720));
+    // Anything to do ends the rest.
+    done(&mut knowledge, &Step::Uncordon, Ending::Done, 1730);
+    assert!(rereads(&mut knowledge, 1840));
+    rest(&mut knowledge, 1841);
+    assert!(rereads(&mut knowledge, 1960) && !rereads(&mut knowledge, 2080));
+    ask_for(&mut knowledge, image());
+    assert_eq!(knowledge.cluster_node, ClusterNode::Unread, "it was read long ago");
+    assert!(rereads(&mut knowledge, 2200));
+}
+
+#[test]
+fn a_holder_is_never_at_rest() {
+    let mut knowledge = knowing(&taken());
+    knowledge.after(Event::Rests(WaitReason::Updated), &at(1));
+    assert!(!knowledge.is_at_rest());
+}
+
 #[test]
 fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
     let mut first = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));

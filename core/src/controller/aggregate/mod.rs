@@ -24,6 +24,7 @@ use berth_api::membership::Conflict;
 
 mod boot_image;
 mod conditions;
+pub mod pace;
 mod summary;
 #[cfg(test)]
 mod tests;

@@ -144,13 +144,7 @@ async fn opts_out(rig: &mut Rig) -> Result<()> {
     rule(rig, json!({ "enforcement": "Disabled" })).await?;
     says(rig, "False", "Disabled", "nobody looks").await?;
     for host in &rig.cluster.hosts {
-        rig.until_phase(host, "Waiting").await?;
-        let staged = staged(host).await?.context("nothing is staged")?;
-        ensure!(
-            staged.locked && staged.digest == image.digest.to_string(),
-            "{}: {staged:?}",
-            host.name()
-        );
+        rig.until_staged(host, &image).await?;
     }
     ensure!(rig.cluster.boots() == before, "a pause keeps it from being applied");
     let found = boot_image(rig).await.unwrap_or_default();

@@ -98,7 +98,6 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
         Box::pin(async move {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
-            let start = Timestamp::now();
             // Somebody stages another image, unlocked, while nobody looks.
             let v9 = cluster.publish("9.0.0").await?;
             cluster
@@ -107,6 +106,9 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
             signs_of_life(cluster, "node1", 1).await?;
             let removed = async || Ok(cluster.host(1).facts().staged.is_none());
             cluster.until("the agent has removed it", SOON, removed).await?;
+            // With the first one at rest the agent reads the cluster once more.
+            signs_of_life(cluster, "node1", 2).await?;
+            let start = Timestamp::now();
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])?;
             signs_of_life(cluster, "node1", 1).await?;
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])? - busy;
@@ -122,8 +124,8 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
                 .filter(ours)
                 .map(|r| (r.verb.as_str(), r.target()))
                 .collect();
-            // Two or three heartbeats of ten seconds: a list and a status each, and what the image gave to do.
-            ensure!(requests.len() <= 10, "an idle agent asks little: {requests:?}");
+            // One sign of life, or two if the first came at once. Each is one write.
+            ensure!(requests.len() <= 2, "an idle agent asks little: {requests:?}");
             Ok(())
         })
     })

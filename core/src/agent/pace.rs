@@ -1,0 +1,78 @@
+//! When a status is written: at once, or only if what it reports lasts. Pure.
+
+use std::time::Duration;
+
+use berth_api::condition::{self, node as types};
+use berth_api::node::BootcNodeStatus;
+
+use crate::agent::step::{Step, WaitReason};
+
+/// Time for which a state that may end at any moment is not written. If it ends earlier, the next status reports it, with its times.
+pub const SETTLE: Duration = Duration::from_secs(1);
+
+/// True if the node has just come into a state that may end at any moment, and no one waits for the news: it pulls an image, of which
+/// it may have all layers, or its Node is not Ready yet after a boot. `known` is the status that was written last.
+pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
+    let passes = matches!(next, Step::Wait(WaitReason::Pulling | WaitReason::NotReady, _));
+    let is_first = known.conditions.is_empty();
+    let is_new = reason_of_updated(status) != reason_of_updated(known);
+    let degraded = |status: &BootcNodeStatus| condition::is_true(&status.conditions, types::NODE_DEGRADED);
+    let is_trouble = degraded(status) || degraded(known) || status.failure != known.failure;
+    passes && is_new && !is_first && !is_trouble
+}
+
+/// The reason of the condition `Updated`, which says in what the node is occupied.
+fn reason_of_updated(status: &BootcNodeStatus) -> Option<&str> {
+    condition::find(&status.conditions, types::UPDATED).map(|condition| condition.reason.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::condition::{Verdict, Why};
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn status(updated: Why, degraded: bool) -> BootcNodeStatus {
+        let mut status = BootcNodeStatus::default();
+        let verdict = Verdict::no(updated, "");
+        condition::set(
+            &mut status.conditions,
+            types::UPDATED,
+            verdict,
+            None,
+            Timestamp::UNIX_EPOCH,
+        );
+        let verdict = match degraded {
+            true => Verdict::yes(Why::Failed, "why"),
+            false => Verdict::no(Why::AsExpected, ""),
+        };
+        let type_ = types::NODE_DEGRADED;
+        condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
+        status
+    }
+
+    #[test]
+    fn only_a_new_state_that_ends_by_itself_may_pass() {
+        let wait = |why| Step::Wait(why, None);
+        let (pulls, proves) = (wait(WaitReason::Pulling), wait(WaitReason::NotReady));
+        let updated = status(Why::Waiting, false);
+        let staging = status(Why::Staging, false);
+        let proving = status(Why::Proving, false);
+        let rebooting = status(Why::Rebooting, false);
+        for (next, now, known, expected) in [
+            (&pulls, &staging, &updated, true),
+            (&proves, &proving, &rebooting, true),
+            (&pulls, &staging, &staging, false),
+            (&pulls, &staging, &BootcNodeStatus::default(), false),
+            (&pulls, &status(Why::Staging, true), &updated, false),
+            (&pulls, &staging, &status(Why::Waiting, true), false),
+            (&wait(WaitReason::NoBerth), &updated, &staging, false),
+            (&wait(WaitReason::Draining), &rebooting, &staging, false),
+            (&Step::Reboot, &rebooting, &staging, false),
+            (&wait(WaitReason::Updated), &updated, &rebooting, false),
+        ] {
+            assert_eq!(may_pass(next, now, known), expected, "{next:?} {now:?} after {known:?}");
+        }
+    }
+}

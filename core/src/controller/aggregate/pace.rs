@@ -1,0 +1,113 @@
+//! When a pool's status is written. It changes with every report of every node: to write each change would cost several requests
+//! for each node of a rollout. Pure.
+
+use std::time::Duration;
+
+use berth_api::condition::pool as types;
+use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
+
+/// Least time between two writes that add to what is done.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// Least time between two writes of what nodes are doing at the moment, which the next of the other writes tells as well.
+const PASSING: Duration = Duration::from_secs(3);
+
+/// Least time between the last write of the status and the one that makes `new` of `old`. Zero for a change that others act on or
+/// wait for.
+pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
+    if is_urgent(old, new) {
+        Duration::ZERO
+    } else if lasting(old) != lasting(new) {
+        PROGRESS
+    } else {
+        PASSING
+    }
+}
+
+/// True if something changes that others act on or wait for, and not just counts and messages.
+fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
+    old.target != new.target
+        || old.failures != new.failures
+        || old.retry_token != new.retry_token
+        || old.poll_request != new.poll_request
+        || old.available.as_ref().map(|a| &a.digest) != new.available.as_ref().map(|a| &a.digest)
+        || old.berths.total != new.berths.total
+        || old.observed_generation != new.observed_generation
+        || statuses(old) != statuses(new)
+}
+
+/// Type and status of each condition. `Progressing` is left out: between the turn of a node and that of the next one it is False for
+/// a moment.
+fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
+    let conditions = status.conditions.iter().filter(|c| c.type_ != types::PROGRESSING);
+    conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
+}
+
+/// The part of a status that does not return to what it was when the running turns end.
+fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
+    let NodeCounts {
+        total,
+        updated,
+        excluded,
+        degraded,
+        ..
+    } = status.nodes;
+    let waves = status.waves.iter().map(|wave| wave.state).collect();
+    ([total, updated, excluded, degraded], waves)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::condition::{self, Verdict, Why};
+    use berth_api::pool::WaveStatus;
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn with(change: impl FnOnce(&mut BootcNodePoolStatus)) -> BootcNodePoolStatus {
+        let mut status = BootcNodePoolStatus::default();
+        for type_ in [types::PROGRESSING, types::UPDATED, types::PAUSED] {
+            let verdict = Verdict::no(Why::Waiting, "");
+            condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
+        }
+        change(&mut status);
+        status
+    }
+
+    fn wave(state: WaveState) -> Vec<WaveStatus> {
+        let (total, updated, soaked_seconds) = (1, 0, 0);
+        let name = "rest".to_owned();
+        vec![WaveStatus {
+            name,
+            total,
+            updated,
+            state,
+            soaked_seconds,
+        }]
+    }
+
+    fn turns_true(type_: &'static str) -> BootcNodePoolStatus {
+        let verdict = Verdict::yes(Why::Offered, "");
+        with(|s| condition::set(&mut s.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH))
+    }
+
+    #[test]
+    fn what_others_wait_for_is_written_at_once_and_the_rest_together() {
+        let old = with(|_| {});
+        for (new, expected) in [
+            (with(|s| s.observed_generation = Some(2)), Duration::ZERO),
+            (with(|s| s.poll_request = Some("a".to_owned())), Duration::ZERO),
+            (with(|s| s.berths.total = 2), Duration::ZERO),
+            (turns_true(types::UPDATED), Duration::ZERO),
+            (turns_true(types::PAUSED), Duration::ZERO),
+            (turns_true(types::PROGRESSING), PASSING),
+            (with(|s| s.nodes.updated = 1), PROGRESS),
+            (with(|s| s.nodes.degraded = 1), PROGRESS),
+            (with(|s| s.waves = wave(WaveState::Active)), PROGRESS),
+            (with(|s| (s.nodes.draining, s.nodes.unavailable) = (1, 1)), PASSING),
+            (with(|s| s.berths.held = 1), PASSING),
+            (with(|s| (s.nodes.updated, s.nodes.draining) = (1, 1)), PROGRESS),
+        ] {
+            assert_eq!(pause(&old, &new), expected, "{new:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Writes that a rollout costs.
+
+use berth_tests::audit;
+use berth_tests::writes::{Kind, Writes};
+
+use super::*;
+
+/// Nodes of the rollout.
+const NODES: usize = 4;
+/// Writes of a BootcNode and its Node, and of its berth, for each node of a rollout without pods to move.
+const OF_NODE: usize = 8;
+const OF_BERTH: usize = 5;
+/// Events of one turn.
+const EVENTS: usize = 2;
+
+/// Counts what a second rollout writes. In the first one every object is new.
+#[tokio::test]
+async fn a_rollout_needs_few_writes() -> Result<()> {
+    let options = hosts_with(NODES, |s| s.pull_time = Duration::from_millis(200));
+    scenario("a_rollout_needs_few_writes", options, |cluster| {
+        Box::pin(async move {
+            let first = roll_to(cluster, "2.0.0", 1).await?;
+            cluster.until_all_run(&first, LONG).await?;
+            until_at_rest(cluster).await?;
+            let begin = Timestamp::now();
+            let second = roll_to(cluster, "3.0.0", 1).await?;
+            cluster.until_all_run(&second, LONG).await?;
+            until_at_rest(cluster).await?;
+            let seconds = usize::try_from(Timestamp::now().duration_since(begin).as_secs())? + 1;
+            let log = AuditLog::read(&cluster.control_plane.audit_log())?;
+            let writes = Writes::of(log.records().iter().filter(|r| r.received >= begin))?;
+            let reads = log.records().iter().filter(|r| r.received >= begin && !r.is_write());
+            println!(
+                "writes of {NODES} turns in {seconds} s, by cause:\n{writes}reads: {:#?}",
+                audit::count(reads)
+            );
+            // Agents give a sign of life every two minutes.
+            let beats = seconds / 120 * NODES;
+            let count = |kind| writes.count(kind);
+            ensure!(count(Kind::Node) <= OF_NODE * NODES + beats, "too many:\n{writes}");
+            ensure!(count(Kind::Berth) <= OF_BERTH * NODES, "too many of berths:\n{writes}");
+            ensure!(count(Kind::Event) <= EVENTS * NODES + 2, "too many events:\n{writes}");
+            // The change itself, the end, and what a node adds to what is done.
+            ensure!(count(Kind::Pool) <= 2 * NODES + 6, "too many of the pool:\n{writes}");
+            Ok(())
+        })
+    })
+    .await
+}
+
+/// Waits until the pool has reported that all is done, and for what is written a moment later.
+async fn until_at_rest(cluster: &Cluster) -> Result<()> {
+    let is_done = async || {
+        let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+        Ok(usize::try_from(status.nodes.updated)? == NODES && status.berths.held == 0)
+    };
+    cluster.until("the pool is at rest", SOON, is_done).await?;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    Ok(())
+}
