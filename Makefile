@@ -40,7 +40,7 @@ soak: ## Rollouts while everything around them fails. SEED=n replays or goes on,
 check: ## Format, lints, generated files, dependencies and licences.
 	@scripts/run.sh check
 
-bench: ## Measure, and print JSON lines. BERTH_BENCH_ONLY=name,name selects.
+bench: ## Measure, and print JSON lines beside the last landing's. BERTH_BENCH_ONLY=name,name selects. RECORD=1 keeps the new ones.
 	@scripts/bench.sh
 
 generate: ## Write the generated files anew.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# bench.sh: the work of `make bench`. Its standard output is JSON lines and nothing else.
+# bench.sh: the work of `make bench`. Its standard output is JSON lines and nothing else. RECORD=1 writes the figures into
+# tests/benchmarks.jsonl.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/need.sh
@@ -7,4 +8,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cluster+=(musl-gcc=musl-tools)
 prepare_cluster >&2
-exec cargo run --quiet -p berth-tests --bin berth-bench
+exec cargo run --quiet -p berth-tests --bin berth-bench -- ${RECORD:+--record}

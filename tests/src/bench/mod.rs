@@ -13,6 +13,7 @@ pub mod memory;
 pub mod planner;
 pub mod polls;
 pub mod publish;
+pub mod record;
 pub mod rollout;
 pub mod staging;
 pub mod status;
@@ -47,6 +48,9 @@ pub struct Figure {
     /// Value of bootc-operator, measured on a machine with two cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<f64>,
+    /// The same figure as it was at the last landing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<record::Last>,
     /// Facts that explain the figure.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub detail: Map<String, Value>,
@@ -95,8 +99,9 @@ impl Figure {
         self
     }
 
-    /// Prints it.
-    pub fn print(&self) {
+    /// Prints the figure beside that of the last landing.
+    pub fn print(mut self) {
+        self.last = record::compare(&self);
         println!("{}", json!(self));
     }
 }

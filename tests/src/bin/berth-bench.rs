@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use berth_tests::bench::fleet::Fleet;
 use berth_tests::bench::{
-    Progress, Selection, firstboot, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging,
-    status,
+    Progress, Selection, firstboot, handover, hundred, idle, leader, many, planner, polls, publish, record, rollout,
+    staging, status,
 };
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
@@ -16,11 +16,12 @@ use clap::Parser;
 ///
 /// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot 1 s, and there are
 /// no pods. The agent and the controller are the static release builds. "runs" has each run, "value" is their median, "floor" is the
-/// same thing without Berth in the same run, "aim" is what we want, "peer" is bootc-operator.
+/// same thing without Berth in the same run, "aim" is what we want, "peer" is bootc-operator, "last" is the figure of the last
+/// landing, with the ratio of the new one to it.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",
-    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (300)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_MANY           How many Nodes and reporting agents a large cluster has (1000, 5000 and 20000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
+    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (240)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_MANY           How many Nodes and reporting agents a large cluster has (1000, 5000 and 20000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
 )]
 struct Arguments {
     /// Names, separated by commas. Only figures whose names begin with one of these are measured.
@@ -29,6 +30,9 @@ struct Arguments {
     /// Measure the berth-agent and the berth-controller in this directory, in place of building them.
     #[arg(long, env = "BERTH_BENCH_PROGRAMS", value_name = "DIR")]
     programs: Option<PathBuf>,
+    /// Write the new figures into tests/benchmarks.jsonl, in place of those of the last landing.
+    #[arg(long)]
+    record: bool,
 }
 
 #[tokio::main]
@@ -37,6 +41,7 @@ async fn main() -> Result<()> {
     let selection = Selection::parse(&arguments.only);
     berth_tests::install_crypto();
     let progress = Progress::default();
+    record::open()?;
     let programs = match arguments.programs {
         Some(from) => Programs {
             agent: from.join("berth-agent"),
@@ -103,6 +108,9 @@ async fn main() -> Result<()> {
         staging::measure(&programs.agent, progress)
             .await
             .context("cannot measure the staging on a real host")?;
+    }
+    if arguments.record {
+        record::save()?;
     }
     progress.say("done");
     Ok(())

@@ -1,0 +1,221 @@
+//! Figures of the last landing, which stand beside the new ones: `tests/benchmarks.jsonl`, one line for each figure. `RECORD=1`
+//! writes the new ones there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{Figure, round};
+use crate::programs::workspace_root;
+
+/// Names of all figures.
+pub fn names() -> Vec<&'static str> {
+    use super::{firstboot, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging, status};
+    let lists: [&[&str]; 13] = [
+        &["agent-size"],
+        &firstboot::BENCHES,
+        &handover::BENCHES,
+        &[hundred::BENCH],
+        &idle::BENCHES,
+        &leader::BENCHES,
+        &many::BENCHES,
+        &planner::BENCHES,
+        &polls::BENCHES,
+        &publish::BENCHES,
+        &rollout::BENCHES,
+        &[staging::BENCH],
+        &status::BENCHES,
+    ];
+    lists.concat()
+}
+
+/// A figure of the last landing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recorded {
+    /// Name of the figure.
+    pub bench: String,
+    /// Number of nodes, where the figure depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u64>,
+    /// Its value.
+    pub value: f64,
+    /// Unit of the value.
+    pub unit: String,
+    /// Machine on which it was measured.
+    pub machine: String,
+}
+
+/// The value and machine of the last landing beside a new figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Last {
+    /// The value then.
+    pub value: f64,
+    /// The new value divided by that one; absent if that is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Machine on which it was measured, if that is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+}
+
+/// Figures by name and number of nodes.
+type Figures = BTreeMap<(String, Option<u64>), Recorded>;
+
+/// The figures of the last landing, and those of this run.
+#[derive(Debug, Default)]
+pub struct Book {
+    machine: String,
+    last: Figures,
+    new: Figures,
+}
+
+impl Book {
+    /// Reads the text of the file, for a run on this machine.
+    ///
+    /// # Errors
+    /// When a line is no figure; the error has its number.
+    pub fn parse(text: &str, machine: &str) -> Result<Self> {
+        let mut last = Figures::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let recorded: Recorded = serde_json::from_str(line).with_context(|| format!("line {number}: {line}"))?;
+            last.insert((recorded.bench.clone(), recorded.nodes), recorded);
+        }
+        Ok(Self {
+            machine: machine.to_owned(),
+            last,
+            new: Figures::new(),
+        })
+    }
+
+    /// Takes in a figure of this run, and returns that of the last landing.
+    pub fn compare(&mut self, figure: &Figure) -> Option<Last> {
+        let nodes = figure.detail.get("nodes").and_then(serde_json::Value::as_u64);
+        let key = (figure.bench.to_owned(), nodes);
+        let recorded = Recorded {
+            bench: figure.bench.to_owned(),
+            nodes,
+            value: figure.value,
+            unit: figure.unit.to_owned(),
+            machine: self.machine.clone(),
+        };
+        self.new.insert(key.clone(), recorded);
+        let last = self.last.get(&key).filter(|last| last.unit == figure.unit)?;
+        Some(Last {
+            value: last.value,
+            ratio: (last.value != 0.0).then(|| round(figure.value / last.value)),
+            machine: (last.machine != self.machine).then(|| last.machine.clone()),
+        })
+    }
+
+    /// The text of the file with the figures of this run. Those that were not measured stay.
+    pub fn text(&self) -> String {
+        let mut all = self.last.clone();
+        all.extend(self.new.clone());
+        all.values().map(|figure| json!(figure).to_string() + "\n").collect()
+    }
+}
+
+/// The book of this process. Empty before [`open`].
+static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+
+fn path() -> PathBuf {
+    workspace_root().join("tests/benchmarks.jsonl")
+}
+
+/// Reads the figures of the last landing.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn open() -> Result<()> {
+    let path = path();
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let book = Book::parse(&text, &machine()).with_context(|| format!("{} is malformed", path.display()))?;
+    *BOOK.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
+    Ok(())
+}
+
+/// Takes in a figure of this run, and returns that of the last landing.
+pub(super) fn compare(figure: &Figure) -> Option<Last> {
+    let mut book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    book.as_mut()?.compare(figure)
+}
+
+/// Writes the figures of this run into the file.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn save() -> Result<()> {
+    let book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = book.as_ref().map(Book::text).unwrap_or_default();
+    let path = path();
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Cores and processor of this machine.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} cores, {model}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAST: &str = concat!(
+        r#"{"bench":"agent-size","machine":"2 cores, a","unit":"MiB","value":8.0}"#,
+        "\n",
+        r#"{"bench":"many-nodes-memory","machine":"2 cores, a","nodes":5000,"unit":"MiB","value":40.0}"#,
+        "\n",
+    );
+
+    #[test]
+    fn the_last_figure_stands_beside_the_new_one() {
+        let mut book = Book::parse(LAST, "2 cores, a").unwrap();
+        let size = Figure::new("agent-size", "MiB", &[6.0]);
+        let last = book.compare(&size).unwrap();
+        assert_eq!((last.value, last.ratio, last.machine), (8.0, Some(0.75), None));
+        let memory = |nodes: u64| Figure::new("many-nodes-memory", "MiB", &[50.0]).detail("nodes", json!(nodes));
+        assert_eq!(book.compare(&memory(1000)), None, "of another number of nodes");
+        assert_eq!(book.compare(&memory(5000)).unwrap().ratio, Some(1.25));
+        assert_eq!(
+            book.compare(&Figure::new("agent-size", "KiB", &[6.0])),
+            None,
+            "in another unit"
+        );
+        let mut other = Book::parse(LAST, "64 cores, b").unwrap();
+        assert_eq!(other.compare(&size).unwrap().machine.as_deref(), Some("2 cores, a"));
+    }
+
+    #[test]
+    fn what_is_recorded_replaces_what_was_measured_again() {
+        let mut book = Book::parse(LAST, "4 cores, b").unwrap();
+        book.compare(&Figure::new("agent-size", "MiB", &[7.0]));
+        let again = Book::parse(&book.text(), "c").unwrap();
+        let values: Vec<_> = again.last.values().map(|f| (f.value, f.machine.as_str())).collect();
+        assert_eq!(values, [(7.0, "4 cores, b"), (40.0, "2 cores, a")]);
+        assert_eq!(again.text(), book.text());
+        let error = Book::parse("{}", "a").unwrap_err();
+        assert!(error.to_string().contains("line 1"), "{error:#}");
+    }
+
+    #[test]
+    fn the_figures_on_record_are_figures_of_the_benchmarks() {
+        let text = std::fs::read_to_string(path()).unwrap();
+        let book = Book::parse(&text, "").unwrap();
+        let known = names();
+        for recorded in book.last.values() {
+            assert!(known.contains(&recorded.bench.as_str()), "{recorded:?}");
+        }
+        assert_eq!(book.text(), text, "write it with RECORD=1");
+    }
+}
