@@ -14,6 +14,8 @@ pub mod digest;
 pub mod duration;
 pub mod firstboot;
 pub mod fleet;
+#[cfg(test)]
+mod floors;
 pub mod image_ref;
 pub mod insight;
 pub mod keys;

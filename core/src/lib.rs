@@ -11,6 +11,9 @@ pub mod agent;
 pub mod controller;
 pub mod cpu;
 pub mod firstboot;
+#[cfg(test)]
+#[path = "../../api/src/floors.rs"]
+mod floors;
 pub mod gauges;
 pub mod insight;
 mod moment;

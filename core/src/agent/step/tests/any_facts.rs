@@ -1,4 +1,4 @@
-//! The invariants, of decisions on any facts.
+//! Facts for the properties: any, and those of a turn with a few of them replaced.
 
 use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
@@ -185,6 +185,7 @@ prop_compose! {
 }
 
 prop_compose! {
+    /// Facts that need not fit together.
     fn any_facts()(
         host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
         done: bool, restored: bool, fenced: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
@@ -198,293 +199,155 @@ prop_compose! {
     }
 }
 
-/// Says whether it is known that a shutdown now would apply nothing.
-fn is_disarmed(facts: &Facts) -> bool {
-    facts
-        .host
-        .os
-        .deployments()
-        .is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
-}
+/// Facts that fit together: a node in each state of a turn, in which its next step is the one named.
+fn coherent() -> Vec<(&'static str, Facts)> {
+    let mut unstaged = facts();
+    os(&mut unstaged, 1, None);
+    let mut nobodys = facts();
+    os(&mut nobodys, 1, Some(deployment(2, false)));
+    nobodys.desired = Desired::Unknown;
+    nobodys.past.staged_by_us = Some(digest(2));
 
-fn holding(facts: &Facts) -> Option<&Holding> {
-    facts.berths.as_ref()?.first()?.holding()
-}
+    let mut offered_berth = facts();
+    offered_berth.berths = Some(vec![offered(2, "u1")]);
+    let mut drained = with(&taken());
+    drained.drain.done = true;
+    let mut locked = with(&committed());
+    locked.drain.done = true;
+    let mut unlocked = locked.clone();
+    os(&mut unlocked, 1, Some(deployment(2, false)));
+    let mut asked_back = with(&committed().revoked(Some("Paused".into())).unwrap());
+    asked_back.past.failed_digests = [digest(2)].into();
+    let mut anew = stuck(&relicensed(), 2);
+    os(&mut anew, 2, Some(deployment(3, false)));
 
-/// A new boot, or one that was licensed anew before it was proven.
-fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
-    held.boot_id != facts.host.boot_id
-        || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
-        || facts
-            .host
-            .os
-            .deployments()
-            .is_some_and(|d| d.booted.digest != held.from)
-}
-
-fn is_rollback_queued(facts: &Facts) -> bool {
-    facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
-}
-
-/// Says whether the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
-/// proves nothing, but for an admin who has excluded the Node: its turn ends with what runs.
-fn is_proven(facts: &Facts, held: &Holding) -> bool {
-    let booted = facts.host.os.booted();
-    let runs_target = booted == Some(&held.target);
-    if runs_target && facts.host.os.is_rollback_queued() && !is_excluded(facts) {
-        return false;
+    let mut silent = with(&taken().revoked(Some("Paused".into())).unwrap());
+    silent.host.disarmed = true;
+    silent.host.unreachable = Some(Unreachable {
+        why: "no answer".into(),
+        ago: HOUR,
+    });
+    let mut refused = with(&taken());
+    if let Os::Bootc(deployments) = &mut refused.host.os {
+        (deployments.storage, deployments.refusal) = (Storage::Composefs, Some("composefs".to_owned()));
     }
-    let node = facts.cluster_node.get().unwrap();
-    let ready = node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id);
-    booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
+    let forbidden = Facts {
+        host: HostFacts {
+            rules: forbidding(),
+            ..facts().host
+        },
+        ..with(&taken())
+    };
+
+    let releasing = committed().releasing(Outcome::Updated, BootId::from("b2")).unwrap();
+    let ending = rebooted(&releasing, 2);
+    let mut ended = ending.clone();
+    ended.restored = true;
+    ended.cluster_node = ClusterNode::Is(NodeFacts {
+        boot_id: Some(BootId::from("b2")),
+        ..node()
+    });
+    vec![
+        ("wait", facts()),
+        ("pull", unstaged),
+        ("lock", nobodys),
+        ("take", offered_berth),
+        ("drain", with(&taken())),
+        ("commit", drained),
+        ("unlock", locked),
+        ("reboot", unlocked),
+        ("uncommit", asked_back),
+        ("release", rebooted(&committed(), 2)),
+        ("relicense", stuck(&committed(), 2)),
+        ("unlock", stuck(&relicensed(), 2)),
+        ("reboot", anew),
+        ("release", silent),
+        ("release", refused),
+        ("release", forbidden),
+        ("restore", ending),
+        ("give back", ended),
+    ]
 }
 
-/// Says whether a pool has the node, as far as is known.
-fn has_pool(facts: &Facts) -> bool {
-    let node = facts.cluster_node.get();
-    matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
+/// Each takes one fact over from others.
+const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
+    |facts, from| facts.desired = from.desired.clone(),
+    |facts, from| facts.cluster_node = from.cluster_node.clone(),
+    |facts, from| facts.berths = from.berths.clone(),
+    |facts, from| facts.past = from.past.clone(),
+    |facts, from| facts.now = from.now,
+    |facts, from| facts.fenced = from.fenced,
+    |facts, from| facts.restored = from.restored,
+    |facts, from| facts.drain = from.drain.clone(),
+    |facts, from| facts.proving_for = from.proving_for,
+    |facts, from| facts.host.os = from.host.os.clone(),
+    |facts, from| facts.host.fresh = from.host.fresh,
+    |facts, from| facts.host.pull = from.host.pull.clone(),
+    |facts, from| facts.host.disarmed = from.host.disarmed,
+    |facts, from| facts.host.lock_fails = from.host.lock_fails.clone(),
+    |facts, from| facts.host.boot_id = from.host.boot_id.clone(),
+    |facts, from| facts.host.shutting_down = from.host.shutting_down,
+    |facts, from| facts.host.inhibitors = from.host.inhibitors.clone(),
+    |facts, from| facts.host.shutdown_scheduled = from.host.shutdown_scheduled,
+    |facts, from| facts.host.reboot = from.host.reboot.clone(),
+    |facts, from| facts.host.clock_synchronized = from.host.clock_synchronized,
+    |facts, from| facts.host.unreachable = from.host.unreachable.clone(),
+    |facts, from| facts.host.rules = from.host.rules.clone(),
+];
+
+/// Facts that fit together but for up to three of them.
+fn nearly_coherent() -> impl Strategy<Value = Facts> {
+    let bases: Vec<Facts> = coherent().into_iter().map(|(_, facts)| facts).collect();
+    let base = prop::sample::select(bases);
+    let replaced = prop::collection::vec(0..TAKE_OVER.len(), 0..=3);
+    (base, any_facts(), replaced).prop_map(|(mut facts, other, replaced)| {
+        for fact in replaced {
+            TAKE_OVER[fact](&mut facts, &other);
+        }
+        // While a pull runs, what it stages is not known.
+        if facts.host.pull.is_some() {
+            (facts.host.os, facts.host.fresh) = (Os::Unknown, false);
+        }
+        facts
+    })
 }
 
-/// Says whether Berth may have staged this digest here.
-fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
-    let held = holding(facts).map(|h| &h.target);
-    staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
+/// Facts of which about half nearly fit together: any facts alone hardly ever lead as far as a reboot.
+pub(super) fn all_kinds() -> impl Strategy<Value = Facts> {
+    prop_oneof![any_facts(), nearly_coherent()]
 }
 
-/// Says whether what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
-/// refused (I12).
-fn is_nobodys(facts: &Facts) -> bool {
-    !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
+/// Name of the step, as [`coherent`] has it.
+pub(super) fn name(step: &Step) -> &'static str {
+    match step {
+        Step::Wait(..) => "wait",
+        Step::LookAtHost => "look",
+        Step::ReadNode => "read",
+        Step::TryGuard => "guard",
+        Step::StartPull(..) => "pull",
+        Step::CancelPull(_) => "cancel",
+        Step::Lock(_) => "lock",
+        Step::Unlock => "unlock",
+        Step::Unstage(_) => "unstage",
+        Step::Reboot => "reboot",
+        Step::Take(_) => "take",
+        Step::Cordon(_) => "cordon",
+        Step::Drain => "drain",
+        Step::Commit(_) => "commit",
+        Step::Fence(_) => "fence",
+        Step::Uncommit(_) => "uncommit",
+        Step::Relicense(..) => "relicense",
+        Step::Release(..) => "release",
+        Step::Restore(_) => "restore",
+        Step::GiveBack(_) => "give back",
+        Step::Uncordon => "uncordon",
+    }
 }
 
-/// Says whether nothing is armed that is Berth's to lock.
-fn is_settled(facts: &Facts) -> bool {
-    let staged = facts.host.os.staged();
-    let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
-    let nothing = facts.past.staged_by_us.is_none() && holding(facts).is_none();
-    is_disarmed(facts) || (is_nobodys(facts) && (others || nothing))
-}
-
-fn is_excluded(facts: &Facts) -> bool {
-    facts.cluster_node.get().is_some_and(|n| n.excluded)
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(5_000) })]
-
-    /// I2: who unlocks or reboots holds a committed berth for this UID, digest and boot, all of it seen live.
-    #[test]
-    fn only_a_commit_licenses(facts in any_facts()) {
+#[test]
+fn facts_that_fit_together_lead_to_each_step_of_a_turn() {
+    for (expected, facts) in coherent() {
         let next = step(&facts);
-        if matches!(next, Step::Unlock | Step::Reboot) {
-            let held = holding(&facts).unwrap();
-            prop_assert_eq!(&held.phase, &HoldPhase::Committed);
-            prop_assert_eq!(&held.boot_id, &facts.host.boot_id);
-            prop_assert_eq!(facts.cluster_node.get().map(|n| &n.uid), Some(&held.uid));
-            prop_assert_eq!(facts.desired.digest(), Some(&held.target));
-            let staged = facts.host.os.staged().unwrap();
-            prop_assert_eq!(staged.digest.as_ref(), Some(&held.target));
-            prop_assert_eq!(staged.locked, next == Step::Unlock);
-            prop_assert!(facts.past.is_complete(&held.target));
-            prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
-            prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts) && !is_rollback_queued(&facts));
-            prop_assert!(facts.fenced, "what may take the licence back has lost");
-            let node = facts.cluster_node.get().unwrap();
-            prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done, "a licence may be old");
-            prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
-        }
-    }
-
-    /// I2, I8, I10: a licence is given, and given anew, only for what is desired now, has not failed, and is all there;
-    /// on a node that is cordoned and drained, within its window; and no gate is passed by.
-    #[test]
-    fn a_licence_is_given_only_with_all_it_needs(facts in any_facts()) {
-        let next = step(&facts);
-        let digest = match &next {
-            Step::Relicense(_, digest) => digest,
-            Step::Commit(berth) => &berth.holding().unwrap().target,
-            _ => return Ok(()),
-        };
-        let held = holding(&facts).unwrap();
-        prop_assert!(held.revoke.is_none() && !matches!(held.phase, HoldPhase::Releasing(_)));
-        prop_assert!(facts.host.fresh && facts.host.pull.is_none() && !is_excluded(&facts));
-        prop_assert_eq!(facts.desired.digest(), Some(digest));
-        prop_assert!(!facts.past.failed_digests.contains(digest));
-        let node = facts.cluster_node.get().unwrap();
-        prop_assert_eq!(&node.uid, &held.uid);
-        if facts.host.os.booted() != Some(digest) {
-            let staged = facts.host.os.staged().unwrap();
-            prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
-            let asked = facts.desired.image().unwrap().signature == SignatureRule::Required;
-            let policy = facts.host.rules.policy_digest.as_ref();
-            let checked = facts.host.os.deployments().unwrap().staged_signed && facts.past.is_verified(digest, policy);
-            prop_assert!(!asked || checked, "pulled without the policy");
-            prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
-            prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
-            prop_assert!(!is_rollback_queued(&facts));
-            prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
-        }
-        match next {
-            Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
-            _ => {
-                prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
-                // A holder that runs neither what it ran when it took its berth nor the target was rebooted, whatever its boot.
-                let is_third = held.phase == HoldPhase::Taken && facts.host.os.booted() != held.from.as_ref();
-                prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id || is_third);
-                // Whoever looks at the berth later can tell that the boot was not proven, or the host remembers it.
-                prop_assert!(held.from.is_some());
-            }
-        }
-    }
-
-    /// I3: no berth is let go, and no rest is taken without a licence, while something may be armed.
-    #[test]
-    fn nothing_is_left_armed(facts in any_facts()) {
-        let next = step(&facts);
-        // A pull that runs locks what it stages, and is looked at when it ends.
-        let disarmed = is_settled(&facts) || facts.host.pull.is_some();
-        // Nor is anything else begun while packages of others can neither be locked nor removed.
-        let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
-        let unlockable = layered && facts.host.lock_fails.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
-        let disarmed = disarmed || unlockable;
-        // A turn that has not armed anything ends also while the host says nothing.
-        let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
-        let unseen = facts.host.disarmed && is_silent;
-        let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
-        if matches!(next, Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)) {
-            prop_assert!(disarmed, "{next:?}");
-        }
-        if matches!(next, Step::Commit(_) | Step::Relicense(..)) {
-            prop_assert!(is_disarmed(&facts), "{next:?}");
-        }
-        let free = [WaitReason::ShuttingDown, WaitReason::HostUnusable, WaitReason::HostUnreachable];
-        let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
-        let licensed = holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
-        if rests && !(licensed && matches!(next, Step::Wait(WaitReason::Rebooting, _))) {
-            prop_assert!(disarmed, "{next:?}");
-        }
-    }
-
-    /// While its services are silent nothing is asked of the host, and nothing but a turn that has armed nothing is ended.
-    #[test]
-    fn nothing_is_asked_of_a_silent_host(facts in any_facts()) {
-        if facts.host.unreachable.is_none() {
-            return Ok(());
-        }
-        match step(&facts) {
-            Step::Wait(WaitReason::ShuttingDown | WaitReason::HostUnreachable, _) | Step::ReadNode => {}
-            Step::Release(..) | Step::Restore(_) | Step::GiveBack(_) => {
-                let held = holding(&facts).unwrap();
-                prop_assert!(facts.host.disarmed && held.phase != HoldPhase::Committed);
-                prop_assert!(!is_unproven_boot(&facts, held) || held.boot_id == facts.host.boot_id);
-            }
-            other => prop_assert!(false, "{other:?}"),
-        }
-    }
-
-    /// I3: where ostree has no lock, none of ostree's is asked for; and nothing is staged that nothing locks.
-    #[test]
-    fn what_is_staged_is_locked_by_what_the_host_has(facts in any_facts()) {
-        match step(&facts) {
-            Step::Lock(_) => prop_assert_eq!(facts.host.os.deployments().unwrap().storage, Storage::Ostree),
-            Step::StartPull(_, lock) => {
-                let deployments = facts.host.os.deployments().unwrap();
-                prop_assert_eq!(lock.ostree().is_some(), deployments.storage == Storage::Ostree);
-                prop_assert_eq!(lock.is_bootcs(), deployments.stages_locked);
-                prop_assert!(lock.ostree().is_some() || lock.is_bootcs());
-            }
-            _ => {}
-        }
-    }
-
-    /// I12: on a node that no pool has, and outside of a turn, the host is read only for what Berth staged there, and
-    /// nothing else is changed.
-    #[test]
-    fn nobodys_host_is_left_alone(facts in any_facts()) {
-        if has_pool(&facts) || holding(&facts).is_some() {
-            return Ok(());
-        }
-        let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
-        match step(&facts) {
-            Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
-            Step::Lock(_) | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
-            // A pull is Berth's by its name.
-            Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
-            other => prop_assert!(false, "{other:?}"),
-        }
-    }
-
-    /// Whatever the cluster publishes: an image that the host's own rules refuse is neither pulled nor given a turn there.
-    #[test]
-    fn what_the_hosts_rules_refuse_is_not_begun(facts in any_facts()) {
-        if facts.objection().is_none() {
-            return Ok(());
-        }
-        match step(&facts) {
-            Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => prop_assert!(false),
-            Step::Relicense(_, digest) => prop_assert!(facts.host.os.booted() == Some(&digest)),
-            _ => {}
-        }
-    }
-
-    /// I3, I12: on a host that is refused nothing new is begun and nothing of others is touched; and a turn that was begun goes
-    /// on to its end.
-    #[test]
-    fn a_refused_host_finishes_what_was_begun(facts in any_facts()) {
-        if facts.host.os.refusal().is_none() {
-            return Ok(());
-        }
-        let (next, held) = (step(&facts), holding(&facts));
-        let begins = match &next {
-            Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => true,
-            Step::Relicense(_, digest) => facts.host.os.booted() != Some(digest),
-            _ => false,
-        };
-        prop_assert!(!begins, "{next:?}");
-        let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
-        if matches!(next, Step::Lock(_) | Step::Unstage(_)) && held.is_none() {
-            prop_assert!(is_ours(&facts, staged), "{next:?}");
-        }
-        prop_assert!(!matches!(next, Step::Lock(_)), "nothing can be locked there");
-        let unusable = matches!(next, Step::Wait(WaitReason::HostUnusable, _));
-        if unusable {
-            prop_assert!(is_settled(&facts), "nothing of Berth's is left armed");
-            let ours = facts.past.staged_by_us.as_ref();
-            prop_assert!(has_pool(&facts) || ours.is_none() || staged != ours, "nobody wants it");
-        }
-        if let Some(held) = held.filter(|_| unusable) {
-            prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held), "the turn can end");
-        }
-    }
-
-    /// I5: a boot is let go only when it is known and the Node is Ready under it, unless an admin has excluded the Node;
-    /// and a commit that is not taken back is let go only like that. The boot that a berth was licensed anew under counts
-    /// as new for that, though the berth names it.
-    #[test]
-    fn only_a_proven_boot_is_given_back(facts in any_facts()) {
-        let Some(held) = holding(&facts) else { return Ok(()) };
-        let next = step(&facts);
-        let releasing = matches!(held.phase, HoldPhase::Releasing(_));
-        // What was released under this boot was proven before that.
-        let unproven = if releasing { held.boot_id != facts.host.boot_id } else { is_unproven_boot(&facts, held) };
-        let lets_go = matches!(next, Step::Release(..) | Step::Uncommit(_) | Step::Restore(_) | Step::GiveBack(_));
-        if lets_go && unproven && !is_excluded(&facts) {
-            prop_assert!(is_proven(&facts, held), "{next:?}");
-        }
-        if lets_go && unproven {
-            prop_assert!(!matches!(next, Step::Uncommit(_)));
-        }
-        let committed = held.phase == HoldPhase::Committed && held.boot_id == facts.host.boot_id;
-        if committed && lets_go {
-            let asked = matches!(facts.host.reboot, Reboot::Asked(ago) if ago < REBOOT_GRACE);
-            prop_assert!(!asked && !facts.host.shutdown_scheduled, "a shutdown may be on its way");
-            prop_assert!(matches!(next, Step::Uncommit(_)) || unproven, "a commit under this boot is taken back first");
-        }
-        if let Step::Release(_, outcome, _) = next {
-            prop_assert_eq!(outcome == Outcome::Updated, is_proven(&facts, held) && facts.host.os.booted() == Some(&held.target));
-            let kept = outcome != Outcome::Updated || is_excluded(&facts) || !is_rollback_queued(&facts);
-            prop_assert!(kept, "the next boot leads away from what is called updated");
-            prop_assert!(outcome != Outcome::Failed || (unproven && held.phase == HoldPhase::Committed));
-        }
+        assert_eq!(name(&next), expected, "{next:?}");
     }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 mod any_facts;
 mod boots;
 mod hands_off;
+mod properties;
 mod reports;
 mod rules;
 mod signs;

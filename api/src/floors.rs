@@ -1,0 +1,78 @@
+//! Properties that fail when too few of their cases reach what they are about.
+//!
+//! A property that asks only under a condition passes as well when no case meets the condition. Such a property counts the
+//! cases that do, by name, and has a floor for each name: at most half of what a run reaches on average.
+//!
+//! Other crates include this file by its path, so that it belongs to no feature and to no program.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::Location;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseResult, TestRunner};
+
+/// Number of cases that reached something, by its name.
+#[derive(Debug, Default)]
+pub(crate) struct Reached(RefCell<BTreeMap<&'static str, u32>>);
+
+impl Reached {
+    /// Counts this case.
+    pub(crate) fn note(&self, name: &'static str) {
+        *self.0.borrow_mut().entry(name).or_default() += 1;
+    }
+
+    /// Panics if a count is below its floor.
+    fn check(&self, floors: &[(&'static str, u32)]) {
+        let counts = self.0.borrow();
+        for (name, floor) in floors {
+            let count = counts.get(name).copied().unwrap_or_default();
+            assert!(
+                count >= *floor,
+                "{name} was reached {count} times, fewer than {floor}: {counts:?}"
+            );
+        }
+    }
+}
+
+/// Panics if the property does not hold for a value, or if the cases together stay below a floor.
+#[track_caller]
+pub(crate) fn check<S: Strategy>(
+    config: Config,
+    values: S,
+    floors: &[(&'static str, u32)],
+    property: impl Fn(S::Value, &Reached) -> TestCaseResult,
+) {
+    let config = Config {
+        source_file: Some(Location::caller().file()),
+        ..config
+    };
+    let reached = Reached::default();
+    let result = TestRunner::new(config).run(&values, |value| property(value, &reached));
+    if let Err(why) = result {
+        panic!("{why}");
+    }
+    reached.check(floors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Result of a property about even numbers, with this floor.
+    fn even_numbers(floor: u32) -> std::thread::Result<()> {
+        let property = |number: u8, reached: &Reached| {
+            if number.is_multiple_of(2) {
+                reached.note("even");
+            }
+            Ok(())
+        };
+        std::panic::catch_unwind(|| check(Config::with_cases(100), 0u8..200, &[("even", floor)], property))
+    }
+
+    #[test]
+    fn a_property_fails_below_its_floor() {
+        assert!(even_numbers(10).is_ok());
+        assert!(even_numbers(101).is_err());
+    }
+}

@@ -1,0 +1,444 @@
+//! The invariants, of decisions on any facts.
+
+use berth_api::pool::SignatureRule;
+use proptest::prelude::*;
+
+use super::any_facts::{all_kinds, name};
+use super::*;
+use crate::floors::check;
+
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(5_000)
+    }
+}
+
+/// Says whether it is known that a shutdown now would apply nothing.
+fn is_disarmed(facts: &Facts) -> bool {
+    facts
+        .host
+        .os
+        .deployments()
+        .is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
+}
+
+fn holding(facts: &Facts) -> Option<&Holding> {
+    facts.berths.as_ref()?.first()?.holding()
+}
+
+/// A new boot, or one that was licensed anew before it was proven.
+fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
+    held.boot_id != facts.host.boot_id
+        || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
+        || facts
+            .host
+            .os
+            .deployments()
+            .is_some_and(|d| d.booted.digest != held.from)
+}
+
+fn is_rollback_queued(facts: &Facts) -> bool {
+    facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
+}
+
+/// Says whether the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
+/// proves nothing, but for an admin who has excluded the Node: its turn ends with what runs.
+fn is_proven(facts: &Facts, held: &Holding) -> bool {
+    let booted = facts.host.os.booted();
+    let runs_target = booted == Some(&held.target);
+    if runs_target && facts.host.os.is_rollback_queued() && !is_excluded(facts) {
+        return false;
+    }
+    let node = facts.cluster_node.get().unwrap();
+    let ready = node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id);
+    booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
+}
+
+/// Says whether a pool has the node, as far as is known.
+fn has_pool(facts: &Facts) -> bool {
+    let node = facts.cluster_node.get();
+    matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
+}
+
+/// Says whether Berth may have staged this digest here.
+fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
+    let held = holding(facts).map(|h| &h.target);
+    staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
+}
+
+/// Says whether what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
+/// refused (I12).
+fn is_nobodys(facts: &Facts) -> bool {
+    !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
+}
+
+/// Says whether nothing is armed that is Berth's to lock.
+fn is_settled(facts: &Facts) -> bool {
+    let staged = facts.host.os.staged();
+    let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
+    let nothing = facts.past.staged_by_us.is_none() && holding(facts).is_none();
+    is_disarmed(facts) || (is_nobodys(facts) && (others || nothing))
+}
+
+fn is_excluded(facts: &Facts) -> bool {
+    facts.cluster_node.get().is_some_and(|n| n.excluded)
+}
+
+/// I2: who unlocks or reboots holds a committed berth for this UID, digest and boot, all of it seen live.
+#[test]
+fn only_a_commit_licenses() {
+    check(
+        config(),
+        all_kinds(),
+        &[("unlock", 60), ("reboot", 60)],
+        |facts, reached| {
+            let next = step(&facts);
+            if matches!(next, Step::Unlock | Step::Reboot) {
+                reached.note(name(&next));
+                let held = holding(&facts).unwrap();
+                prop_assert_eq!(&held.phase, &HoldPhase::Committed);
+                prop_assert_eq!(&held.boot_id, &facts.host.boot_id);
+                prop_assert_eq!(facts.cluster_node.get().map(|n| &n.uid), Some(&held.uid));
+                prop_assert_eq!(facts.desired.digest(), Some(&held.target));
+                let staged = facts.host.os.staged().unwrap();
+                prop_assert_eq!(staged.digest.as_ref(), Some(&held.target));
+                prop_assert_eq!(staged.locked, next == Step::Unlock);
+                prop_assert!(facts.past.is_complete(&held.target));
+                prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
+                prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts) && !is_rollback_queued(&facts));
+                prop_assert!(facts.fenced, "what may take the licence back has lost");
+                let node = facts.cluster_node.get().unwrap();
+                prop_assert!(
+                    node.unschedulable && node.cordon.is_some() && facts.drain.done,
+                    "a licence may be old"
+                );
+                prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I2, I8, I10: a licence is given, and given anew, only for what is desired now, has not failed, and is all there;
+/// on a node that is cordoned and drained, within its window; and no gate is passed by.
+#[test]
+fn a_licence_is_given_only_with_all_it_needs() {
+    check(
+        config(),
+        all_kinds(),
+        &[("commit", 35), ("relicense", 40)],
+        |facts, reached| {
+            let next = step(&facts);
+            let digest = match &next {
+                Step::Relicense(_, digest) => digest,
+                Step::Commit(berth) => &berth.holding().unwrap().target,
+                _ => return Ok(()),
+            };
+            reached.note(name(&next));
+            let held = holding(&facts).unwrap();
+            prop_assert!(held.revoke.is_none() && !matches!(held.phase, HoldPhase::Releasing(_)));
+            prop_assert!(facts.host.fresh && facts.host.pull.is_none() && !is_excluded(&facts));
+            prop_assert_eq!(facts.desired.digest(), Some(digest));
+            prop_assert!(!facts.past.failed_digests.contains(digest));
+            let node = facts.cluster_node.get().unwrap();
+            prop_assert_eq!(&node.uid, &held.uid);
+            if facts.host.os.booted() != Some(digest) {
+                let staged = facts.host.os.staged().unwrap();
+                prop_assert!(staged.locked && staged.digest.as_ref() == Some(digest) && facts.past.is_complete(digest));
+                let asked = facts.desired.image().unwrap().signature == SignatureRule::Required;
+                let policy = facts.host.rules.policy_digest.as_ref();
+                let checked =
+                    facts.host.os.deployments().unwrap().staged_signed && facts.past.is_verified(digest, policy);
+                prop_assert!(!asked || checked, "pulled without the policy");
+                prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
+                prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
+                prop_assert!(!is_rollback_queued(&facts));
+                prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
+            }
+            match next {
+                Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
+                _ => {
+                    prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
+                    // A holder that runs neither what it ran when it took its berth nor the target was rebooted, whatever its boot.
+                    let is_third = held.phase == HoldPhase::Taken && facts.host.os.booted() != held.from.as_ref();
+                    prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id || is_third);
+                    // Whoever looks at the berth later can tell that the boot was not proven, or the host remembers it.
+                    prop_assert!(held.from.is_some());
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I3: no berth is let go, and no rest is taken without a licence, while something may be armed.
+#[test]
+fn nothing_is_left_armed() {
+    check(
+        config(),
+        all_kinds(),
+        &[
+            ("take", 35),
+            ("commit", 35),
+            ("relicense", 40),
+            ("uncommit", 55),
+            ("release", 250),
+            ("give back", 35),
+            ("wait", 800),
+        ],
+        |facts, reached| {
+            let next = step(&facts);
+            reached.note(name(&next));
+            // A pull that runs locks what it stages, and is looked at when it ends.
+            let disarmed = is_settled(&facts) || facts.host.pull.is_some();
+            // Nor is anything else begun while packages of others can neither be locked nor removed.
+            let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
+            let unlockable =
+                layered && facts.host.lock_fails.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
+            let disarmed = disarmed || unlockable;
+            // A turn that has not armed anything ends also while the host says nothing.
+            let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
+            let unseen = facts.host.disarmed && is_silent;
+            let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
+            if matches!(
+                next,
+                Step::Uncommit(_) | Step::Release(..) | Step::GiveBack(_) | Step::Take(_)
+            ) {
+                prop_assert!(disarmed, "{next:?}");
+            }
+            if matches!(next, Step::Commit(_) | Step::Relicense(..)) {
+                prop_assert!(is_disarmed(&facts), "{next:?}");
+            }
+            let free = [
+                WaitReason::ShuttingDown,
+                WaitReason::HostUnusable,
+                WaitReason::HostUnreachable,
+            ];
+            let rests = matches!(next, Step::Wait(why, _) if !free.contains(&why));
+            let licensed =
+                holding(&facts).is_some_and(|h| h.phase == HoldPhase::Committed && h.boot_id == facts.host.boot_id);
+            if rests && !(licensed && matches!(next, Step::Wait(WaitReason::Rebooting, _))) {
+                prop_assert!(disarmed, "{next:?}");
+            }
+            Ok(())
+        },
+    );
+}
+
+/// While its services are silent nothing is asked of the host, and nothing but a turn that has armed nothing is ended.
+#[test]
+fn nothing_is_asked_of_a_silent_host() {
+    check(
+        config(),
+        all_kinds(),
+        &[("wait", 200), ("release", 45)],
+        |facts, reached| {
+            if facts.host.unreachable.is_none() {
+                return Ok(());
+            }
+            let next = step(&facts);
+            reached.note(name(&next));
+            match next {
+                Step::Wait(WaitReason::ShuttingDown | WaitReason::HostUnreachable, _) | Step::ReadNode => {}
+                Step::Release(..) | Step::Restore(_) | Step::GiveBack(_) => {
+                    let held = holding(&facts).unwrap();
+                    prop_assert!(facts.host.disarmed && held.phase != HoldPhase::Committed);
+                    prop_assert!(!is_unproven_boot(&facts, held) || held.boot_id == facts.host.boot_id);
+                }
+                other => prop_assert!(false, "{other:?}"),
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I3: where ostree has no lock, none of ostree's is asked for; and nothing is staged that nothing locks.
+#[test]
+fn what_is_staged_is_locked_by_what_the_host_has() {
+    check(
+        config(),
+        all_kinds(),
+        &[("lock", 100), ("pull", 45)],
+        |facts, reached| {
+            let next = step(&facts);
+            reached.note(name(&next));
+            match next {
+                Step::Lock(_) => prop_assert_eq!(facts.host.os.deployments().unwrap().storage, Storage::Ostree),
+                Step::StartPull(_, lock) => {
+                    let deployments = facts.host.os.deployments().unwrap();
+                    prop_assert_eq!(lock.ostree().is_some(), deployments.storage == Storage::Ostree);
+                    prop_assert_eq!(lock.is_bootcs(), deployments.stages_locked);
+                    prop_assert!(lock.ostree().is_some() || lock.is_bootcs());
+                }
+                _ => {}
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I12: on a node that no pool has, and outside of a turn, the host is read only for what Berth staged there, and
+/// nothing else is changed.
+#[test]
+fn nobodys_host_is_left_alone() {
+    check(
+        config(),
+        all_kinds(),
+        &[("lock", 40), ("wait", 150)],
+        |facts, reached| {
+            if has_pool(&facts) || holding(&facts).is_some() {
+                return Ok(());
+            }
+            let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
+            let next = step(&facts);
+            reached.note(name(&next));
+            match next {
+                Step::LookAtHost => prop_assert!(facts.past.staged_by_us.is_some()),
+                Step::Lock(_) | Step::Unstage(_) => prop_assert!(is_ours(&facts, staged)),
+                // A pull is Berth's by its name.
+                Step::CancelPull(_) | Step::Wait(..) | Step::ReadNode | Step::Uncordon => {}
+                other => prop_assert!(false, "{other:?}"),
+            }
+            Ok(())
+        },
+    );
+}
+
+/// Whatever the cluster publishes: an image that the host's own rules refuse is neither pulled nor given a turn there.
+#[test]
+fn what_the_hosts_rules_refuse_is_not_begun() {
+    check(
+        config(),
+        all_kinds(),
+        &[("refused", 150), ("refused in a turn", 50)],
+        |facts, reached| {
+            if facts.objection().is_none() {
+                return Ok(());
+            }
+            reached.note("refused");
+            let next = step(&facts);
+            if matches!(next, Step::Relicense(..)) {
+                reached.note(name(&next));
+            }
+            let holds = holding(&facts)
+                .is_some_and(|held| held.phase == HoldPhase::Taken && held.boot_id == facts.host.boot_id);
+            if holds {
+                reached.note("refused in a turn");
+            }
+            match next {
+                Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => prop_assert!(false),
+                Step::Relicense(_, digest) => prop_assert!(facts.host.os.booted() == Some(&digest)),
+                _ => {}
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I3, I12: on a host that is refused nothing new is begun and nothing of others is touched; and a turn that was begun goes
+/// on to its end.
+#[test]
+fn a_refused_host_finishes_what_was_begun() {
+    check(
+        config(),
+        all_kinds(),
+        &[
+            ("refused", 12),
+            ("refused in a turn", 100),
+            ("release", 45),
+            ("wait", 40),
+        ],
+        |facts, reached| {
+            if facts.host.os.refusal().is_none() {
+                return Ok(());
+            }
+            let (next, held) = (step(&facts), holding(&facts));
+            reached.note(if held.is_some() { "refused in a turn" } else { "refused" });
+            reached.note(name(&next));
+            let begins = match &next {
+                Step::StartPull(..) | Step::Take(_) | Step::Commit(_) => true,
+                Step::Relicense(_, digest) => facts.host.os.booted() != Some(digest),
+                _ => false,
+            };
+            prop_assert!(!begins, "{next:?}");
+            let staged = facts.host.os.staged().and_then(|s| s.digest.as_ref());
+            if matches!(next, Step::Lock(_) | Step::Unstage(_)) && held.is_none() {
+                prop_assert!(is_ours(&facts, staged), "{next:?}");
+            }
+            prop_assert!(!matches!(next, Step::Lock(_)), "nothing can be locked there");
+            let unusable = matches!(next, Step::Wait(WaitReason::HostUnusable, _));
+            if unusable {
+                prop_assert!(is_settled(&facts), "nothing of Berth's is left armed");
+                let ours = facts.past.staged_by_us.as_ref();
+                prop_assert!(has_pool(&facts) || ours.is_none() || staged != ours, "nobody wants it");
+            }
+            if let Some(held) = held.filter(|_| unusable) {
+                prop_assert!(
+                    is_unproven_boot(&facts, held) && !is_proven(&facts, held),
+                    "the turn can end"
+                );
+            }
+            Ok(())
+        },
+    );
+}
+
+/// I5: a boot is let go only when it is known and the Node is Ready under it, unless an admin has excluded the Node;
+/// and a commit that is not taken back is let go only like that. The boot that a berth was licensed anew under counts
+/// as new for that, though the berth names it.
+#[test]
+fn only_a_proven_boot_is_given_back() {
+    check(
+        config(),
+        all_kinds(),
+        &[("new boot", 65), ("commit", 50), ("updated", 50), ("not updated", 170)],
+        |facts, reached| {
+            let Some(held) = holding(&facts) else { return Ok(()) };
+            let next = step(&facts);
+            let releasing = matches!(held.phase, HoldPhase::Releasing(_));
+            // What was released under this boot was proven before that.
+            let unproven = if releasing {
+                held.boot_id != facts.host.boot_id
+            } else {
+                is_unproven_boot(&facts, held)
+            };
+            let lets_go = matches!(
+                next,
+                Step::Release(..) | Step::Uncommit(_) | Step::Restore(_) | Step::GiveBack(_)
+            );
+            if lets_go && unproven && !is_excluded(&facts) {
+                reached.note("new boot");
+                prop_assert!(is_proven(&facts, held), "{next:?}");
+            }
+            if lets_go && unproven {
+                prop_assert!(!matches!(next, Step::Uncommit(_)));
+            }
+            let committed = held.phase == HoldPhase::Committed && held.boot_id == facts.host.boot_id;
+            if committed && lets_go {
+                reached.note("commit");
+                let asked = matches!(facts.host.reboot, Reboot::Asked(ago) if ago < REBOOT_GRACE);
+                prop_assert!(!asked && !facts.host.shutdown_scheduled, "a shutdown may be on its way");
+                prop_assert!(
+                    matches!(next, Step::Uncommit(_)) || unproven,
+                    "a commit under this boot is taken back first"
+                );
+            }
+            if let Step::Release(_, outcome, _) = next {
+                reached.note(if outcome == Outcome::Updated {
+                    "updated"
+                } else {
+                    "not updated"
+                });
+                prop_assert_eq!(
+                    outcome == Outcome::Updated,
+                    is_proven(&facts, held) && facts.host.os.booted() == Some(&held.target)
+                );
+                let kept = outcome != Outcome::Updated || is_excluded(&facts) || !is_rollback_queued(&facts);
+                prop_assert!(kept, "the next boot leads away from what is called updated");
+                prop_assert!(outcome != Outcome::Failed || (unproven && held.phase == HoldPhase::Committed));
+            }
+            Ok(())
+        },
+    );
+}
