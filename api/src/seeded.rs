@@ -98,6 +98,12 @@ bugs! {
     RollbackIgnored => "rollback-ignored",
     /// Take a commit back while a shutdown is scheduled.
     ScheduledIgnored => "scheduled-ignored",
+    /// Adopt what a tag points at whatever its age.
+    AgeIgnored => "age-ignored",
+    /// Adopt what a tag points at without asking once more.
+    NotConfirmed => "not-confirmed",
+    /// Adopt what the tag beside a digest points at.
+    PinFollowed => "pin-followed",
     /// Leave as it is what could not be locked.
     UnlockableLeft => "unlockable-left",
 }

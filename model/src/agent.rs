@@ -128,6 +128,7 @@ fn reboot(state: &mut State, node: usize, decision: Decision, how: How) -> Optio
 
 /// The agent writes its status whenever it rests.
 fn report(state: &mut State, node: usize, decision: Decision) {
+    let fleet = state.fleet;
     let here = &mut state.nodes[node];
     if here.spec.is_none() {
         return;
@@ -145,6 +146,7 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         failed: here.host.failed,
         turn: decision.turn,
         token: here.host.token,
+        pulls: decision.pulls && fleet.counts_pulls,
     };
     if here.status != status {
         here.status = status;
@@ -157,7 +159,13 @@ fn pull(state: &mut State, node: usize, decision: Decision, image: Image) -> Opt
     settle(state, node, &decision.done);
     let host = &mut state.nodes[node].host;
     match decision.act {
-        Act::Pull(_) if host.pull == 0 => host.pull = image,
+        Act::Pull(_) if host.pull == 0 => {
+            host.pull = image;
+            if state.fleet.counts_pulls {
+                report(state, node, decision);
+                state.nodes[node].status.pulls = true;
+            }
+        }
         Act::Pull(_) => {}
         _ => host.pull = 0,
     }
@@ -317,7 +325,7 @@ pub fn moves(
     steps: &mut Steps,
     push: &mut dyn FnMut(Act, How, bool, After),
 ) {
-    if state.nodes[node].host.down {
+    if state.nodes[node].host.down || state.nodes[node].mute {
         return;
     }
     let mut after = state.clone();

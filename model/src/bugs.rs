@@ -6,7 +6,7 @@ use crate::fault::Fault::{
     self, AgentCrash, Cordon, Delete, Edit, Election, Forget, Hold, Lapse, Late, Move, Pause, Resize, StaleWatch,
 };
 use crate::judge;
-use crate::world::{Broken, World};
+use crate::world::{Broken, Follows, World};
 use crate::worlds::calm;
 
 /// A bug that must be found.
@@ -97,6 +97,14 @@ pub fn seeded(bug: Bug) -> Seeded {
         previous: 2,
         ..small.clone()
     };
+    let tag = World {
+        follows: Follows::Tag,
+        ..images.clone()
+    };
+    let pinned = World {
+        follows: Follows::Pinned,
+        ..images.clone()
+    };
     let (world, breaks) = match bug {
         Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
         Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
@@ -142,6 +150,9 @@ pub fn seeded(bug: Bug) -> Seeded {
             with(&small, &[(Fault::Schedule, 1), (Fault::Dropped, 1)]),
             judge::I2_SCHEDULED,
         ),
+        Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
+        Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
+        Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),
         Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
     };
     Seeded {

@@ -52,7 +52,7 @@ impl State {
             (last, lease.who().is_some_and(|(n, _)| n == number)).hash(&mut key);
         }
         for controller in &self.controllers {
-            (controller.lapsed.has(node), controller.queue.len()).hash(&mut key);
+            (controller.lapsed.has(node), controller.unused.has(node)).hash(&mut key);
             for entry in &controller.queue {
                 names(&entry.write, node).hash(&mut key);
             }
@@ -86,6 +86,7 @@ impl State {
         }
         for controller in &mut self.controllers {
             controller.lapsed = controller.lapsed.renamed(to);
+            controller.unused = controller.unused.renamed(to);
             controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
             if let Some(look) = &mut controller.look {
                 rename_nodes(&mut look.nodes, to);

@@ -8,10 +8,11 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::state::{
-    Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight, State,
-    Status, Write,
+    Answer, Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight,
+    State, Status, Write,
 };
-use crate::world::{Broken, World};
+use crate::watch;
+use crate::world::{Broken, Follows, World};
 
 /// View that the watches show now.
 fn see(state: &State) -> Look {
@@ -56,36 +57,42 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         fleet: Fleet {
             unguarded: false,
             tries_guard: false,
+            tagged: 0,
+            old: 0,
             ..look.fleet
         },
         slots: state.slots.iter().enumerate().map(berth).collect(),
         shown,
         gone,
-        outdated: (0..)
+        changed: (0..)
             .zip(&look.pools)
+            .filter(|(pool, shown)| asked(world, shown) != asked(world, &state.pools[usize::from(*pool)]))
             .map(|(pool, _)| pool)
-            .filter(|pool| is_outdated(world, state, look, *pool))
             .collect(),
+        fleet_changed: look.fleet.paused != state.fleet.paused,
         answering: (0..)
             .zip(&state.nodes)
             .filter(|(_, n)| answers(world, n))
             .map(|(n, _)| n)
             .collect(),
         lapsed: controller.lapsed.clone(),
+        unused: controller.unused.clone(),
+        answer: controller.answer.map(|answer| Answer {
+            is_old: false,
+            ..answer
+        }),
+        counts: (controller.counts, controller.counted),
         aged,
     }
 }
 
-/// Says whether a live read shows that the pool, one that goes before it, or the fleet is not as the watches show it.
-fn is_outdated(world: &World, state: &State, look: &Look, pool: u8) -> bool {
-    let is_changed =
-        |pool: u8| asked(world, &look.pools[usize::from(pool)]) != asked(world, &state.pools[usize::from(pool)]);
-    is_changed(pool) || world.goes_after(pool).any(is_changed) || look.fleet.paused != state.fleet.paused
-}
-
 /// The admin's part of a pool. A tag is moved in the registry, and the pool stays as it is.
 fn asked(world: &World, pool: &Pool) -> (No, u8, bool, u8, BootImages) {
-    let image = if world.too_old == 0 { pool.target } else { 0 };
+    let image = if world.has_tag() && world.follows != Follows::Pinned {
+        0
+    } else {
+        pool.target
+    };
     (pool.capacity, image, pool.paused, pool.token, pool.boot_images)
 }
 
@@ -116,36 +123,36 @@ fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
 fn decide(
     world: &World,
     state: &State,
-    view: &View,
+    (view, look): (&View, &Look),
     plans: &mut Plans,
     every: bool,
 ) -> BTreeSet<(Vec<WriteKey>, Option<Broken>)> {
     let sights: Vec<Arc<Sight>> = (0..)
         .zip(&view.pools)
-        .map(|(pool, _)| Arc::new(judge::sight(world, view, pool)))
+        .map(|(pool, _)| Arc::new(judge::sight(world, look, pool)))
         .collect();
     if every {
         let all = plans.named(world, view);
-        let written = all.iter().map(|pools| written(world, state, view, pools, &sights));
+        let written = all.iter().map(|pools| written(world, state, look, pools, &sights));
         return written.collect();
     }
     let passed = plans.of(world, view);
-    [written(world, state, view, &passed.pools, &sights)].into()
+    [written(world, state, look, &passed.pools, &sights)].into()
 }
 
 /// The writes of all pools' plans, each with the world that it was decided on for the judge, who looks at them first.
 fn written(
     world: &World,
     state: &State,
-    view: &View,
+    look: &Look,
     pools: &[Planned],
     sights: &[Arc<Sight>],
 ) -> (Vec<WriteKey>, Option<Broken>) {
     let (mut writes, mut broken) = (vec![], None);
-    for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(view.pools.iter().zip(sights)) {
+    for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(look.pools.iter().zip(sights)) {
         broken = broken.or(planned.broken);
-        broken = broken.or_else(|| judge::adopts(world, view, pool, planned.target));
-        broken = broken.or_else(|| judge::plan(world, &state.slots, view, pool, &planned.writes, sight));
+        broken = broken.or_else(|| judge::adopts(world, look, pool, planned.target));
+        broken = broken.or_else(|| judge::plan(world, &state.slots, look, pool, &planned.writes, sight));
         broken = broken.or_else(|| judge::paused(state, pool, &planned.writes));
         for write in &planned.writes {
             let mut write = write.clone();
@@ -156,11 +163,17 @@ fn written(
             }
             writes.push(WriteKey(write));
         }
-        if (planned.target, planned.total) != (terms.target, terms.published) || planned.failures != terms.failures {
+        broken = broken.or_else(|| judge::follows(world, state, look, pool, planned.target));
+        let status = (planned.target, planned.total, planned.available);
+        if status != (terms.target, terms.published, (terms.available, terms.known_long))
+            || planned.failures != terms.failures
+        {
             writes.push(WriteKey(Write::Pool {
                 pool,
                 target: planned.target,
                 total: planned.total,
+                available: planned.available.0,
+                known_long: planned.available.1,
                 failures: planned.failures.clone(),
             }));
         }
@@ -198,15 +211,33 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     for held in state.slots.iter().filter_map(Lease::held) {
         begun.controllers[who].lapsed.drop(held.node);
     }
+    for (number, node) in (0..)
+        .zip(&look.nodes)
+        .filter(|(_, node)| node.status.staged != 0 || node.status.pulls)
+    {
+        if node
+            .spec
+            .is_none_or(|spec| [node.status.staged, node.status.booted].contains(&spec.image))
+        {
+            begun.controllers[who].unused.drop(number);
+        }
+    }
+    if world.follows != Follows::AtOnce {
+        count(&mut begun.controllers[who], &look.pools[0]);
+        let controller = &begun.controllers[who];
+        if controller.answer.is_none() || watch::wants_confirmation(world, &look.pools[0], controller) {
+            ask(&mut begun, who);
+        }
+    }
     let view = view(world, &begun, who, &look, aged);
     let passed = plans.of(world, &view);
     let publishes = &passed.publishes;
     if !publishes.is_empty() && !aged {
         begun.controllers[who].queue = entries(state, &look, publishes);
-        return vec![(begun, judge::publishes(world, &view, publishes))];
+        return vec![(begun, judge::publishes(world, &look, publishes))];
     }
     let mut after = vec![];
-    for (writes, broken) in decide(world, &begun, &view, plans, every) {
+    for (writes, broken) in decide(world, &begun, (&view, &look), plans, every) {
         let mut next = begun.clone();
         let current = |write: &Write| match write {
             Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
@@ -217,11 +248,31 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
             write,
         };
         next.controllers[who].queue = writes.into_iter().map(entry).map(|e| stamped(e, state, who)).collect();
-        if broken.is_some() || stale || !next.controllers[who].queue.is_empty() {
+        let remembers = next.controllers[who] != state.controllers[who];
+        if broken.is_some() || stale || remembers {
             after.push((next, broken));
         }
     }
     after
+}
+
+/// The leader asks the registry what the tag points at.
+pub fn ask(state: &mut State, who: usize) {
+    let (fleet, image) = (state.fleet, state.pools[0].tagged);
+    let controller = &mut state.controllers[who];
+    controller.answer = Some(Answer {
+        image,
+        late: controller.counted && controller.counts == image,
+        is_old: fleet.old & (1 << image) != 0,
+    });
+}
+
+/// The leader counts for how long it has known of the image that the status calls available, from what leaders before it
+/// have counted.
+fn count(controller: &mut Controller, pool: &Pool) {
+    if controller.counts != pool.available {
+        (controller.counts, controller.counted) = (pool.available, pool.available != 0 && pool.known_long);
+    }
 }
 
 /// The plan knows its own epoch as 1; any other is the one that the berth has.
@@ -320,10 +371,13 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             pool,
             target,
             total,
+            available,
+            known_long,
             failures,
         } => {
             let pool_now = &mut state.pools[usize::from(pool)];
             (pool_now.target, pool_now.published) = (target, total);
+            (pool_now.available, pool_now.known_long) = (available, known_long);
             pool_now.failures = failures;
             state.touch_pool(pool);
             None

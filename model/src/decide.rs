@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
-use berth_api::condition;
+use berth_api::condition::{self, Why};
 use berth_api::node::{BootcNodeStatus, DesiredImage, Staging};
 use berth_core::agent::facts::{Desired, Facts, Member};
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::hash::{self, Fast};
 use crate::mind::{self, Mind, Told};
@@ -99,6 +99,8 @@ pub struct Decision {
     pub prepared: bool,
     /// The report says that the node is released.
     pub released: bool,
+    /// The report says that the node pulls an image.
+    pub pulls: bool,
     /// The report's `lastTurn`.
     pub turn: Image,
     /// Knowledge of the agent when it has gathered,
@@ -245,12 +247,19 @@ fn decide(view: &View) -> Decision {
         act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
         prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
         released: condition::is_true(&told.conditions, condition::node::RELEASED),
+        pulls: is_pulling(&told.conditions),
         turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
         gathered,
         begun: mind::mind(&begun, view),
         done: mind::mind(&done, view),
         failed: mind::mind(&failed, view),
     }
+}
+
+/// True if a report says that the node pulls an image.
+fn is_pulling(conditions: &[Condition]) -> bool {
+    let pulled = condition::find(conditions, condition::node::IMAGE_PULLED);
+    pulled.is_some_and(|pulled| pulled.reason == Why::Pulling.as_str())
 }
 
 fn done(step: &Step) -> Ending {
@@ -340,7 +349,7 @@ pub fn desired(spec: Option<Spec>) -> Desired {
             version: None,
             signature: berth_api::pool::SignatureRule::AsBooted,
         }),
-        staging: Staging::Allowed,
+        staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
         drain: berth_api::pool::Drain::default(),
         backend: berth_api::backend::BackendRule::Auto,
         rivals: berth_api::pool::RivalUpdaters::Wait,

@@ -15,7 +15,7 @@ use crate::mind::Told;
 use crate::moves::Memo;
 use crate::nature;
 use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NONE, Node, Phase, State, Until};
-use crate::world::{Broken, World};
+use crate::world::{Broken, Follows, World};
 
 /// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
 pub const ROUNDS: usize = 60;
@@ -70,11 +70,14 @@ pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
     state.fleet = Fleet {
         tries_guard: state.fleet.tries_guard,
+        counts_pulls: state.fleet.counts_pulls,
+        tagged: state.fleet.tagged,
+        old: state.fleet.old,
         ..Fleet::default()
     };
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
-        if world.bad & (1 << pool.target) != 0 {
+        if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
             // The admin goes forward to another image.
             let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
             pool.target = good.copied().unwrap_or(pool.target);
@@ -94,6 +97,7 @@ pub fn heal(world: &World, state: &mut State) {
         // One whose host says nothing in its turn keeps its berth, as it must.
         let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
         let here = &mut state.nodes[node];
+        here.mute &= world.keep_blocked && !in_turn;
         heal_host(&mut here.host, world.keep_blocked, in_turn);
         here.host.blocked = here.host.blocked && world.keep_blocked;
         if here.labels.held && !world.keep_blocked {
@@ -174,6 +178,13 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     while !state.air.is_empty() {
         broken = broken.or(nature::land(world, state, 0));
     }
+    if world.has_tag() {
+        nature::age(state);
+        controller::ask(state, usize::from(state.leader));
+    }
+    if world.max_staging != 0 {
+        nature::permits(state);
+    }
     for who in 0..state.controllers.len() {
         for _ in 0..2 {
             broken = broken.or(lead(world, state, who, memo));
@@ -249,7 +260,7 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     agent::tell(world, state, node, Told::Heartbeat, &mut memo.steps);
     let mut broken = None;
     for _ in 0..STEPS {
-        if state.nodes[node].host.down {
+        if state.nodes[node].host.down || state.nodes[node].mute {
             break;
         }
         let decision = agent::read(world, state, node, &mut memo.steps);
@@ -274,6 +285,9 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
     };
+    if world.follows == Follows::Pinned {
+        return terms.target;
+    }
     match judge::is_refused(world, terms, terms.tagged) {
         true => terms.target,
         false => terms.tagged,
@@ -289,7 +303,7 @@ pub fn is_updated(world: &World, state: &State) -> bool {
     let is_stuck = |n: &Node| {
         let host = &n.host;
         let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
-        host.blocked || is_host_stuck || n.labels.held
+        host.blocked || is_host_stuck || n.labels.held || n.mute
     };
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = state.nodes.iter().take(world.nodes).all(|node| {

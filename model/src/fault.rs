@@ -60,6 +60,10 @@ faults! {
     Hold,
     /// The admin sets another rule for boot images.
     Accept,
+    /// The agents of a node stop, or go on.
+    Mute,
+    /// The admin pins the image that the tag points at.
+    Approve,
     /// The admin asks to retry what failed.
     Retry,
     /// A host loses power.

@@ -4,12 +4,11 @@
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::decide::{Act, Put};
-use crate::planner::{SeenNode, View};
 use crate::set::Set;
 use crate::state::{
-    Berth, BootImages, Cordon, Held, Image, Lease, NONE, No, Object, Phase, Pool, Seen, Sight, State, Write,
+    Berth, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight, State, Write,
 };
-use crate::world::{Broken, World};
+use crate::world::{Broken, Follows, World};
 
 /// I1a a cordon of ours has a berth
 pub const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
@@ -71,6 +70,12 @@ pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while the next bo
 pub const I6_GUARD: Broken = Broken("I6 no berth is taken from an API server that does not guard it");
 /// I8 a turn begins only when its host remembers it
 pub const I8_MEMORY: Broken = Broken("I8 a turn begins only when its host remembers it");
+/// a tag is adopted only when it is old enough, and was confirmed after that
+pub const ADOPTED: Broken = Broken("a tag is adopted only when it is old enough, and was confirmed after that");
+/// a pinned image changes only by the admin's word
+pub const PINNED: Broken = Broken("a pinned image changes only by the admin's word");
+/// nothing is pulled without a permit
+pub const PERMIT: Broken = Broken("nothing is pulled without a permit");
 /// I8 a failure is on record before its berth reopens
 pub const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
 
@@ -170,6 +175,7 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
         .map_or(0, |s| s.image);
     match act {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
+        Act::Pull(_) if here.spec.is_none_or(|spec| !spec.may_pull) => Some(PERMIT),
         Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
         // Under a boot that has to be proven a pull is in the way: what runs cannot be seen.
         Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
@@ -326,21 +332,21 @@ pub fn controller_write(
     }
 }
 
-/// The world that a plan of a pool is made from, as far as it may be older than the plan: who is unavailable, the
-/// capacity, the gates.
-pub fn sight(world: &World, view: &View, pool: u8) -> Sight {
-    let terms = &view.pools[usize::from(pool)];
-    let members_of = |pool: u8| (0..).zip(&view.nodes).filter(move |(_, n)| is_member(n, pool));
+/// Returns the part of the world that a plan may be older than: who is unavailable, the capacity, the gates. `look` is the
+/// world itself, as it was when the watches showed it to the controller.
+pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
+    let terms = &look.pools[usize::from(pool)];
+    let members_of = |pool: u8| (0..).zip(&look.nodes).filter(move |(_, n)| is_member(n, pool));
     let members = || members_of(pool);
-    let is_down = |n: &SeenNode| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No;
+    let is_down = |n: &Node| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No;
     let down = members().filter(|(_, n)| is_down(n));
     let is_left = |earlier: u8| {
-        let target = view.pools[usize::from(earlier)].target;
+        let target = look.pools[usize::from(earlier)].target;
         members_of(earlier).any(|(_, n)| !is_proven(n, target))
     };
-    let of_all = (0..).zip(&view.pools).flat_map(|(pool, _)| members_of(pool));
+    let of_all = (0..).zip(&look.pools).flat_map(|(pool, _)| members_of(pool));
     // A wave of the spec has no control plane nodes unless it says so.
-    let is_canary = |n: &SeenNode| n.labels.canary && !n.labels.server;
+    let is_canary = |n: &Node| n.labels.canary && !n.labels.server;
     let mut canaries = members().filter(|(_, n)| is_canary(n));
     Sight {
         // A node that is not Ready may be what the canaries wait for.
@@ -365,19 +371,19 @@ pub fn sight(world: &World, view: &View, pool: u8) -> Sight {
         },
         unavailable: down.map(|(number, _)| number).collect(),
         limit: terms.capacity.min(terms.published),
-        closed: terms.paused || view.fleet.paused || terms.outside,
+        closed: terms.paused || look.fleet.paused || terms.outside,
         away: (0..)
-            .zip(&view.nodes)
+            .zip(&look.nodes)
             .filter(|(_, n)| n.labels.server && n.object.there && !n.object.excluded && !n.object.ready)
             .map(|(number, _)| number)
             .collect(),
         excluded: (0..)
-            .zip(&view.nodes)
+            .zip(&look.nodes)
             .filter(|(_, n)| n.object.excluded)
             .map(|(number, _)| number)
             .collect(),
         held_back: (0..)
-            .zip(&view.nodes)
+            .zip(&look.nodes)
             .filter(|(_, n)| n.labels.held)
             .map(|(number, _)| number)
             .collect(),
@@ -392,37 +398,50 @@ pub fn is_refused(world: &World, pool: &Pool, image: Image) -> bool {
 }
 
 /// Says whether a pool must not change to an image, as far as the watches show it. What is in force already may go on.
-fn is_news_refused(world: &World, view: &View, pool: u8, image: Image) -> bool {
-    let Some(terms) = view.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
+fn is_news_refused(world: &World, look: &Look, pool: u8, image: Image) -> bool {
+    let Some(terms) = look.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
     };
     is_refused(world, terms, image)
 }
 
 /// Properties of the image that a pass puts in force.
-pub fn adopts(world: &World, view: &View, pool: u8, target: Image) -> Option<Broken> {
-    is_news_refused(world, view, pool, target).then_some(BOOT_IMAGE)
+pub fn adopts(world: &World, look: &Look, pool: u8, target: Image) -> Option<Broken> {
+    is_news_refused(world, look, pool, target).then_some(BOOT_IMAGE)
+}
+
+/// Properties of the image that a pass of the leader puts in force where the pool has a tag. `look`: the watches' view that the
+/// pass was made from.
+pub fn follows(world: &World, state: &State, look: &Look, pool: u8, target: Image) -> Option<Broken> {
+    let before = look.pools[usize::from(pool)].target;
+    let answer = state.controllers[usize::from(state.leader)].answer;
+    let is_confirmed = answer.is_some_and(|answer| answer.image == target && answer.is_old);
+    match world.follows {
+        Follows::Tag if target != before && !is_confirmed => Some(ADOPTED),
+        Follows::Pinned if target != before => Some(PINNED),
+        _ => None,
+    }
 }
 
 /// Properties of what a pass publishes: nobody is told to run another image than before, if that is refused.
-pub fn publishes(world: &World, view: &View, writes: &[Write]) -> Option<Broken> {
+pub fn publishes(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
     let breaks = |write: &Write| {
         let Write::Publish { node, spec: Some(spec) } = write else {
             return false;
         };
-        let before = view.nodes[usize::from(*node)].spec.map(|spec| spec.image);
-        before != Some(spec.image) && is_news_refused(world, view, spec.pool, spec.image)
+        let before = look.nodes[usize::from(*node)].spec.map(|spec| spec.image);
+        before != Some(spec.image) && is_news_refused(world, look, spec.pool, spec.image)
     };
     writes.iter().any(breaks).then_some(BOOT_IMAGE)
 }
 
-fn is_member(node: &SeenNode, pool: u8) -> bool {
+fn is_member(node: &Node, pool: u8) -> bool {
     // Who is asked to let go of everything may be down all the same.
     node.object.there && !node.object.excluded && node.labels.pool == pool
 }
 
 /// The node runs the image, and its Node is Ready and ours no more, as far as the watches show it.
-fn is_proven(node: &SeenNode, image: Image) -> bool {
+fn is_proven(node: &Node, image: Image) -> bool {
     let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }
@@ -506,14 +525,14 @@ pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
 }
 
 /// I1(b) in the state that a plan was made from: its writes one after the other.
-pub fn plan(world: &World, slots: &[Lease], view: &View, pool: u8, writes: &[Write], sight: &Sight) -> Option<Broken> {
+pub fn plan(world: &World, slots: &[Lease], look: &Look, pool: u8, writes: &[Write], sight: &Sight) -> Option<Broken> {
     let of_others = slots
         .iter()
         .enumerate()
         .filter(|(slot, _)| world.pool_of(*slot) != pool);
     let elsewhere: Vec<(No, u8)> = of_others
         .filter_map(|(_, lease)| lease.who())
-        .filter(|(n, _)| is_member(&view.nodes[usize::from(*n)], pool))
+        .filter(|(n, _)| is_member(&look.nodes[usize::from(*n)], pool))
         .collect();
     let mut slots = slots.to_vec();
     for write in writes {
@@ -522,7 +541,7 @@ pub fn plan(world: &World, slots: &[Lease], view: &View, pool: u8, writes: &[Wri
         };
         let before = &slots[usize::from(*slot)].is;
         if let (Berth::Offered(o), Berth::Closed(_)) = (&lease.is, before)
-            && is_news_refused(world, view, pool, o.target)
+            && is_news_refused(world, look, pool, o.target)
         {
             return Some(BOOT_IMAGE);
         }

@@ -185,6 +185,7 @@ impl Told<'_> {
                 target,
                 total,
                 failures,
+                ..
             } => {
                 let failed = failures.iter().map(|f| f.len()).sum::<usize>();
                 let pool = rich::pool(*pool);

@@ -1,11 +1,12 @@
 //! Events of the world outside of Berth: hosts pull and boot, kubelets report, time passes, admins and outages act.
 
 use crate::fault::Fault;
+use crate::set::Set;
 use crate::state::{
     Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Guard, NONE, No, Node, Object, Phase, Reboot, Request,
     Spec, State, Until,
 };
-use crate::world::{Broken, World};
+use crate::world::{Broken, Follows, World};
 use crate::{agent, controller};
 
 /// An event.
@@ -67,6 +68,16 @@ pub enum Event {
     Schedules(bool),
     /// The scheduled shutdown begins.
     ShutsDown,
+    /// The agents stop, or go on.
+    Mutes(bool),
+    /// The admin pins the image that the tag points at.
+    Approves,
+    /// The minimum age of an image is over.
+    AgeOver,
+    /// The registry is asked about the tag.
+    Polled(u8),
+    /// A permit to pull was not used for long.
+    PermitsOver,
     /// The API server does not refuse what it must, or does again.
     Unguarded(bool),
     /// Time to try whether it does.
@@ -131,7 +142,7 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     (host.staged, host.locked, host.pull, host.down, host.inhibited) = (0, false, 0, false, false);
     (host.relicensed, host.proof, host.ended, host.pull_backoff) = (false, Begun::No, Ended::No, false);
     (here.agent, here.other) = (Agent::fresh(fleet), Agent::fresh(fleet));
-    here.ghost.unguarded = fleet.tries_guard;
+    (here.ghost.unguarded, here.ghost.other_unguarded) = (fleet.tries_guard, fleet.tries_guard);
     (here.ghost.armed, here.ghost.partial) = (0, 0);
     here.ghost.ready = false;
     // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
@@ -202,9 +213,61 @@ pub fn window(state: &mut State, open: bool) {
 pub fn edit(world: &World, state: &mut State, image: u8) {
     for pool in &mut state.pools {
         pool.tagged = image;
-        if world.too_old == 0 {
+        if !world.has_tag() {
             pool.target = image;
         }
+    }
+    if world.has_tag() {
+        state.fleet.tagged |= 1 << image;
+    }
+}
+
+/// The time of the minimum age passes: whoever counts has counted enough.
+pub fn age(state: &mut State) {
+    state.fleet.old = state.fleet.tagged;
+    for controller in &mut state.controllers {
+        controller.counted = controller.counts != 0;
+    }
+}
+
+/// Time passes for a tag, and a controller asks the registry about it now and then.
+fn of_tag(world: &World, state: &State, push: Push<'_>) {
+    if world.follows == Follows::AtOnce {
+        return;
+    }
+    let leader = usize::from(state.leader);
+    let mut after = state.clone();
+    age(&mut after);
+    if after != *state {
+        push(None, Event::AgeOver, after, None);
+    }
+    let mut after = state.clone();
+    controller::ask(&mut after, leader);
+    if after != *state && state.controllers[leader].queue.is_empty() {
+        push(None, Event::Polled(state.leader), after, None);
+    }
+}
+
+/// Time passes in which a member should have used its permit to pull. Only who used fewer than others matters, so that
+/// what all who wait have in common is left out.
+pub fn permits(state: &mut State) {
+    let leader = usize::from(state.leader);
+    let mut waiting = vec![];
+    for (number, node) in (0..).zip(&state.nodes) {
+        let Some(spec) = node.spec.filter(|spec| !spec.deleting) else {
+            continue;
+        };
+        if [node.status.booted, node.status.staged].contains(&spec.image) || node.status.pulls {
+            continue;
+        }
+        waiting.push(number);
+        if spec.may_pull {
+            state.controllers[leader].unused.add(number);
+        }
+    }
+    let unused = &mut state.controllers[leader].unused;
+    if waiting.iter().all(|number| unused.has(*number)) {
+        *unused = Set::default();
     }
 }
 
@@ -215,6 +278,19 @@ pub fn events(world: &World, state: &State, push: Push<'_>) {
         of_node(world, state, node, push);
     }
     of_admin(world, state, push);
+    of_controllers(world, state, push);
+}
+
+/// Time passes for what controllers wait for.
+pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
+    of_tag(world, state, push);
+    if state.fleet.counts_pulls {
+        let mut after = state.clone();
+        permits(&mut after);
+        if after != *state {
+            push(None, Event::PermitsOver, after, None);
+        }
+    }
 }
 
 /// The requests that may land.
@@ -355,6 +431,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         fault(Fault::Second, Event::OtherAgent, &|s| {
             let here = &mut s.nodes[node];
             (here.agent, here.other) = (here.other, here.agent);
+            let ghost = &mut here.ghost;
+            (ghost.unguarded, ghost.other_unguarded) = (ghost.other_unguarded, ghost.unguarded);
         });
         fault(Fault::Inhibit, Event::Inhibits(!host.inhibited), &|s| {
             s.nodes[node].host.inhibited = !host.inhibited
@@ -374,6 +452,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
             s.nodes[node].host.queued = !host.queued
         });
     }
+    let mute = state.nodes[node].mute;
+    fault(Fault::Mute, Event::Mutes(!mute), &|s| s.nodes[node].mute = !mute);
     if !host.down {
         fault(Fault::Schedule, Event::Schedules(!host.scheduled), &|s| {
             s.nodes[node].host.scheduled = !host.scheduled
@@ -471,6 +551,11 @@ pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
     };
     for image in world.images.iter().filter(|i| **i != pool.tagged) {
         fault(Fault::Edit, Event::Edits(*image), &|s| edit(world, s, *image));
+    }
+    if world.follows == Follows::Pinned && pool.tagged != pool.target {
+        fault(Fault::Approve, Event::Approves, &|s| {
+            s.pools.iter_mut().for_each(|pool| pool.target = pool.tagged)
+        });
     }
     for rule in BootImages::ALL {
         if world.too_old != 0 && rule != pool.boot_images {

@@ -13,13 +13,13 @@ use berth_core::Moment;
 use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Shared};
-use berth_core::controller::gates::{self, FleetGate, Gates};
-use berth_core::controller::image::{self, Found};
-use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
+use berth_core::controller::gates::{self, FleetGate, Gates, Keeper};
+use berth_core::controller::memory::{LEAVE, Offers, Soaks, StagingPermits};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::rereads::Rereads;
 use berth_core::controller::servers::{Answers, Asked};
-use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::LeaseView;
 use jiff::SignedDuration;
 
@@ -28,10 +28,10 @@ use crate::hash::{self, Fast};
 use crate::rich;
 use crate::set::Set;
 use crate::state::{
-    Berth, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec, Status, Write,
+    Answer, Berth, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec, Status, Write,
 };
 use crate::watch::{self, Eyes};
-use crate::world::{Broken, World};
+use crate::world::{Broken, Follows, World};
 
 /// All that a pass of a controller depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -48,12 +48,20 @@ pub struct View {
     pub shown: Vec<Option<(No, u8)>>,
     /// Of those that something refers to, who is gone by a live read.
     pub gone: Vec<(No, u8)>,
-    /// The pools that are no longer as the watches show them, as a live read tells; or the fleet is not.
-    pub outdated: Vec<u8>,
+    /// The pools that are no longer as the watches show them, as a live read would tell.
+    pub changed: Vec<u8>,
+    /// True if the fleet is no longer as the watches show it.
+    pub fleet_changed: bool,
     /// The control plane nodes whose API server answers.
     pub answering: Set,
     /// Nodes that let an offer lapse.
     pub lapsed: Set,
+    /// Nodes that did not use their permit to pull.
+    pub unused: Set,
+    /// The registry's last answer about the tag.
+    pub answer: Option<Answer>,
+    /// The available image that this leader counts for, and whether it has known of it for the minimum age.
+    pub counts: (Image, bool),
     /// The open offers were seen for long.
     pub aged: bool,
 }
@@ -98,6 +106,7 @@ impl View {
         all.for_each(|(node, _)| *node = to[usize::from(*node)]);
         new.gone.sort_unstable();
         new.lapsed = self.lapsed.renamed(to);
+        new.unused = self.unused.renamed(to);
         new.answering = self.answering.renamed(to);
         new
     }
@@ -119,6 +128,8 @@ pub struct Planned {
     pub target: Image,
     /// The writes to berths; leases carry the epoch 1 where the plan stamps them as its own.
     pub writes: Vec<Write>,
+    /// The image to call available, and whether it was known for the minimum age.
+    pub available: (Image, bool),
     /// The capacity to publish.
     pub total: No,
     /// The failures to record.
@@ -135,6 +146,15 @@ pub struct Plans {
     /// The plans under every naming of the nodes, likewise.
     named: HashMap<u64, Arc<Vec<Vec<Planned>>>, Fast>,
     eyes: Eyes,
+    caches: Caches,
+}
+
+/// What a controller keeps between two passes, and works out again only when something could be different. One serves for
+/// all that a worker looks at, so that it is asked about more changes than any single history has.
+#[derive(Debug, Default)]
+struct Caches {
+    belonging: Belonging,
+    gates: Keeper,
 }
 
 /// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
@@ -167,7 +187,7 @@ impl Plans {
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let passed = Arc::new(Pass::new(world, view, &mut self.eyes).decide());
+        let passed = Arc::new(Pass::new(world, view, &mut self.eyes, &mut self.caches).decide());
         if view.nodes.len() > SMALL {
             self.eyes.rest(MOST);
         } else {
@@ -211,13 +231,15 @@ struct Pass<'a> {
     snapshot: Snapshot,
     pools: Vec<facts::Pool>,
     membership: Arc<Membership>,
+    gates: BTreeMap<PoolName, Gates>,
     leases: Vec<LeaseView>,
     confirmed_gone: BTreeSet<NodeUid>,
 }
 
 impl<'a> Pass<'a> {
-    fn new(world: &'a World, view: &'a View, eyes: &mut Eyes) -> Self {
+    fn new(world: &'a World, view: &'a View, eyes: &mut Eyes, caches: &mut Caches) -> Self {
         let snapshot = eyes.snapshot(world, view);
+        let pools = facts::Pool::readable(&snapshot.pools);
         let lease = |(slot, seen): (usize, &OneBerth)| watch::lease(world, slot, seen.is, seen.stamped);
         let mut seen = facts::Occupied::default();
         for (node, uid) in view.shown.iter().flatten() {
@@ -228,8 +250,9 @@ impl<'a> Pass<'a> {
         Self {
             world,
             view,
-            pools: facts::Pool::readable(&snapshot.pools),
-            membership: Belonging::default().of(&snapshot),
+            gates: gates(view, &pools, &mut caches.gates),
+            pools,
+            membership: caches.belonging.of(&snapshot),
             leases: view.slots.iter().enumerate().filter_map(lease).collect(),
             confirmed_gone: missing.into_keys().filter(|uid| gone.contains(uid)).collect(),
             snapshot,
@@ -249,9 +272,8 @@ impl<'a> Pass<'a> {
         let (offers, now) = self.offers();
         let in_doubt = self.view.slots.iter().enumerate().filter(|(_, s)| s.doubt);
         let in_doubt = in_doubt.map(|(slot, _)| watch::name(self.world, slot)).collect();
-        let outdated = self.view.outdated.iter().map(|pool| rich::pool(*pool)).collect();
         let shared = Shared {
-            outdated: &outdated,
+            outdated: &BTreeSet::new(),
             snapshot: &self.snapshot,
             membership: &self.membership,
             leases: &self.leases,
@@ -263,7 +285,7 @@ impl<'a> Pass<'a> {
             overdue: &BTreeSet::new(),
             offers: &offers,
             soaks: &Soaks::default(),
-            gates: &self.gates(),
+            gates: &self.gates,
             now,
             epoch: rich::OWN_EPOCH,
         };
@@ -294,12 +316,20 @@ impl<'a> Pass<'a> {
         let answers = self.answers(shared.now);
         let plans = |shared: &Shared<'_>| -> Vec<Planned> {
             let answers = shared.needs_servers(&self.pools).then_some(&answers);
-            let plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+            let mut plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+            let outdated = self.outdated(&plans);
+            if !outdated.is_empty() {
+                let shared = Shared {
+                    outdated: &outdated,
+                    ..*shared
+                };
+                plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+            }
             plans.values().map(|plan| self.read(plan)).collect()
         };
         let mut planned = plans(&shared);
         for (planned, pool) in planned.iter_mut().zip(0..) {
-            planned.target = self.target(pool);
+            (planned.target, planned.available) = self.image(pool);
         }
         if self.view.nodes.len() > SMALL {
             return planned;
@@ -321,35 +351,42 @@ impl<'a> Pass<'a> {
         planned
     }
 
+    /// The pools that offer nothing, after those that the plans depend on were read again.
+    fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
+        let Some(rereads) = Rereads::of(&self.pools, plans) else {
+            return BTreeSet::new();
+        };
+        let is_changed = |pool: &&&facts::Pool| self.view.changed.contains(&rich::pool_number(&pool.name));
+        let read = rereads.pools();
+        let changed = read.iter().filter(is_changed).map(|pool| pool.name.clone()).collect();
+        rereads.closed(&changed, self.view.fleet_changed)
+    }
+
     /// The image that is in force after this pass. The registry says at once what a tag points at.
-    fn target(&self, number: usize) -> Image {
+    fn image(&self, number: usize) -> (Image, (Image, bool)) {
         let terms = &self.view.pools[number];
+        let before = (terms.target, (terms.available, terms.known_long));
         let object = self
             .pools
             .get(number)
             .and_then(|pool| Some((&pool.name, pool.object.as_ref()?)));
-        let Some((name, object)) = object.filter(|_| self.world.too_old != 0) else {
-            return terms.target;
+        let Some((name, object)) = object.filter(|_| self.world.has_tag()) else {
+            return before;
         };
-        let found = Some(Found {
-            image: watch::resolved(self.world, terms.tagged),
-            age: Duration::ZERO,
-        });
-        let answer = image::Answer { found, trouble: None };
-        let answers = image::Answers {
-            named: answer.clone(),
-            tag: answer,
-            ..image::Answers::default()
+        let answers = match self.world.follows {
+            // The registry says at once what the tag points at.
+            Follows::AtOnce => watch::answers(
+                self.world,
+                Some(Answer {
+                    image: terms.tagged,
+                    ..Answer::default()
+                }),
+            ),
+            Follows::Tag | Follows::Pinned => watch::answers(self.world, self.view.answer),
         };
         let status = object.status.as_ref();
-        let facts = image::Facts {
-            reference: object.spec.image_ref(),
-            minimum_age: object.spec.minimum_age(),
-            target: status.and_then(|status| status.target.as_ref()),
-            available: None,
-            seen: Duration::ZERO,
-            answers: &answers,
-        };
+        let known = status.and_then(|status| status.available.as_ref());
+        let facts = watch::image_facts(object, &answers, watch::seen(known, self.view.counts));
         let member = |name: &NodeName| {
             let host = self.snapshot.hosts.get(name.as_str());
             Some(MemberView {
@@ -363,7 +400,12 @@ impl<'a> Pass<'a> {
         let members: Vec<_> = self.membership.members(name).filter_map(member).collect();
         let last = status.and_then(|status| status.boot_image.as_ref());
         let decision = aggregate::adopt(&facts, &members, (object.spec.boot_image(), last), rich::NOW);
-        rich::image(decision.target.as_ref().map(|target| &target.digest))
+        let target = rich::image(decision.target.as_ref().map(|target| &target.digest));
+        let Some(available) = decision.available.filter(|_| self.world.follows != Follows::AtOnce) else {
+            return (target, (0, false));
+        };
+        let known_long = available.seen_seconds >= object.spec.minimum_age().as_secs();
+        (target, (rich::image(Some(&available.digest)), known_long))
     }
 
     fn publishes(&self, occupied: &facts::Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
@@ -379,7 +421,7 @@ impl<'a> Pass<'a> {
             lasting: &facts::lasting(&self.snapshot.pools),
             confirmed_gone: &self.confirmed_gone,
             heard,
-            leaves: &StagingPermits::default(),
+            leaves: &self.permits(),
             fleet_paused: self.view.fleet.paused,
         });
         let small = |write: &HostWrite| {
@@ -392,10 +434,30 @@ impl<'a> Pass<'a> {
                 HostWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
                 HostWrite::Release { .. } => None,
             };
-            // Leave to pull, and words for people: the model has neither.
+            // Words for people, and the rest that the model has not.
+            let counts = self.world.max_staging != 0;
+            let spec = spec.map(|spec| Spec {
+                may_pull: spec.may_pull || !counts,
+                ..spec
+            });
             (spec != before).then_some(Write::Publish { node, spec })
         };
         writes.iter().filter_map(small).collect()
+    }
+
+    /// Permits to pull as this controller has seen them: some were not used for long.
+    fn permits(&self) -> StagingPermits {
+        let mut permits = StagingPermits::default();
+        if self.view.unused.is_empty() {
+            return permits;
+        }
+        let is_unused = |name: &str| self.view.unused.has(rich::node(Some(&NodeName::from(name))));
+        let hosts = self.snapshot.hosts.iter().filter(|(name, _)| is_unused(name));
+        let hosts = hosts.map(|(name, host)| (name.clone(), Entry::new(Arc::new(watch::permitted(&host.view)))));
+        let hosts = Arc::new(hosts.collect::<BTreeMap<_, _>>());
+        permits.see(&hosts, Moment::default());
+        permits.see(&hosts, Moment::after(LEAVE));
+        permits
     }
 
     /// Offers as this controller has seen them.
@@ -419,23 +481,6 @@ impl<'a> Pass<'a> {
             }
         }
         (offers, began + if self.view.aged { OPEN_FOR } else { Duration::ZERO })
-    }
-
-    fn gates(&self) -> BTreeMap<PoolName, Gates> {
-        let gates = |(pool, terms): (&facts::Pool, &Pool)| {
-            let spec = &pool.object.as_ref()?.spec;
-            let outside = SignedDuration::from_hours(if terms.outside { 12 } else { 0 });
-            let inputs = gates::Inputs {
-                pool: &pool.name,
-                spec,
-                fleet: self.view.fleet.paused.then_some(FleetGate::Paused),
-                clock_synchronized: !self.view.fleet.clock_lost,
-                needed: Duration::ZERO,
-                now: rich::NOW + outside,
-            };
-            Some((pool.name.clone(), gates::gates(inputs)))
-        };
-        self.pools.iter().zip(&self.view.pools).filter_map(gates).collect()
     }
 
     fn read(&self, plan: &Plan) -> Planned {
@@ -464,12 +509,32 @@ impl<'a> Pass<'a> {
         };
         Planned {
             target: NONE,
+            available: (0, false),
             writes: plan.writes.iter().map(write).collect(),
             total: No::try_from(plan.counts.total).unwrap_or(NOBODY),
             failures: recorded(plan),
             broken: None,
         }
     }
+}
+
+/// The gates of each pool, as the controller keeps them.
+fn gates(view: &View, pools: &[facts::Pool], keeper: &mut Keeper) -> BTreeMap<PoolName, Gates> {
+    let mut all = BTreeMap::new();
+    for (pool, terms) in pools.iter().zip(&view.pools) {
+        let Some(object) = &pool.object else { continue };
+        let outside = SignedDuration::from_hours(if terms.outside { 12 } else { 0 });
+        let gates = keeper.gates(gates::Inputs {
+            pool: &pool.name,
+            spec: &object.spec,
+            fleet: view.fleet.paused.then_some(FleetGate::Paused),
+            clock_synchronized: !view.fleet.clock_lost,
+            needed: Duration::ZERO,
+            now: rich::NOW + outside,
+        });
+        all.insert(pool.name.clone(), gates);
+    }
+    all
 }
 
 fn recorded(plan: &Plan) -> Failures {

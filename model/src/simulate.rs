@@ -80,6 +80,9 @@ pub fn rollout(seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
         // Who is stuck on a bad image goes forward to the next one that is published to it. A node that was moved, or whose
         // BootcNode is deleted, is told of none: that is for the admin to undo.
         (left[Fault::Move as usize], left[Fault::Forget as usize]) = (0, 0);
+        // An excluded node gives back without a proof. If its agent stops before that, and the node comes back into its pool under
+        // a new boot of the bad image, only an admin can release it.
+        left[Fault::Mute as usize] = 0;
     }
     if world.images.len() > 1 {
         // A rollback in the middle of a turn may lead to a third image, which only an admin can release.
@@ -260,6 +263,7 @@ impl Run<'_> {
         match self.random.below(self.rare) {
             0 => nature::of_admin(self.world, state, &mut push),
             1 if !state.air.is_empty() => nature::landings(self.world, state, &mut push),
+            2 => nature::of_controllers(self.world, state, &mut push),
             _ => {
                 let node = self.node(state);
                 nature::of_node(self.world, state, node, &mut push);

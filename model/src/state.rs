@@ -197,6 +197,8 @@ pub struct Spec {
     pub image: Image,
     /// The retry token.
     pub token: u8,
+    /// The node may begin to pull.
+    pub may_pull: bool,
     /// The BootcNode is being deleted: it goes when the controller takes its finalizer off.
     pub deleting: bool,
 }
@@ -222,6 +224,8 @@ pub struct Status {
     pub turn: Image,
     /// The retry token that was obeyed.
     pub token: u8,
+    /// The agent reports that it pulls, where permits to pull are counted.
+    pub pulls: bool,
 }
 
 /// Knowledge of an agent's process, lost when it dies.
@@ -370,6 +374,8 @@ pub struct Ghost {
     pub abandoned: bool,
     /// The API server did not refuse what it must when the agent's process tried that last, or was never tried.
     pub unguarded: bool,
+    /// The same for the process of the second agent.
+    pub other_unguarded: bool,
 }
 
 /// A Node's labels.
@@ -406,6 +412,8 @@ pub struct Node {
     pub agent: Agent,
     /// A second one, which acts after it.
     pub other: Agent,
+    /// The agents do nothing, although the controller believes that they live.
+    pub mute: bool,
     /// Truth that only the judge knows.
     pub ghost: Ghost,
 }
@@ -426,6 +434,10 @@ pub struct Pool {
     /// The image in force, which its members should run; another one than its tag points at only where a boot image can be
     /// too old ([`crate::world::World::too_old`]): everywhere else the image is in force as soon as somebody asks for it.
     pub target: Image,
+    /// Image that the status says the tag points at, while another one is in force.
+    pub available: Image,
+    /// Leaders have known of that for the minimum age, as the status says.
+    pub known_long: bool,
     /// The admin's rule for boot images.
     pub boot_images: BootImages,
     /// The retry token.
@@ -506,6 +518,10 @@ pub enum Write {
         target: Image,
         /// The capacity to publish.
         total: No,
+        /// The image to call available.
+        available: Image,
+        /// True if that was known for the minimum age.
+        known_long: bool,
         /// The failures to record.
         failures: Failures,
     },
@@ -531,8 +547,27 @@ pub struct Controller {
     pub doubt: Set,
     /// Nodes that it saw let an offer lapse.
     pub lapsed: Set,
+    /// Nodes that it saw not use their permit to pull.
+    pub unused: Set,
+    /// The registry's last answer about the tag.
+    pub answer: Option<Answer>,
+    /// The image that the tag points at and that is not in force, since this leader knows of it.
+    pub counts: Image,
+    /// It has known of that for the minimum age.
+    pub counted: bool,
     /// View of its watches when it last looked, while it has not acted on that.
     pub look: Option<Box<Look>>,
+}
+
+/// Answer of the registry about a tag.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// Image that the tag points at.
+    pub image: Image,
+    /// The leader had known of the image for the minimum age when it asked.
+    pub late: bool,
+    /// The judge's own memory: the tag had pointed there, or been seen to, that long ago.
+    pub is_old: bool,
 }
 
 /// State that concerns all pools.
@@ -546,6 +581,12 @@ pub struct Fleet {
     pub unguarded: bool,
     /// Agents try whether it does. Elsewhere they know that from the start.
     pub tries_guard: bool,
+    /// Members need permits to pull.
+    pub counts_pulls: bool,
+    /// The judge's own memory: images that the tag has pointed at, as bits.
+    pub tagged: u8,
+    /// Those that it first pointed at a minimum age ago.
+    pub old: u8,
 }
 
 /// View of the watches.

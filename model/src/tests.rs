@@ -8,7 +8,9 @@ use crate::explore::{Limits, explore};
 use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, ways};
-use crate::state::{Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, No, Phase, Request, State, Status, Until};
+use crate::state::{
+    Berth, BootImages, Closed, Cordon, Held, Lease, Look, NOBODY, NONE, No, Phase, Request, State, Status, Until,
+};
 use crate::world::World;
 use crate::{hash, worlds};
 
@@ -140,6 +142,44 @@ fn the_fair_schedule_tells_a_dead_end_from_a_detour() {
     assert!(Fair::default().ends(&calm, &none, &mut memo).is_err());
     let hopeless = World { bad: 1 << 2, ..calm };
     assert_eq!(explore(&hopeless, LIMITS).found.map(|f| f.broken), Some(I10));
+}
+
+#[test]
+fn the_judge_counts_in_the_world_who_is_unavailable() {
+    let calm = world("calm");
+    let seen = |change: &dyn Fn(&mut State)| {
+        let mut state = calm.start();
+        change(&mut state);
+        let look = Look {
+            nodes: state.nodes,
+            pools: state.pools,
+            fleet: state.fleet,
+            slots: state.slots,
+        };
+        let sight = judge::sight(&calm, &look, 0);
+        (sight.unavailable.iter().collect::<Vec<No>>(), sight.limit, sight.closed)
+    };
+    assert_eq!(seen(&|_| {}), (vec![], 1, false));
+    assert_eq!(seen(&|s| s.nodes[1].object.ready = false).0, [1]);
+    assert_eq!(seen(&|s| s.nodes[2].object.unschedulable = true).0, [2]);
+    assert_eq!(seen(&|s| s.nodes[0].object.cordon = Cordon::OverCordoned).0, [0]);
+    let nobody = |change: &dyn Fn(&mut State)| {
+        let down = |s: &mut State| {
+            s.nodes[1].object.ready = false;
+            change(s);
+        };
+        seen(&down).0.is_empty()
+    };
+    assert!(nobody(&|s| s.nodes[1].object.excluded = true));
+    assert!(nobody(&|s| s.nodes[1].object.there = false));
+    assert!(nobody(&|s| s.nodes[1].labels.pool = NONE));
+    // What an agent reports, and what was published to it, make no difference.
+    assert!(!nobody(
+        &|s| (s.nodes[1].spec, s.nodes[1].status) = (None, Status::default())
+    ));
+    assert_eq!(seen(&|s| s.pools[0].published = 0).1, 0);
+    assert_eq!(seen(&|s| s.pools[0].capacity = 0).1, 0);
+    assert!(seen(&|s| s.fleet.paused = true).2 && seen(&|s| s.pools[0].outside = true).2);
 }
 
 /// Rounds in which everybody gets a turn, and the image that is then in force.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::boot_image::{
     BootImageEnforcement, BootImageLimit, BootImagePolicy, BootImageSource, BootImageStatus, ManualBootImage,
@@ -13,22 +14,24 @@ use berth_api::keys;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Machine;
 use berth_api::pool::{
-    BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata, PlatformDigest,
-    PoolImage, Rollout, Target, Wave, Window,
+    Available, BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata,
+    PlatformDigest, PoolImage, Rollout, Target, Wave, Window,
 };
 use berth_api::quantity::Quantity;
+use berth_core::Moment;
+use berth_core::controller::image::{self, Ages, Found};
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootImageNote, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
 };
 use k8s_openapi::api::coordination::v1::Lease as Object;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 
 use crate::hash::Fast;
 use crate::planner::{SeenNode, View};
 use crate::rich;
-use crate::state::{Berth, BootImages, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
-use crate::world::World;
+use crate::state::{Answer, Berth, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
+use crate::world::{Follows, World};
 
 /// The label of a Node that its pool selects by.
 const POOL: &str = "pool";
@@ -184,7 +187,7 @@ fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
                 version: None,
                 signature: berth_api::pool::SignatureRule::AsBooted,
             }),
-            staging: Staging::Allowed,
+            staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
             retry_token: (spec.token != 0).then(|| spec.token.to_string()),
             reboot_timeout: "900s".to_owned(),
             progress_interval: "5s".to_owned(),
@@ -213,6 +216,7 @@ fn report(number: No, _: Spec, status: Status) -> Report {
         staged: rich::some_digest(status.staged),
         locked: status.staged != 0,
         released: status.released,
+        pulling: status.pulls,
         last_turn: (status.turn != 0).then(|| BadTurn {
             outcome: String::new(),
             message: String::new(),
@@ -258,7 +262,10 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let rollout = Rollout {
         paused: pool.paused,
         max_unavailable: Some(Quantity::Nodes(pool.capacity.into())),
-        max_staging: Some(Quantity::Percent(100)),
+        max_staging: Some(match world.max_staging {
+            0 => Quantity::Percent(100),
+            most => Quantity::Nodes(most.into()),
+        }),
         waves: if world.waves { vec![canary()] } else { vec![] },
         after: world
             .goes_after(number)
@@ -273,6 +280,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
             reference: Some(asked(world, pool.target)),
+            minimum_age: (world.follows == Follows::Tag).then(|| "60s".to_owned()),
             ..PoolImage::default()
         }),
         rollout: Some(rollout),
@@ -309,9 +317,10 @@ fn policy(rule: BootImages) -> Option<BootImagePolicy> {
 
 /// The reference of the pools' spec: a tag where a boot image can be too old for what it points at.
 fn asked(world: &World, image: Image) -> String {
-    match world.too_old {
-        0 => reference(image),
-        _ => "registry.example/os:stable".to_owned(),
+    match world.follows {
+        Follows::Pinned => format!("registry.example/os:stable@{}", rich::digest(image)),
+        Follows::AtOnce if !world.has_tag() => reference(image),
+        Follows::AtOnce | Follows::Tag => "registry.example/os:stable".to_owned(),
     }
 }
 
@@ -355,6 +364,12 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
             })
             .collect(),
         retry_token: token,
+        available: (pool.available != 0).then(|| Available {
+            digest: rich::digest(pool.available),
+            version: None,
+            since: Time::from(rich::NOW),
+            seen_seconds: if pool.known_long { MINIMUM_AGE.as_secs() } else { 0 },
+        }),
         // A machine has told it before anything begins.
         boot_image: (world.too_old != 0).then(|| BootImageStatus {
             version: Some(BOOT_IMAGE.to_owned()),
@@ -363,6 +378,80 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
         }),
         ..BootcNodePoolStatus::default()
     }
+}
+
+/// Time for which an image must be known before a tag adopts it.
+const MINIMUM_AGE: Duration = Duration::from_secs(60);
+
+/// Answers of a registry to the questions of a pool.
+pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
+    let found = answer.map(|answer| Found {
+        image: resolved(world, answer.image),
+        // What was asked before the image was old enough was asked at its first sight.
+        age: if answer.late || world.follows == Follows::AtOnce {
+            Duration::ZERO
+        } else {
+            MINIMUM_AGE
+        },
+    });
+    let answer = image::Answer { found, trouble: None };
+    image::Answers {
+        named: answer.clone(),
+        tag: answer,
+        ..image::Answers::default()
+    }
+}
+
+/// Facts about a pool's image.
+pub fn image_facts<'a>(object: &'a BootcNodePool, answers: &'a image::Answers, seen: Duration) -> image::Facts<'a> {
+    let status = object.status.as_ref();
+    image::Facts {
+        reference: object.spec.image_ref(),
+        minimum_age: object.spec.minimum_age(),
+        target: status.and_then(|status| status.target.as_ref()),
+        available: status.and_then(|status| status.available.as_ref()),
+        seen,
+        answers,
+    }
+}
+
+/// Time for which leaders have known of an available image, as a leader counts it.
+pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> Duration {
+    let (mut ages, pool) = (Ages::default(), rich::pool(0));
+    if counts != 0 {
+        let first = Available {
+            digest: rich::digest(counts),
+            version: None,
+            since: Time::from(rich::NOW),
+            seen_seconds: if counted { MINIMUM_AGE.as_secs() } else { 0 },
+        };
+        ages.see(&pool, Some(&first), Moment::default());
+    }
+    ages.see(&pool, available, Moment::default())
+}
+
+/// True if the leader has to ask the registry once more.
+pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -> bool {
+    let object = object(world, 0, pool);
+    let answers = answers(world, controller.answer);
+    let available = object.status.as_ref().and_then(|status| status.available.as_ref());
+    let facts = image_facts(
+        &object,
+        &answers,
+        seen(available, (controller.counts, controller.counted)),
+    );
+    let questions = image::Questions::of(object.spec.image_ref());
+    questions.is_ok_and(|questions| facts.wants_confirmation(&questions))
+}
+
+/// A BootcNode whose agent may pull and does not.
+pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
+    let mut host = host.clone();
+    if let Ok(content) = &mut host.content {
+        content.spec.staging = Staging::Allowed;
+        content.report.phase = None;
+    }
+    host
 }
 
 /// A berth as a list of Leases shows it.
@@ -397,6 +486,7 @@ pub fn small_spec(spec: &BootcNodeSpec, deleting: bool) -> Spec {
         },
         uid: rich::generation(&spec.node_uid.as_str().into()),
         image: rich::image(spec.image.as_ref().map(|i| &i.digest)),
+        may_pull: is_member && spec.staging == Staging::Allowed,
         token: spec.retry_token.as_ref().and_then(|t| t.parse().ok()).unwrap_or(0),
         deleting,
     }

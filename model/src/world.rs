@@ -45,6 +45,10 @@ pub struct World {
     pub bad: u8,
     /// Images for which the boot image of every machine is too old, as bits.
     pub too_old: u8,
+    /// How a pool follows its reference.
+    pub follows: Follows,
+    /// Members that may pull at once; 0 is all.
+    pub max_staging: No,
     /// Nodes begin with the first image staged and reported.
     pub staged: bool,
     /// A node that cannot be drained, whose host cannot lock, or that is held back stays so in the fair schedule, and must not hold up the others.
@@ -59,11 +63,27 @@ pub struct World {
     pub faults: Vec<(Fault, u8)>,
 }
 
+/// How a pool follows its reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// The admin names an image, which is in force at once.
+    AtOnce,
+    /// A tag: what it points at is in force once that was known for the minimum age, and confirmed.
+    Tag,
+    /// A tag and a digest: the tag is only watched.
+    Pinned,
+}
+
 /// A rule of the design that a history breaks: its number and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Broken(pub &'static str);
 
 impl World {
+    /// True if what a tag points at may differ from what is in force.
+    pub fn has_tag(&self) -> bool {
+        self.too_old != 0 || self.follows != Follows::AtOnce
+    }
+
     /// Most berths of all pools.
     pub fn slots(&self) -> usize {
         self.pools.iter().sum()
@@ -120,6 +140,11 @@ impl World {
             }
         };
         state.fleet.tries_guard = self.tries_guard;
+        state.fleet.counts_pulls = self.max_staging != 0;
+        if self.has_tag() {
+            state.fleet.tagged = 1 << target;
+            state.fleet.old = state.fleet.tagged;
+        }
         state.pools = self.pools.iter().enumerate().map(pool).collect();
         let lease = |at: usize| {
             let (pool, index) = self.place(at);
@@ -143,7 +168,7 @@ impl World {
             node.labels.unlabelled = node.labels.server && self.unlabelled;
             node.agent = Agent::fresh(state.fleet);
             node.other = node.agent;
-            node.ghost.unguarded = self.tries_guard;
+            (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);
             node.host.previous = self.previous;
         }
         state.controllers[0] = Controller {
@@ -164,6 +189,7 @@ impl World {
             pool,
             uid: 0,
             image: target,
+            may_pull: self.max_staging == 0,
             ..crate::state::Spec::default()
         });
         node.status = crate::state::Status {

@@ -1,12 +1,12 @@
 //! The worlds: each small, each with other things that go wrong.
 
 use crate::fault::Fault::{
-    self, Accept, AgentCrash, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
+    self, Accept, AgentCrash, Approve, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
     Finalize, Fleet, Forget, Hold, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Queue,
     ReadOnly, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch, Stuck, Unguarded,
     Unusable, Window,
 };
-use crate::world::World;
+use crate::world::{Follows, World};
 
 /// A world in which nothing goes wrong: three nodes with the first image staged, one berth.
 pub fn calm(name: &'static str, about: &'static str) -> World {
@@ -28,6 +28,8 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         bad: 0,
         too_old: 0,
         staged: true,
+        follows: Follows::AtOnce,
+        max_staging: 0,
         keep_blocked: false,
         tries_guard: false,
         previous: 0,
@@ -56,8 +58,14 @@ pub fn all(deep: bool) -> Vec<World> {
 /// Hosts that do not answer, do not remember, or follow somebody else.
 fn failing_hosts(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
+    // What is in force does not depend on how many follow it.
+    let alone = |world: World| World { nodes: 1, ..world };
     let keeps = |world: World| World {
         keep_blocked: true,
+        ..world
+    };
+    let images = |world: World| World {
+        images: &[2, 3],
         ..world
     };
     vec![
@@ -98,6 +106,25 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
             })),
             &[(Queue, 2), (Power, 1), (Dropped, 1)],
             &[(AgentCrash, 1), (Inhibit, 1)],
+        ),
+        with(
+            World {
+                follows: Follows::Tag,
+                ..alone(images(calm("tag", "a tag moves, and is adopted when it is old enough")))
+            },
+            &[(Edit, 2), (Election, 1)],
+            &[(StaleWatch, 1), (ControllerCrash, 1), (Late, 1)],
+        ),
+        with(
+            World {
+                follows: Follows::Pinned,
+                ..alone(images(calm(
+                    "pin",
+                    "a tag moves, and only the admin adopts what it points at",
+                )))
+            },
+            &[(Edit, 2), (Approve, 1)],
+            &[(Election, 1), (ControllerCrash, 1), (StaleWatch, 1)],
         ),
         with(
             pair(calm("schedule", "somebody schedules a shutdown, or cancels it")),

@@ -132,7 +132,7 @@ fn is_proven(wave: &WaveStatus) -> bool {
 
 /// Time after which a permit to pull counts as not used. More than an agent's longest backoff, so that one that fails
 /// gets to its next try within its turn.
-const LEAVE: Duration = Duration::from_secs(15 * 60);
+pub const LEAVE: Duration = Duration::from_secs(15 * 60);
 
 /// Number of permits to pull that each member did not use. There is no good reason for that, and so no list of reasons:
 /// any such member goes behind those that have yet to have their turn.

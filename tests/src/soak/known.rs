@@ -46,6 +46,8 @@ pub fn known(bug: Bug) -> Known {
         Bug::GuardIgnored => OutOfReach("no rollout takes the admission policies away"),
         Bug::RollbackIgnored => OutOfReach("nobody queues a rollback on a host of a rollout"),
         Bug::ScheduledIgnored => OutOfReach("nobody schedules a shutdown on a host of a rollout"),
+        Bug::AgeIgnored | Bug::NotConfirmed => OutOfReach("no pool of a rollout has a minimum age"),
+        Bug::PinFollowed => OutOfReach("no pool of a rollout has a tag beside a digest"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
             OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")
