@@ -98,6 +98,16 @@ bugs! {
     RollbackIgnored => "rollback-ignored",
     /// Take a commit back while a shutdown is scheduled.
     ScheduledIgnored => "scheduled-ignored",
+    /// Leave its permit to pull to a node that does not use it.
+    PermitKept => "permit-kept",
+    /// Leave its permit to pull to a node whose agent is silent.
+    SilentPulls => "silent-pulls",
+    /// Give permits to pull without counting the nodes that pull already.
+    PermitsUncounted => "permits-uncounted",
+    /// Write a Lease again in each pass although the API server refuses it.
+    RefusedTriedAgain => "refused-tried-again",
+    /// Count a closed berth that cannot be written as free.
+    RefusedNotCounted => "refused-not-counted",
     /// Adopt what a tag points at whatever its age.
     AgeIgnored => "age-ignored",
     /// Adopt what a tag points at without asking once more.

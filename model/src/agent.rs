@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::mind::{Mind, Told};
 use crate::state::{
-    Agent, Berth, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status,
+    Agent, Berth, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status, Work,
 };
 use crate::world::{Broken, World};
 
@@ -37,6 +37,10 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
             Act::Look => Told::Looked(look(&here.host)),
             Act::ReadNode => Told::Node(here.object.there.then_some(here.object)),
             Act::TryGuard => Told::Guard(!state.fleet.unguarded),
+            Act::Pull(_) if here.idle => {
+                let act = Act::Idle;
+                return Decision { act, ..decision };
+            }
             _ => return decision,
         };
         tell(world, state, node, told, steps);
@@ -107,6 +111,11 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
         Act::Reboot => reboot(&mut state, node, decision, how),
         Act::Refused => Some(Broken("step asks for what the protocol refuses")),
         Act::Look | Act::ReadNode | Act::TryGuard => None,
+        Act::Idle => {
+            let work = Work::Other;
+            report(&mut state, node, Decision { work, ..decision });
+            None
+        }
         Act::Forgets => {
             settle(&mut state, node, &decision.failed);
             None
@@ -146,7 +155,7 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         failed: here.host.failed,
         turn: decision.turn,
         token: here.host.token,
-        pulls: decision.pulls && fleet.counts_pulls,
+        work: if fleet.counts_pulls { decision.work } else { Work::Other },
     };
     if here.status != status {
         here.status = status;
@@ -163,7 +172,7 @@ fn pull(state: &mut State, node: usize, decision: Decision, image: Image) -> Opt
             host.pull = image;
             if state.fleet.counts_pulls {
                 report(state, node, decision);
-                state.nodes[node].status.pulls = true;
+                state.nodes[node].status.work = Work::Pulls;
             }
         }
         Act::Pull(_) => {}
@@ -213,7 +222,12 @@ fn write(
     };
     let mut broken =
         judge::decided(&state, node, put, slot, &berth).or_else(|| judge::sent(&state, node, slot, &berth));
+    let is_refused = state.unwritable.has(slot);
     match how {
+        How::Done | How::Lost if is_refused => {
+            ends(&mut state, node, decision, How::Lost);
+            return (state, broken);
+        }
         How::Done | How::Lost => broken = land(world, &mut state, node, slot, lease).or(broken),
         How::Late | How::Killed => {
             let node = No::try_from(node).unwrap_or(NOBODY);
@@ -330,7 +344,7 @@ pub fn moves(
     }
     let mut after = state.clone();
     let decision = read(world, &mut after, node, steps);
-    if state.may(Fault::StaleRead) && !matches!(decision.act, Act::Wait(_)) && after != *state {
+    if state.may(Fault::StaleRead) && !matches!(decision.act, Act::Wait(_) | Act::Idle) && after != *state {
         let mut paused = after.clone();
         paused.spend(Fault::StaleRead);
         push(decision.act, How::Done, true, (paused, None));

@@ -97,6 +97,16 @@ pub fn seeded(bug: Bug) -> Seeded {
         previous: 2,
         ..small.clone()
     };
+    let permits = World {
+        staged: false,
+        max_staging: 1,
+        keep_blocked: true,
+        ..small.clone()
+    };
+    let refused = World {
+        keep_blocked: true,
+        ..two.clone()
+    };
     let tag = World {
         follows: Follows::Tag,
         ..images.clone()
@@ -150,6 +160,11 @@ pub fn seeded(bug: Bug) -> Seeded {
             with(&small, &[(Fault::Schedule, 1), (Fault::Dropped, 1)]),
             judge::I2_SCHEDULED,
         ),
+        Bug::PermitKept => (with(&permits, &[(Fault::Idle, 1)]), crate::fair::I10),
+        Bug::SilentPulls => (with(&permits, &[(Fault::Mute, 1)]), crate::fair::I10),
+        Bug::PermitsUncounted => (with(&permits, &[]), judge::PERMITS),
+        Bug::RefusedTriedAgain => (with(&refused, &[(Fault::Refuse, 1)]), crate::fair::I10),
+        Bug::RefusedNotCounted => (with(&refused, &[(Fault::Refuse, 1), (Cordon, 1)]), judge::I1B_OPEN),
         Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
         Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
         Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),

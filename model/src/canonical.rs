@@ -31,7 +31,14 @@ impl State {
         for (_, old) in &order {
             all.write_u64(own[usize::from(*old)]);
         }
-        (&self.slots, &self.pools, self.fleet, &self.controllers).hash(&mut all);
+        (
+            &self.slots,
+            &self.unwritable,
+            &self.pools,
+            self.fleet,
+            &self.controllers,
+        )
+            .hash(&mut all);
         (self.leader, &self.air, self.left).hash(&mut all);
         (all.finish(), to)
     }
@@ -53,6 +60,7 @@ impl State {
         }
         for controller in &self.controllers {
             (controller.lapsed.has(node), controller.unused.has(node)).hash(&mut key);
+            controller.silent.has(node).hash(&mut key);
             for entry in &controller.queue {
                 names(&entry.write, node).hash(&mut key);
             }
@@ -87,6 +95,7 @@ impl State {
         for controller in &mut self.controllers {
             controller.lapsed = controller.lapsed.renamed(to);
             controller.unused = controller.unused.renamed(to);
+            controller.silent = controller.silent.renamed(to);
             controller.queue.iter_mut().for_each(|e| rename_write(&mut e.write, to));
             if let Some(look) = &mut controller.look {
                 rename_nodes(&mut look.nodes, to);

@@ -7,9 +7,10 @@ use crate::agent::{After, How};
 use crate::fault::Fault;
 use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
+use crate::set::Set;
 use crate::state::{
     Answer, Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight,
-    State, Status, Write,
+    State, Status, Work, Write,
 };
 use crate::watch;
 use crate::world::{Broken, Follows, World};
@@ -43,6 +44,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         is: lease.is,
         stamped: lease.epoch == controller.epoch,
         doubt: controller.doubt.has(slot),
+        refused: controller.refused.has(slot),
     };
     let shown: Vec<Option<(No, u8)>> = look.slots.iter().map(Lease::who).collect();
     let hosts = (0..).zip(&look.nodes).filter_map(|(n, node)| Some((n, node.spec?.uid)));
@@ -77,6 +79,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
             .collect(),
         lapsed: controller.lapsed.clone(),
         unused: controller.unused.clone(),
+        silent: controller.silent.clone(),
         answer: controller.answer.map(|answer| Answer {
             is_old: false,
             ..answer
@@ -123,13 +126,18 @@ fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
 fn decide(
     world: &World,
     state: &State,
-    (view, look): (&View, &Look),
+    (view, look, refused): (&View, &Look, &Set),
     plans: &mut Plans,
     every: bool,
 ) -> BTreeSet<(Vec<WriteKey>, Option<Broken>)> {
     let sights: Vec<Arc<Sight>> = (0..)
         .zip(&view.pools)
-        .map(|(pool, _)| Arc::new(judge::sight(world, look, pool)))
+        .map(|(pool, _)| {
+            Arc::new(Sight {
+                refused: refused.clone(),
+                ..judge::sight(world, look, pool)
+            })
+        })
         .collect();
     if every {
         let all = plans.named(world, view);
@@ -213,7 +221,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     }
     for (number, node) in (0..)
         .zip(&look.nodes)
-        .filter(|(_, node)| node.status.staged != 0 || node.status.pulls)
+        .filter(|(_, node)| node.status.staged != 0 || node.status.work == Work::Pulls)
     {
         if node
             .spec
@@ -234,10 +242,12 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     let publishes = &passed.publishes;
     if !publishes.is_empty() && !aged {
         begun.controllers[who].queue = entries(state, &look, publishes);
-        return vec![(begun, judge::publishes(world, &look, publishes))];
+        let broken = judge::publishes(world, &look, publishes);
+        return vec![(begun, broken.or_else(|| judge::permits(world, &look, publishes)))];
     }
     let mut after = vec![];
-    for (writes, broken) in decide(world, &begun, (&view, &look), plans, every) {
+    let refused = &controller.refused;
+    for (writes, broken) in decide(world, &begun, (&view, &look, refused), plans, every) {
         let mut next = begun.clone();
         let current = |write: &Write| match write {
             Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
@@ -295,7 +305,12 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
     };
     let mut broken = None;
     let mut goes_on = matches!(entry.write, Write::Publish { .. });
-    if entry.current {
+    let is_refused = matches!(&entry.write, Write::Berth { slot, .. } if state.unwritable.has(*slot));
+    if entry.current && is_refused && matches!(how, How::Done | How::Lost) {
+        if let (Write::Berth { slot, .. }, How::Done) = (&entry.write, how) {
+            state.controllers[who].refused.add(*slot);
+        }
+    } else if entry.current {
         match how {
             How::Done | How::Lost => broken = land(world, &mut state, &entry.write, Some(who)),
             How::Late | How::Killed => state.air.push(Request::Controller(entry.write.clone())),
@@ -305,7 +320,12 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
     let controller = &mut state.controllers[who];
     if let (Write::Berth { slot, .. }, true) = (&entry.write, entry.current) {
         match how {
-            How::Done => controller.doubt.drop(*slot),
+            // A write that is refused says nothing of one before it.
+            How::Done if is_refused => {}
+            How::Done => {
+                controller.doubt.drop(*slot);
+                controller.refused.drop(*slot);
+            }
             _ => controller.doubt.add(*slot),
         }
     }

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
 use berth_api::condition::{self, Why};
-use berth_api::node::{BootcNodeStatus, DesiredImage, Staging};
+use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
 use berth_core::agent::facts::{Desired, Facts, Member};
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::hash::{self, Fast};
 use crate::mind::{self, Mind, Told};
 use crate::rich;
-use crate::state::{Agent, Berth, Host, Image, Lease, Memory, NOBODY, NONE, No, Seen, Spec, State};
+use crate::state::{Agent, Berth, Host, Image, Lease, Memory, NOBODY, NONE, No, Seen, Spec, State, Work};
 use crate::world::World;
 
 /// All that a decision depends on. The node itself is number 0, so that what one decides serves for all.
@@ -47,6 +47,8 @@ pub enum Act {
     Forgets,
     /// Begin to pull.
     Pull(Image),
+    /// Do nothing, although the node may begin to pull.
+    Idle,
     /// Stop a pull.
     Cancel(Image),
     /// Lock what is staged.
@@ -99,8 +101,8 @@ pub struct Decision {
     pub prepared: bool,
     /// The report says that the node is released.
     pub released: bool,
-    /// The report says that the node pulls an image.
-    pub pulls: bool,
+    /// What the report says that a permit to pull depends on.
+    pub work: Work,
     /// The report's `lastTurn`.
     pub turn: Image,
     /// Knowledge of the agent when it has gathered,
@@ -247,7 +249,7 @@ fn decide(view: &View) -> Decision {
         act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
         prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
         released: condition::is_true(&told.conditions, condition::node::RELEASED),
-        pulls: is_pulling(&told.conditions),
+        work: work(&told),
         turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
         gathered,
         begun: mind::mind(&begun, view),
@@ -256,10 +258,19 @@ fn decide(view: &View) -> Decision {
     }
 }
 
-/// True if a report says that the node pulls an image.
-fn is_pulling(conditions: &[Condition]) -> bool {
-    let pulled = condition::find(conditions, condition::node::IMAGE_PULLED);
-    pulled.is_some_and(|pulled| pulled.reason == Why::Pulling.as_str())
+/// What a report says that a permit to pull depends on.
+fn work(told: &BootcNodeStatus) -> Work {
+    let pulled = condition::find(&told.conditions, condition::node::IMAGE_PULLED);
+    let is_pulled = |reason: Why| pulled.is_some_and(|pulled| pulled.reason == reason.as_str());
+    if is_pulled(Why::Pulling) {
+        Work::Pulls
+    } else if told.phase == Some(Phase::Proving) {
+        Work::Proves
+    } else if is_pulled(Why::Blocked) {
+        Work::Blocked
+    } else {
+        Work::Other
+    }
 }
 
 fn done(step: &Step) -> Ending {

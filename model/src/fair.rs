@@ -14,7 +14,10 @@ use crate::judge;
 use crate::mind::Told;
 use crate::moves::Memo;
 use crate::nature;
-use crate::state::{Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NONE, Node, Phase, State, Until};
+use crate::set::Set;
+use crate::state::{
+    Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NOBODY, NONE, No, Node, Phase, State, Until,
+};
 use crate::world::{Broken, Follows, World};
 
 /// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
@@ -75,6 +78,9 @@ pub fn heal(world: &World, state: &mut State) {
         old: state.fleet.old,
         ..Fleet::default()
     };
+    if !world.keep_blocked {
+        state.unwritable = Set::default();
+    }
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
@@ -88,7 +94,8 @@ pub fn heal(world: &World, state: &mut State) {
         0 => state.pools[0].capacity,
         limit => limit.min(state.pools[0].capacity),
     };
-    let mut kept = 0;
+    // A berth whose Lease cannot be written counts as used.
+    let mut kept = No::try_from(state.unwritable.len()).unwrap_or(NOBODY);
     for node in 0..world.nodes {
         let here = &mut state.nodes[node];
         if !here.object.there {
@@ -97,7 +104,10 @@ pub fn heal(world: &World, state: &mut State) {
         // One whose host says nothing in its turn keeps its berth, as it must.
         let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
         let here = &mut state.nodes[node];
-        here.mute &= world.keep_blocked && !in_turn;
+        here.idle &= world.keep_blocked && !in_turn;
+        let is_mute = here.mute && world.keep_blocked && !in_turn;
+        nature::mutes(state, node, is_mute);
+        let here = &mut state.nodes[node];
         heal_host(&mut here.host, world.keep_blocked, in_turn);
         here.host.blocked = here.host.blocked && world.keep_blocked;
         if here.labels.held && !world.keep_blocked {
@@ -182,9 +192,14 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
         nature::age(state);
         controller::ask(state, usize::from(state.leader));
     }
-    if world.max_staging != 0 {
-        nature::permits(state);
+    for node in 0..world.nodes {
+        if nature::is_about_to_miss(state, node) {
+            nature::miss(state, node);
+        }
     }
+    // What was refused is tried again after a while.
+    let leader = usize::from(state.leader);
+    state.controllers[leader].refused = Set::default();
     for who in 0..state.controllers.len() {
         for _ in 0..2 {
             broken = broken.or(lead(world, state, who, memo));
@@ -193,8 +208,12 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     for node in 0..world.nodes {
         broken = broken.or(live(world, state, node, memo));
     }
+    if world.max_staging != 0 {
+        nature::permits(state);
+    }
     // Whoever may not take its offer any more lets it lapse.
-    let over = |lease: &Lease| matches!(lease.is, Berth::Offered(offer) if offer.until == Until::Over);
+    let is_mute = |node: No| state.nodes[usize::from(node)].mute;
+    let over = |lease: &Lease| matches!(lease.is, Berth::Offered(o) if o.until == Until::Over || is_mute(o.node));
     if state.slots.iter().any(over) {
         let leader = usize::from(state.leader);
         broken = broken
@@ -267,7 +286,7 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
         let (next, breaks) = agent::act(world, std::mem::take(state), node, decision, How::Done);
         *state = next;
         broken = broken.or(breaks);
-        let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_) | Act::Forgets);
+        let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_) | Act::Idle | Act::Forgets);
         if rests || (decision.act == Act::Drain && !state.nodes[node].agent.drained) {
             // A boot that is not proven by the next round had its time.
             let here = &mut state.nodes[node];
@@ -296,18 +315,26 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
 
 /// Every member runs what it should and is as it was before us, and no berth is open or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
+    let is_unwritable = |slot: usize| state.unwritable.has(slot);
     let rests = state
         .slots
         .iter()
-        .all(|l| matches!(l.is, Berth::Missing | Berth::Closed(_)));
+        .enumerate()
+        .all(|(slot, l)| is_unwritable(slot) || matches!(l.is, Berth::Missing | Berth::Closed(_)));
+    let mut of_unwritable = state.slots.iter().enumerate().filter(|(slot, _)| is_unwritable(*slot));
+    let kept: Vec<No> = of_unwritable
+        .by_ref()
+        .filter_map(|(_, lease)| Some(lease.who()?.0))
+        .collect();
     let is_stuck = |n: &Node| {
         let host = &n.host;
         let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
-        host.blocked || is_host_stuck || n.labels.held || n.mute
+        host.blocked || is_host_stuck || n.labels.held || n.mute || n.idle
     };
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
-    let members = state.nodes.iter().take(world.nodes).all(|node| {
-        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !is_stuck(node);
+    let members = (0..).zip(&state.nodes).take(world.nodes).all(|(number, node)| {
+        let is_kept = is_stuck(node) || kept.contains(&number);
+        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !is_kept;
         let target = wanted(world, state, node.labels.pool);
         !counts || (node.host.booted == target && node.object.cordon == Cordon::No)
     });

@@ -30,6 +30,8 @@ faults! {
     StaleRead,
     /// A controller plans from what its watches showed some time ago.
     StaleWatch,
+    /// The API server refuses every write to a Lease, or does them again.
+    Refuse,
     /// A controller closes an offer that was not taken in time.
     Lapse,
     /// The admin asks for another image.
@@ -62,6 +64,8 @@ faults! {
     Accept,
     /// The agents of a node stop, or go on.
     Mute,
+    /// The agents of a node live and do not begin to pull, or do again.
+    Idle,
     /// The admin pins the image that the tag points at.
     Approve,
     /// The admin asks to retry what failed.

@@ -6,7 +6,8 @@ use berth_api::berth::{ClosedReason, Outcome};
 use crate::decide::{Act, Put};
 use crate::set::Set;
 use crate::state::{
-    Berth, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight, State, Write,
+    Berth, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight, Spec, State,
+    Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 
@@ -74,6 +75,8 @@ pub const I8_MEMORY: Broken = Broken("I8 a turn begins only when its host rememb
 pub const ADOPTED: Broken = Broken("a tag is adopted only when it is old enough, and was confirmed after that");
 /// a pinned image changes only by the admin's word
 pub const PINNED: Broken = Broken("a pinned image changes only by the admin's word");
+/// no more nodes may pull at once than the pool allows
+pub const PERMITS: Broken = Broken("no more nodes may pull at once than the pool allows");
 /// nothing is pulled without a permit
 pub const PERMIT: Broken = Broken("nothing is pulled without a permit");
 /// I8 a failure is on record before its berth reopens
@@ -387,6 +390,7 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
             .filter(|(_, n)| n.labels.held)
             .map(|(number, _)| number)
             .collect(),
+        refused: Set::default(),
     }
 }
 
@@ -433,6 +437,32 @@ pub fn publishes(world: &World, look: &Look, writes: &[Write]) -> Option<Broken>
         before != Some(spec.image) && is_news_refused(world, look, spec.pool, spec.image)
     };
     writes.iter().any(breaks).then_some(BOOT_IMAGE)
+}
+
+/// Properties of the permits to pull that a pass publishes: of the members that need one, no more have it than may pull at
+/// once, besides those that pull already.
+pub fn permits(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
+    if world.max_staging == 0 {
+        return None;
+    }
+    let mut specs: Vec<_> = look.nodes.iter().map(|node| node.spec).collect();
+    for write in writes {
+        if let Write::Publish { node, spec } = write {
+            specs[usize::from(*node)] = *spec;
+        }
+    }
+    let is_over = |pool: u8| {
+        let members = look.nodes.iter().zip(&specs).filter(|(node, _)| is_member(node, pool));
+        let specs = members.filter_map(|(node, spec)| Some((node, spec.filter(|spec| spec.pool == pool)?)));
+        let needs = |(node, spec): &(&Node, Spec)| ![node.status.booted, node.status.staged].contains(&spec.image);
+        let has_permit: Vec<_> = specs.filter(needs).filter(|(_, spec)| spec.may_pull).collect();
+        let pulls = has_permit
+            .iter()
+            .filter(|(node, _)| node.status.work == Work::Pulls)
+            .count();
+        has_permit.len() > pulls.max(usize::from(world.max_staging))
+    };
+    (0..).zip(&look.pools).any(|(pool, _)| is_over(pool)).then_some(PERMITS)
 }
 
 fn is_member(node: &Node, pool: u8) -> bool {
@@ -498,7 +528,13 @@ fn opened(
     let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
     let down = sight.unavailable.iter().filter(|n| !names.has(*n)).count();
     let (limit, is_down) = (usize::from(sight.limit), sight.unavailable.has(node.0));
-    let room = worked_on.len() < limit && (is_down || worked_on.len() + down < limit);
+    let is_unknown = |(slot, lease): &(usize, &Lease)| {
+        let cannot_be_seen = matches!(lease.is, Berth::Closed(_) | Berth::Missing);
+        sight.refused.has(*slot) && cannot_be_seen && world.pool_of(*slot) == pool
+    };
+    let unknown = slots.iter().enumerate().filter(is_unknown).count();
+    let held = worked_on.len() + unknown;
+    let room = held < limit && (is_down || held + down < limit);
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
 }
 

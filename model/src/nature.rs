@@ -4,7 +4,7 @@ use crate::fault::Fault;
 use crate::set::Set;
 use crate::state::{
     Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Guard, NONE, No, Node, Object, Phase, Reboot, Request,
-    Spec, State, Until,
+    Spec, State, Until, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 use crate::{agent, controller};
@@ -70,6 +70,10 @@ pub enum Event {
     ShutsDown,
     /// The agents stop, or go on.
     Mutes(bool),
+    /// The leader has not heard of the agents for long.
+    NotHeard,
+    /// The agents do not begin to pull, or do again.
+    Idles(bool),
     /// The admin pins the image that the tag points at.
     Approves,
     /// The minimum age of an image is over.
@@ -80,6 +84,10 @@ pub enum Event {
     PermitsOver,
     /// The API server does not refuse what it must, or does again.
     Unguarded(bool),
+    /// The API server refuses every write to this Lease, or does them again.
+    Refuses(No, bool),
+    /// The leader tries to write again what was refused.
+    TriesAgain,
     /// Time to try whether it does.
     GuardDue,
     /// Another updater unlocks what is staged.
@@ -169,6 +177,9 @@ pub fn kubelet(world: &World, state: &mut State, node: usize) {
 /// A request arrives whose sender is gone.
 pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     let request = state.air.remove(at);
+    if is_refused(state, &request) {
+        return None;
+    }
     match request {
         Request::Berth { slot, lease, node } => agent::land(world, state, usize::from(node), slot, lease),
         Request::Node {
@@ -177,6 +188,14 @@ pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
             cordon,
         } => agent::land_patch(state, usize::from(node), unschedulable, cordon),
         Request::Controller(write) => controller::land(world, state, &write, None),
+    }
+}
+
+/// True if the API server would refuse the request.
+fn is_refused(state: &State, request: &Request) -> bool {
+    match request {
+        Request::Berth { slot, .. } | Request::Controller(Write::Berth { slot, .. }) => state.unwritable.has(*slot),
+        _ => false,
     }
 }
 
@@ -257,7 +276,15 @@ pub fn permits(state: &mut State) {
         let Some(spec) = node.spec.filter(|spec| !spec.deleting) else {
             continue;
         };
-        if [node.status.booted, node.status.staged].contains(&spec.image) || node.status.pulls {
+        if [node.status.booted, node.status.staged].contains(&spec.image) || node.status.work == Work::Pulls {
+            continue;
+        }
+        // Those are given no permit meanwhile.
+        let has_failed = node.status.failed & (1 << spec.image) != 0;
+        let is_silent = state.controllers[leader].silent.has(number);
+        let has_berth = state.held_by(usize::from(number)).is_some();
+        let is_busy = has_berth && node.status.work != Work::Proves;
+        if !spec.may_pull && (has_failed || is_silent || is_busy || node.status.work == Work::Blocked) {
             continue;
         }
         waiting.push(number);
@@ -269,6 +296,26 @@ pub fn permits(state: &mut State) {
     if waiting.iter().all(|number| unused.has(*number)) {
         *unused = Set::default();
     }
+}
+
+/// The agents of a node stop, or go on and are heard of again.
+pub fn mutes(state: &mut State, node: usize, mute: bool) {
+    state.nodes[node].mute = mute;
+    for controller in &mut state.controllers {
+        controller.silent.drop(node as No);
+    }
+}
+
+/// True if the leader is about to notice that the agents of a node are silent.
+pub fn is_about_to_miss(state: &State, node: usize) -> bool {
+    let here = &state.nodes[node];
+    let leader = &state.controllers[usize::from(state.leader)];
+    here.mute && here.spec.is_some() && !leader.silent.has(node as No)
+}
+
+/// The leader has not heard of the agents of a node for long.
+pub fn miss(state: &mut State, node: usize) {
+    state.controllers[usize::from(state.leader)].silent.add(node as No);
 }
 
 /// Everything that may happen next.
@@ -284,6 +331,12 @@ pub fn events(world: &World, state: &State, push: Push<'_>) {
 /// Time passes for what controllers wait for.
 pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     of_tag(world, state, push);
+    let leader = usize::from(state.leader);
+    if !state.controllers[leader].refused.is_empty() {
+        let mut after = state.clone();
+        after.controllers[leader].refused = Set::default();
+        push(None, Event::TriesAgain, after, None);
+    }
     if state.fleet.counts_pulls {
         let mut after = state.clone();
         permits(&mut after);
@@ -295,7 +348,8 @@ pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
 
 /// The requests that may land.
 pub fn landings(world: &World, state: &State, push: Push<'_>) {
-    for (at, request) in state.air.iter().enumerate() {
+    let may_land = |(_, request): &(usize, &Request)| !is_refused(state, request);
+    for (at, request) in state.air.iter().enumerate().filter(may_land) {
         let mut after = state.clone();
         let broken = land(world, &mut after, at);
         push(None, Event::Lands(request.clone()), after, broken);
@@ -321,6 +375,9 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
     if here.host.down {
         happens(Event::Boots, &|s| boot(s, node, true, true));
+    }
+    if is_about_to_miss(state, node) {
+        happens(Event::NotHeard, &|s| miss(s, node));
     }
     let well = is_well(world, state, node);
     if here.object.there && !here.host.down && (here.object.boot != 0 || here.object.ready != well) {
@@ -453,7 +510,9 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
         });
     }
     let mute = state.nodes[node].mute;
-    fault(Fault::Mute, Event::Mutes(!mute), &|s| s.nodes[node].mute = !mute);
+    fault(Fault::Mute, Event::Mutes(!mute), &|s| mutes(s, node, !mute));
+    let idle = state.nodes[node].idle;
+    fault(Fault::Idle, Event::Idles(!idle), &|s| s.nodes[node].idle = !idle);
     if !host.down {
         fault(Fault::Schedule, Event::Schedules(!host.scheduled), &|s| {
             s.nodes[node].host.scheduled = !host.scheduled
@@ -581,6 +640,17 @@ pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
         fault(Fault::Unguarded, Event::Unguarded(!state.fleet.unguarded), &|s| {
             s.fleet.unguarded = !s.fleet.unguarded
         });
+    }
+    for slot in (0..).take(world.slots()) {
+        let (pool, index) = world.place(usize::from(slot));
+        let is_used = state.unwritable.has(slot) || index < state.pools[usize::from(pool)].capacity;
+        if is_used {
+            let refuses = !state.unwritable.has(slot);
+            fault(Fault::Refuse, Event::Refuses(slot, refuses), &|s| match refuses {
+                true => s.unwritable.add(slot),
+                false => s.unwritable.drop(slot),
+            });
+        }
     }
     if world.windows {
         fault(Fault::Window, Event::Window(pool.outside), &|s| window(s, pool.outside));

@@ -58,6 +58,8 @@ pub struct View {
     pub lapsed: Set,
     /// Nodes that did not use their permit to pull.
     pub unused: Set,
+    /// Nodes whose agents were not heard of for long.
+    pub silent: Set,
     /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
     /// The available image that this leader counts for, and whether it has known of it for the minimum age.
@@ -88,6 +90,8 @@ pub struct OneBerth {
     pub stamped: bool,
     /// A write of unknown fate may be on its way.
     pub doubt: bool,
+    /// The API server refused to write it a short time ago.
+    pub refused: bool,
 }
 
 impl View {
@@ -107,6 +111,7 @@ impl View {
         new.gone.sort_unstable();
         new.lapsed = self.lapsed.renamed(to);
         new.unused = self.unused.renamed(to);
+        new.silent = self.silent.renamed(to);
         new.answering = self.answering.renamed(to);
         new
     }
@@ -240,7 +245,11 @@ impl<'a> Pass<'a> {
     fn new(world: &'a World, view: &'a View, eyes: &mut Eyes, caches: &mut Caches) -> Self {
         let snapshot = eyes.snapshot(world, view);
         let pools = facts::Pool::readable(&snapshot.pools);
-        let lease = |(slot, seen): (usize, &OneBerth)| watch::lease(world, slot, seen.is, seen.stamped);
+        let lease = |(slot, seen): (usize, &OneBerth)| match seen.is {
+            // The controller remembers the Lease that it could not create.
+            Berth::Missing if seen.refused => watch::lease(world, slot, closed(), true),
+            is => watch::lease(world, slot, is, seen.stamped),
+        };
         let mut seen = facts::Occupied::default();
         for (node, uid) in view.shown.iter().flatten() {
             seen.names.insert(rich::uid(*node, *uid), rich::name(*node));
@@ -261,7 +270,10 @@ impl<'a> Pass<'a> {
 
     fn decide(&self) -> Passed {
         let occupied = facts::occupied(&self.leases);
-        let heard = self.snapshot.hosts.keys().map(|n| n.as_str().into()).collect();
+        let names = self.snapshot.hosts.keys().map(|name| NodeName::from(name.as_str()));
+        let heard = names
+            .filter(|name| !self.view.silent.has(rich::node(Some(name))))
+            .collect();
         let publishes = self.publishes(&occupied, &heard);
         if !publishes.is_empty() && !self.view.aged {
             return Passed {
@@ -270,8 +282,11 @@ impl<'a> Pass<'a> {
             };
         }
         let (offers, now) = self.offers();
-        let in_doubt = self.view.slots.iter().enumerate().filter(|(_, s)| s.doubt);
-        let in_doubt = in_doubt.map(|(slot, _)| watch::name(self.world, slot)).collect();
+        let named = |which: fn(&OneBerth) -> bool| -> BTreeSet<String> {
+            let slots = self.view.slots.iter().enumerate().filter(|(_, seen)| which(seen));
+            slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
+        };
+        let (in_doubt, refused) = (named(|seen| seen.doubt), named(|seen| seen.refused));
         let shared = Shared {
             outdated: &BTreeSet::new(),
             snapshot: &self.snapshot,
@@ -279,7 +294,7 @@ impl<'a> Pass<'a> {
             leases: &self.leases,
             occupied: &occupied,
             in_doubt: &in_doubt,
-            refused: &BTreeSet::new(),
+            refused: &refused,
             confirmed_gone: &self.confirmed_gone,
             heard: &heard,
             overdue: &BTreeSet::new(),

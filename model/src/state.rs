@@ -224,8 +224,22 @@ pub struct Status {
     pub turn: Image,
     /// The retry token that was obeyed.
     pub token: u8,
-    /// The agent reports that it pulls, where permits to pull are counted.
-    pub pulls: bool,
+    /// What the agent is at, where permits to pull are counted.
+    pub work: Work,
+}
+
+/// What an agent is at, as far as a permit to pull depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Nothing of these.
+    #[default]
+    Other,
+    /// It pulls.
+    Pulls,
+    /// It waits for the proof of a boot.
+    Proves,
+    /// It pulls nothing before something else is repaired.
+    Blocked,
 }
 
 /// Knowledge of an agent's process, lost when it dies.
@@ -412,8 +426,10 @@ pub struct Node {
     pub agent: Agent,
     /// A second one, which acts after it.
     pub other: Agent,
-    /// The agents do nothing, although the controller believes that they live.
+    /// The agents do nothing.
     pub mute: bool,
+    /// The agents live and do not begin to pull.
+    pub idle: bool,
     /// Truth that only the judge knows.
     pub ghost: Ghost,
 }
@@ -489,6 +505,8 @@ pub struct Sight {
     pub early: Set,
     /// The members of all pools that were unavailable, when the fleet has a limit.
     pub fleet_down: Set,
+    /// The berths that the controller left alone: closed ones of them count as held by an unknown node.
+    pub refused: Set,
 }
 
 /// A write that a controller is about to make.
@@ -549,6 +567,10 @@ pub struct Controller {
     pub lapsed: Set,
     /// Nodes that it saw not use their permit to pull.
     pub unused: Set,
+    /// Nodes whose agents it has not heard of for long.
+    pub silent: Set,
+    /// Berths that it leaves alone, since the API server refused to write their Leases a short time ago.
+    pub refused: Set,
     /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
     /// The image that the tag points at and that is not in force, since this leader knows of it.
@@ -635,6 +657,8 @@ pub struct State {
     pub nodes: Vec<Node>,
     /// The berths.
     pub slots: Vec<Lease>,
+    /// Berths whose Leases the API server refuses to write.
+    pub unwritable: Set,
     /// The pools.
     pub pools: Vec<Pool>,
     /// The fleet.
@@ -654,6 +678,7 @@ impl Default for State {
         Self {
             nodes: vec![],
             slots: vec![],
+            unwritable: Set::default(),
             pools: vec![],
             fleet: Fleet::default(),
             controllers: Default::default(),

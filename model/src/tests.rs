@@ -9,7 +9,8 @@ use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, ways};
 use crate::state::{
-    Berth, BootImages, Closed, Cordon, Held, Lease, Look, NOBODY, NONE, No, Phase, Request, State, Status, Until,
+    Berth, BootImages, Closed, Cordon, Held, Lease, Look, NOBODY, NONE, No, Phase, Request, Spec, State, Status, Until,
+    Work, Write,
 };
 use crate::world::World;
 use crate::{hash, worlds};
@@ -180,6 +181,45 @@ fn the_judge_counts_in_the_world_who_is_unavailable() {
     assert_eq!(seen(&|s| s.pools[0].published = 0).1, 0);
     assert_eq!(seen(&|s| s.pools[0].capacity = 0).1, 0);
     assert!(seen(&|s| s.fleet.paused = true).2 && seen(&|s| s.pools[0].outside = true).2);
+}
+
+#[test]
+fn the_judge_counts_the_permits_to_pull() {
+    let permits = World {
+        nodes: 3,
+        ..world("permits")
+    };
+    let broken = |change: &dyn Fn(&mut State)| {
+        let mut state = permits.start();
+        change(&mut state);
+        let look = Look {
+            nodes: state.nodes,
+            pools: state.pools,
+            fleet: state.fleet,
+            slots: state.slots,
+        };
+        let spec = look.nodes[1].spec.map(|spec| Spec { may_pull: true, ..spec });
+        let write = Write::Publish { node: 1, spec };
+        judge::permits(&permits, &look, &[write])
+    };
+    let permit = |s: &mut State, node: usize| {
+        let spec = s.nodes[node].spec.as_mut().unwrap();
+        spec.may_pull = true;
+    };
+    assert_eq!(broken(&|_| {}), None);
+    assert_eq!(broken(&|s| permit(s, 0)), Some(judge::PERMITS));
+    let done = |s: &mut State| {
+        permit(s, 0);
+        s.nodes[0].status.staged = 2;
+    };
+    assert_eq!(broken(&done), None, "a permit that is not needed does not count");
+    let pulls = |s: &mut State| {
+        for node in 0..2 {
+            permit(s, node);
+            s.nodes[node].status.work = Work::Pulls;
+        }
+    };
+    assert_eq!(broken(&pulls), None, "a pull is not stopped");
 }
 
 /// Rounds in which everybody gets a turn, and the image that is then in force.

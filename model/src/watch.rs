@@ -30,7 +30,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use crate::hash::Fast;
 use crate::planner::{SeenNode, View};
 use crate::rich;
-use crate::state::{Answer, Berth, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status};
+use crate::state::{Answer, Berth, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work};
 use crate::world::{Follows, World};
 
 /// The label of a Node that its pool selects by.
@@ -216,7 +216,8 @@ fn report(number: No, _: Spec, status: Status) -> Report {
         staged: rich::some_digest(status.staged),
         locked: status.staged != 0,
         released: status.released,
-        pulling: status.pulls,
+        pulling: status.work == Work::Pulls,
+        blocked: status.work == Work::Blocked,
         last_turn: (status.turn != 0).then(|| BadTurn {
             outcome: String::new(),
             message: String::new(),

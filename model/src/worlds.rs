@@ -2,9 +2,9 @@
 
 use crate::fault::Fault::{
     self, Accept, AgentCrash, Approve, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
-    Finalize, Fleet, Forget, Hold, Inhibit, Lapse, Late, LostReply, Meddle, Move, NotReady, Pause, Power, Pull, Queue,
-    ReadOnly, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch, Stuck, Unguarded,
-    Unusable, Window,
+    Finalize, Fleet, Forget, Hold, Idle, Inhibit, Lapse, Late, LostReply, Meddle, Move, Mute, NotReady, Pause, Power,
+    Pull, Queue, ReadOnly, Refuse, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch,
+    Stuck, Unguarded, Unusable, Window,
 };
 use crate::world::{Follows, World};
 
@@ -106,6 +106,38 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
             })),
             &[(Queue, 2), (Power, 1), (Dropped, 1)],
             &[(AgentCrash, 1), (Inhibit, 1)],
+        ),
+        with(
+            keeps(pair(World {
+                staged: false,
+                max_staging: 1,
+                ..calm(
+                    "permits",
+                    "one node may pull at a time, and agents that stop or do not pull keep no other from it",
+                )
+            })),
+            &[(Mute, 1), (Idle, 2), (Pull, 1)],
+            &[(Mute, 1), (ControllerCrash, 1), (Delete, 1)],
+        ),
+        with(
+            keeps(pair(World {
+                max_staging: 1,
+                bad: 1 << 2,
+                ..images(calm(
+                    "way-out",
+                    "a node that is stuck on a bad image is given the permit to pull",
+                ))
+            })),
+            &[(Edit, 1), (Idle, 1)],
+            &[(Mute, 1), (ControllerCrash, 1), (Pull, 1)],
+        ),
+        with(
+            keeps(pair(World {
+                capacity: (2, 2),
+                ..calm("refused", "the API server refuses every write to one Lease, for ever")
+            })),
+            &[(Refuse, 1), (Election, 1), (Cordon, 1)],
+            &[(Refuse, 1), (Late, 1), (Resize, 1)],
         ),
         with(
             World {

@@ -402,7 +402,7 @@ impl Shared<'_> {
                 lease: lease.name().to_owned(),
                 berth: lease.berth.clone(),
                 in_doubt: self.in_doubt.contains(lease.name()),
-                refused: self.refused.contains(lease.name()),
+                refused: self.refused.contains(lease.name()) && !Bug::RefusedTriedAgain.is_awake(),
                 age: self.offers.age(lease.name(), self.now),
             })
             .collect();

@@ -97,7 +97,7 @@ impl<'a> Occupancy<'a> {
                 // It cannot be withdrawn.
                 Ok(BerthState::Offered(o)) if seen.refused => this.held.insert(&o.uid),
                 Ok(BerthState::Offered(o)) => this.offered.insert(&o.uid),
-                Ok(BerthState::Closed(_)) if !seen.refused => false,
+                Ok(BerthState::Closed(_)) if !seen.refused || Bug::RefusedNotCounted.is_awake() => false,
                 Ok(BerthState::Closed(_)) | Err(_) => {
                     this.unknown += 1;
                     false
