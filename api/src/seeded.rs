@@ -108,6 +108,10 @@ bugs! {
     RefusedTriedAgain => "refused-tried-again",
     /// Count a closed berth that cannot be written as free.
     RefusedNotCounted => "refused-not-counted",
+    /// Let a newer machine that reports no boot image displace the one that is known.
+    SilenceDisplaces => "silence-displaces",
+    /// Forget the boot image of machines that are gone or silent.
+    BootImageForgotten => "boot-image-forgotten",
     /// Adopt what a tag points at whatever its age.
     AgeIgnored => "age-ignored",
     /// Adopt what a tag points at without asking once more.

@@ -7,7 +7,8 @@ use crate::fault::Fault;
 use crate::judge;
 use crate::mind::{Mind, Told};
 use crate::state::{
-    Agent, Berth, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status, Work,
+    Agent, Berth, BootImage, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status,
+    Work,
 };
 use crate::world::{Broken, World};
 
@@ -155,6 +156,11 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         failed: here.host.failed,
         turn: decision.turn,
         token: here.host.token,
+        boot_image: match fleet.tells_boot_images && !here.host.no_note {
+            true if here.labels.newer => BootImage::Newer,
+            true => BootImage::Older,
+            false => BootImage::Unknown,
+        },
         work: if fleet.counts_pulls { decision.work } else { Work::Other },
     };
     if here.status != status {

@@ -107,6 +107,10 @@ pub fn seeded(bug: Bug) -> Seeded {
         keep_blocked: true,
         ..two.clone()
     };
+    let untold = World {
+        newer: true,
+        ..newer.clone()
+    };
     let tag = World {
         follows: Follows::Tag,
         ..images.clone()
@@ -165,6 +169,8 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::PermitsUncounted => (with(&permits, &[]), judge::PERMITS),
         Bug::RefusedTriedAgain => (with(&refused, &[(Fault::Refuse, 1)]), crate::fair::I10),
         Bug::RefusedNotCounted => (with(&refused, &[(Fault::Refuse, 1), (Cordon, 1)]), judge::I1B_OPEN),
+        Bug::SilenceDisplaces => (with(&untold, &[(Edit, 1)]), judge::BOOT_IMAGE),
+        Bug::BootImageForgotten => (with(&newer, &[(Fault::Untold, 2)]), judge::BOOT_IMAGE),
         Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
         Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
         Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),

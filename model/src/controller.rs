@@ -172,8 +172,10 @@ fn written(
             writes.push(WriteKey(write));
         }
         broken = broken.or_else(|| judge::follows(world, state, look, pool, planned.target));
+        broken = broken.or_else(|| judge::remembers(look, pool, planned.boot_image));
         let status = (planned.target, planned.total, planned.available);
         if status != (terms.target, terms.published, (terms.available, terms.known_long))
+            || planned.boot_image != terms.boot_image
             || planned.failures != terms.failures
         {
             writes.push(WriteKey(Write::Pool {
@@ -182,6 +184,7 @@ fn written(
                 total: planned.total,
                 available: planned.available.0,
                 known_long: planned.available.1,
+                boot_image: planned.boot_image,
                 failures: planned.failures.clone(),
             }));
         }
@@ -393,11 +396,13 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             total,
             available,
             known_long,
+            boot_image,
             failures,
         } => {
             let pool_now = &mut state.pools[usize::from(pool)];
             (pool_now.target, pool_now.published) = (target, total);
             (pool_now.available, pool_now.known_long) = (available, known_long);
+            pool_now.boot_image = boot_image;
             pool_now.failures = failures;
             state.touch_pool(pool);
             None

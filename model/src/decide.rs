@@ -150,6 +150,7 @@ impl View {
             no_lock: false,
             no_unstage: false,
             unusable: false,
+            no_note: false,
             queued: false,
             disk: here.host.disk.map(|_| Memory::default()),
             ..here.host

@@ -74,13 +74,18 @@ pub fn heal(world: &World, state: &mut State) {
     state.fleet = Fleet {
         tries_guard: state.fleet.tries_guard,
         counts_pulls: state.fleet.counts_pulls,
+        tells_boot_images: state.fleet.tells_boot_images,
         tagged: state.fleet.tagged,
         old: state.fleet.old,
         ..Fleet::default()
     };
-    if !world.keep_blocked {
-        state.unwritable = Set::default();
-    }
+    // One that is refused for ever counts as used, and others must be left.
+    let most = if world.keep_blocked {
+        state.pools[0].capacity.saturating_sub(1)
+    } else {
+        0
+    };
+    state.unwritable = state.unwritable.iter().take(most.into()).collect();
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
@@ -140,7 +145,7 @@ pub fn heal(world: &World, state: &mut State) {
 
 /// Ends what is wrong with a host. `keeps`: what keeps a node from its turn stays so.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
-    (host.inhibited, host.no_unstage, host.scheduled) = (false, false, false);
+    (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
     host.no_lock &= keeps;
     host.read_only &= keeps && !in_turn;
     host.silent &= keeps && !in_turn;
@@ -307,7 +312,7 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     if world.follows == Follows::Pinned {
         return terms.target;
     }
-    match judge::is_refused(world, terms, terms.tagged) {
+    match judge::is_refused(world, &state.nodes, (pool, terms), terms.tagged) {
         true => terms.target,
         false => terms.tagged,
     }

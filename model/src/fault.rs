@@ -62,6 +62,8 @@ faults! {
     Hold,
     /// The admin sets another rule for boot images.
     Accept,
+    /// The note of a host's boot image cannot be read, or can again.
+    Untold,
     /// The agents of a node stop, or go on.
     Mute,
     /// The agents of a node live and do not begin to pull, or do again.

@@ -25,6 +25,8 @@ pub struct Host {
     pub unusable: bool,
     /// The agent's memory cannot be written to the disk.
     pub read_only: bool,
+    /// The note of its boot image cannot be read.
+    pub no_note: bool,
     /// A rollback is queued: the next boot takes the image that ran before, unless a staged one is finalized.
     pub queued: bool,
     /// A shutdown is scheduled for later.

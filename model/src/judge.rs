@@ -6,8 +6,8 @@ use berth_api::berth::{ClosedReason, Outcome};
 use crate::decide::{Act, Put};
 use crate::set::Set;
 use crate::state::{
-    Berth, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight, Spec, State,
-    Work, Write,
+    Berth, BootImage, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight,
+    Spec, State, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 
@@ -394,11 +394,19 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
     }
 }
 
-/// Says whether a pool must not change to an image, by its admin's rule. What its machines were installed from they have told
-/// before anything begins, and nobody takes that back by being silent or gone.
-pub fn is_refused(world: &World, pool: &Pool, image: Image) -> bool {
+/// True if a pool must not change to an image, by its admin's rule. The newest machine decides that has ever reported its boot
+/// image: nothing is taken back by a machine that is silent or gone.
+pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
     let too_old = world.too_old & (1 << image) != 0;
-    too_old && pool.boot_images == BootImages::Refuse
+    let members = nodes.iter().filter(|node| is_member(node, pool) && node.spec.is_some());
+    let newest = members.map(|node| node.status.boot_image).max().unwrap_or_default();
+    too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
+}
+
+/// Properties of the boot image that a pass remembers: the newest stays known, but for the admin's own record.
+pub fn remembers(look: &Look, pool: u8, boot_image: BootImage) -> Option<Broken> {
+    let terms = &look.pools[usize::from(pool)];
+    (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
 }
 
 /// Says whether a pool must not change to an image, as far as the watches show it. What is in force already may go on.
@@ -406,7 +414,7 @@ fn is_news_refused(world: &World, look: &Look, pool: u8, image: Image) -> bool {
     let Some(terms) = look.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
     };
-    is_refused(world, terms, image)
+    is_refused(world, &look.nodes, (pool, terms), image)
 }
 
 /// Properties of the image that a pass puts in force.
@@ -568,7 +576,10 @@ pub fn plan(world: &World, slots: &[Lease], look: &Look, pool: u8, writes: &[Wri
         .filter(|(slot, _)| world.pool_of(*slot) != pool);
     let elsewhere: Vec<(No, u8)> = of_others
         .filter_map(|(_, lease)| lease.who())
-        .filter(|(n, _)| is_member(&look.nodes[usize::from(*n)], pool))
+        .filter(|(n, uid)| {
+            let node = &look.nodes[usize::from(*n)];
+            is_member(node, pool) && node.object.uid == *uid
+        })
         .collect();
     let mut slots = slots.to_vec();
     for write in writes {

@@ -58,6 +58,8 @@ pub enum Event {
     SilenceOver,
     /// The host does not say what is deployed, or does again.
     Unusable(bool),
+    /// The note of its boot image cannot be read, or can again.
+    Untells(bool),
     /// That is so for a while.
     LooksAgain,
     /// The disk cannot be written, or can again.
@@ -501,6 +503,11 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     fault(Fault::Unusable, Event::Unusable(!host.unusable), &|s| {
         s.nodes[node].host.unusable = !host.unusable
     });
+    if state.fleet.tells_boot_images {
+        fault(Fault::Untold, Event::Untells(!host.no_note), &|s| {
+            s.nodes[node].host.no_note = !host.no_note
+        });
+    }
     fault(Fault::ReadOnly, Event::ReadOnly(!host.read_only), &|s| {
         s.nodes[node].host.read_only = !host.read_only
     });

@@ -28,7 +28,8 @@ use crate::hash::{self, Fast};
 use crate::rich;
 use crate::set::Set;
 use crate::state::{
-    Answer, Berth, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec, Status, Write,
+    Answer, Berth, BootImage, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec,
+    Status, Write,
 };
 use crate::watch::{self, Eyes};
 use crate::world::{Broken, Follows, World};
@@ -135,6 +136,8 @@ pub struct Planned {
     pub writes: Vec<Write>,
     /// The image to call available, and whether it was known for the minimum age.
     pub available: (Image, bool),
+    /// The boot image to remember.
+    pub boot_image: BootImage,
     /// The capacity to publish.
     pub total: No,
     /// The failures to record.
@@ -344,7 +347,7 @@ impl<'a> Pass<'a> {
         };
         let mut planned = plans(&shared);
         for (planned, pool) in planned.iter_mut().zip(0..) {
-            (planned.target, planned.available) = self.image(pool);
+            (planned.target, planned.available, planned.boot_image) = self.image(pool);
         }
         if self.view.nodes.len() > SMALL {
             return planned;
@@ -378,9 +381,9 @@ impl<'a> Pass<'a> {
     }
 
     /// The image that is in force after this pass. The registry says at once what a tag points at.
-    fn image(&self, number: usize) -> (Image, (Image, bool)) {
+    fn image(&self, number: usize) -> (Image, (Image, bool), BootImage) {
         let terms = &self.view.pools[number];
-        let before = (terms.target, (terms.available, terms.known_long));
+        let before = (terms.target, (terms.available, terms.known_long), terms.boot_image);
         let object = self
             .pools
             .get(number)
@@ -414,13 +417,16 @@ impl<'a> Pass<'a> {
         };
         let members: Vec<_> = self.membership.members(name).filter_map(member).collect();
         let last = status.and_then(|status| status.boot_image.as_ref());
-        let decision = aggregate::adopt(&facts, &members, (object.spec.boot_image(), last), rich::NOW);
+        let rules = (object.spec.boot_image(), last);
+        let decision = aggregate::adopt(&facts, &members, rules, rich::NOW);
+        let boot_image = aggregate::boot_image(&decision, &members, rules, rich::NOW);
+        let boot_image = watch::small_boot_image(boot_image.as_ref());
         let target = rich::image(decision.target.as_ref().map(|target| &target.digest));
         let Some(available) = decision.available.filter(|_| self.world.follows != Follows::AtOnce) else {
-            return (target, (0, false));
+            return (target, (0, false), boot_image);
         };
         let known_long = available.seen_seconds >= object.spec.minimum_age().as_secs();
-        (target, (rich::image(Some(&available.digest)), known_long))
+        (target, (rich::image(Some(&available.digest)), known_long), boot_image)
     }
 
     fn publishes(&self, occupied: &facts::Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
@@ -525,6 +531,7 @@ impl<'a> Pass<'a> {
         Planned {
             target: NONE,
             available: (0, false),
+            boot_image: BootImage::Unknown,
             writes: plan.writes.iter().map(write).collect(),
             total: No::try_from(plan.counts.total).unwrap_or(NOBODY),
             failures: recorded(plan),

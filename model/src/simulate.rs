@@ -64,6 +64,7 @@ pub fn world(seed: u64) -> World {
     World {
         fleet: if random.one_in(3) { 1 + random.below(4) as No } else { 0 },
         max_staging: if random.one_in(3) { 1 + random.below(3) as No } else { 0 },
+        newer: random.one_in(2),
         after: match random.one_in(2) {
             true => &BACKWARDS[..pools - 1],
             false => &[],

@@ -226,6 +226,20 @@ pub struct Status {
     pub token: u8,
     /// What the agent is at, where permits to pull are counted.
     pub work: Work,
+    /// The machine's boot image, where some may be too old.
+    pub boot_image: BootImage,
+}
+
+/// A boot image: what a machine was installed from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BootImage {
+    /// It is not known.
+    #[default]
+    Unknown,
+    /// One that may be too old.
+    Older,
+    /// One that is new enough for every image.
+    Newer,
 }
 
 /// What an agent is at, as far as a permit to pull depends on it.
@@ -405,6 +419,8 @@ pub struct Labels {
     pub server: bool,
     /// True if it is of the control plane and lacks its label.
     pub unlabelled: bool,
+    /// True if the machine is newer than the others, and was installed from a newer boot image.
+    pub newer: bool,
     /// An admin holds it back.
     pub held: bool,
 }
@@ -456,6 +472,8 @@ pub struct Pool {
     pub known_long: bool,
     /// The admin's rule for boot images.
     pub boot_images: BootImages,
+    /// The boot image of the newest machine so far, as the status says.
+    pub boot_image: BootImage,
     /// The retry token.
     pub token: u8,
     /// Recorded failures: for each image the nodes.
@@ -540,6 +558,8 @@ pub enum Write {
         available: Image,
         /// True if that was known for the minimum age.
         known_long: bool,
+        /// The boot image to remember.
+        boot_image: BootImage,
         /// The failures to record.
         failures: Failures,
     },
@@ -605,6 +625,8 @@ pub struct Fleet {
     pub tries_guard: bool,
     /// Members need permits to pull.
     pub counts_pulls: bool,
+    /// Agents report boot images.
+    pub tells_boot_images: bool,
     /// The judge's own memory: images that the tag has pointed at, as bits.
     pub tagged: u8,
     /// Those that it first pointed at a minimum age ago.

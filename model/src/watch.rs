@@ -24,13 +24,16 @@ use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootImageNote, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 
 use crate::hash::Fast;
 use crate::planner::{SeenNode, View};
 use crate::rich;
-use crate::state::{Answer, Berth, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work};
+use crate::state::{
+    Answer, Berth, BootImage, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work,
+};
 use crate::world::{Follows, World};
 
 /// The label of a Node that its pool selects by.
@@ -39,7 +42,7 @@ const POOL: &str = "pool";
 const CANARY: &str = "canary";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const ARCHITECTURE: &str = "amd64";
-/// Version that every machine was installed from.
+/// Version that every machine but the newest was installed from.
 const BOOT_IMAGE: &str = "8.6";
 /// Oldest boot image of the images for which that is too old.
 const NEW_ENOUGH: &str = "9.0";
@@ -150,7 +153,7 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
         ready: seen.object.ready,
         unschedulable: seen.object.unschedulable,
         our_cordon: seen.object.cordon != Cordon::No,
-        created: 0,
+        created: seen.labels.newer.into(),
         machine: Machine {
             architecture: ARCHITECTURE.to_owned(),
             ..Machine::default()
@@ -231,7 +234,7 @@ fn report(number: No, _: Spec, status: Status) -> Report {
         prepared: status.prepared,
         retry_token: (status.token != 0).then(|| status.token.to_string()),
         boot_image: BootImageNote {
-            version: Some(BOOT_IMAGE.to_owned()),
+            version: version(status.boot_image),
             ..BootImageNote::default()
         },
         clock_synchronized: true,
@@ -371,13 +374,35 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
             since: Time::from(rich::NOW),
             seen_seconds: if pool.known_long { MINIMUM_AGE.as_secs() } else { 0 },
         }),
-        // A machine has told it before anything begins.
-        boot_image: (world.too_old != 0).then(|| BootImageStatus {
-            version: Some(BOOT_IMAGE.to_owned()),
+        boot_image: version(pool.boot_image).map(|version| BootImageStatus {
+            version: Some(version),
             node: Some(rich::name(0).to_string()),
+            node_created_time: Timestamp::from_second((pool.boot_image == BootImage::Newer).into())
+                .ok()
+                .map(Time),
             ..BootImageStatus::default()
         }),
         ..BootcNodePoolStatus::default()
+    }
+}
+
+/// The version of a boot image.
+fn version(boot_image: BootImage) -> Option<String> {
+    let version = match boot_image {
+        BootImage::Unknown => return None,
+        BootImage::Older => BOOT_IMAGE,
+        BootImage::Newer => NEW_ENOUGH,
+    };
+    Some(version.to_owned())
+}
+
+/// The boot image that a pool's status remembers. A record of the admin's is not remembered.
+pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
+    let remembered = status.filter(|status| status.node.is_some());
+    match remembered.and_then(|status| status.version.as_deref()) {
+        Some(BOOT_IMAGE) => BootImage::Older,
+        Some(NEW_ENOUGH) => BootImage::Newer,
+        _ => BootImage::Unknown,
     }
 }
 

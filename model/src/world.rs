@@ -7,7 +7,7 @@ use berth_api::seeded::Bug;
 use crate::fault::{FAULTS, Fault};
 use crate::set::Set;
 use crate::state::{
-    Agent, Berth, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, State, Write,
+    Agent, Berth, BootImage, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, State, Write,
 };
 
 /// A world: who is in it, and what may go wrong.
@@ -45,6 +45,8 @@ pub struct World {
     pub bad: u8,
     /// Images for which the boot image of every machine is too old, as bits.
     pub too_old: u8,
+    /// The first node's machine is newer than the others, and has not reported its boot image yet.
+    pub newer: bool,
     /// How a pool follows its reference.
     pub follows: Follows,
     /// Members that may pull at once; 0 is all.
@@ -121,6 +123,14 @@ impl World {
             .map(|(_, earlier)| *earlier)
     }
 
+    /// The boot image of all machines but the newest, as far as it matters.
+    fn known_boot_image(&self) -> BootImage {
+        match self.too_old {
+            0 => BootImage::Unknown,
+            _ => BootImage::Older,
+        }
+    }
+
     /// The state at the start: the berths are there, closed.
     pub fn start(&self) -> State {
         let mut state = State::default();
@@ -136,11 +146,14 @@ impl World {
                 published: capacity,
                 tagged: target,
                 target,
+                // The others have reported it before anything begins.
+                boot_image: self.known_boot_image(),
                 ..Pool::default()
             }
         };
         state.fleet.tries_guard = self.tries_guard;
         state.fleet.counts_pulls = self.max_staging != 0;
+        state.fleet.tells_boot_images = self.too_old != 0;
         if self.has_tag() {
             state.fleet.tagged = 1 << target;
             state.fleet.old = state.fleet.tagged;
@@ -166,6 +179,10 @@ impl World {
             node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
             node.labels.server = number < self.servers;
             node.labels.unlabelled = node.labels.server && self.unlabelled;
+            node.labels.newer = self.newer && number == 0;
+            if !node.labels.newer {
+                node.status.boot_image = self.known_boot_image();
+            }
             node.agent = Agent::fresh(state.fleet);
             node.other = node.agent;
             (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);

@@ -4,7 +4,7 @@ use crate::fault::Fault::{
     self, Accept, AgentCrash, Approve, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
     Finalize, Fleet, Forget, Hold, Idle, Inhibit, Lapse, Late, LostReply, Meddle, Move, Mute, NotReady, Pause, Power,
     Pull, Queue, ReadOnly, Refuse, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch,
-    Stuck, Unguarded, Unusable, Window,
+    Stuck, Unguarded, Untold, Unusable, Window,
 };
 use crate::world::{Follows, World};
 
@@ -27,6 +27,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         images: &[2],
         bad: 0,
         too_old: 0,
+        newer: false,
         staged: true,
         follows: Follows::AtOnce,
         max_staging: 0,
@@ -138,6 +139,20 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
             })),
             &[(Refuse, 1), (Election, 1), (Cordon, 1)],
             &[(Refuse, 1), (Late, 1), (Resize, 1)],
+        ),
+        with(
+            World {
+                too_old: 1 << 3,
+                newer: true,
+                images: &[1, 3],
+                staged: false,
+                ..pair(calm(
+                    "untold",
+                    "machines report their boot image late, or no more, and what is known stays known",
+                ))
+            },
+            &[(Edit, 1), (Untold, 2)],
+            &[(Edit, 1), (Forget, 1), (StaleWatch, 1), (Election, 1), (Accept, 1)],
         ),
         with(
             World {

@@ -51,6 +51,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::PermitsUncounted => OutOfReach("the pools of a rollout let all nodes pull at once"),
         Bug::RefusedTriedAgain => OutOfReach("no webhook of a rollout refuses one Lease alone"),
         Bug::RefusedNotCounted => OutOfReach("no webhook of a rollout refuses one Lease alone"),
+        Bug::SilenceDisplaces | Bug::BootImageForgotten => OutOfReach("no image of a rollout is for newer boot images"),
         Bug::AgeIgnored | Bug::NotConfirmed => OutOfReach("no pool of a rollout has a minimum age"),
         Bug::PinFollowed => OutOfReach("no pool of a rollout has a tag beside a digest"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),

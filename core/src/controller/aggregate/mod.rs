@@ -133,6 +133,21 @@ pub fn adopt(
     image::decide(image, refusal, now)
 }
 
+/// Returns `status.bootImage` as it should be after a decision about the pool's image. `before` is what it is.
+pub fn boot_image(
+    image: &image::Decision,
+    members: &[MemberView<'_>],
+    (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
+    now: Timestamp,
+) -> Option<BootImageStatus> {
+    let facts = boot_image::Facts {
+        policy,
+        members,
+        before,
+    };
+    boot_image::assess(&facts, None, image.target.as_ref(), &image.next, now).status
+}
+
 /// The status as it should be now.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let before = facts.old.boot_image.as_ref();
