@@ -112,6 +112,10 @@ bugs! {
     SilenceDisplaces => "silence-displaces",
     /// Forget the boot image of machines that are gone or silent.
     BootImageForgotten => "boot-image-forgotten",
+    /// Measure a drain by the wall clock after a restart.
+    WallClockDrain => "wall-clock-drain",
+    /// Wait for the end of a backoff however far away the wall clock says that it is.
+    BackoffUnlimited => "backoff-unlimited",
     /// Adopt what a tag points at whatever its age.
     AgeIgnored => "age-ignored",
     /// Adopt what a tag points at without asking once more.

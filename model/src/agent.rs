@@ -5,7 +5,7 @@ use berth_api::seeded::Bug;
 use crate::decide::{Act, Decision, Put, Steps};
 use crate::fault::Fault;
 use crate::judge;
-use crate::mind::{Mind, Told};
+use crate::mind::{self, Mind, Told};
 use crate::state::{
     Agent, Berth, BootImage, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status,
     Work,
@@ -266,6 +266,9 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: No, lease: Leas
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
     }
+    if matches!(before.is, Berth::Offered(_)) {
+        state.nodes[node].ghost.drain_over = false;
+    }
     state.slots[usize::from(slot)] = lease;
     state.touch_slot(slot);
     broken
@@ -333,6 +336,7 @@ pub fn crash(state: &mut State, node: usize) {
     here.agent = Agent::fresh(fleet);
     here.ghost.unguarded = fleet.tries_guard;
     here.host.recall();
+    here.host.drain = mind::recalled_drain(&here.host);
     // A new process tries at once.
     here.host.pull_backoff = false;
 }

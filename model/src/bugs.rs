@@ -171,6 +171,11 @@ pub fn seeded(bug: Bug) -> Seeded {
         Bug::RefusedNotCounted => (with(&refused, &[(Fault::Refuse, 1), (Cordon, 1)]), judge::I1B_OPEN),
         Bug::SilenceDisplaces => (with(&untold, &[(Edit, 1)]), judge::BOOT_IMAGE),
         Bug::BootImageForgotten => (with(&newer, &[(Fault::Untold, 2)]), judge::BOOT_IMAGE),
+        Bug::BackoffUnlimited => (with(&small, &[(Fault::Jump, 2), (Fault::Block, 1)]), crate::fair::I10),
+        Bug::WallClockDrain => (
+            with(&small, &[(Fault::Jump, 1), (Fault::Block, 1), (AgentCrash, 1)]),
+            judge::DRAIN,
+        ),
         Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
         Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
         Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),

@@ -211,10 +211,11 @@ impl Steps {
 }
 
 fn decide(view: &View) -> Decision {
+    let now = mind::now_on(&view.host);
     let mut knowledge = mind::knowledge(view);
     mind::gather(&mut knowledge, view);
     let gathered = mind::mind(&knowledge, view);
-    let facts = knowledge.facts(&mind::now());
+    let facts = knowledge.facts(&now);
     let next = step(&facts);
     let subject = Subject {
         generation: Some(1),
@@ -229,7 +230,7 @@ fn decide(view: &View) -> Decision {
     let told = report(&facts, &subject, &BootcNodeStatus::default());
     let after = |knowledge: &Knowledge, event: Event<'_>| {
         let mut knowledge = knowledge.clone();
-        knowledge.after(event, &mind::now());
+        knowledge.after(event, &now);
         knowledge
     };
     // A step that needs the memory fails when that cannot be written.

@@ -146,6 +146,7 @@ pub fn heal(world: &World, state: &mut State) {
 /// Ends what is wrong with a host. `keeps`: what keeps a node from its turn stays so.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
+    host.ahead = false;
     host.no_lock &= keeps;
     host.read_only &= keeps && !in_turn;
     host.silent &= keeps && !in_turn;
@@ -278,7 +279,7 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     let here = &mut state.nodes[node];
     if here.host.blocked && draining && !here.agent.drained {
-        here.host.drain_is_over();
+        nature::drain_is_over(state, node);
     }
     // What nobody announces is looked at again.
     agent::tell(world, state, node, Told::Heartbeat, &mut memo.steps);

@@ -64,6 +64,8 @@ faults! {
     Accept,
     /// The note of a host's boot image cannot be read, or can again.
     Untold,
+    /// The wall clock of a host jumps ahead, or is set back.
+    Jump,
     /// The agents of a node stop, or go on.
     Mute,
     /// The agents of a node live and do not begin to pull, or do again.

@@ -27,6 +27,10 @@ pub struct Host {
     pub read_only: bool,
     /// The note of its boot image cannot be read.
     pub no_note: bool,
+    /// Its wall clock is far ahead.
+    pub ahead: bool,
+    /// The last turn ended badly while it was.
+    pub turn_ahead: bool,
     /// A rollback is queued: the next boot takes the image that ran before, unless a staged one is finalized.
     pub queued: bool,
     /// A shutdown is scheduled for later.
@@ -112,9 +116,13 @@ impl Host {
         (self.relicensed, self.drain, self.proof) = (disk.relicensed, disk.drain, disk.proof);
     }
 
-    /// The time of a backoff is over.
+    /// The time of a backoff is over. By a wall clock that was set back it is far from that.
     pub fn backoff_is_over(&mut self) {
-        (self.backoff, self.pull_backoff) = (false, false);
+        self.pull_backoff = false;
+        if self.turn_ahead && !self.ahead {
+            return;
+        }
+        self.backoff = false;
         if let Some(disk) = &mut self.disk {
             disk.backoff = false;
         }

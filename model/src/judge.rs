@@ -69,6 +69,8 @@ pub const I2_SCHEDULED: Broken = Broken("I2 no licence is taken back while a shu
 pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while the next boot takes another image");
 /// I6 no berth is taken from an API server that does not guard it
 pub const I6_GUARD: Broken = Broken("I6 no berth is taken from an API server that does not guard it");
+/// a drain is given up only when its time is over
+pub const DRAIN: Broken = Broken("a drain is given up only when its time is over");
 /// I8 a turn begins only when its host remembers it
 pub const I8_MEMORY: Broken = Broken("I8 a turn begins only when its host remembers it");
 /// a tag is adopted only when it is old enough, and was confirmed after that
@@ -195,6 +197,7 @@ fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let is_queued = here.agent.os.is_some_and(|os| is_wanted(os.queued));
     match put {
         Put::Uncommit if here.host.scheduled => Some(I2_SCHEDULED),
+        Put::Release(Outcome::DrainTimeout) if !here.ghost.drain_over => Some(DRAIN),
         Put::Take if here.ghost.unguarded => Some(I6_GUARD),
         Put::Take | Put::Commit if is_queued => Some(I2_QUEUED),
         _ if begins && here.host.disk.is_some() => Some(I8_MEMORY),

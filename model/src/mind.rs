@@ -17,7 +17,7 @@ use berth_core::agent::reason::Reason;
 use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step};
 use berth_core::agent::storage::Storage;
 use berth_core::{BootMoment, Moment, Now};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::decide::{View, desired};
@@ -26,6 +26,8 @@ use crate::state::{Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lea
 
 /// Longer than anything is waited for.
 const OVER: Duration = Duration::from_secs(23 * 3600);
+/// How far a wall clock jumps ahead: longer than anything is waited for, and shorter than the host has run.
+const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Error of a host whose bus is silent.
 const NO_ANSWER: &str = "no answer";
 /// Error of a disk that cannot be written.
@@ -40,6 +42,32 @@ pub fn now() -> Now {
         wall: rich::NOW,
         clock: Moment::after(Duration::from_secs(1 << 24)),
         chance: 0.0,
+    }
+}
+
+/// The moment at which the agent of a host decides, by its clocks.
+pub fn now_on(host: &Host) -> Now {
+    Now {
+        wall: wall(host.ahead),
+        ..now()
+    }
+}
+
+/// The time by a wall clock that is right, or far ahead.
+fn wall(is_ahead: bool) -> Timestamp {
+    if is_ahead { rich::NOW + AHEAD } else { rich::NOW }
+}
+
+/// The time of a drain as a new process on the host knows it.
+pub fn recalled_drain(host: &Host) -> Begun {
+    let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
+    knowledge.draining.map_or(Begun::No, since)
+}
+
+fn since(since: Since) -> Begun {
+    match since.before {
+        Duration::ZERO => Begun::Lately,
+        _ => Begun::LongAgo,
     }
 }
 
@@ -59,7 +87,7 @@ pub struct Mind {
 /// The knowledge of an agent.
 pub fn knowledge(view: &View) -> Knowledge {
     let (agent, host) = (&view.agent, &view.host);
-    let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now());
+    let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.guard.answer = match agent.guard {
         Guard::Refuses => Answer::Refuses,
         Guard::Allows => Answer::Allows(String::new()),
@@ -103,13 +131,13 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
         uid: view.spec.map(|spec| rich::uid(0, spec.uid)),
         status: None,
     };
-    knowledge.after(published, &now());
+    knowledge.after(published, &now_on(host));
     remember(knowledge, view);
     if host.silent {
-        knowledge.after(Event::Unreachable(NO_ANSWER.to_owned()), &now());
+        knowledge.after(Event::Unreachable(NO_ANSWER.to_owned()), &now_on(host));
     } else {
-        knowledge.after(Event::Services(services(knowledge, host)), &now());
-        knowledge.after(Event::Pull(pull(host)), &now());
+        knowledge.after(Event::Services(services(knowledge, host)), &now_on(host));
+        knowledge.after(Event::Pull(pull(host)), &now_on(host));
         if knowledge.ended.is_some() {
             remember(knowledge, view);
         }
@@ -121,7 +149,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
         let lease = Lease { epoch: 0, is: *berth };
         rich::berth((*pool, index), &lease, rich::OWN_EPOCH)
     });
-    knowledge.after(Event::Berths(berths.collect()), &now());
+    knowledge.after(Event::Berths(berths.collect()), &now_on(host));
 }
 
 /// Writes the memory to the disk when it has changed, and as long as that fails, as the agent does.
@@ -130,7 +158,7 @@ fn remember(knowledge: &mut Knowledge, view: &View) {
     let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
     if !is_written || knowledge.forgetful.is_some() {
         let failure = host.read_only.then(|| READ_ONLY.to_owned());
-        knowledge.after(Event::Memory(failure), &now());
+        knowledge.after(Event::Memory(failure), &now_on(host));
     }
 }
 
@@ -138,7 +166,7 @@ fn remember(knowledge: &mut Knowledge, view: &View) {
 fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
-    services.clock_synchronized = Some(true);
+    services.clock_synchronized = Some(!host.ahead);
     if knowledge.is_reboot_ahead() {
         services.shutdown_scheduled = host.scheduled;
         if host.inhibited {
@@ -205,18 +233,18 @@ pub fn told(view: &View, told: Told) -> Mind {
         }),
         Told::Node(object) => Event::NodeRead(object.map_or(ClusterNode::Gone, |o| ClusterNode::Is(node(&o)))),
         Told::Guard(refuses) => {
-            knowledge.after(Event::Begins(&Step::TryGuard), &now());
+            knowledge.after(Event::Begins(&Step::TryGuard), &now_on(&view.host));
             let answer = if refuses {
                 Answer::Refuses
             } else {
                 Answer::Allows(String::new())
             };
-            knowledge.after(Event::Guard(Ok(answer)), &now());
+            knowledge.after(Event::Guard(Ok(answer)), &now_on(&view.host));
             Event::Ends(&Step::TryGuard, Ending::Done)
         }
         Told::Heartbeat => Event::Heartbeat,
     };
-    knowledge.after(event, &now());
+    knowledge.after(event, &now_on(&view.host));
     mind(&knowledge, view)
 }
 
@@ -270,10 +298,6 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             Answer::Unknown => Guard::Unknown,
         },
         guard_due: !is_long_ago_from(now().clock, knowledge.guard.again),
-    };
-    let since = |since: Since| match since.before {
-        Duration::ZERO => Begun::Lately,
-        _ => Begun::LongAgo,
     };
     let host = Host {
         drain: knowledge.draining.map_or(Begun::No, since),
@@ -435,8 +459,12 @@ fn since_boot(before: Duration) -> BootMoment {
 
 /// The memory on a host.
 fn past(host: &Host) -> Past {
-    let later = Time::from(rich::NOW + SignedDuration::from_secs(60));
-    let at = |waits: bool| if waits { later.clone() } else { Time::from(rich::NOW) };
+    let later = |is_ahead: bool| Time::from(wall(is_ahead) + SignedDuration::from_secs(60));
+    let turn_at = if host.backoff {
+        later(host.turn_ahead)
+    } else {
+        Time::from(rich::NOW)
+    };
     let failed = (1..8).filter(|i| host.failed & (1 << i) != 0).map(rich::digest);
     Past {
         failure: host.pull_backoff.then(|| Failure {
@@ -444,14 +472,14 @@ fn past(host: &Host) -> Past {
             message: String::new(),
             digest: rich::some_digest(host.ours),
             attempts: 1,
-            next_try_time: at(true),
+            next_try_time: later(false),
         }),
         last_turn: (host.turn != 0).then(|| BadTurn {
             outcome: Outcome::NotApplied.as_str().to_owned(),
             message: String::new(),
             digest: rich::digest(host.turn),
             attempts: 1,
-            next_try_time: at(host.backoff),
+            next_try_time: turn_at,
         }),
         failed_digests: failed.collect(),
         staged_by_us: rich::some_digest(host.ours),
@@ -473,6 +501,7 @@ fn remembered(host: Host, past: &Past) -> Host {
         pull_backoff: past.failure.is_some(),
         turn: past.last_turn.as_ref().map_or(0, |t| rich::image(Some(&t.digest))),
         backoff: past.last_turn.as_ref().is_some_and(|t| t.next_try_time.0 > rich::NOW),
+        turn_ahead: past.last_turn.as_ref().is_some_and(|t| t.next_try_time.0 >= wall(true)),
         failed: past
             .failed_digests
             .iter()
@@ -519,6 +548,7 @@ impl Mind {
             unusable,
             read_only,
             no_note,
+            ahead,
             queued,
             scheduled,
             disk,
@@ -541,6 +571,7 @@ impl Mind {
             unusable,
             read_only,
             no_note,
+            ahead,
             queued,
             scheduled,
             disk,

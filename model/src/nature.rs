@@ -60,6 +60,8 @@ pub enum Event {
     Unusable(bool),
     /// The note of its boot image cannot be read, or can again.
     Untells(bool),
+    /// Its wall clock jumps ahead, or is set back.
+    Jumps(bool),
     /// That is so for a while.
     LooksAgain,
     /// The disk cannot be written, or can again.
@@ -396,7 +398,7 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
     let draining = state.held_by(node).is_some_and(|(_, h)| h.phase == Phase::Taken);
     if here.host.blocked && draining && !here.agent.drained && here.host.drain == Begun::Lately {
-        happens(Event::DrainOver, &|s| s.nodes[node].host.drain_is_over());
+        happens(Event::DrainOver, &|s| drain_is_over(s, node));
     }
     if here.agent.silence == Begun::Lately && here.host.silent {
         happens(Event::SilenceOver, &|s| s.nodes[node].agent.silence = Begun::LongAgo);
@@ -410,6 +412,13 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     if guard_is_due(state, node) && !here.host.down {
         happens(Event::GuardDue, &|s| s.nodes[node].agent.guard_due = true);
     }
+}
+
+/// The time of a node's drain is over.
+pub fn drain_is_over(state: &mut State, node: usize) {
+    let here = &mut state.nodes[node];
+    here.host.drain_is_over();
+    here.ghost.drain_over = true;
 }
 
 /// True if the agent would get another answer than the last one, were it time to try what the API server must refuse.
@@ -502,6 +511,9 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
     });
     fault(Fault::Unusable, Event::Unusable(!host.unusable), &|s| {
         s.nodes[node].host.unusable = !host.unusable
+    });
+    fault(Fault::Jump, Event::Jumps(!host.ahead), &|s| {
+        s.nodes[node].host.ahead = !host.ahead
     });
     if state.fleet.tells_boot_images {
         fault(Fault::Untold, Event::Untells(!host.no_note), &|s| {

@@ -404,6 +404,8 @@ pub struct Ghost {
     pub unguarded: bool,
     /// The same for the process of the second agent.
     pub other_unguarded: bool,
+    /// The time of this turn's drain is over.
+    pub drain_over: bool,
 }
 
 /// A Node's labels.

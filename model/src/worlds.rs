@@ -2,9 +2,9 @@
 
 use crate::fault::Fault::{
     self, Accept, AgentCrash, Approve, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
-    Finalize, Fleet, Forget, Hold, Idle, Inhibit, Lapse, Late, LostReply, Meddle, Move, Mute, NotReady, Pause, Power,
-    Pull, Queue, ReadOnly, Refuse, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead, StaleWatch,
-    Stuck, Unguarded, Untold, Unusable, Window,
+    Finalize, Fleet, Forget, Hold, Idle, Inhibit, Jump, Lapse, Late, LostReply, Meddle, Move, Mute, NotReady, Pause,
+    Power, Pull, Queue, ReadOnly, Refuse, Resize, Retry, Rival, Rollback, Schedule, Second, Silent, StaleRead,
+    StaleWatch, Stuck, Unguarded, Untold, Unusable, Window,
 };
 use crate::world::{Follows, World};
 
@@ -153,6 +153,14 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
             },
             &[(Edit, 1), (Untold, 2)],
             &[(Edit, 1), (Forget, 1), (StaleWatch, 1), (Election, 1), (Accept, 1)],
+        ),
+        with(
+            keeps(pair(calm(
+                "jump",
+                "the wall clock of a host jumps ahead, and is set back",
+            ))),
+            &[(Jump, 2), (Block, 1), (AgentCrash, 1)],
+            &[(Jump, 1), (Dropped, 1), (Power, 1)],
         ),
         with(
             World {

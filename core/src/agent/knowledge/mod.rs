@@ -15,6 +15,7 @@ use berth_api::berth::{Berth, HoldPhase, Holding};
 use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid};
 use berth_api::node::Deployment;
+use berth_api::seeded::Bug;
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
 pub use self::guard::Guarded;
@@ -171,7 +172,11 @@ impl Knowledge {
     /// An agent that has just begun, with what the host remembers.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
         // A drain that began under another boot has its whole time again.
-        let drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
+        let mut drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
+        if let Some(began) = past.drain_began.filter(|_| Bug::WallClockDrain.is_awake()) {
+            let elapsed = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
+            drain_began = Some(Moment::after(now.clock.since_start().saturating_sub(elapsed)));
+        }
         Self {
             node,
             desired: Desired::Unknown,
