@@ -116,6 +116,8 @@ bugs! {
     WallClockDrain => "wall-clock-drain",
     /// Wait for the end of a backoff however far away the wall clock says that it is.
     BackoffUnlimited => "backoff-unlimited",
+    /// Let a wave begin before the one before it has soaked.
+    SoakIgnored => "soak-ignored",
     /// Adopt what a tag points at whatever its age.
     AgeIgnored => "age-ignored",
     /// Adopt what a tag points at without asking once more.

@@ -111,6 +111,10 @@ pub fn seeded(bug: Bug) -> Seeded {
         newer: true,
         ..newer.clone()
     };
+    let soaks = World {
+        soaks: true,
+        ..canary.clone()
+    };
     let tag = World {
         follows: Follows::Tag,
         ..images.clone()
@@ -176,6 +180,7 @@ pub fn seeded(bug: Bug) -> Seeded {
             with(&small, &[(Fault::Jump, 1), (Fault::Block, 1), (AgentCrash, 1)]),
             judge::DRAIN,
         ),
+        Bug::SoakIgnored => (with(&soaks, &[]), judge::WAVE),
         Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
         Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
         Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),

@@ -9,8 +9,8 @@ use crate::judge;
 use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
 use crate::set::Set;
 use crate::state::{
-    Answer, Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request, Sight,
-    State, Status, Work, Write,
+    Answer, Begun, Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request,
+    Sight, State, Status, Work, Write,
 };
 use crate::watch;
 use crate::world::{Broken, Follows, World};
@@ -61,6 +61,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
             tries_guard: false,
             tagged: 0,
             old: 0,
+            soaked: 0,
             ..look.fleet
         },
         slots: state.slots.iter().enumerate().map(berth).collect(),
@@ -84,6 +85,7 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
             is_old: false,
             ..answer
         }),
+        soak: controller.soak,
         counts: (controller.counts, controller.counted),
         aged,
     }
@@ -176,6 +178,7 @@ fn written(
         let status = (planned.target, planned.total, planned.available);
         if status != (terms.target, terms.published, (terms.available, terms.known_long))
             || planned.boot_image != terms.boot_image
+            || (world.soaks && planned.soaked.0 != terms.soaked)
             || planned.failures != terms.failures
         {
             writes.push(WriteKey(Write::Pool {
@@ -184,6 +187,7 @@ fn written(
                 total: planned.total,
                 available: planned.available.0,
                 known_long: planned.available.1,
+                soaked: world.soaks && planned.soaked.0 && planned.target == terms.target,
                 boot_image: planned.boot_image,
                 failures: planned.failures.clone(),
             }));
@@ -250,6 +254,11 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     }
     let mut after = vec![];
     let refused = &controller.refused;
+    if world.soaks {
+        let since = passed.pools.first().map_or(Begun::No, |planned| planned.soaked.1);
+        let image = if since == Begun::No { 0 } else { look.pools[0].target };
+        begun.controllers[who].soak = (image, since);
+    }
     for (writes, broken) in decide(world, &begun, (&view, &look, refused), plans, every) {
         let mut next = begun.clone();
         let current = |write: &Write| match write {
@@ -396,13 +405,14 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             total,
             available,
             known_long,
+            soaked,
             boot_image,
             failures,
         } => {
             let pool_now = &mut state.pools[usize::from(pool)];
             (pool_now.target, pool_now.published) = (target, total);
             (pool_now.available, pool_now.known_long) = (available, known_long);
-            pool_now.boot_image = boot_image;
+            (pool_now.boot_image, pool_now.soaked) = (boot_image, soaked);
             pool_now.failures = failures;
             state.touch_pool(pool);
             None

@@ -77,6 +77,7 @@ pub fn heal(world: &World, state: &mut State) {
         tells_boot_images: state.fleet.tells_boot_images,
         tagged: state.fleet.tagged,
         old: state.fleet.old,
+        soaked: state.fleet.soaked,
         ..Fleet::default()
     };
     // One that is refused for ever counts as used, and others must be left.
@@ -197,6 +198,9 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     if world.has_tag() {
         nature::age(state);
         controller::ask(state, usize::from(state.leader));
+    }
+    if world.soaks {
+        nature::soak(state);
     }
     for node in 0..world.nodes {
         if nature::is_about_to_miss(state, node) {

@@ -351,12 +351,11 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
         members_of(earlier).any(|(_, n)| !is_proven(n, target))
     };
     let of_all = (0..).zip(&look.pools).flat_map(|(pool, _)| members_of(pool));
-    // A wave of the spec has no control plane nodes unless it says so.
-    let is_canary = |n: &Node| n.labels.canary && !n.labels.server;
-    let mut canaries = members().filter(|(_, n)| is_canary(n));
+    let canaries: Vec<&Node> = members().map(|(_, n)| n).filter(|n| is_canary(n)).collect();
+    let have_soaked = !world.soaks || canaries.is_empty() || look.fleet.soaked & (1 << terms.target) != 0;
     Sight {
         // A node that is not Ready may be what the canaries wait for.
-        waits: match canaries.all(|(_, n)| is_proven(n, terms.target)) {
+        waits: match have_soaked && canaries.iter().all(|n| is_proven(n, terms.target)) {
             true => Set::default(),
             false => members()
                 .filter(|(_, n)| !is_canary(n) && n.object.ready)
@@ -476,13 +475,18 @@ pub fn permits(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
     (0..).zip(&look.pools).any(|(pool, _)| is_over(pool)).then_some(PERMITS)
 }
 
+/// True for a node of the wave `canary`. A wave of the spec has no control plane nodes unless it says so.
+pub fn is_canary(node: &Node) -> bool {
+    node.labels.canary && !node.labels.server
+}
+
 fn is_member(node: &Node, pool: u8) -> bool {
     // Who is asked to let go of everything may be down all the same.
     node.object.there && !node.object.excluded && node.labels.pool == pool
 }
 
 /// The node runs the image, and its Node is Ready and ours no more, as far as the watches show it.
-fn is_proven(node: &Node, image: Image) -> bool {
+pub fn is_proven(node: &Node, image: Image) -> bool {
     let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }

@@ -12,9 +12,9 @@ use clap::Parser;
 mod rollouts;
 
 /// Fewest states in all worlds together. Fewer show that a world has lost something that goes wrong in it.
-const FEWEST_STATES: usize = 3_000_000;
+const FEWEST_STATES: usize = 5_000_000;
 /// Fewest deliberate bugs that must be found.
-const FEWEST_BUGS: usize = 35;
+const FEWEST_BUGS: usize = 49;
 
 /// Explores the worlds of the model, then wakes each deliberate bug and finds it.
 #[derive(Debug, Parser)]

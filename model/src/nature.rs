@@ -7,7 +7,7 @@ use crate::state::{
     Spec, State, Until, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
-use crate::{agent, controller};
+use crate::{agent, controller, judge};
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,6 +84,8 @@ pub enum Event {
     AgeOver,
     /// The registry is asked about the tag.
     Polled(u8),
+    /// The canaries have soaked.
+    SoakOver,
     /// A permit to pull was not used for long.
     PermitsOver,
     /// The API server does not refuse what it must, or does again.
@@ -237,11 +239,27 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
     for pool in &mut state.pools {
         pool.tagged = image;
         if !world.has_tag() {
+            pool.soaked &= pool.target == image;
             pool.target = image;
         }
     }
     if world.has_tag() {
         state.fleet.tagged |= 1 << image;
+    }
+}
+
+/// The time of a soak passes: if the canaries are proven, they have soaked.
+pub fn soak(state: &mut State) {
+    let target = state.pools[0].target;
+    let mut canaries = state.nodes.iter().filter(|node| judge::is_canary(node));
+    if !canaries.all(|node| judge::is_proven(node, target)) {
+        return;
+    }
+    state.fleet.soaked |= 1 << target;
+    for controller in &mut state.controllers {
+        if controller.soak == (target, Begun::Lately) {
+            controller.soak.1 = Begun::LongAgo;
+        }
     }
 }
 
@@ -335,6 +353,13 @@ pub fn events(world: &World, state: &State, push: Push<'_>) {
 /// Time passes for what controllers wait for.
 pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     of_tag(world, state, push);
+    if world.soaks {
+        let mut after = state.clone();
+        soak(&mut after);
+        if after != *state {
+            push(None, Event::SoakOver, after, None);
+        }
+    }
     let leader = usize::from(state.leader);
     if !state.controllers[leader].refused.is_empty() {
         let mut after = state.clone();

@@ -14,7 +14,7 @@ use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::facts::{self, Shared};
 use berth_core::controller::gates::{self, FleetGate, Gates, Keeper};
-use berth_core::controller::memory::{LEAVE, Offers, Soaks, StagingPermits};
+use berth_core::controller::memory::{LEAVE, Offers, StagingPermits};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::publish::{self, HostWrite};
 use berth_core::controller::rereads::Rereads;
@@ -28,8 +28,8 @@ use crate::hash::{self, Fast};
 use crate::rich;
 use crate::set::Set;
 use crate::state::{
-    Answer, Berth, BootImage, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool, Spec,
-    Status, Write,
+    Answer, Begun, Berth, BootImage, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool,
+    Spec, Status, Write,
 };
 use crate::watch::{self, Eyes};
 use crate::world::{Broken, Follows, World};
@@ -63,6 +63,8 @@ pub struct View {
     pub silent: Set,
     /// The registry's last answer about the tag.
     pub answer: Option<Answer>,
+    /// The image that the canaries soak with, and since when this leader has seen that.
+    pub soak: (Image, Begun),
     /// The available image that this leader counts for, and whether it has known of it for the minimum age.
     pub counts: (Image, bool),
     /// The open offers were seen for long.
@@ -136,6 +138,8 @@ pub struct Planned {
     pub writes: Vec<Write>,
     /// The image to call available, and whether it was known for the minimum age.
     pub available: (Image, bool),
+    /// The canaries have soaked, and since when they do as this leader knows after the pass.
+    pub soaked: (bool, Begun),
     /// The boot image to remember.
     pub boot_image: BootImage,
     /// The capacity to publish.
@@ -302,7 +306,7 @@ impl<'a> Pass<'a> {
             heard: &heard,
             overdue: &BTreeSet::new(),
             offers: &offers,
-            soaks: &Soaks::default(),
+            soaks: &watch::soaks(self.view.soak).0,
             gates: &self.gates,
             now,
             epoch: rich::OWN_EPOCH,
@@ -531,6 +535,7 @@ impl<'a> Pass<'a> {
         Planned {
             target: NONE,
             available: (0, false),
+            soaked: watch::soaked(self.view.soak, &plan.waves, self.view.pools[0].target),
             boot_image: BootImage::Unknown,
             writes: plan.writes.iter().map(write).collect(),
             total: No::try_from(plan.counts.total).unwrap_or(NOBODY),

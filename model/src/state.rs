@@ -472,6 +472,8 @@ pub struct Pool {
     pub available: Image,
     /// Leaders have known of that for the minimum age, as the status says.
     pub known_long: bool,
+    /// The canaries have soaked with the image in force, as the status says.
+    pub soaked: bool,
     /// The admin's rule for boot images.
     pub boot_images: BootImages,
     /// The boot image of the newest machine so far, as the status says.
@@ -560,6 +562,8 @@ pub enum Write {
         available: Image,
         /// True if that was known for the minimum age.
         known_long: bool,
+        /// True if the canaries have soaked.
+        soaked: bool,
         /// The boot image to remember.
         boot_image: BootImage,
         /// The failures to record.
@@ -599,6 +603,8 @@ pub struct Controller {
     pub counts: Image,
     /// It has known of that for the minimum age.
     pub counted: bool,
+    /// The image that the canaries soak with, and since when this leader has seen that.
+    pub soak: (Image, Begun),
     /// View of its watches when it last looked, while it has not acted on that.
     pub look: Option<Box<Look>>,
 }
@@ -633,6 +639,8 @@ pub struct Fleet {
     pub tagged: u8,
     /// Those that it first pointed at a minimum age ago.
     pub old: u8,
+    /// Likewise: images that proven canaries have soaked with, as bits.
+    pub soaked: u8,
 }
 
 /// View of the watches.

@@ -15,11 +15,12 @@ use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Machine;
 use berth_api::pool::{
     Available, BerthCounts, BootcNodePool, BootcNodePoolSpec, BootcNodePoolStatus, DigestFailures, ImageMetadata,
-    PlatformDigest, PoolImage, Rollout, Target, Wave, Window,
+    PlatformDigest, PoolImage, Rollout, Target, Wave, WaveState, WaveStatus, Window,
 };
 use berth_api::quantity::Quantity;
 use berth_core::Moment;
 use berth_core::controller::image::{self, Ages, Found};
+use berth_core::controller::memory::Soaks;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
     BadTurn, BootImageNote, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
@@ -32,7 +33,7 @@ use crate::hash::Fast;
 use crate::planner::{SeenNode, View};
 use crate::rich;
 use crate::state::{
-    Answer, Berth, BootImage, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work,
+    Answer, Begun, Berth, BootImage, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work,
 };
 use crate::world::{Follows, World};
 
@@ -261,6 +262,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let canary = || Wave {
         name: CANARY.to_owned(),
         node_selector: with(CANARY, String::new()),
+        soak_time: world.soaks.then(|| format!("{}s", SOAK.as_secs())),
         ..Wave::default()
     };
     let rollout = Rollout {
@@ -374,6 +376,11 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
             since: Time::from(rich::NOW),
             seen_seconds: if pool.known_long { MINIMUM_AGE.as_secs() } else { 0 },
         }),
+        waves: if world.soaks {
+            vec![canaries(pool.soaked)]
+        } else {
+            vec![]
+        },
         boot_image: version(pool.boot_image).map(|version| BootImageStatus {
             version: Some(version),
             node: Some(rich::name(0).to_string()),
@@ -384,6 +391,51 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
         }),
         ..BootcNodePoolStatus::default()
     }
+}
+
+/// Time that canaries soak.
+const SOAK: Duration = Duration::from_secs(60);
+
+/// The wave of the canaries in a pool's status, once they are proven.
+fn canaries(soaked: bool) -> WaveStatus {
+    WaveStatus {
+        name: CANARY.to_owned(),
+        total: 1,
+        updated: 1,
+        state: WaveState::Soaking,
+        soaked_seconds: if soaked { SOAK.as_secs() } else { 0 },
+    }
+}
+
+/// Soaks as a leader knows them, and the moment now.
+pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
+    let mut soaks = Soaks::default();
+    let began = Moment::default();
+    let now = match since {
+        Begun::No => return (soaks, began),
+        Begun::Lately => began,
+        Begun::LongAgo => began + SOAK,
+    };
+    for moment in [began, now] {
+        soaks.see(&rich::pool(0), &rich::digest(image), &[canaries(false)], moment);
+    }
+    (soaks, now)
+}
+
+/// True if the canaries have soaked by the waves of a plan, and since when they do as the leader knows after that.
+pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (bool, Begun) {
+    let (mut soaks, now) = soaks(soak);
+    let mut seen = |moment: Moment| {
+        soaks.see(&rich::pool(0), &rich::digest(target), waves, moment);
+        soaks.soaked(&rich::pool(0), &rich::digest(target), CANARY) >= SOAK
+    };
+    let since = match (seen(now), seen(now + SOAK)) {
+        (true, _) => Begun::LongAgo,
+        (false, true) => Begun::Lately,
+        (false, false) => Begun::No,
+    };
+    let is_told = |wave: &WaveStatus| wave.name == CANARY && wave.soaked_seconds >= SOAK.as_secs();
+    (waves.iter().any(is_told), since)
 }
 
 /// The version of a boot image.

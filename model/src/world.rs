@@ -35,6 +35,8 @@ pub struct World {
     pub windows: bool,
     /// The pools have a wave `canary`, and the first node of each is in it.
     pub waves: bool,
+    /// That wave has to soak.
+    pub soaks: bool,
     /// So many zones, which the nodes are dealt out to.
     pub zones: u8,
     /// So many of the nodes, from the first on, are of the control plane.

@@ -18,6 +18,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
         spread: false,
         windows: false,
         waves: false,
+        soaks: false,
         zones: 0,
         servers: 0,
         unlabelled: false,
@@ -161,6 +162,18 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
             ))),
             &[(Jump, 2), (Block, 1), (AgentCrash, 1)],
             &[(Jump, 1), (Dropped, 1), (Power, 1)],
+        ),
+        with(
+            World {
+                waves: true,
+                soaks: true,
+                ..pair(images(calm(
+                    "soak",
+                    "a canary soaks before the others begin, under each leader",
+                )))
+            },
+            &[(Edit, 1), (Election, 1)],
+            &[(ControllerCrash, 1), (Cordon, 1), (StaleWatch, 1)],
         ),
         with(
             World {

@@ -53,6 +53,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::RefusedNotCounted => OutOfReach("no webhook of a rollout refuses one Lease alone"),
         Bug::SilenceDisplaces | Bug::BootImageForgotten => OutOfReach("no image of a rollout is for newer boot images"),
         Bug::WallClockDrain | Bug::BackoffUnlimited => OutOfReach("no clock of a rollout jumps"),
+        Bug::SoakIgnored => OutOfReach("no wave of a rollout soaks"),
         Bug::AgeIgnored | Bug::NotConfirmed => OutOfReach("no pool of a rollout has a minimum age"),
         Bug::PinFollowed => OutOfReach("no pool of a rollout has a tag beside a digest"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
