@@ -124,11 +124,12 @@ impl Judge<'_> {
         wrong
     }
 
-    /// A write of a berth that the admission policies had to stop is one that Berth should never have tried.
+    /// A write of a berth that Berth's own permissions or admission policies had to stop is one that Berth should never have tried. What
+    /// somebody else's policy or webhook refuses is no fault of Berth's.
     fn refused(&self) -> impl Iterator<Item = Violation> {
         let by_policy = |r: &&Record| {
             let programs = r.program() == "berth-agent" || r.user.ends_with(":berth-controller");
-            r.is_write() && programs && r.is_of("leases") && matches!(r.code, 403 | 422)
+            r.is_write() && programs && r.is_of("leases") && matches!(r.code, 403 | 422) && r.refused_by_own_rules
         };
         self.audit.iter().filter(by_policy).map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");

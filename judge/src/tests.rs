@@ -77,6 +77,7 @@ impl World {
             name: name.to_owned(),
             code: 200,
             message: String::new(),
+            refused_by_own_rules: false,
             uri: String::new(),
             request: Some(request),
             response: Some(response),
@@ -395,15 +396,19 @@ fn a_reboot_needs_a_commit_for_its_boot() {
 
 #[test]
 fn what_the_policies_had_to_stop_is_a_violation() {
-    let refused = |program: &str, code: u16| {
+    let refused_by = |own: bool, program: &str, code: u16| {
         let mut world = World::given_back();
         world.next(program, Berth::clone);
         let last = world.audit.last_mut().unwrap();
         (last.code, last.message) = (code, "only the controller opens a berth".to_owned());
+        last.refused_by_own_rules = own;
         world
     };
+    let refused = |program: &str, code: u16| refused_by(true, program, code);
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller wrote workers-0");
+    // A policy of the cluster's admin, or a Lease whose annotations are full.
+    assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
     // Somebody was faster; and what others try is their affair.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
     assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());

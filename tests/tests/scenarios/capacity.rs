@@ -11,6 +11,8 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
+mod refused;
+
 #[tokio::test]
 async fn capacity() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
@@ -25,6 +27,7 @@ async fn capacity() -> Result<()> {
     let unavailable = part("unavailable", 14..=16).await?;
     let gone = part("gone", 17..=20).await?;
     let lost = part("lost", 21..=23).await?;
+    let frozen = part("frozen", 24..=26).await?;
     together(
         &cluster,
         vec![
@@ -51,6 +54,10 @@ async fn capacity() -> Result<()> {
             (
                 "a_holder_that_does_not_come_back",
                 Box::pin(a_holder_that_does_not_come_back(&lost)),
+            ),
+            (
+                "a_lease_that_cannot_be_written_stops_no_other",
+                Box::pin(refused::a_lease_that_cannot_be_written_stops_no_other(&frozen)),
             ),
         ],
     )

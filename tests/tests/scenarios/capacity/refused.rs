@@ -1,0 +1,99 @@
+//! A Lease that cannot be written, since a policy refuses it or its label is lost: it counts as used, and the rest of the
+//! pool goes on.
+
+use anyhow::{Result, ensure};
+use berth_tests::cluster::{LONG, Part, SOON};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+/// Name of the policy, and words of its refusals.
+const POLICY: &str = "frozen-lease";
+const WORDS: &str = "this Lease is frozen";
+
+pub async fn a_lease_that_cannot_be_written_stops_no_other(part: &Part<'_>) -> Result<()> {
+    let (n3, lease) = (part.node(3), format!("{}-0", part.name));
+    let v2 = part
+        .roll_to("2.0.0", json!({ "maxUnavailable": 2, "paused": true }))
+        .await?;
+    super::until_total(part, 2).await?;
+    // It keeps the rollout from ending, so that the conditions below do not pass.
+    part.label(n3, "berth.dev/hold", Some("")).await?;
+    freeze(part, &lease).await?;
+    part.roll_once_staged(&v2, json!({ "maxUnavailable": 2 })).await?;
+    part.until_run(&v2, &[1, 2], LONG).await?;
+    part.until_says("Degraded", "True", "WriteRefused", &lease, SOON)
+        .await?;
+    part.until_says("Degraded", "True", "WriteRefused", WORDS, SOON).await?;
+    let opened = |ever: Vec<String>| ever.iter().any(|holder| !holder.starts_with("closed:"));
+    ensure!(!opened(part.ever(0)?), "{lease} was written: {:?}", part.ever(0)?);
+    thaw(part).await?;
+    part.label(n3, "berth.dev/hold", None).await?;
+    part.until_all_run(&v2, LONG).await?;
+    part.until_says("Degraded", "False", "AsExpected", "", LONG).await?;
+
+    let v3 = part.publish("3.0.0").await?;
+    part.label(n3, "berth.dev/hold", Some("")).await?;
+    let pool = part.name.as_str();
+    label(part, &lease, Value::Null).await?;
+    part.roll_once_staged(&v3, json!({ "maxUnavailable": 2 })).await?;
+    part.until_run(&v3, &[1, 2], LONG).await?;
+    part.until_says("Degraded", "True", "NameTaken", &lease, SOON).await?;
+    label(part, &lease, json!(pool)).await?;
+    part.label(n3, "berth.dev/hold", None).await?;
+    part.until_all_run(&v3, LONG).await?;
+    part.until_says("Degraded", "False", "AsExpected", "", LONG).await?;
+    super::until_total(part, 2).await
+}
+
+async fn label(part: &Part<'_>, lease: &str, value: Value) -> Result<()> {
+    let patch = json!({ "metadata": { "labels": { "berth.dev/pool": value } } });
+    let berths = part.cluster.berths();
+    berths
+        .patch(lease, &PatchParams::default(), &Patch::Merge(patch))
+        .await?;
+    Ok(())
+}
+
+/// Lets a policy refuse every write to the Lease, and waits until it does.
+async fn freeze(part: &Part<'_>, lease: &str) -> Result<()> {
+    let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
+        "metadata": { "name": POLICY },
+        "spec": {
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["coordination.k8s.io"], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": ["leases"],
+            }]},
+            "validations": [{ "expression": format!("object.metadata.name != '{lease}'"), "message": WORDS }],
+        },
+    }))?;
+    let binding: ValidatingAdmissionPolicyBinding = serde_json::from_value(json!({
+        "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
+    }))?;
+    let (post, client) = (PostParams::default(), part.cluster.client());
+    Api::all(client.clone()).create(&post, &policy).await?;
+    Api::all(client).create(&post, &binding).await?;
+    part.until("the Lease is frozen", SOON, || async {
+        Ok(is_refused(part, lease).await)
+    })
+    .await
+}
+
+async fn is_refused(part: &Part<'_>, lease: &str) -> bool {
+    let dry = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { "example.com/try": "1" } } }));
+    let tried = part.cluster.berths().patch(lease, &dry, &patch).await;
+    tried.is_err_and(|error| error.to_string().contains(WORDS))
+}
+
+async fn thaw(part: &Part<'_>) -> Result<()> {
+    let client = part.cluster.client();
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    bindings.delete(POLICY, &DeleteParams::default()).await?;
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client);
+    policies.delete(POLICY, &DeleteParams::default()).await?;
+    Ok(())
+}
