@@ -12,7 +12,7 @@ use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
 /// Flags of other people's programs that the documentation names.
-const FOREIGN: [&str; 26] = [
+const FOREIGN: [&str; 29] = [
     "--all",
     "--allow-missing-checksum",
     "--bound-object-kind",
@@ -23,6 +23,7 @@ const FOREIGN: [&str; 26] = [
     "--docker-username",
     "--duration",
     "--enforce-container-sigpolicy",
+    "--features",
     "--field-selector",
     "--for",
     "--from-file",
@@ -30,6 +31,7 @@ const FOREIGN: [&str; 26] = [
     "--now",
     "--pending",
     "--preserve-digests",
+    "--profile",
     "--progress-fd",
     "--release",
     "--server-side",
@@ -39,6 +41,7 @@ const FOREIGN: [&str; 26] = [
     "--test",
     "--type",
     "--unlock",
+    "--world",
 ];
 
 /// The pages, with their text.
