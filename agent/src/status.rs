@@ -20,6 +20,27 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Least time between two reports of who holds up a drain.
 const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
+/// A status that is kept back.
+#[derive(Debug)]
+struct Draft {
+    status: BootcNodeStatus,
+    /// Moment at which it was new.
+    since: Instant,
+    /// True if [`pace::SETTLE`] was found to be over.
+    was_due: bool,
+}
+
+impl Draft {
+    fn due(&mut self) -> Option<Duration> {
+        if self.was_due {
+            return None;
+        }
+        let left = pace::SETTLE.saturating_sub(self.since.elapsed());
+        self.was_due = left.is_zero();
+        Some(left)
+    }
+}
+
 /// Writes the status, and knows what it wrote.
 #[derive(Debug)]
 pub struct StatusWriter {
@@ -30,8 +51,8 @@ pub struct StatusWriter {
     known: BootcNodeStatus,
     /// resourceVersion of the object when `known` was its status.
     version: u64,
-    /// A status that is not written yet, since it may be over in a moment, and the time at which it was new.
-    draft: Option<(BootcNodeStatus, Instant)>,
+    /// A status that is not written yet, since it may be over in a moment.
+    draft: Option<Draft>,
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
 }
@@ -70,13 +91,13 @@ impl StatusWriter {
 
     /// The status before the next one: as it was written last, or as it would be written if it lasted.
     pub fn before(&self) -> &BootcNodeStatus {
-        self.draft.as_ref().map_or(&self.known, |(draft, _)| draft)
+        self.draft.as_ref().map_or(&self.known, |draft| &draft.status)
     }
 
-    /// Time until a status has to be written that may be over by then; `None` if there is none.
-    pub fn due(&self) -> Option<Duration> {
-        let (_, since) = self.draft.as_ref()?;
-        Some(pace::SETTLE.saturating_sub(since.elapsed()))
+    /// Time until a status has to be written that may be over by then; `None` if there is none. Zero is returned once for each: where the
+    /// write then fails, or there is no object to write to, it is tried again with the next sign of life and the like, and not at once.
+    pub fn due(&mut self) -> Option<Duration> {
+        self.draft.as_mut()?.due()
     }
 
     /// Writes the status if it says something new. If the state before this step may be over in a moment, it is kept back for
@@ -94,9 +115,13 @@ impl StatusWriter {
             return Ok(());
         }
         if pace::may_pass(next, &status, &self.known) {
-            let since = self.draft.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            let since = self.draft.as_ref().map_or_else(Instant::now, |draft| draft.since);
             if since.elapsed() < pace::SETTLE {
-                self.draft = Some((status, since));
+                self.draft = Some(Draft {
+                    status,
+                    since,
+                    was_due: false,
+                });
                 return Ok(());
             }
         }
@@ -195,5 +220,22 @@ mod tests {
         };
         let kept: Vec<String> = own(status).conditions.into_iter().map(|c| c.type_).collect();
         assert_eq!(kept, ["Staged"]);
+    }
+
+    #[test]
+    fn a_status_that_was_kept_back_is_due_once() {
+        let mut draft = Draft {
+            status: BootcNodeStatus::default(),
+            since: Instant::now(),
+            was_due: false,
+        };
+        assert!(draft.due().is_some_and(|left| !left.is_zero()), "not yet");
+        draft.since = Instant::now().checked_sub(pace::SETTLE).unwrap();
+        assert_eq!(draft.due(), Some(Duration::ZERO));
+        assert_eq!(
+            draft.due(),
+            None,
+            "where the write failed, it is not tried again at once"
+        );
     }
 }

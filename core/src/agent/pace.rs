@@ -10,8 +10,8 @@ use crate::agent::step::{Step, WaitReason};
 /// Time for which a state that may end at any moment is not written. If it ends earlier, the next status reports it, with its times.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
-/// True if the node has just come into a state that may end at any moment, and no one waits for the news: it pulls an image, of which
-/// it may have all layers, or its Node is not Ready yet after a boot. `known` is the status that was written last.
+/// True if the new state may end within a second: a pull of an image of which the host may have all layers, or a Node that is not Ready
+/// yet after a boot. `known` is the status that was written last.
 pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
     let passes = matches!(next, Step::Wait(WaitReason::Pulling | WaitReason::NotReady, _));
     let is_first = known.conditions.is_empty();
