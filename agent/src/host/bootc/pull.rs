@@ -296,11 +296,11 @@ fn is_unknown_property(error: &BusError) -> bool {
 }
 
 /// Script that keeps the request to reboot that somebody else has made, possibly by bootc, and that this pull would write over. A
-/// request for a digest that Berth has pulled before is left from a pull that was killed, and is not kept.
+/// request for a digest that Berth has pulled before is left from a pull that was killed: what was kept then is kept further.
 fn keep_request(digest: &Digest) -> String {
     format!(
-        "rm -f /run/berth/reboot-required; \
-         grep -qsF -f {PULLED} /run/reboot-required || cp -p /run/reboot-required /run/berth/reboot-required 2>/dev/null; \
+        "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
+         cp -p /run/reboot-required /run/berth/reboot-required 2>/dev/null; fi; \
          echo {digest} >> {PULLED}"
     )
 }
