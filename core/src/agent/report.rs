@@ -13,7 +13,7 @@ use crate::agent::facts::{Deployments, Facts, Os};
 use crate::agent::insight;
 use crate::agent::reason::Reason;
 use crate::agent::step::{
-    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_unproven, overdue, rollback_queued,
+    Step, WaitReason, blockers, closed_window, inhibited, is_inhibited, is_ready, is_unproven, overdue, rollback_queued,
 };
 use crate::agent::timeline;
 
@@ -326,10 +326,10 @@ fn update_conditions(
     let pulled = match (here, &facts.past.failure) {
         (true, _) => Verdict::yes(Why::AsExpected, ""),
         (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
-        (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
         (false, _) if is_blocked(facts, step) => {
             Verdict::unknown(Why::Blocked, "NodeDegraded says what to repair first")
         }
+        (false, Some(f)) if f.digest.as_ref() == Some(desired) => Verdict::no(reason(&f.reason), f.message.clone()),
         (false, _) => Verdict::unknown(Why::NotStarted, ""),
     };
     let pulled = refused.filter(|_| !here).unwrap_or(pulled);
@@ -422,7 +422,7 @@ fn as_is(yes: bool) -> Verdict {
 fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
-    let ready = node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(&facts.host.boot_id));
+    let ready = node.is_some_and(|n| is_ready(facts, n));
     let Some(h) = holding else {
         return rest_conditions(facts, cordoned);
     };

@@ -8,7 +8,7 @@ use super::{drains_too_long, failed_turn, holding, reason};
 use crate::agent::facts::{Desired, Facts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::rivals;
-use crate::agent::step::{Step, WaitReason, rollback_queued, set_aside, taken_away, twin, unlockable};
+use crate::agent::step::{Step, WaitReason, reports_ready, rollback_queued, set_aside, taken_away, twin, unlockable};
 
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
@@ -130,6 +130,7 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
     let taint = facts
         .cluster_node
         .get()
+        .filter(|node| reports_ready(facts, node))
         .and_then(|node| node.not_ready_taint.as_deref());
     let message = match taint {
         Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),

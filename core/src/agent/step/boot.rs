@@ -116,12 +116,12 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
 }
 
 /// Ready as said under this very boot: what a Node says of an earlier one proves nothing.
-fn reports_ready(facts: &Facts, node: &NodeFacts) -> bool {
+pub(crate) fn reports_ready(facts: &Facts, node: &NodeFacts) -> bool {
     node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
 }
 
 /// Ready under this very boot, and no readiness taint keeps pods away.
-fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
+pub(crate) fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
     reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
 

@@ -18,6 +18,7 @@ use berth_api::names::BootId;
 use berth_api::node::{Deployment, DesiredImage};
 use berth_api::seeded::Bug;
 
+pub(crate) use self::boot::{is_ready, reports_ready};
 pub use self::idle::taken_away;
 pub(crate) use self::idle::{set_aside, twin, unlockable};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};

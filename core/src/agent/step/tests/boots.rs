@@ -471,13 +471,26 @@ fn a_readiness_taint_is_waited_out_before_a_boot_counts_as_proven() {
             not_ready_taint: taint.map(str::to_owned),
             ..node()
         });
-        step(&facts)
+        facts
     };
-    assert!(
-        matches!(ready(None), Step::Release(_, Outcome::Updated, _)),
-        "{:?}",
-        ready(None)
-    );
-    let waits = ready(Some("readiness.k8s.io/NetworkReady"));
+    let resumes = |facts: &Facts| reports::told(facts, "Resumed").starts_with("True ");
+    let proven = ready(None);
+    let next = step(&proven);
+    assert!(matches!(next, Step::Release(_, Outcome::Updated, _)), "{next:?}");
+    assert!(resumes(&proven));
+
+    let mut tainted = ready(Some("readiness.k8s.io/NetworkReady"));
+    let waits = step(&tainted);
     assert!(matches!(waits, Step::Wait(WaitReason::NotReady, Some(_))), "{waits:?}");
+    assert!(!resumes(&tainted), "its boot is not proven");
+    tainted.proving_for = Duration::from_secs(86_400);
+    let degraded = |facts: &Facts| reports::told(facts, "NodeDegraded");
+    assert!(degraded(&tainted).contains("readiness.k8s.io/NetworkReady"));
+    if let ClusterNode::Is(node) = &mut tainted.cluster_node {
+        node.ready = false;
+    }
+    assert!(
+        degraded(&tainted).contains("is not Ready"),
+        "the taint is not what to look at"
+    );
 }

@@ -14,7 +14,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// Says whether it is known that a shutdown now would apply nothing.
+/// True if it is known that a shutdown now would apply nothing.
 fn is_disarmed(facts: &Facts) -> bool {
     facts
         .host
@@ -42,7 +42,7 @@ fn is_rollback_queued(facts: &Facts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// Says whether the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
+/// True if the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
 /// proves nothing, but for an admin who has excluded the Node: its turn ends with what runs.
 fn is_proven(facts: &Facts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
@@ -55,25 +55,25 @@ fn is_proven(facts: &Facts, held: &Holding) -> bool {
     booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
 }
 
-/// Says whether a pool has the node, as far as is known.
+/// True if a pool has the node, as far as is known.
 fn has_pool(facts: &Facts) -> bool {
     let node = facts.cluster_node.get();
     matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
 }
 
-/// Says whether Berth may have staged this digest here.
+/// True if Berth may have staged this digest here.
 fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
     let held = holding(facts).map(|h| &h.target);
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// Says whether what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
+/// True if what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
 /// refused (I12).
 fn is_nobodys(facts: &Facts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
 
-/// Says whether nothing is armed that is Berth's to lock.
+/// True if nothing is armed that is Berth's to lock.
 fn is_settled(facts: &Facts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));

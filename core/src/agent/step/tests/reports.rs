@@ -190,6 +190,15 @@ fn a_silent_host_is_not_said_to_pull() {
     let after = status_after(&facts, &before);
     let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
     assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
+
+    // Also where a pull has failed before.
+    let desired = facts.desired.image().unwrap().digest.clone();
+    facts
+        .past
+        .host_failed("ImageNotFound", "no such image", &desired, facts.now, 0.0);
+    let after = status_after(&facts, &before);
+    let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
+    assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
 }
 
 #[test]
