@@ -167,7 +167,7 @@ pub struct HeldMachine {
     #[serde(default)]
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// Time of its last report, by its own clock.
+    /// Time of its last report, by the API server's clock.
     pub last_time: Time,
 }
 

@@ -1,4 +1,4 @@
-//! Events of machines that are held back on their first boot. Such a machine has no Node: its event is all that there is of it.
+//! Events of machines that are held back on their first boot. Such a machine has no Node; only its event reports it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use berth_api::firstboot::{EVENT_HOLDS, EVENT_REFUSED};
 use berth_core::controller::fleet::held::Refusal;
 use berth_shell::retry;
-use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -83,44 +82,36 @@ fn refusal(event: &Event) -> Option<Refusal> {
     if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
         return None;
     }
-    let series = event.series.as_ref().map(|series| series.last_observed_time.0);
-    let first = event.event_time.as_ref().map(|time| time.0);
     Some(Refusal {
         machine: event.regarding.as_ref()?.name.clone()?,
         message: event.note.clone().unwrap_or_default(),
-        at: series.or(first).unwrap_or(Timestamp::UNIX_EPOCH),
+        // By the API server's clock. The clock of a machine on its first boot may be years away.
+        at: event.metadata.creation_timestamp.as_ref()?.0,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
 
     #[test]
     fn only_a_machine_whose_kubelet_is_held_is_counted() {
-        let event = |reason: &str, action: &str, series: Option<&str>| -> Event {
-            let series = series.map(|at| json!({ "count": 2, "lastObservedTime": at }));
+        let event = |reason: &str, action: &str| -> Event {
             serde_json::from_value(json!({
-                "metadata": {}, "reason": reason, "action": action, "note": "m7: too old", "series": series,
-                "eventTime": "2026-01-01T00:00:00.000000Z", "regarding": { "kind": "Node", "name": "m7" },
+                "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "reason": reason, "action": action, "note": "m7: too old",
+                "eventTime": "1970-01-01T00:00:00.000000Z", "regarding": { "kind": "Node", "name": "m7" },
             }))
             .unwrap()
         };
-        let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        let second = "2026-01-01T01:00:00.000000Z";
+        let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for (event, expected) in [
-            (
-                event("FirstBootRefused", "HoldKubelet", None),
-                at("2026-01-01T00:00:00Z"),
-            ),
-            (
-                event("FirstBootRefused", "HoldKubelet", Some(second)),
-                at("2026-01-01T01:00:00Z"),
-            ),
-            (event("FirstBootRefused", "Report", None), None),
-            (event("FirstBootPivotFailed", "HoldKubelet", None), None),
+            (event("FirstBootRefused", "HoldKubelet"), Some(created)),
+            (event("FirstBootRefused", "Report"), None),
+            (event("FirstBootPivotFailed", "HoldKubelet"), None),
         ] {
             let found = refusal(&event);
             assert_eq!(found.as_ref().map(|refusal| refusal.at), expected);

@@ -14,7 +14,7 @@ pub struct Refusal {
     pub machine: String,
     /// Its words.
     pub message: String,
-    /// Time of the report, by the machine's clock.
+    /// Time of the report, by the API server's clock.
     pub at: Timestamp,
 }
 
@@ -39,7 +39,7 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
 }
 
 /// The machines that are held back: those that were known, and those that events report. Times are compared only where they are of
-/// the same machine's clock.
+/// the API server's clock.
 pub fn held(
     known: &[HeldMachine],
     reported: &[Refusal],
