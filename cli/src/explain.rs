@@ -182,7 +182,7 @@ fn told(member: &Member<'_>) -> Option<(Cause, String)> {
     let status = member.status();
     let told = condition::find_true(&status.conditions, types::WAITING)?;
     let cause = Cause::ALL.iter().copied().find(|cause| cause.as_str() == told.reason)?;
-    Some((cause, told.message.clone()))
+    Some((cause, clean(&told.message)))
 }
 
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
