@@ -37,15 +37,34 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
             // Agents give a sign of life every two minutes.
             let beats = seconds / 120 * NODES;
             let count = |kind| writes.count(kind);
-            ensure!(count(Kind::Node) <= OF_NODE * NODES + beats, "too many:\n{writes}");
+            // A busy machine pulls, boots or waits for longer than a moment, and its nodes say so.
+            let slow = writes
+                .0
+                .iter()
+                .filter(|((kind, cause), _)| *kind == Kind::Node && is_slow(cause));
+            let slow: usize = slow.map(|(_, count)| count).sum();
+            ensure!(
+                count(Kind::Node) <= OF_NODE * NODES + beats + slow,
+                "too many:\n{writes}"
+            );
             ensure!(count(Kind::Berth) <= OF_BERTH * NODES, "too many of berths:\n{writes}");
             ensure!(count(Kind::Event) <= EVENTS * NODES + 2, "too many events:\n{writes}");
-            // The change itself, the end, and what a node adds to what is done.
-            ensure!(count(Kind::Pool) <= 2 * NODES + 6, "too many of the pool:\n{writes}");
+            // The change itself, the end, what a node adds to what is done, and what lasts for some seconds.
+            ensure!(
+                count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
+                "too many of the pool:\n{writes}"
+            );
             Ok(())
         })
     })
     .await
+}
+
+/// True if nothing is written for this cause on a machine that is quick.
+fn is_slow(cause: &str) -> bool {
+    ["Staging", "Proving", "MaintenancePlanned"]
+        .iter()
+        .any(|word| cause.contains(word))
 }
 
 /// Waits until the pool has reported that all is done, and for what is written a moment later.
