@@ -103,7 +103,7 @@ impl Clock {
         }
     }
 
-    /// Time since the machine booted, as nobody can set it, sleep included.
+    /// Time since boot, including sleep (`CLOCK_BOOTTIME`). It cannot be set.
     fn since_boot(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or_else(|_| self.began.elapsed(), Duration::from)
     }

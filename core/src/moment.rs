@@ -55,7 +55,8 @@ impl BootMoment {
         }
     }
 
-    /// The moment, if it was in this boot. How long ago a moment of another boot was, no clock says that cannot be set.
+    /// The moment, if it was in this boot. Durations across boots are not measured: only a clock that can be
+    /// set spans them.
     pub fn under(&self, boot_id: &BootId) -> Option<Moment> {
         (self.boot_id == *boot_id).then(|| Moment::after(Duration::from_millis(self.milliseconds)))
     }

@@ -13,7 +13,7 @@ use crate::text::clean;
 /// Names in an error.
 const NAMED: usize = 10;
 
-/// Plans to dismiss a machine: it is reported no more, unless it is started and refused again.
+/// Plans to dismiss a machine. It is reported again only if it is started and refused again.
 ///
 /// # Errors
 /// When no such machine is held back, or the BootcFleet could not be read.
