@@ -16,7 +16,7 @@ use crate::watch;
 use crate::world::{Broken, Follows, World};
 
 /// View that the watches show now.
-fn see(state: &State) -> Look {
+pub(crate) fn see(state: &State) -> Look {
     Look {
         nodes: state.nodes.clone(),
         pools: state.pools.clone(),

@@ -109,11 +109,17 @@ impl Host {
 
     /// A new process reads the memory from the disk.
     pub fn recall(&mut self) {
-        let Some(disk) = self.disk.take() else { return };
-        (self.failed, self.not_applied) = (disk.failed, disk.not_applied);
-        (self.ours, self.incomplete, self.tried) = (disk.ours, disk.incomplete, disk.tried);
-        (self.turn, self.backoff, self.token) = (disk.turn, disk.backoff, disk.token);
-        (self.relicensed, self.drain, self.proof) = (disk.relicensed, disk.drain, disk.proof);
+        if let Some(disk) = self.disk.take() {
+            self.remember(disk);
+        }
+    }
+
+    /// The agent has this memory from now on.
+    pub fn remember(&mut self, memory: Memory) {
+        (self.failed, self.not_applied) = (memory.failed, memory.not_applied);
+        (self.ours, self.incomplete, self.tried) = (memory.ours, memory.incomplete, memory.tried);
+        (self.turn, self.backoff, self.token) = (memory.turn, memory.backoff, memory.token);
+        (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 
     /// The time of a backoff is over. By a wall clock that was set back it is far from that.

@@ -532,51 +532,11 @@ impl Mind {
             other => other,
         };
         *agent = Agent { node, ..self.agent };
-        let Host {
-            booted,
-            previous,
-            staged,
-            locked,
-            pull,
-            down,
-            inhibited,
-            blocked,
-            no_lock,
-            no_unstage,
-            unfinalized,
-            silent,
-            unusable,
-            read_only,
-            no_note,
-            ahead,
-            queued,
-            scheduled,
-            disk,
-            ..
-        } = *host;
         let before = host.memory();
-        *host = Host {
-            booted,
-            previous,
-            staged,
-            locked,
-            pull,
-            down,
-            inhibited,
-            blocked,
-            no_lock,
-            no_unstage,
-            unfinalized,
-            silent,
-            unusable,
-            read_only,
-            no_note,
-            ahead,
-            queued,
-            scheduled,
-            disk,
-            ..self.host
-        };
+        host.remember(self.host.memory());
+        host.pull_backoff = self.host.pull_backoff;
+        host.turn_ahead = self.host.turn_ahead;
+        host.ended = self.host.ended;
         host.store(before);
     }
 }

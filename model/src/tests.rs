@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use berth_api::berth::{ClosedReason, Outcome};
 
+use crate::controller::see;
 use crate::explore::{Limits, explore};
 use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, ways};
 use crate::state::{
-    Berth, BootImages, Closed, Cordon, Held, Lease, Look, NOBODY, NONE, No, Phase, Request, Spec, State, Status, Until,
-    Work, Write,
+    Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, NONE, No, Phase, Request, Spec, State, Status, Until, Work,
+    Write,
 };
 use crate::world::World;
 use crate::{hash, worlds};
@@ -151,12 +152,7 @@ fn the_judge_counts_in_the_world_who_is_unavailable() {
     let seen = |change: &dyn Fn(&mut State)| {
         let mut state = calm.start();
         change(&mut state);
-        let look = Look {
-            nodes: state.nodes,
-            pools: state.pools,
-            fleet: state.fleet,
-            slots: state.slots,
-        };
+        let look = see(&state);
         let sight = judge::sight(&calm, &look, 0);
         (sight.unavailable.iter().collect::<Vec<No>>(), sight.limit, sight.closed)
     };
@@ -192,12 +188,7 @@ fn the_judge_counts_the_permits_to_pull() {
     let broken = |change: &dyn Fn(&mut State)| {
         let mut state = permits.start();
         change(&mut state);
-        let look = Look {
-            nodes: state.nodes,
-            pools: state.pools,
-            fleet: state.fleet,
-            slots: state.slots,
-        };
+        let look = see(&state);
         let spec = look.nodes[1].spec.map(|spec| Spec { may_pull: true, ..spec });
         let write = Write::Publish { node: 1, spec };
         judge::permits(&permits, &look, &[write])
