@@ -295,8 +295,8 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Script that keeps the request to reboot that somebody else has made, possibly by bootc, and that this pull would write over. A
-/// request for a digest that Berth has pulled before is left from a pull that was killed: what was kept then is kept further.
+/// Script that saves another program's request to reboot, which this pull would overwrite. If the request names a digest that Berth has
+/// pulled under this boot, bootc wrote it in a pull that was killed; the request that was saved then stays saved.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
