@@ -1,6 +1,7 @@
 //! The edge that a backend offers: everything that bootc and rpm-ostree do in different ways on a host. Nothing above it knows
 //! which of them does it.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_api::image_ref::{ImageRef, ImageRefError};
@@ -111,6 +112,8 @@ pub struct HostStatus {
     pub signature_enforced: bool,
     /// The way in which the host keeps its deployments.
     pub storage: Storage,
+    /// Directory of the staged deployment's files, as the host sees it, where ostree has checked them out.
+    pub staged_files: Option<PathBuf>,
     /// Name by which a composefs host knows the staged deployment.
     pub staged_verity: Option<String>,
     /// Packages that rpm-ostree layers on the image that runs.

@@ -34,6 +34,7 @@ mod repository;
 pub mod root;
 mod rpm_ostree;
 mod rules;
+mod stranded;
 mod survey;
 mod tools;
 mod units;

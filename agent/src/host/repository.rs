@@ -1,7 +1,9 @@
-//! The images in the host's ostree repository.
+//! The images in the host's ostree repository, and where ostree checks them out.
 //!
 //! bootc and rpm-ostree give each image that they pull a ref. They stage an image whose ref is there without asking the registry,
 //! or the signature policy, about it.
+
+use std::path::PathBuf;
 
 use berth_api::Digest;
 
@@ -12,6 +14,18 @@ const OSTREE: &str = "/usr/bin/ostree";
 const REPOSITORY: &str = "--repo=/sysroot/ostree/repo";
 /// Prefix of the refs of images.
 const IMAGES: &str = "ostree/container/image";
+
+/// Directory of a deployment's files, as the host sees it. `None` for names that cannot be those of a deployment.
+pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
+    let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
+    let is_checksum = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());
+    if !is_name || !is_checksum {
+        return None;
+    }
+    Some(PathBuf::from(format!(
+        "/sysroot/ostree/deploy/{stateroot}/deploy/{checksum}.{serial}"
+    )))
+}
 
 /// Removes the refs of an image, so that its next pull is checked against the signature policy. Its layers stay, so that they are
 /// not downloaded again. Deployments stay as well: ostree keeps their commits by refs of its own.
@@ -44,6 +58,26 @@ fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_deployment_has_a_checkout() {
+        let checksum = "0f".repeat(32);
+        let found = checkout("default", &checksum, 1).unwrap();
+        assert_eq!(
+            found.to_str().unwrap(),
+            format!("/sysroot/ostree/deploy/default/deploy/{checksum}.1")
+        );
+        let short = checksum.split_at(63).0;
+        for (stateroot, checksum) in [
+            ("", checksum.as_str()),
+            ("..", &checksum),
+            ("a/b", &checksum),
+            ("default", short),
+        ] {
+            assert_eq!(checkout(stateroot, checksum, 0), None, "{stateroot} {checksum}");
+        }
+        assert_eq!(checkout("default", &checksum.replace('f', "/"), 0), None);
+    }
 
     #[test]
     fn an_image_is_found_by_its_digest_in_any_repository() {

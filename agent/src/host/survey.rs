@@ -8,6 +8,7 @@ use berth_core::agent::storage::{Means, Storage, refusal};
 use super::bootc::{BootcStatus, BootcVersion};
 use super::driver::HostStatus;
 use super::failure::Reason;
+use super::stranded::link_without_unit;
 use super::{Host, HostError};
 
 /// Terms of a look.
@@ -74,12 +75,12 @@ impl Host {
             Choice::Refuse(reason, message) => (Os::Unusable { reason, message }, None),
             Choice::Take(Backend::Bootc, why) => {
                 self.choose(Backend::Bootc);
-                (bootcs(bootc, why, terms), None)
+                (self.bootcs(bootc, why, terms), None)
             }
             Choice::Take(Backend::RpmOstree, why) => {
                 self.choose(Backend::RpmOstree);
                 match asked {
-                    Some(Ok(status)) => (rpm_ostrees(status, why), self.rpm_ostree.policy().await),
+                    Some(Ok(status)) => (self.rpm_ostrees(status, why), self.rpm_ostree.policy().await),
                     Some(Err(error @ (HostError::Busy(_) | HostError::Bus(_)))) => return Err(error),
                     Some(Err(error)) => (without_answer(&error), None),
                     None => (unusable(Reason::StatusFailed, "rpm-ostree was not asked"), None),
@@ -128,6 +129,57 @@ impl Host {
             status,
         })
     }
+
+    fn bootcs(&self, answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
+        let Some(host) = answer.status else {
+            return unusable(
+                Reason::StatusFailed,
+                "bootc status says nothing of the host's deployments",
+            );
+        };
+        let means = Means {
+            bootc: answer.version.as_deref().unwrap_or_default(),
+            download_only: answer.download_only,
+            experimental_composefs: terms.experimental_composefs,
+        };
+        let refusal = refusal(host.storage, &means);
+        known(Deployments {
+            stages_locked: answer.download_only,
+            refusal,
+            // bootc would not keep them: what others staged is removed.
+            staged_layers: false,
+            ..self.deployments(Backend::Bootc, host, why)
+        })
+    }
+
+    fn rpm_ostrees(&self, host: HostStatus, why: Why) -> Os {
+        if let Some(unreadable) = &host.unreadable_lock {
+            let message = format!("cannot tell whether the staged deployment is locked: {unreadable}");
+            return unusable(Reason::StatusFailed, &message);
+        }
+        known(Deployments {
+            stages_locked: true,
+            ..self.deployments(Backend::RpmOstree, host, why)
+        })
+    }
+
+    fn deployments(&self, name: Backend, host: HostStatus, why: Why) -> Deployments {
+        Deployments {
+            backend: backend::shown(name, why, &host.layered_packages),
+            storage: host.storage,
+            stages_locked: false,
+            booted: host.booted,
+            staged: host.staged,
+            staged_layers: host.staged_layers,
+            staged_signed: host.staged_signed,
+            rollback: host.rollback,
+            rollback_queued: host.rollback_queued,
+            link_without_unit: host
+                .staged_files
+                .and_then(|files| link_without_unit(&self.root, &files)),
+            refusal: None,
+        }
+    }
 }
 
 fn unusable(reason: Reason, message: &str) -> Os {
@@ -145,54 +197,6 @@ fn without_answer(error: &HostError) -> Os {
     unusable(reason, &format!("{error:#}"))
 }
 
-fn bootcs(answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
-    let Some(host) = answer.status else {
-        return unusable(
-            Reason::StatusFailed,
-            "bootc status says nothing of the host's deployments",
-        );
-    };
-    let means = Means {
-        bootc: answer.version.as_deref().unwrap_or_default(),
-        download_only: answer.download_only,
-        experimental_composefs: terms.experimental_composefs,
-    };
-    let refusal = refusal(host.storage, &means);
-    known(Deployments {
-        stages_locked: answer.download_only,
-        refusal,
-        // bootc would not keep them: what others staged is removed.
-        staged_layers: false,
-        ..deployments(Backend::Bootc, host, why)
-    })
-}
-
-fn rpm_ostrees(host: HostStatus, why: Why) -> Os {
-    if let Some(unreadable) = &host.unreadable_lock {
-        let message = format!("cannot tell whether the staged deployment is locked: {unreadable}");
-        return unusable(Reason::StatusFailed, &message);
-    }
-    known(Deployments {
-        stages_locked: true,
-        ..deployments(Backend::RpmOstree, host, why)
-    })
-}
-
 fn known(deployments: Deployments) -> Os {
     Os::Bootc(Box::new(deployments))
-}
-
-fn deployments(name: Backend, host: HostStatus, why: Why) -> Deployments {
-    Deployments {
-        backend: backend::shown(name, why, &host.layered_packages),
-        storage: host.storage,
-        stages_locked: false,
-        booted: host.booted,
-        staged: host.staged,
-        staged_layers: host.staged_layers,
-        staged_signed: host.staged_signed,
-        rollback: host.rollback,
-        rollback_queued: host.rollback_queued,
-        refusal: None,
-    }
 }

@@ -356,6 +356,9 @@ pub struct Deployments {
     pub rollback: Option<Deployment>,
     /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.
     pub rollback_queued: bool,
+    /// Link in the host's `/etc` by which a unit such as the kubelet requires the check of the first boot, if the staged image
+    /// lacks that check's unit.
+    pub link_without_unit: Option<String>,
     /// Reason for which nothing is staged here, and nothing new is begun, for people. What was begun is finished.
     pub refusal: Option<String>,
 }
@@ -364,6 +367,16 @@ impl Deployments {
     /// Way in which an image is locked that is staged here; `None` where nothing would lock it.
     pub fn staging_lock(&self) -> Option<StagingLock> {
         StagingLock::of(self.storage, self.stages_locked)
+    }
+
+    /// Reason why the host must not boot what is staged, for people: its kubelet would never start. `None`: nothing is known
+    /// to be wrong with it.
+    pub fn unit_missing(&self) -> Option<String> {
+        let link = self.link_without_unit.as_ref()?;
+        Some(format!(
+            "the staged image has no berth-firstboot.service, and {link} requires it: the unit of that link, such as the kubelet, \
+             would never start. Run `rm {link}` on the host, or publish an image that has the unit"
+        ))
     }
 }
 
@@ -384,6 +397,11 @@ impl Os {
     /// Reason for which nothing is staged on the host, for people; `None` where it is, or the host is not known.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
+    }
+
+    /// Reason why the host must not boot what is staged, for people; see [`Deployments::unit_missing`].
+    pub fn unit_missing(&self) -> Option<String> {
+        self.deployments()?.unit_missing()
     }
 
     /// Says whether it is known that the next boot takes another deployment than the one that runs.

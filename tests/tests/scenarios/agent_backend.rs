@@ -353,6 +353,35 @@ async fn a_lock_that_cannot_be_read_is_an_answer_of_its_own() -> Result<()> {
     Ok(())
 }
 
+/// Nothing else tells the agent that the kubelet would never start under the new image.
+#[tokio::test]
+async fn an_image_without_a_required_unit_is_told() -> Result<()> {
+    for updaters in [Updaters::Bootc, Updaters::RpmOstree] {
+        let world = world(updaters, Duration::from_millis(100)).await?;
+        let host = world.agent().await?;
+        let lock = look(&host).await?.staging_lock().context("nothing locks")?;
+        host.start_pull(&image(&world.v2), lock).await?;
+        assert_eq!(ended(&host).await?, PullState::Succeeded);
+        host.forget_pull(&world.v2).await?;
+        let links = world.sim.root().join("etc/systemd/system/kubelet.service.requires");
+        std::fs::create_dir_all(&links)?;
+        std::os::unix::fs::symlink("../berth-firstboot.service", links.join("berth-firstboot.service"))?;
+        let why = look(&host).await?.unit_missing();
+        ensure!(why.is_none(), "the image's files are not there: {why:?}");
+        let files = world.sim.staged_files().context("nothing is staged")?;
+        std::fs::create_dir_all(files.join("usr/lib/systemd/system"))?;
+        let why = look(&host).await?.unit_missing().context("nothing is told")?;
+        ensure!(
+            why.contains("rm /etc/systemd/system/kubelet.service.requires/"),
+            "{why}"
+        );
+        std::fs::write(files.join("usr/lib/systemd/system/berth-firstboot.service"), "")?;
+        let why = look(&host).await?.unit_missing();
+        ensure!(why.is_none(), "the image has the unit: {why:?}");
+    }
+    Ok(())
+}
+
 /// The daemon's `Cleanup` of what is pending takes the deployment that a rollback has queued along.
 #[tokio::test]
 async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> {

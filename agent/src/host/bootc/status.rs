@@ -3,6 +3,7 @@
 //! bootc promises the shape of its status JSON; fields come with releases and may be absent or null. Nothing here
 //! does I/O.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_api::Digest;
@@ -13,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::Deserialize;
 
 use crate::host::driver::HostStatus;
+use crate::host::repository;
 
 /// The oldest supported bootc: it knows `downloadOnly` and `--from-downloaded`, and keeps its standard output
 /// free of anything but the JSON.
@@ -119,6 +121,19 @@ struct RawEntry {
     pinned: Option<bool>,
     #[serde(default)]
     composefs: Option<RawComposefs>,
+    #[serde(default)]
+    ostree: Option<RawOstree>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawOstree {
+    #[serde(default)]
+    stateroot: String,
+    #[serde(default)]
+    checksum: String,
+    #[serde(default)]
+    deploy_serial: u32,
 }
 
 #[derive(Deserialize)]
@@ -194,6 +209,7 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
             ..
         }) => BootcStatus::Host(Box::new(HostStatus {
             storage: composefs.map_or(Storage::Ostree, |_| Storage::Composefs),
+            staged_files: files(status.staged.as_ref()),
             staged_verity: verity(status.staged.as_ref()),
             layered_packages: vec![],
             staged_layers: status.staged.as_ref().is_some_and(|s| s.incompatible == Some(true)),
@@ -218,6 +234,11 @@ pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
 
 fn enforced(image: &RawImage) -> bool {
     image.image.signature.as_ref().is_some_and(RawSignature::enforced)
+}
+
+fn files(entry: Option<&RawEntry>) -> Option<PathBuf> {
+    let ostree = entry?.ostree.as_ref()?;
+    repository::checkout(&ostree.stateroot, &ostree.checksum, ostree.deploy_serial)
 }
 
 fn verity(entry: Option<&RawEntry>) -> Option<String> {

@@ -3,6 +3,7 @@
 //! A key that is missing or malformed loses only itself. Nothing here does I/O.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use berth_api::Digest;
 use berth_api::node::Deployment;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use zbus::{OwnedVariant, Variant};
 
 use super::lock::Lock;
-use crate::host::HostStatus;
+use crate::host::{HostStatus, repository};
 
 /// One deployment, as the daemon sends it.
 pub(super) type Entry = HashMap<String, OwnedVariant>;
@@ -74,10 +75,19 @@ pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String>
         rollback_queued: rollback_at.is_some_and(|at| at < booted_at),
         signature_enforced: signed(booted),
         storage: Storage::Ostree,
+        staged_files: staged.and_then(files),
         staged_verity: None,
         layered_packages: packages(booted),
         staged_layers: staged.is_some_and(|staged| changes(staged) != changes(booted)),
     })
+}
+
+fn files(entry: &Entry) -> Option<PathBuf> {
+    let Variant::I32(serial) = inner(entry.get("serial")?) else {
+        return None;
+    };
+    let serial = u32::try_from(*serial).ok()?;
+    repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
 }
 
 /// Makes the entry for our API, cut to the lengths that its schema allows.

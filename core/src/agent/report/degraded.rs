@@ -48,6 +48,9 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(message) = rollback_queued(facts) {
         return Verdict::yes(Why::RollbackQueued, message);
     }
+    if let Some(message) = facts.host.os.unit_missing() {
+        return Verdict::yes(Reason::UnitMissing, message);
+    }
     if let Some(message) = set_aside(facts).or_else(|| taken_away(facts, step)) {
         return Verdict::yes(Reason::ForeignStaged, message);
     }

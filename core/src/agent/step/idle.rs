@@ -9,7 +9,7 @@ use berth_api::node::{Deployment, DesiredImage, Staging};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::way::is_rollback_in_the_way;
+use super::way::is_next_boot_wrong;
 use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
 use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
 use crate::agent::rivals;
@@ -290,7 +290,7 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
         // I6: who may write every berth may also take away the one that this node would hold.
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }
-    if is_rollback_in_the_way(facts) {
+    if is_next_boot_wrong(facts) {
         return match facts.host.fresh {
             true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),
             false => Step::LookAtHost,

@@ -125,12 +125,18 @@ pub(crate) fn blockers(facts: &Facts) -> String {
 /// A reboot would be refused, or would come in the way of one that somebody else has planned, or would not boot what is
 /// staged alone.
 pub fn is_inhibited(facts: &Facts) -> bool {
-    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_rollback_in_the_way(facts)
+    !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
+}
+
+/// Says whether the host's next boot would not be the node that is meant: it takes another deployment, or one under which the
+/// kubelet does not start.
+pub(super) fn is_next_boot_wrong(facts: &Facts) -> bool {
+    is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
 /// Says whether the next boot would take a deployment in place of the one that runs, and somebody may want that. An image
 /// that failed here is what no one wants: the next one that is finalized takes its place.
-pub(super) fn is_rollback_in_the_way(facts: &Facts) -> bool {
+fn is_rollback_in_the_way(facts: &Facts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
     }
@@ -155,6 +161,9 @@ pub fn rollback_queued(facts: &Facts) -> Option<String> {
 /// Inhibitors, for people.
 pub fn inhibited(facts: &Facts) -> String {
     if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
+        return why;
+    }
+    if let Some(why) = facts.host.os.unit_missing() {
         return why;
     }
     let mut who = facts.host.inhibitors.clone();

@@ -246,6 +246,16 @@ impl SimHost {
         })
     }
 
+    /// Directory where ostree checks out what is staged. On a simulated host it is not there until a test makes it.
+    pub fn staged_files(&self) -> Option<PathBuf> {
+        let name = self.machine().os.deployments(|d| {
+            let staged = &d.staged()?.deployment;
+            Some(format!("{}.{}", staged.checksum(), staged.serial))
+        });
+        let deployments = format!("sysroot/ostree/deploy/{}/deploy", bootc::STATEROOT);
+        Some(self.root().join(deployments).join(name?))
+    }
+
     /// Lengths of the times in which a shutdown would have applied what was staged, as far as they have ended.
     pub fn armed_times(&self) -> Vec<Duration> {
         self.machine().os.armed_times()

@@ -23,7 +23,8 @@ fn any_os() -> impl Strategy<Value = Os> {
         }),
     ];
     let deployments = (1u8..4, any_deployment(), any::<bool>(), prop::bool::weighted(0.2));
-    let known = (deployments, queued, kind).prop_map(|(deployments, rollback_queued, kind)| {
+    let stranded = prop::bool::weighted(0.1);
+    let known = (deployments, queued, stranded, kind).prop_map(|(deployments, rollback_queued, stranded, kind)| {
         let (booted, staged, staged_signed, layers) = deployments;
         let (storage, stages_locked, refusal) = kind;
         Os::Bootc(Box::new(Deployments {
@@ -32,6 +33,7 @@ fn any_os() -> impl Strategy<Value = Os> {
             refusal,
             booted: deployment(booted, false),
             staged_layers: layers && staged.is_some(),
+            link_without_unit: (stranded && staged.is_some()).then(|| "/etc/link".to_owned()),
             staged,
             staged_signed,
             rollback_queued,

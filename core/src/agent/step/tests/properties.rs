@@ -107,6 +107,7 @@ fn only_a_commit_licenses() {
                 prop_assert!(facts.past.is_complete(&held.target));
                 prop_assert!(facts.host.fresh && !facts.host.shutting_down && facts.host.inhibitors.is_empty());
                 prop_assert!(!facts.host.shutdown_scheduled && !is_excluded(&facts) && !is_rollback_queued(&facts));
+                prop_assert_eq!(facts.host.os.unit_missing(), None);
                 prop_assert!(facts.fenced, "what may take the licence back has lost");
                 let node = facts.cluster_node.get().unwrap();
                 prop_assert!(
@@ -153,7 +154,7 @@ fn a_licence_is_given_only_with_all_it_needs() {
                 prop_assert!(!asked || checked, "pulled without the policy");
                 prop_assert!(node.unschedulable && node.cordon.is_some() && facts.drain.done);
                 prop_assert!(facts.host.inhibitors.is_empty() && !facts.host.shutdown_scheduled);
-                prop_assert!(!is_rollback_queued(&facts));
+                prop_assert!(!is_rollback_queued(&facts) && facts.host.os.unit_missing().is_none());
                 prop_assert!(facts.now < held.open_until.unwrap() && facts.host.clock_synchronized == Some(true));
             }
             match next {

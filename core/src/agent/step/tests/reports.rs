@@ -383,6 +383,22 @@ fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
 }
 
 #[test]
+fn an_image_without_a_required_unit_is_told() {
+    let mut facts = facts();
+    let Os::Bootc(deployments) = &mut facts.host.os else {
+        unreachable!()
+    };
+    deployments.link_without_unit = Some("/etc/link".to_owned());
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True UnitMissing") && degraded.contains("Run `rm /etc/link`"),
+        "{degraded}"
+    );
+    let prepared = told(&facts, types::UPDATE_PREPARED);
+    assert!(prepared.starts_with("False Inhibited"), "{prepared}");
+}
+
+#[test]
 fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {

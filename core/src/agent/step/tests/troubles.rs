@@ -63,6 +63,30 @@ fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated()
     assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
 }
 
+/// The link survives the update in `/etc`, and the unit that it requires does not.
+#[test]
+fn a_kubelet_that_would_never_start_keeps_its_image() {
+    let stranded = |mut facts: Facts| {
+        if let Os::Bootc(deployments) = &mut facts.host.os {
+            deployments.link_without_unit = Some("/etc/kubelet.service.requires/berth-firstboot.service".to_owned());
+        }
+        facts
+    };
+    let mut offer = stranded(facts());
+    offer.berths = Some(vec![offered(2, "u1")]);
+    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
+    offer.host.fresh = false;
+    assert_eq!(step(&offer), Step::LookAtHost, "somebody may have removed the link");
+    let mut turn = stranded(with(&taken()));
+    turn.drain.done = true;
+    match step(&turn) {
+        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("rm /etc/kubelet"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    turn.berths = Some(vec![committed()]);
+    assert_eq!(step(&turn), Step::Uncommit(committed()));
+}
+
 /// The image failed at once, lest the rollout goes on to the next node; and it stands in the way of no better one.
 #[test]
 fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
