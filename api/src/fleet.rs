@@ -171,6 +171,17 @@ pub struct HeldMachine {
     pub last_time: Time,
 }
 
+/// A machine that was held back on its first boot and became a node all the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinedMachine {
+    /// Name of the Node.
+    #[schemars(length(max = 253))]
+    pub name: String,
+    /// Time of the last report that it is held back, by the API server's clock. A later one counts again.
+    pub last_time: Time,
+}
+
 /// State of the fleet, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -192,6 +203,12 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
+    /// Machines that became nodes, by name, as long as the API server keeps a report that they are held back: it does not count
+    /// again when their Node goes. Of more than 64 the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub joined_machines: Vec<JoinedMachine>,
     /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `FeedsHealthy`, `Guarded`,
     /// `BootstrapHealthy`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

@@ -148,6 +148,11 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
                 Impact::ClusterCapacity,
                 "install them from a newer boot image (docs/boot-images.md); or, if one is gone: kubectl berth dismiss MACHINE",
             ),
+            of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::EventsUnreadable.as_str() => (
+                "Nobody knows whether machines are held back on their first boot",
+                Impact::Unknown,
+                "apply the controller's role of this version again, if the description says that it is forbidden",
+            ),
             of_fleets::BOOTSTRAP_HEALTHY => (
                 "Machines went wrong on their first boot",
                 Impact::ClusterCapacity,

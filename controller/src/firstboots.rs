@@ -21,38 +21,42 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Longest delay after failures in a row.
 const LONGEST_DELAY: Duration = Duration::from_secs(600);
 
-/// Lists the events in the background, and keeps what the last list had.
+/// What the lists of the events have said.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reports {
+    /// The last list; `None` before the first one.
+    pub refusals: Option<Vec<Refusal>>,
+    /// Error of the list that was tried since, in words.
+    pub error: Option<String>,
+}
+
+/// Lists the events in the background.
 #[derive(Debug, Clone)]
 pub struct FirstBoots {
-    refusals: Arc<Mutex<Vec<Refusal>>>,
+    reports: Arc<Mutex<Reports>>,
 }
 
 impl FirstBoots {
     /// Starts to list. The store is woken by each change.
     pub fn start(client: Client, store: Store) -> Self {
-        let refusals = Arc::<Mutex<Vec<Refusal>>>::default();
-        tokio::spawn(run(Api::namespaced(client, NAMESPACE), refusals.clone(), store));
-        Self { refusals }
+        let reports = Arc::<Mutex<Reports>>::default();
+        tokio::spawn(run(Api::namespaced(client, NAMESPACE), reports.clone(), store));
+        Self { reports }
     }
 
-    /// Reports of the last list.
-    pub fn refusals(&self) -> Vec<Refusal> {
-        self.refusals.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    /// What is known by now.
+    pub fn reports(&self) -> Reports {
+        self.reports.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }
 
-async fn run(events: Api<Event>, refusals: Arc<Mutex<Vec<Refusal>>>, store: Store) {
+async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
     let mut failures = 0;
     loop {
-        let delay = match list(&events).await {
-            Ok(found) => {
+        let listed = list(&events).await;
+        let delay = match &listed {
+            Ok(_) => {
                 failures = 0;
-                let mut known = refusals.lock().unwrap_or_else(|e| e.into_inner());
-                if *known != found {
-                    *known = found;
-                    drop(known);
-                    store.wake();
-                }
                 retry::delay(1, INTERVAL, INTERVAL)
             }
             Err(error) => {
@@ -61,7 +65,29 @@ async fn run(events: Api<Event>, refusals: Arc<Mutex<Vec<Refusal>>>, store: Stor
                 retry::delay(failures, INTERVAL, LONGEST_DELAY)
             }
         };
+        if reports.lock().unwrap_or_else(|e| e.into_inner()).take(listed) {
+            store.wake();
+        }
         tokio::time::sleep(delay).await;
+    }
+}
+
+impl Reports {
+    /// Takes in the answer to a list; returns whether it is news.
+    fn take(&mut self, listed: Result<Vec<Refusal>, String>) -> bool {
+        let now = match listed {
+            Ok(refusals) => Self {
+                refusals: Some(refusals),
+                error: None,
+            },
+            Err(error) => Self {
+                refusals: self.refusals.clone(),
+                error: Some(error),
+            },
+        };
+        let is_news = *self != now;
+        *self = now;
+        is_news
     }
 }
 
@@ -96,6 +122,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_list_that_fails_keeps_what_the_last_one_had() {
+        let refusal = Refusal {
+            machine: "m7".to_owned(),
+            message: "too old".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+        };
+        let mut reports = Reports::default();
+        assert!(reports.take(Err("forbidden".to_owned())) && reports.refusals.is_none());
+        assert!(reports.take(Ok(vec![refusal.clone()])) && reports.error.is_none());
+        assert!(!reports.take(Ok(vec![refusal.clone()])));
+        assert!(reports.take(Err("forbidden".to_owned())));
+        assert!(!reports.take(Err("forbidden".to_owned())));
+        assert_eq!(reports.refusals, Some(vec![refusal]));
+    }
 
     #[test]
     fn only_a_machine_whose_kubelet_is_held_is_counted() {

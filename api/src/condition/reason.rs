@@ -308,6 +308,8 @@ reasons! {
         NotPolled,
         /// Machines are held back on their first boot, and have not become nodes.
         MachinesHeld,
+        /// The events of machines on their first boot cannot be listed.
+        EventsUnreadable,
         /// New images do not reach some pools.
         FeedsFailing,
     }

@@ -10,7 +10,7 @@ use berth_api::fleet::{BootcFleet, BootcFleetSpec, BootcFleetStatus, NAME};
 use berth_api::keys::ANNOTATION_DISMISSED;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
-use berth_core::controller::fleet::held::held;
+use berth_core::controller::fleet::held::{Machines, machines};
 use berth_core::controller::image::{Answer, Answers, Trouble};
 use berth_core::controller::snapshot::Entry;
 use berth_core::controller::view::BootcNodeView;
@@ -147,13 +147,10 @@ impl Reconciler {
             .and_then(|a| a.get(ANNOTATION_DISMISSED))
             .map_or("", String::as_str);
         let is_node = |name: &str| seen.snapshot.nodes.contains_key(name);
+        let reports = self.outside.firstboots.reports();
         let facts = health::Facts {
-            held: held(
-                &old.held_machines,
-                &self.outside.firstboots.refusals(),
-                is_node,
-                dismissed,
-            ),
+            machines: machines(&Machines::of(old), reports.refusals.as_deref(), is_node, dismissed),
+            events_unread: reports.error,
             generation: object.metadata.generation,
             old,
             paused: object.spec.paused,

@@ -211,8 +211,9 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
     .await?;
     let status = part.status().await?;
     ensure!(status.available.is_none() && status.target.is_some_and(|target| target.digest == v1.digest));
-    part.cluster.controllers.kill(1);
-    part.cluster.controllers.start(1)?;
+    // Number 0 leads.
+    part.cluster.controllers.kill(0);
+    part.cluster.controllers.start(0)?;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(well && said.contains("2.0.0-still"), "{said}");
     ensure!(
@@ -271,8 +272,9 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     )
     .await?;
     let failing_since = feed_since(part).await?;
-    part.cluster.controllers.kill(1);
-    part.cluster.controllers.start(1)?;
+    // Number 0 leads.
+    part.cluster.controllers.kill(0);
+    part.cluster.controllers.start(0)?;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(
         feed_since(part).await? == failing_since,

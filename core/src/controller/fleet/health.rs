@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use berth_api::condition::{self, Verdict, Why, Word, fleet as types};
-use berth_api::fleet::{BootcFleetStatus, FleetNodes, HeldMachine, MAX_POOLS, PoolSummary};
+use berth_api::fleet::{BootcFleetStatus, FleetNodes, MAX_POOLS, PoolSummary};
 use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
 
+use crate::controller::fleet::held::Machines;
 use crate::controller::image::Trouble;
 use crate::controller::view::FirstBoot;
 use crate::text::few;
@@ -79,8 +80,10 @@ pub struct Facts<'a> {
     pub pools: &'a [PoolState<'a>],
     /// The nodes that a pool has, by name.
     pub agents: &'a [Agent<'a>],
-    /// Machines that are held back on their first boot.
-    pub held: Vec<HeldMachine>,
+    /// Machines that were held back on their first boot.
+    pub machines: Machines,
+    /// Error for which the events of such machines cannot be listed.
+    pub events_unread: Option<String>,
     /// Objects of Berth's that cannot be read.
     pub unreadable: &'a [String],
     /// Number of pools among them.
@@ -120,7 +123,8 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
         observed_generation: facts.generation,
         nodes: facts.pools.iter().map(|pool| nodes(pool.status)).sum(),
         pools: facts.pools.iter().take(MAX_POOLS).map(summary).collect(),
-        held_machines: facts.held.clone(),
+        held_machines: facts.machines.held.clone(),
+        joined_machines: facts.machines.joined.clone(),
         conditions,
     }
 }
@@ -306,11 +310,21 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
 /// Machines that are held back on their first boot; and those that went wrong then and became nodes all the same.
 fn bootstrap(facts: &Facts<'_>) -> Verdict {
     let nodes = bootstrap_of_nodes(facts);
-    if facts.held.is_empty() {
-        return nodes;
+    let held = &facts.machines.held;
+    if held.is_empty() {
+        return match &facts.events_unread {
+            Some(error) if nodes.status != Some(false) => Verdict::unknown(
+                Why::EventsUnreadable,
+                format!(
+                    "whether machines are held back on their first boot is not known, since their events cannot be listed: {error}; \
+                     if that is forbidden, apply the controller's role again"
+                ),
+            ),
+            _ => nodes,
+        };
     }
-    let named = facts.held.iter().map(|machine| machine.message.clone());
-    let machines = match facts.held.len() {
+    let named = held.iter().map(|machine| machine.message.clone());
+    let machines = match held.len() {
         1 => "1 machine is".to_owned(),
         count => format!("{count} machines are"),
     };

@@ -1,10 +1,10 @@
 //! Machines that are held back on their first boot. They have no Node, so their events are all that the cluster knows of them, and
 //! events are kept for an hour. The BootcFleet's status keeps them until they become nodes or an admin dismisses them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::condition::one_line;
-use berth_api::fleet::{HeldMachine, MAX_HELD};
+use berth_api::fleet::{BootcFleetStatus, HeldMachine, JoinedMachine, MAX_HELD};
 use jiff::Timestamp;
 
 /// Report of a machine that is held back, from its event.
@@ -38,35 +38,79 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
         .collect()
 }
 
-/// The machines that are held back: those that were known, and those that events report. Times are compared only where they are of
-/// the API server's clock.
-pub fn held(
-    known: &[HeldMachine],
-    reported: &[Refusal],
+/// The machines that were held back on their first boot, as the status of the BootcFleet keeps them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machines {
+    /// Those that are held back now, by name.
+    pub held: Vec<HeldMachine>,
+    /// Those that became nodes since, by name, while their reports are kept.
+    pub joined: Vec<JoinedMachine>,
+}
+
+impl Machines {
+    /// The machines of a status.
+    pub fn of(status: &BootcFleetStatus) -> Self {
+        Self {
+            held: status.held_machines.clone(),
+            joined: status.joined_machines.clone(),
+        }
+    }
+}
+
+/// The machines now: those that were known, and those that events report. `reported`: `None` while the events were not listed, which
+/// ends nothing. Times are compared only where they are of the API server's clock.
+pub fn machines(
+    known: &Machines,
+    reported: Option<&[Refusal]>,
     is_node: impl Fn(&str) -> bool,
     annotation: &str,
-) -> Vec<HeldMachine> {
-    let mut all: BTreeMap<&str, HeldMachine> = known.iter().map(|m| (m.name.as_str(), m.clone())).collect();
+) -> Machines {
+    let all = last_reports(&known.held, reported.unwrap_or_default());
+    let mut joined: BTreeMap<&str, Timestamp> = BTreeMap::new();
+    for machine in &known.joined {
+        joined.insert(&machine.name, machine.last_time.0);
+    }
+    for machine in all.values().filter(|machine| is_node(&machine.name)) {
+        joined.insert(&machine.name, machine.last_time.0);
+    }
+    if let Some(reported) = reported {
+        let names: BTreeSet<&str> = reported.iter().map(|refusal| refusal.machine.as_str()).collect();
+        joined.retain(|name, _| names.contains(name));
+    }
+    let dismissed = dismissed(annotation);
+    let is_over = |machine: &HeldMachine| {
+        let name = machine.name.as_str();
+        let ends = [joined.get(name), dismissed.get(name)];
+        is_node(name) || ends.into_iter().flatten().any(|end| machine.last_time.0 <= *end)
+    };
+    let held = all.values().filter(|machine| !is_over(machine));
+    let joined = joined.iter().map(|(name, at)| JoinedMachine {
+        name: (*name).to_owned(),
+        last_time: (*at).into(),
+    });
+    Machines {
+        held: held.take(MAX_HELD).cloned().collect(),
+        joined: joined.take(MAX_HELD).collect(),
+    }
+}
+
+/// The last report of each machine, by its name.
+fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String, HeldMachine> {
+    let mut all: BTreeMap<String, HeldMachine> = known.iter().map(|m| (m.name.clone(), m.clone())).collect();
     for refusal in reported {
-        let is_older = all
-            .get(refusal.machine.as_str())
-            .is_some_and(|known| known.last_time.0 >= whole(refusal.at));
+        let at = whole(refusal.at);
+        let is_older = all.get(&refusal.machine).is_some_and(|known| known.last_time.0 >= at);
         if is_older || refusal.machine.is_empty() || refusal.machine.len() > 253 {
             continue;
         }
         let machine = HeldMachine {
             name: refusal.machine.clone(),
             message: one_line(&refusal.message),
-            last_time: whole(refusal.at).into(),
+            last_time: at.into(),
         };
-        all.insert(&refusal.machine, machine);
+        all.insert(refusal.machine.clone(), machine);
     }
-    let dismissed = dismissed(annotation);
-    all.retain(|name, machine| {
-        let is_dismissed = dismissed.get(name).is_some_and(|at| machine.last_time.0 <= *at);
-        !is_node(name) && !is_dismissed
-    });
-    all.into_values().take(MAX_HELD).collect()
+    all
 }
 
 /// The time in whole seconds, as the status keeps it.
@@ -95,6 +139,40 @@ mod tests {
             .iter()
             .map(|machine| (machine.name.as_str(), machine.last_time.0.as_second()))
             .collect()
+    }
+
+    fn held(
+        known: &[HeldMachine],
+        reported: &[Refusal],
+        is_node: impl Fn(&str) -> bool,
+        annotation: &str,
+    ) -> Vec<HeldMachine> {
+        let known = Machines {
+            held: known.to_vec(),
+            joined: vec![],
+        };
+        machines(&known, Some(reported), is_node, annotation).held
+    }
+
+    #[test]
+    fn a_machine_whose_node_goes_is_not_held() {
+        let reports = [refusal("m7", 100), refusal("m8", 90)];
+        let is_m7 = |name: &str| name == "m7";
+        let nobody = |_: &str| false;
+        let joined = machines(&Machines::default(), Some(&reports), is_m7, "");
+        assert_eq!(names(&joined.held), [("m8", 90)]);
+        assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
+        // Its Node goes within the hour for which the event is kept.
+        assert_eq!(machines(&joined, Some(&reports), nobody, ""), joined);
+        assert_eq!(machines(&joined, None, nobody, ""), joined, "not listed ends nothing");
+        let again = machines(&joined, Some(&[refusal("m7", 101)]), nobody, "");
+        assert_eq!(
+            names(&again.held),
+            [("m7", 101), ("m8", 90)],
+            "it was refused once more"
+        );
+        let forgotten = machines(&joined, Some(&[]), nobody, "");
+        assert_eq!((names(&forgotten.held), forgotten.joined), (vec![("m8", 90)], vec![]));
     }
 
     #[test]

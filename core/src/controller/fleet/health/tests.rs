@@ -1,5 +1,6 @@
 use berth_api::condition::find;
 use berth_api::firstboot::FirstbootOutcome;
+use berth_api::fleet::HeldMachine;
 use berth_api::pool::NodeCounts;
 
 use super::*;
@@ -57,7 +58,8 @@ fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a 
         paused: false,
         pools,
         agents,
-        held: vec![],
+        machines: Machines::default(),
+        events_unread: None,
         unreadable: &[],
         unreadable_pools: 0,
         deaf: false,
@@ -306,6 +308,29 @@ fn first_boots_that_went_wrong_are_counted_and_named() {
 }
 
 #[test]
+fn events_that_cannot_be_listed_are_told() {
+    let old = BootcFleetStatus::default();
+    let unread = |agents| Facts {
+        events_unread: Some("events is forbidden".to_owned()),
+        ..facts(&old, &[], agents)
+    };
+    let nobody = said(&status(&unread(&[]), at(100)), types::BOOTSTRAP_HEALTHY);
+    assert!(
+        nobody.starts_with("Unknown EventsUnreadable:") && nobody.contains("events is forbidden"),
+        "{nobody}"
+    );
+    let failed = Agent {
+        firstboot: Some(FirstBoot {
+            outcome: FirstbootOutcome::PivotFailed,
+            held: false,
+        }),
+        ..agent("n1", 10)
+    };
+    let known = said(&status(&unread(&[failed]), at(100)), types::BOOTSTRAP_HEALTHY);
+    assert!(known.starts_with("False FirstBootFailed"), "{known}");
+}
+
+#[test]
 fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
     let old = BootcFleetStatus::default();
     let machine = HeldMachine {
@@ -314,7 +339,10 @@ fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
         last_time: at(50).into(),
     };
     let held = |agents| Facts {
-        held: vec![machine.clone()],
+        machines: Machines {
+            held: vec![machine.clone()],
+            joined: vec![],
+        },
         ..facts(&old, &[], agents)
     };
     let words = "1 machine is held back on first boot and did not join: worker-7: installed from 9.0.1, older than the \
