@@ -130,8 +130,8 @@ fn is_proven(wave: &WaveStatus) -> bool {
     matches!(wave.state, WaveState::Soaking | WaveState::Done)
 }
 
-/// Time after which a permit to pull counts as not used. More than an agent's longest backoff, so that one that fails
-/// gets to its next try within its turn.
+/// Time after which a permit to pull counts as not used. An agent whose pulls fail backs off for longer in the end: then it goes
+/// behind those that have yet to have their turn.
 pub const LEAVE: Duration = Duration::from_secs(15 * 60);
 
 /// Number of permits to pull that each member did not use. There is no good reason for that, and so no list of reasons:

@@ -8,6 +8,7 @@ use crate::controller::fleet::FleetUse;
 use crate::controller::plan::properties::{NODES, any_facts, offered_by};
 use crate::controller::plan::tests::{at, closed, digest, facts, member, seen, taken, uid, wave};
 use crate::controller::plan::{Member, REST};
+use crate::floors::check;
 
 fn rules(rollout: Rollout) -> Rules {
     Rules {
@@ -220,29 +221,49 @@ fn any_case() -> impl Strategy<Value = Case> {
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+fn config() -> ProptestConfig {
+    ProptestConfig::with_cases(1500)
+}
 
-    /// Checked by plans that are carried out write by write, not by what explains.
-    #[test]
-    fn after_what_is_named_the_plan_offers_the_node_a_berth(case in any_case()) {
+/// Checked by plans that are carried out write by write, not by what explains.
+#[test]
+fn after_what_is_named_the_plan_offers_the_node_a_berth() {
+    let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];
+    check(config(), any_case(), &floors, |case, reached| {
         let goes = |case: &Case| offered_by(case.facts.clone(), PASSES).contains(&case.node);
         let Some(answer) = explain(&case) else {
             prop_assert!(case.own().is_none());
             return Ok(());
         };
+        let kinds = [
+            ("goes", answer.wait.is_none()),
+            ("one change", !answer.alone.is_empty()),
+            ("several changes", !answer.together.is_empty()),
+        ];
+        for (name, is_reached) in kinds {
+            if is_reached {
+                reached.note(name);
+            }
+        }
         prop_assert_eq!(answer.wait.is_none(), goes(&case));
         for change in &answer.alone {
             let after = change.applied(&case);
             prop_assert!(after.is_some_and(|case| goes(&case)), "{:?}", change);
         }
-        let all = answer.together.iter().try_fold(case.clone(), |case, change| change.applied(&case));
-        prop_assert!(answer.together.is_empty() || all.is_some_and(|case| goes(&case)), "{:?}", answer.together);
+        let all = answer
+            .together
+            .iter()
+            .try_fold(case.clone(), |case, change| change.applied(&case));
+        let is_enough = answer.together.is_empty() || all.is_some_and(|case| goes(&case));
+        prop_assert!(is_enough, "{:?}", answer.together);
         prop_assert!(answer.alone.is_empty() || answer.together.is_empty());
-    }
+        Ok(())
+    });
+}
 
-    #[test]
-    fn a_number_is_the_smallest_that_is_enough(case in any_case()) {
+#[test]
+fn a_number_is_the_smallest_that_is_enough() {
+    check(config(), any_case(), &[("a smaller one", 5)], |case, reached| {
         for change in explain(&case).into_iter().flat_map(|answer| answer.alone) {
             let (smaller, now) = match change {
                 Change::MaxUnavailable(n) => (Change::MaxUnavailable(n - 1), case.facts.capacity),
@@ -250,15 +271,20 @@ proptest! {
                 Change::MaxFailures(n) => (Change::MaxFailures(n - 1), case.facts.max_failures),
                 _ => continue,
             };
-            let is_more = smaller > match smaller {
-                Change::MaxUnavailable(_) => Change::MaxUnavailable(now),
-                Change::FleetLimit(_) => Change::FleetLimit(now),
-                _ => Change::MaxFailures(now),
-            };
+            let is_more = smaller
+                > match smaller {
+                    Change::MaxUnavailable(_) => Change::MaxUnavailable(now),
+                    Change::FleetLimit(_) => Change::FleetLimit(now),
+                    _ => Change::MaxFailures(now),
+                };
+            if is_more {
+                reached.note("a smaller one");
+            }
             let is_enough = smaller.applied(&case).is_some_and(|case| case.offered().is_ok());
             prop_assert!(!is_more || !is_enough, "{:?}", smaller);
         }
-    }
+        Ok(())
+    });
 }
 
 #[test]

@@ -2,6 +2,7 @@ use berth_api::pool::{ImageMetadata, PlatformDigest};
 use proptest::prelude::*;
 
 use super::*;
+use crate::floors::{Reached, check};
 
 const FOLLOWED: &str = "quay.io/os:stable";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -329,21 +330,34 @@ fn ages_go_on_from_what_former_leaders_have_counted() {
     assert_eq!(see(Some(available(3, 5)), 70), 5);
 }
 
-proptest! {
-    /// Whatever is answered and remembered: a target is the one before or an answer as a whole; what is available never is
-    /// the target; a pinned digest changes only with the reference; nothing young is adopted.
-    #[test]
-    fn any_facts(
-        (kind, old_kind) in (0..3usize, 0..4usize),
-        (target, tag, named, known) in (0u8..4, 0u8..5, 0u8..5, 0u8..5),
-        (minimum, seen, age) in (0u64..5, 0u64..8, 0u64..8),
-        (unserved, troubled) in (any::<bool>(), any::<bool>()),
-    ) {
-        let references = [FOLLOWED.to_owned(), pinned(target), format!("quay.io/os@{}", digest(target)), "quay.io/old:1".into()];
+/// Kinds of the references, digests of the images, times in seconds, and what is wrong.
+type AnyCase = ((usize, usize), (u8, u8, u8, u8), (u64, u64, u64), (bool, bool));
+
+/// Whatever is answered and remembered: a target is the one before or an answer as a whole; what is available never is
+/// the target; a pinned digest changes only with the reference; nothing young is adopted.
+#[test]
+fn any_facts_keep_the_rules() {
+    let kinds = (0..3usize, 0..4usize);
+    let images = (0u8..4, 0u8..5, 0u8..5, 0u8..5);
+    let times = (0u64..5, 0u64..8, 0u64..8);
+    let any_case = (kinds, images, times, (any::<bool>(), any::<bool>()));
+    let floors = [("adopted", 300), ("moved by its tag", 5), ("too young", 40)];
+    let property = |case: AnyCase, reached: &Reached| {
+        let ((kind, old_kind), (target, tag, named, known), (minimum, seen, age), (unserved, troubled)) = case;
+        let references = [
+            FOLLOWED.to_owned(),
+            pinned(target),
+            format!("quay.io/os@{}", digest(target)),
+            "quay.io/old:1".into(),
+        ];
         let reference = references[kind].clone();
         let old = &references[old_kind];
         let answer = |n: u8| {
-            let mut answer = if n == 4 { Answer::default() } else { found(n, Duration::from_secs(age)) };
+            let mut answer = if n == 4 {
+                Answer::default()
+            } else {
+                found(n, Duration::from_secs(age))
+            };
             answer.trouble = away().filter(|_| troubled);
             answer
         };
@@ -364,14 +378,19 @@ proptest! {
         let decision = case.decide();
         let (before, after) = (case.target.clone().unwrap(), decision.target.unwrap());
         if after.digest == before.digest && after.image == before.image {
+            if decision.available.is_some() && minimum > 0 && kind == 0 {
+                reached.note("too young");
+            }
             prop_assert_eq!(&after.platforms, &before.platforms);
         } else {
+            reached.note("adopted");
             prop_assert!(!unserved);
             prop_assert_eq!(&after.image, &reference, "never a reference with the digest of another");
             let answered = case.answers.named.found.as_ref().unwrap();
             prop_assert_eq!(&after.digest, &answered.image.digest);
             prop_assert_eq!(&after.platforms, &answered.image.platforms);
             if before.image == reference {
+                reached.note("moved by its tag");
                 prop_assert_eq!(kind, 0, "only a followed tag changes its digest by itself");
                 prop_assert!(minimum == 0 || (known < 4 && digest(known) == after.digest && age + minimum <= seen));
             }
@@ -382,8 +401,19 @@ proptest! {
         prop_assert!(decision.verdict.status != Some(true) || after.image == reference);
         // Of another image than before nothing has been seen yet.
         let of = |available: &Option<Available>| available.as_ref().map(|a| a.digest.clone());
-        let seen = if of(&decision.available) == of(&case.available) { case.seen } else { Duration::ZERO };
-        let again = Case { target: Some(after.clone()), available: decision.available.clone(), seen, ..case };
+        let seen = if of(&decision.available) == of(&case.available) {
+            case.seen
+        } else {
+            Duration::ZERO
+        };
+        let again = Case {
+            target: Some(after.clone()),
+            available: decision.available.clone(),
+            seen,
+            ..case
+        };
         prop_assert_eq!(again.decide().target.unwrap(), after, "a decision stands");
-    }
+        Ok(())
+    };
+    check(ProptestConfig::with_cases(3000), any_case, &floors, property);
 }

@@ -9,6 +9,7 @@ use super::*;
 use crate::controller::plan::Member;
 use crate::controller::plan::tests::{closed, committed, digest, facts, member, offered, seen, taken};
 use crate::controller::servers::Asked;
+use crate::floors::{Reached, check};
 
 const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
 const EPOCH: u64 = 7;
@@ -120,11 +121,17 @@ impl World {
     }
 
     /// Judges one offer by the words of I11, while these have a berth or an offer.
-    fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>) {
+    fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>, reached: &Reached) {
         assert!(self.answers.listed, "any node may run a server before they are listed");
         let Some(node) = self.carriers().find(|n| n.uid == *uid) else {
+            reached.note("worker");
             return;
         };
+        reached.note(if is_control_plane(&node.labels) {
+            "member"
+        } else {
+            "unlabelled server"
+        });
         assert!(
             self.berths().all(|b| b.epoch == EPOCH),
             "an earlier leader may still open one"
@@ -135,6 +142,7 @@ impl World {
             "one at a time, across pools"
         );
         if !node.ready {
+            reached.note("repair");
             return;
         }
         let included = |n: &&NodeView| !n.labels.contains_key(keys::LABEL_EXCLUDE);
@@ -171,7 +179,7 @@ impl World {
 }
 
 /// Result of the offers of these plans, judged in the order in which they are made.
-fn run(world: &World) {
+fn run(world: &World, reached: &Reached) {
     let mut control_plane = of(&world.nodes, &world.answers);
     world
         .berths()
@@ -187,28 +195,42 @@ fn run(world: &World) {
             } = write
             {
                 let (_, uid) = berth.node().unwrap();
-                world.judge(uid, &at_work);
+                world.judge(uid, &at_work, reached);
                 at_work.insert(uid.clone());
             }
         }
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+fn config() -> ProptestConfig {
+    ProptestConfig::with_cases(1500)
+}
 
-    #[test]
-    fn every_offer_keeps_i11(world in any_world()) {
-        run(&world);
-    }
+#[test]
+fn every_offer_keeps_i11() {
+    let floors = [
+        ("worker", 40),
+        ("member", 60),
+        ("unlabelled server", 25),
+        ("repair", 25),
+    ];
+    check(config(), any_world(), &floors, |world, reached| {
+        run(&world, reached);
+        Ok(())
+    });
+}
 
-    /// Nothing is asked back for what is not known, and an offer that may be made is not withdrawn at once.
-    #[test]
-    fn what_may_be_offered_is_not_asked_back(world in any_world()) {
+/// Nothing is asked back for what is not known, and an offer that may be made is not withdrawn at once.
+#[test]
+fn what_may_be_offered_is_not_asked_back() {
+    check(config(), any_world(), &[("carrier", 300)], |world, reached| {
         for uid in world.nodes.iter().map(|n| &n.uid) {
             let mut control_plane = of(&world.nodes, &world.answers);
             world.berths().for_each(|berth| control_plane.see(berth, true));
-            let Some(Verdict { withhold: None, .. }) = control_plane.verdict(uid) else { continue };
+            let Some(Verdict { withhold: None, .. }) = control_plane.verdict(uid) else {
+                continue;
+            };
+            reached.note("carrier");
             let name = world.nodes.iter().find(|n| n.uid == *uid).unwrap().name.as_str();
             for berth in [offered(9, name), taken(9, name)] {
                 control_plane.see(&berth, true);
@@ -216,19 +238,33 @@ proptest! {
                 prop_assert_eq!((verdict.ask_back, verdict.stay), (None, None));
             }
         }
-    }
+        Ok(())
+    });
+}
 
-    /// I10: where everything is well somebody may go, and those who wait for each other are none.
-    #[test]
-    fn a_control_plane_that_is_well_is_updated(world in any_world()) {
-        let well = |node: &NodeView| NodeView { ready: true, unschedulable: false, our_cordon: false, ..node.clone() };
+/// I10: where everything is well somebody may go, and those who wait for each other are none.
+#[test]
+fn a_control_plane_that_is_well_is_updated() {
+    check(config(), any_world(), &[("several", 400)], |world, reached| {
+        let well = |node: &NodeView| NodeView {
+            ready: true,
+            unschedulable: false,
+            our_cordon: false,
+            ..node.clone()
+        };
         let mut nodes: Vec<NodeView> = world.nodes.iter().map(well).collect();
-        nodes.iter_mut().for_each(|node| drop(node.labels.remove(keys::LABEL_EXCLUDE)));
+        nodes
+            .iter_mut()
+            .for_each(|node| drop(node.labels.remove(keys::LABEL_EXCLUDE)));
         let list: Vec<String> = (0..nodes.len()).map(|n| format!("10.0.0.{n}")).collect();
         let list: Vec<(&str, State)> = list.iter().map(|a| (a.as_str(), State::Ready)).collect();
         let control_plane = of(&nodes, &answers(&list));
+        if control_plane.nodes().count() > 2 {
+            reached.note("several");
+        }
         for (_, uid) in control_plane.nodes() {
             prop_assert_eq!(control_plane.verdict(uid).unwrap(), Verdict::default());
         }
-    }
+        Ok(())
+    });
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::tests::{at, closed, digest, facts, member, offered, seen, taken, uid, wave};
 use super::super::{Gate, GateReason};
 use super::*;
+use crate::floors::check;
 
 /// Members of no zone, each fit for an offer.
 fn pool(capacity: usize, members: &[&str]) -> PoolFacts {
@@ -207,18 +208,36 @@ proptest! {
         let outdated = facts.members.iter().filter(|m| m.booted != m.desired).map(|m| m.name.clone());
         prop_assert_eq!(named, outdated.collect::<Vec<_>>());
     }
+}
 
-    #[test]
-    fn the_first_to_be_offered_a_berth_is_whom_the_plan_names(facts in any_facts()) {
-        let offers = plan(&facts, at(50)).writes.into_iter().filter_map(|write| match write {
-            BerthWrite::Update { berth, why: WriteReason::Offer, .. } => berth.offer().map(|offer| offer.node.clone()),
-            _ => None,
-        });
-        let busy = busy(&facts).len();
-        let turns: Vec<NodeName> = forecast(&facts, at(50)).turns.into_iter().map(|turn| turn.node).collect();
-        for offer in offers {
-            let place = turns.iter().position(|node| *node == offer);
-            prop_assert!(place.is_some_and(|place| place < busy + facts.capacity), "{} in {:?}", offer, turns);
-        }
-    }
+#[test]
+fn the_first_to_be_offered_a_berth_is_whom_the_plan_names() {
+    check(
+        ProptestConfig::default(),
+        any_facts(),
+        &[("offer", 50)],
+        |facts, reached| {
+            let offers = plan(&facts, at(50)).writes.into_iter().filter_map(|write| match write {
+                BerthWrite::Update {
+                    berth,
+                    why: WriteReason::Offer,
+                    ..
+                } => berth.offer().map(|offer| offer.node.clone()),
+                _ => None,
+            });
+            let busy = busy(&facts).len();
+            let turns: Vec<NodeName> = forecast(&facts, at(50))
+                .turns
+                .into_iter()
+                .map(|turn| turn.node)
+                .collect();
+            for offer in offers {
+                reached.note("offer");
+                let place = turns.iter().position(|node| *node == offer);
+                let is_first = place.is_some_and(|place| place < busy + facts.capacity);
+                prop_assert!(is_first, "{} in {:?}", offer, turns);
+            }
+            Ok(())
+        },
+    );
 }
