@@ -5,7 +5,7 @@ MUSL  := x86_64-unknown-linux-musl
 CARGO := $(if $(shell command -v cargo),cargo,$(HOME)/.cargo/bin/cargo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-model model simulate fuzz test-real flaky soak check bench generate build agent-static
+.PHONY: help demo test test-model model simulate mutants fuzz test-real flaky soak check bench generate build agent-static
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, 
 
 simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, ROLLOUTS=10000, HUGE=65000 adds one of so many nodes.
 	@scripts/run.sh simulate
+
+mutants: ## Change each decision, and print the changes that no unit test notices. Hours. PART=0/16 does a sixteenth.
+	@scripts/run.sh mutants
 
 fuzz: ## Any bytes for all that reads what others wrote, steered by what they reach. SECONDS_EACH=60.
 	@scripts/run.sh fuzz

@@ -11,6 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/fuzz.sh
 # shellcheck source=scripts/flaky.sh
 . scripts/flaky.sh
+# shellcheck source=scripts/mutants.sh
+. scripts/mutants.sh
 begin=$EPOCHREALTIME
 # What cargo builds lies there. Cargo compiles a library anew for each set of features that is asked of it. So the tests and
 # what belongs to them are always chosen from the whole workspace, which asks for one set, and never by package.
@@ -183,6 +185,14 @@ case ${1:-} in
         model_check --rollouts "${ROLLOUTS:-10000}" --seed "${SEED:-1}" --huge "${HUGE:-0}"
         exit
         ;;
+    mutants)
+        prepare
+        need_mutants || exit 1
+        announce
+        rm -rf "$logs"
+        mutants "${PART:-0/1}"
+        exit
+        ;;
     fuzz)
         prepare c++=g++
         announce
@@ -218,7 +228,7 @@ case ${1:-} in
         demo "${2:-sim}"
         ;;
     *)
-        echo 'usage: run.sh check|test|test-model|model|simulate|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
+        echo 'usage: run.sh check|test|test-model|model|simulate|mutants|fuzz|test-real|scenarios [NAME]|flaky|soak|demo [sim|real]' >&2
         exit 2
         ;;
 esac
