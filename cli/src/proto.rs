@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use prost::Message;
+use prost::bytes::Bytes;
 
 /// Media type to ask for.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -23,49 +24,31 @@ pub(crate) struct Malformed;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// A page of a list.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Page {
-    /// Its Nodes.
-    pub(crate) nodes: Vec<Node>,
-    /// Token by which the next page is asked for; empty for the last one.
-    pub(crate) next: String,
-}
-
 /// Reads an answer to a list of Nodes.
 ///
 /// # Errors
 /// When it is malformed.
-pub(crate) fn page(answer: &[u8]) -> Result<Page> {
-    let unknown = answer.strip_prefix(MAGIC).ok_or(Malformed)?;
-    let unknown = UnknownMessage::decode(unknown).map_err(|_| Malformed)?;
-    let list = ListMessage::decode(unknown.raw.as_slice()).map_err(|_| Malformed)?;
-    let nodes: Result<Vec<Node>> = list.items.into_iter().map(node).collect();
-    Ok(Page {
-        nodes: nodes?,
-        next: list.metadata.unwrap_or_default().next,
-    })
+pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Node>> {
+    if !answer.starts_with(MAGIC) {
+        return Err(Malformed);
+    }
+    let unknown = UnknownMessage::decode(answer.slice(MAGIC.len()..)).map_err(|_| Malformed)?;
+    let list = ListMessage::decode(unknown.raw).map_err(|_| Malformed)?;
+    list.items.into_iter().map(node).collect()
 }
 
 /// The envelope of each answer, `runtime.Unknown`.
 #[derive(Message)]
 struct UnknownMessage {
-    #[prost(bytes = "vec", tag = "2")]
-    raw: Vec<u8>,
+    // Part of the answer, and no copy.
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
 }
 
 #[derive(Message)]
 struct ListMessage {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<ListMetaMessage>,
     #[prost(message, repeated, tag = "2")]
     items: Vec<NodeMessage>,
-}
-
-#[derive(Message)]
-struct ListMetaMessage {
-    #[prost(string, tag = "3")]
-    next: String,
 }
 
 #[derive(Message)]
@@ -358,11 +341,7 @@ mod tests {
             field(3, status.concat()),
         ];
         let bare = field(1, field(1, "n2"));
-        let list = [
-            field(1, [field(2, "9"), field(3, "next")].concat()),
-            field(2, node.concat()),
-            field(2, bare),
-        ];
+        let list = [field(1, field(2, "9")), field(2, node.concat()), field(2, bare)];
         let kind = [field(1, "v1"), field(2, "NodeList")].concat();
         let unknown = [field(1, kind), field(2, list.concat()), field(3, ""), field(4, "")];
         [MAGIC.to_vec(), unknown.concat()].concat()
@@ -370,10 +349,9 @@ mod tests {
 
     #[test]
     fn reads_what_commands_need_of_a_node() {
-        let page = page(&answer()).unwrap();
-        assert_eq!(page.next, "next");
-        let [node, bare] = page.nodes.as_slice() else {
-            panic!("{page:?}")
+        let nodes = nodes(&answer().into()).unwrap();
+        let [node, bare] = nodes.as_slice() else {
+            panic!("{nodes:?}")
         };
         let expected = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -404,15 +382,16 @@ mod tests {
         for length in 0..600 {
             // Nothing is missing at the ends of the first two parts, where the list has yet to begin.
             let is_whole = [MAGIC.len(), MAGIC.len() + 16].contains(&length);
-            assert_eq!(page(&whole[..length]).is_ok(), is_whole, "the first {length} bytes");
+            let start = Bytes::copy_from_slice(&whole[..length]);
+            assert_eq!(nodes(&start).is_ok(), is_whole, "the first {length} bytes");
         }
         for index in 0..600 {
             for bits in [0x01, 0x07, 0x80, 0xff] {
                 let mut changed = whole.clone();
                 changed[index] ^= bits;
-                let _ = page(&changed);
+                let _ = nodes(&changed.into());
             }
         }
-        assert_eq!(page(MAGIC).unwrap(), Page::default());
+        assert_eq!(nodes(&Bytes::from_static(MAGIC)).unwrap(), []);
     }
 }

@@ -14,13 +14,11 @@ use kube::client::Body;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::task::spawn_blocking;
 
 use crate::admin::Mark;
 use crate::lean::{Lean, LeanHost};
-use crate::proto::{self, Page};
-
-/// Objects per answer: a large cluster's Nodes come to many megabytes.
-const PAGE: u32 = 500;
+use crate::proto;
 
 /// The cluster's objects at one moment.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -58,7 +56,8 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the objects from the API server's storage, and not from a cache.
+    /// Reads the objects as they are in the API server's storage. Each kind is one list without pages, as controllers ask for it: an API
+    /// server answers that from its cache once the cache is as new as the storage, and the pages after the first one from the storage.
     ///
     /// # Errors
     /// When the pools, their nodes or other objects that the scope needs cannot be read. Berths that cannot be read are a
@@ -171,46 +170,34 @@ pub(crate) fn known(pool: &str, pools: &[String]) -> Result<String> {
     Ok(pool.to_owned())
 }
 
-/// All objects of a kind, page by page. `url`: that of the kind.
+/// All objects of a kind. `url`: that of the kind.
 async fn list<K>(client: &Client, url: &str, labels: Option<&str>) -> kube::Result<Vec<K>>
 where
-    K: Clone + DeserializeOwned,
+    K: Clone + DeserializeOwned + Send + 'static,
 {
-    let mut all = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
-    params.label_selector = labels.map(str::to_owned);
-    loop {
-        let request = Request::new(url).list(&params).map_err(kube::Error::BuildRequest)?;
-        let page: ObjectList<K> = client.request(request).await?;
-        all.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
-        }
-    }
+    let params = ListParams {
+        label_selector: labels.map(str::to_owned),
+        ..ListParams::default()
+    };
+    let request = Request::new(url).list(&params).map_err(kube::Error::BuildRequest)?;
+    let answer = client.request_text(request).await?;
+    let list = decoded(move || serde_json::from_str::<ObjectList<K>>(&answer)).await?;
+    Ok(list.map_err(kube::Error::SerdeError)?.items)
 }
 
-/// All Nodes, page by page, in the encoding that costs an API server the least.
+/// All Nodes, in the encoding that costs an API server the least.
 async fn list_nodes(client: &Client) -> kube::Result<Vec<Node>> {
-    let mut all = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let Some(page) = page_of_nodes(client, &params).await? else {
-            // What the server has against the request stands in its answer to the ordinary one.
-            let nodes: Vec<Lean> = list(client, &Node::url_path(&(), None), None).await?;
-            return Ok(nodes.into_iter().map(|Lean(node)| node).collect());
-        };
-        all.extend(page.nodes);
-        if page.next.is_empty() {
-            return Ok(all);
-        }
-        params = params.continue_token(&page.next);
+    if let Some(nodes) = packed_nodes(client).await? {
+        return Ok(nodes);
     }
+    // What the server has against the request stands in its answer to the ordinary one.
+    let nodes: Vec<Lean> = list(client, &Node::url_path(&(), None), None).await?;
+    Ok(nodes.into_iter().map(|Lean(node)| node).collect())
 }
 
-/// One page of Nodes, in the encoding that the server has chosen. `None`: it has sent no list that can be read.
-async fn page_of_nodes(client: &Client, params: &ListParams) -> kube::Result<Option<Page>> {
-    let request = Request::new(Node::url_path(&(), None)).list(params);
+/// All Nodes, in the encoding that the server has chosen. `None`: it has sent no list that can be read.
+async fn packed_nodes(client: &Client) -> kube::Result<Option<Vec<Node>>> {
+    let request = Request::new(Node::url_path(&(), None)).list(&ListParams::default());
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     let accepted = HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
     request.headers_mut().insert(ACCEPT, accepted);
@@ -222,13 +209,19 @@ async fn page_of_nodes(client: &Client, params: &ListParams) -> kube::Result<Opt
     let is_packed = kind.is_some_and(|kind| kind.as_bytes().starts_with(proto::MEDIA_TYPE.as_bytes()));
     let body = response.into_body().collect_bytes().await?;
     if is_packed {
-        return Ok(proto::page(&body).ok());
+        return Ok(decoded(move || proto::nodes(&body)).await?.ok());
     }
-    let list: Option<ObjectList<Lean>> = serde_json::from_slice(&body).ok();
-    Ok(list.map(|list| Page {
-        nodes: list.items.into_iter().map(|Lean(node)| node).collect(),
-        next: list.metadata.continue_.unwrap_or_default(),
-    }))
+    let list = decoded(move || serde_json::from_slice::<ObjectList<Lean>>(&body)).await?;
+    Ok(list
+        .ok()
+        .map(|list| list.items.into_iter().map(|Lean(node)| node).collect()))
+}
+
+/// Decodes on a thread of its own: an answer of a large cluster takes a while, and the other answers come in meanwhile.
+async fn decoded<T: Send + 'static>(decode: impl FnOnce() -> T + Send + 'static) -> kube::Result<T> {
+    spawn_blocking(decode)
+        .await
+        .map_err(|error| kube::Error::Service(error.into()))
 }
 
 /// Explains an error. A missing kind means a missing installation, which the server's "page not found" does not say.
