@@ -21,8 +21,8 @@ need_mutants() {
         rm -rf "$directory/build"
 }
 
-# mutate PACKAGE FEATURES FILE...: changes these files of a package in part $part, and prints what no test of the package notices. What
-# was caught before is not tried again, so that a run that was stopped goes on.
+# mutate PACKAGE FEATURES FILE...: makes the changes of part $part in these files, and prints each that no unit test of the package
+# notices. A change that was noticed before is not made again, so a run that was stopped continues.
 mutate() {
     local package=$1 features=$2 file quick=() files=()
     local kept=$root/target/mutants/$package/${part/\//-of-}

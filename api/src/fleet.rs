@@ -171,7 +171,7 @@ pub struct HeldMachine {
     pub last_time: Time,
 }
 
-/// A machine that was held back on its first boot and became a node all the same.
+/// A machine that was held back on its first boot and became a node later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinedMachine {
@@ -203,8 +203,8 @@ pub struct BootcFleetStatus {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
-    /// Machines that became nodes, by name, as long as the API server keeps a report that they are held back: it does not count
-    /// again when their Node goes. Of more than 64 the first.
+    /// Machines that were held back and became nodes, by name; the first 64. Each stays until the API server drops its event, so that
+    /// the event does not count again when the Node is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

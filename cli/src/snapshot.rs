@@ -56,8 +56,8 @@ pub enum Scope {
 }
 
 impl Snapshot {
-    /// Reads the objects as they are in the API server's storage. Each kind is one list without pages, as controllers ask for it: an API
-    /// server answers that from its cache once the cache is as new as the storage, and the pages after the first one from the storage.
+    /// Reads the current objects, each kind in one list without pages. The API server answers such a list from its cache, which it first
+    /// brings up to date. It reads the second and later pages of a paged list from etcd.
     ///
     /// # Errors
     /// When the pools, their nodes or other objects that the scope needs cannot be read. Berths that cannot be read are a

@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// Longest delay after failures in a row.
 const LONGEST_DELAY: Duration = Duration::from_secs(600);
 
-/// What the lists of the events have said.
+/// Answers to the lists of events so far.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reports {
     /// The last list; `None` before the first one.
@@ -73,7 +73,7 @@ async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
 }
 
 impl Reports {
-    /// Takes in the answer to a list; returns whether it is news.
+    /// Records the answer to a list. Returns true if it differs from the last one.
     fn take(&mut self, listed: Result<Vec<Refusal>, String>) -> bool {
         let now = match listed {
             Ok(refusals) => Self {

@@ -131,7 +131,7 @@ async fn staging_lock(host: &Host) -> Result<StagingLock, Trouble> {
 /// Says whether the target is staged, and locked.
 ///
 /// # Errors
-/// When that is not known, or the kubelet would never start under what is staged.
+/// When the host does not answer, or the kubelet would never start under the staged image.
 async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, Trouble> {
     let known = look(host).await?.map_err(hopeless)?;
     if let Some(why) = known.unit_missing() {

@@ -112,7 +112,7 @@ pub struct HostStatus {
     pub signature_enforced: bool,
     /// The way in which the host keeps its deployments.
     pub storage: Storage,
-    /// Directory of the staged deployment's files, as the host sees it, where ostree has checked them out.
+    /// Directory of the staged deployment's files, as a path on the host. `None` without ostree.
     pub staged_files: Option<PathBuf>,
     /// Name by which a composefs host knows the staged deployment.
     pub staged_verity: Option<String>,

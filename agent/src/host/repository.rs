@@ -15,7 +15,7 @@ const REPOSITORY: &str = "--repo=/sysroot/ostree/repo";
 /// Prefix of the refs of images.
 const IMAGES: &str = "ostree/container/image";
 
-/// Directory of a deployment's files, as the host sees it. `None` for names that cannot be those of a deployment.
+/// Returns the directory of a deployment's files, as a path on the host. `None` if the names are not valid.
 pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
     let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
     let is_checksum = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());

@@ -1,7 +1,7 @@
-//! A link in the host's `/etc` that would keep the kubelet from starting under the staged image.
+//! Finds a link in the host's `/etc` that would keep the kubelet from starting under the staged image.
 //!
-//! The kubelet requires the check of the first boot by a link. In `/etc` the link survives an update, and the check's unit in
-//! `/usr` does not: under an image without the unit systemd never starts the kubelet.
+//! The link makes the kubelet require the unit of the first-boot check. An update keeps the link, which is in `/etc`, but not the
+//! unit, which is in `/usr`. If the new image lacks the unit, systemd never starts the kubelet.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use super::HostRoot;
 
-/// Unit of the check on the first boot.
+/// Unit of the first-boot check.
 const UNIT: &str = "berth-firstboot.service";
 /// Directory of the host's own units.
 const ETC: &str = "/etc/systemd/system";
-/// Directory of what an image has in `/etc`. A link that is there as well comes and goes with the image.
+/// Directory of the image's own `/etc`. A link that is there too comes and goes with the image.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
 /// Directories of an image in which systemd looks for units.
 const OF_IMAGE: [&str; 4] = [
@@ -23,8 +23,8 @@ const OF_IMAGE: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// The link, as the host sees it, if the image with these files lacks the unit. `None` too where that cannot be read: only what
-/// is known to be wrong holds a node.
+/// Returns the link, as a path on the host, if the image in this directory lacks the unit. Returns `None` too if the files cannot be
+/// read: only a known fault holds a node back.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -36,7 +36,7 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// The first link by which a unit requires the check, and that is the host's own.
+/// Returns the first link that makes a unit require the check and is not part of the booted image.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {
@@ -57,7 +57,7 @@ fn is_directory(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// True only if there is certainly nothing, not even a link that leads nowhere.
+/// True if nothing has this path, not even a broken link. False if that cannot be read.
 fn is_absent(path: &Path) -> bool {
     let error = path.symlink_metadata().err();
     error.is_some_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))

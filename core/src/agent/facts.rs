@@ -356,8 +356,8 @@ pub struct Deployments {
     pub rollback: Option<Deployment>,
     /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.
     pub rollback_queued: bool,
-    /// Link in the host's `/etc` by which a unit such as the kubelet requires the check of the first boot, if the staged image
-    /// lacks that check's unit.
+    /// A link in the host's `/etc` that makes a unit, such as the kubelet, require `berth-firstboot.service`. Set only if the staged
+    /// image lacks that service.
     pub link_without_unit: Option<String>,
     /// Reason for which nothing is staged here, and nothing new is begun, for people. What was begun is finished.
     pub refusal: Option<String>,
@@ -369,8 +369,7 @@ impl Deployments {
         StagingLock::of(self.storage, self.stages_locked)
     }
 
-    /// Reason why the host must not boot what is staged, for people: its kubelet would never start. `None`: nothing is known
-    /// to be wrong with it.
+    /// Message for a staged image under which the kubelet would never start. `None` if no such trouble is known.
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
@@ -399,7 +398,7 @@ impl Os {
         self.deployments()?.refusal.as_deref()
     }
 
-    /// Reason why the host must not boot what is staged, for people; see [`Deployments::unit_missing`].
+    /// See [`Deployments::unit_missing`].
     pub fn unit_missing(&self) -> Option<String> {
         self.deployments()?.unit_missing()
     }

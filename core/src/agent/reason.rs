@@ -51,7 +51,7 @@ reasons! {
         LayeringFailed,
         /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
         ComposefsNotSupported,
-        /// The staged image lacks the unit of the first boot's check, which a link in the host's `/etc` requires.
+        /// The staged image lacks `berth-firstboot.service`, and a link in the host's `/etc` requires it.
         UnitMissing,
         /// The host has another deployment of the same image in composefs, beside which bootc stages none.
         SameDeployment,

@@ -216,10 +216,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
     .await?;
     let status = part.status().await?;
     ensure!(status.available.is_none() && status.target.is_some_and(|target| target.digest == v1.digest));
-    ensure!(
-        asked(part)? <= before + 4,
-        "the questions of the other pool"
-    );
+    ensure!(asked(part)? <= before + 4, "the questions of the other pool");
     Ok(())
 }
 

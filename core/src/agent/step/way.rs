@@ -128,8 +128,7 @@ pub fn is_inhibited(facts: &Facts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
 
-/// Says whether the host's next boot would not be the node that is meant: it takes another deployment, or one under which the
-/// kubelet does not start.
+/// True if the next boot would take another deployment, or if the kubelet would not start after it.
 pub(super) fn is_next_boot_wrong(facts: &Facts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }

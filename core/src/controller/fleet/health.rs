@@ -316,8 +316,8 @@ fn bootstrap(facts: &Facts<'_>) -> Verdict {
             Some(error) if nodes.status != Some(false) => Verdict::unknown(
                 Why::EventsUnreadable,
                 format!(
-                    "whether machines are held back on their first boot is not known, since their events cannot be listed: {error}; \
-                     if that is forbidden, apply the controller's role again"
+                    "cannot list the events of machines that are held back on their first boot: {error}; if the API server forbids \
+                     it, apply the controller's role of this version"
                 ),
             ),
             _ => nodes,

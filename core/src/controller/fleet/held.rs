@@ -41,9 +41,9 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
 /// The machines that were held back on their first boot, as the status of the BootcFleet keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machines {
-    /// Those that are held back now, by name.
+    /// Machines that are held back now, by name.
     pub held: Vec<HeldMachine>,
-    /// Those that became nodes since, by name, while their reports are kept.
+    /// Machines that became nodes since then, by name. Each stays until the API server drops its event.
     pub joined: Vec<JoinedMachine>,
 }
 
@@ -57,8 +57,8 @@ impl Machines {
     }
 }
 
-/// The machines now: those that were known, and those that events report. `reported`: `None` while the events were not listed, which
-/// ends nothing. Times are compared only where they are of the API server's clock.
+/// Returns the machines as of now, from the known ones and the listed events. `reported` is `None` until the events are listed; no
+/// machine is dropped then. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,
@@ -100,7 +100,7 @@ fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String,
     for refusal in reported {
         let at = whole(refusal.at);
         let is_older = all.get(&refusal.machine).is_some_and(|known| known.last_time.0 >= at);
-        if is_older || refusal.machine.is_empty() || refusal.machine.len() > 253 {
+        if is_older || !is_node_name(&refusal.machine) {
             continue;
         }
         let machine = HeldMachine {
@@ -111,6 +111,12 @@ fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String,
         all.insert(refusal.machine.clone(), machine);
     }
     all
+}
+
+/// True if a Node can have this name: a DNS subdomain. No other name can be dismissed, since `,` and `@` separate the dismissals.
+fn is_node_name(name: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    !name.is_empty() && name.len() <= 253 && name.chars().all(is_part)
 }
 
 /// The time in whole seconds, as the status keeps it.
@@ -217,6 +223,21 @@ mod tests {
         }
         let both = dismissed_also("m8@1970-01-01T00:01:30Z, m7@1970-01-01T00:00:01Z", &known[0]);
         assert_eq!(both, "m8@1970-01-01T00:01:30Z,m7@1970-01-01T00:01:40Z");
+    }
+
+    #[test]
+    fn only_a_name_of_a_node_is_kept() {
+        let long = "m".repeat(254);
+        for name in ["", "m7,m8", "m7@now", "M7", &long] {
+            assert_eq!(held(&[], &[refusal(name, 100)], |_| false, ""), [], "{name}");
+        }
+        let kept = held(
+            &[],
+            &[refusal("m-7.example", 100), refusal(&long[1..], 90)],
+            |_| false,
+            "",
+        );
+        assert_eq!(kept.len(), 2);
     }
 
     #[test]
