@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_api::Digest;
+use berth_api::berth::{self, Berth, Offer};
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::pool::{BootcNodePoolSpec, BootcNodePoolStatus, PoolImage, Target};
 
@@ -286,4 +287,246 @@ fn a_dismissed_machine_is_news_of_the_fleet_and_other_annotations_are_none() {
     );
     assert!(dismissed.differs(&bare));
     assert!(!fleet(serde_json::json!({ "example.com/other": "x" })).differs(&bare));
+}
+
+#[test]
+fn a_pool_is_as_shown_until_its_spec_changes() {
+    let object = |uid: &str, generation: i64, deleted: Option<&str>| -> BootcNodePool {
+        let metadata =
+            serde_json::json!({ "name": "a", "uid": uid, "generation": generation, "deletionTimestamp": deleted });
+        serde_json::from_value(serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap()
+    };
+    let shown = Pool {
+        object: Some(object("u", 1, None)),
+        ..pool("r/os:1", None)
+    };
+    let mut reported = object("u", 1, None);
+    reported.status = Some(BootcNodePoolStatus::default());
+    assert!(is_as_shown(&shown, Some(&reported)), "a status is no change");
+    assert!(!is_as_shown(&shown, Some(&object("other", 1, None))));
+    assert!(!is_as_shown(&shown, Some(&object("u", 2, None))));
+    assert!(!is_as_shown(
+        &shown,
+        Some(&object("u", 1, Some("2026-01-01T00:00:00Z")))
+    ));
+    assert!(!is_as_shown(&shown, None));
+    assert!(is_as_shown(&Pool::orphaned("a".into()), None));
+}
+
+#[test]
+fn a_poll_request_must_fit_into_the_status() {
+    let request = |text: Option<&str>| {
+        let mut pool = pool("r/os:1", None);
+        let annotations = text.map(|text| [(keys::ANNOTATION_POLL_REQUESTED_AT.to_owned(), text.to_owned())].into());
+        pool.object.as_mut().unwrap().metadata.annotations = annotations;
+        pool.poll_request().map(str::to_owned)
+    };
+    let longest = "x".repeat(64);
+    assert_eq!(request(None), None);
+    assert_eq!(request(Some("")), None);
+    assert_eq!(request(Some("now")).as_deref(), Some("now"));
+    assert_eq!(request(Some(&longest)), Some(longest.clone()));
+    assert_eq!(request(Some(&format!("{longest}x"))), None);
+}
+
+#[test]
+fn a_pool_that_goes_has_no_capacity() {
+    let mut pool = pool("r/os:1", None);
+    assert_eq!(pool.capacity(5), 1);
+    pool.deleting = true;
+    assert_eq!(pool.capacity(5), 0);
+    assert_eq!(Pool::orphaned("a".into()).capacity(5), 0);
+}
+
+#[test]
+fn a_window_must_fit_drain_and_reboot() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let object = pool.object.as_mut().unwrap();
+    let spec = serde_json::json!({ "drain": { "timeout": "60s" }, "rollout": { "rebootTimeout": "300s" } });
+    object.spec = serde_json::from_value(spec).unwrap();
+    let mut needed = |drain: u32, reboot: u32| {
+        let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
+        status.phase_durations.drain_seconds = Some(drain);
+        status.phase_durations.reboot_seconds = Some(reboot);
+        let inputs = pool.gate_inputs(None, true, Timestamp::UNIX_EPOCH).unwrap();
+        inputs.needed.as_secs()
+    };
+    assert_eq!(needed(20, 100), 120);
+    assert_eq!(needed(600, 100), 160, "no longer than drain.timeout");
+    assert_eq!(needed(20, 600), 320, "no longer than rollout.rebootTimeout");
+    let gone = Pool::orphaned("a".into());
+    assert!(gone.gate_inputs(None, true, Timestamp::UNIX_EPOCH).is_none());
+}
+
+#[test]
+fn each_wave_soaks_for_its_own_time() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let object = pool.object.as_mut().unwrap();
+    let canary = serde_json::json!({ "name": "canary", "nodeSelector": {}, "soakTime": "60s" });
+    let late = serde_json::json!({ "name": "late", "nodeSelector": {} });
+    let rollout = serde_json::json!({ "soakTime": "10s", "waves": [canary, late] });
+    object.spec = serde_json::from_value(serde_json::json!({ "rollout": rollout })).unwrap();
+    let told =
+        serde_json::json!({ "name": "canary", "total": 1, "updated": 1, "state": "Soaking", "soakedSeconds": 30 });
+    object.status.as_mut().unwrap().waves = vec![serde_json::from_value(told).unwrap()];
+    let found: Vec<_> = pool
+        .waves(&Soaks::default())
+        .into_iter()
+        .map(|wave| (wave.name, wave.soak.as_secs(), wave.soaked.as_secs()))
+        .collect();
+    let expected = [
+        ("canary", 60, 30),
+        ("late", 10, 0),
+        (waves::REST, 10, 0),
+        (waves::CONTROL_PLANE, 10, 0),
+    ]
+    .map(|(name, soak, soaked)| (name.to_owned(), soak, soaked));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn members_get_the_pools_token_and_medians() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let terms = |pool: &Pool| {
+        let mut terms = terms(std::slice::from_ref(pool), &Membership::default(), &BTreeSet::new());
+        terms.remove(&"a".into()).unwrap()
+    };
+    assert_eq!(terms(&pool).retry_token, None);
+    let object = pool.object.as_mut().unwrap();
+    let rollout = serde_json::json!({ "retryToken": "again" });
+    object.spec.rollout = Some(serde_json::from_value(rollout).unwrap());
+    let medians = PhaseDurations {
+        drain_seconds: Some(30),
+        ..PhaseDurations::default()
+    };
+    object.status.as_mut().unwrap().phase_durations = medians;
+    assert_eq!(terms(&pool).retry_token.as_deref(), Some("again"));
+    assert_eq!(terms(&pool).estimates, medians);
+}
+
+#[test]
+fn a_pool_lasts_unless_it_is_deleted() {
+    let mut pools = Objects::new();
+    let broken = serde_json::json!({ "nodeSelector": 7 });
+    for (name, deleted, spec) in [
+        ("lasts", None, serde_json::json!({})),
+        ("goes", Some("2026-01-01T00:00:00Z"), serde_json::json!({})),
+        ("unreadable", None, broken),
+    ] {
+        let metadata = serde_json::json!({ "name": name, "deletionTimestamp": deleted });
+        let object = serde_json::json!({ "metadata": metadata, "spec": spec });
+        let view = PoolView::of(serde_json::from_value(object).unwrap());
+        pools.insert(name.to_owned(), Entry::new(view));
+    }
+    assert_eq!(lasting(&pools), ["lasts".into(), "unreadable".into()].into());
+}
+
+/// A berth of that pool, offered to a node or held by it.
+fn lease(pool: &str, index: u32, (node, uid): (&str, &str), is_held: bool) -> LeaseView {
+    let offer = Offer {
+        node: node.into(),
+        uid: uid.into(),
+        target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        open_until: None,
+    };
+    let mut berth = Berth::new(pool.into(), index, 1).offered(offer).unwrap();
+    if is_held {
+        berth = berth.taken(&node.into(), &uid.into(), None, "boot".into()).unwrap();
+    }
+    let lease = berth::lease::create(&berth, "ns", Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    LeaseView::of(lease)
+}
+
+#[test]
+fn every_lease_says_who_is_occupied() {
+    let offered = lease("a", 0, ("n1", "u1"), false);
+    let held = lease("b", 0, ("n1", "u1"), true);
+    let mut unreadable = lease("a", 1, ("n2", "u2"), true);
+    unreadable.berth = Err("no phase".to_owned());
+    let occupied = occupied(&[offered, held, unreadable]);
+    assert_eq!(occupied.by_uid, [("u1".into(), ["a".into(), "b".into()].into())].into());
+    assert_eq!(occupied.names, [("u1".into(), "n1".into())].into());
+    assert!(occupied.holdings.keys().eq([&NodeUid::from("u1")]));
+    assert_eq!(occupied.unclear, ["n2".to_owned()].into());
+}
+
+/// Facts for pool `a`, which selects these Nodes by `role: worker`.
+fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
+    let mut snapshot = Snapshot::default();
+    for node in nodes {
+        let node = NodeView::of(&serde_json::from_value(node.clone()).unwrap());
+        Arc::make_mut(&mut snapshot.nodes).insert(node.name.to_string(), Entry::new(node));
+    }
+    let pool = serde_json::json!({
+        "metadata": { "name": "a" }, "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } } },
+    });
+    let pool = PoolView::of(serde_json::from_value(pool).unwrap());
+    Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
+    let none = BTreeSet::new();
+    let shared = Shared {
+        snapshot: &snapshot,
+        membership: &Belonging::default().of(&snapshot),
+        leases,
+        occupied: &occupied(leases),
+        in_doubt: &none,
+        refused: &none,
+        confirmed_gone: &BTreeSet::new(),
+        outdated: &BTreeSet::new(),
+        heard: &BTreeSet::new(),
+        overdue: &none,
+        offers: &Offers::default(),
+        soaks: &Soaks::default(),
+        gates: &BTreeMap::new(),
+        now: Moment::default(),
+        epoch: 1,
+    };
+    shared.of(&Pool::readable(&snapshot.pools)[0])
+}
+
+/// A worker, with one more label.
+fn worker(name: &str, uid: &str, ready: bool, label: &str) -> serde_json::Value {
+    let ready = if ready { "True" } else { "False" };
+    serde_json::json!({
+        "metadata": { "name": name, "uid": uid, "labels": { "role": "worker", label: "" } },
+        "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+    })
+}
+
+#[test]
+fn berths_of_other_pools_are_seen() {
+    let nodes = [worker("n1", "u1", true, "x"), worker("n2", "u2", true, "x")];
+    let leases = [lease("a", 0, ("n1", "u1"), true), lease("b", 0, ("n2", "u2"), false)];
+    let facts = facts_of(&nodes, &leases);
+    assert_eq!(facts.elsewhere, ["u2".into()].into());
+}
+
+#[test]
+fn only_an_excluded_node_that_is_down_is_lost() {
+    let is_lost = |node: serde_json::Value| {
+        let facts = facts_of(&[node], &[lease("a", 0, ("n1", "u1"), true)]);
+        facts.lost.contains(&"u1".into())
+    };
+    let exclude = keys::LABEL_EXCLUDE;
+    assert!(is_lost(worker("n1", "u1", false, exclude)));
+    assert!(!is_lost(worker("n1", "u1", true, exclude)), "its agent gives back");
+    assert!(!is_lost(worker("n1", "u1", false, "x")));
+    assert!(
+        !is_lost(worker("n1", "u2", false, exclude)),
+        "a live read shows first whether the holder is gone"
+    );
+}
+
+#[test]
+fn an_admin_holds_a_member_back() {
+    let nodes = [
+        worker("n1", "u1", true, keys::LABEL_HOLD),
+        worker("n2", "u2", true, "x"),
+    ];
+    let facts = facts_of(&nodes, &[]);
+    let held: Vec<_> = facts
+        .members
+        .iter()
+        .map(|member| (member.name.as_str(), member.held_back))
+        .collect();
+    assert_eq!(held, [("n1", true), ("n2", false)]);
 }

@@ -111,3 +111,272 @@ fn decisions_read_the_conditions_of_a_report_and_not_its_phase() {
         "an agent of an earlier version"
     );
 }
+
+fn read<T: serde::de::DeserializeOwned>(object: serde_json::Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+/// A copy of an object in which the value at this JSON pointer is another one.
+fn with(object: &serde_json::Value, pointer: &str, value: serde_json::Value) -> serde_json::Value {
+    let mut object = object.clone();
+    *object.pointer_mut(pointer).unwrap() = value;
+    object
+}
+
+/// Checks whether a plan may differ after a change, and whether another writer than the controller has made it.
+fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: &str) {
+    let found = (after.differs(before), after.spoken(before));
+    assert_eq!(found, (differs, spoken), "{what}");
+    let news = if differs { Some(News::Soon) } else { None };
+    assert_eq!(after.news(before), news, "{what}");
+}
+
+const SAME: (bool, bool) = (false, false);
+/// A plan may differ, and the controller may have written it itself.
+const PLAN: (bool, bool) = (true, false);
+/// A sign of life that changes no plan.
+const PULSE: (bool, bool) = (false, true);
+const BOTH: (bool, bool) = (true, true);
+
+#[test]
+fn a_node_differs_in_what_plans_read() {
+    let node = json!({
+        "metadata": { "name": "n1", "uid": "u", "labels": {}, "annotations": {}, "resourceVersion": "1" },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+    });
+    let view = |node: &serde_json::Value| NodeView::of(&read(node.clone()));
+    for (pointer, value, expected) in [
+        ("/metadata/resourceVersion", json!("2"), SAME),
+        ("/metadata/annotations", json!({ "example.com/other": "x" }), SAME),
+        ("/metadata/annotations", json!({ keys::ANNOTATION_CORDON: "x" }), BOTH),
+        ("/metadata/labels", json!({ "role": "worker" }), BOTH),
+        ("/status/conditions/0/status", json!("Unknown"), BOTH),
+    ] {
+        check(&view(&node), &view(&with(&node, pointer, value)), expected, pointer);
+    }
+}
+
+#[test]
+fn a_bootcnode_tells_an_agents_words_from_ours() {
+    let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let owner = |uid: &str| json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid }]);
+    let host = json!({
+        "metadata": {
+            "name": "n1", "uid": "h", "generation": 1, "finalizers": [], "labels": {}, "ownerReferences": owner("u"),
+            "deletionTimestamp": null, "resourceVersion": "1",
+        },
+        "spec": { "poolName": "a" },
+        "status": { "bootID": "b", "heartbeatTime": "2026-01-01T00:00:00Z", "conditions": [] },
+    });
+    let view = |host: &serde_json::Value| BootcNodeView::of(read(host.clone()));
+    for (pointer, value, expected) in [
+        ("/metadata/resourceVersion", json!("2"), SAME),
+        (
+            "/status/conditions",
+            json!([condition(condition::node::WAITING, "True")]),
+            SAME,
+        ),
+        (
+            "/status/conditions",
+            json!([condition(condition::node::REBOOT_TIMED_OUT, "True")]),
+            PLAN,
+        ),
+        ("/spec/poolName", json!("b"), PLAN),
+        ("/metadata/uid", json!("other"), PLAN),
+        ("/metadata/generation", json!(2), PLAN),
+        ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), PLAN),
+        ("/metadata/finalizers", json!(["berth.dev/cleanup"]), PLAN),
+        ("/metadata/ownerReferences", owner("other"), PLAN),
+        ("/metadata/labels", json!({ keys::LABEL_POOL: "a" }), PLAN),
+        ("/status/heartbeatTime", json!("2026-01-01T00:02:00Z"), PULSE),
+        ("/status/bootID", json!("another"), BOTH),
+        ("/status/bootID", json!(7), BOTH),
+    ] {
+        check(&view(&host), &view(&with(&host, pointer, value)), expected, pointer);
+    }
+    let unreadable = |value| view(&with(&host, "/status/bootID", value));
+    check(
+        &unreadable(json!(7)),
+        &unreadable(json!(7)),
+        SAME,
+        "unreadable as before",
+    );
+    check(
+        &unreadable(json!(7)),
+        &unreadable(json!([])),
+        BOTH,
+        "unreadable otherwise",
+    );
+}
+
+#[test]
+fn a_bootcnode_is_owned_by_its_node_alone() {
+    let owner = |kind: &str, uid: &str| json!({ "apiVersion": "v1", "kind": kind, "name": "n1", "uid": uid });
+    let owners = json!([owner("Machine", "m"), owner("Node", "n")]);
+    let host = json!({ "metadata": { "name": "n1", "ownerReferences": owners }, "spec": {} });
+    let view = BootcNodeView::of(read(host));
+    assert_eq!(view.owner.as_deref(), Some("n"));
+}
+
+#[test]
+fn a_report_counts_for_its_node_and_generation() {
+    let observed = |generation: Option<i64>, observed: Option<i64>, node: &str| {
+        let view = BootcNodeView::of(read(json!({
+            "metadata": { "name": "n1", "generation": generation },
+            "spec": { "nodeUID": "u" },
+            "status": { "observedGeneration": observed, "nodeUID": node },
+        })));
+        view.observed()
+    };
+    assert!(observed(Some(2), Some(2), "u"));
+    assert!(!observed(Some(2), Some(1), "u"), "something else was published since");
+    assert!(!observed(Some(2), None, "u"), "nothing is reported");
+    assert!(
+        !observed(Some(2), Some(2), "v"),
+        "another Node of this name has reported"
+    );
+    assert!(!observed(None, None, "u"), "nothing is known of what is published");
+}
+
+#[test]
+fn a_boot_image_note_is_kept() {
+    let view = BootcNodeView::of(read(json!({
+        "metadata": { "name": "n1" }, "spec": {},
+        "status": { "bootImage": {
+            "version": "9.6", "provisionedTime": "1970-01-01T00:01:00Z", "source": "/etc/aleph", "error": "torn",
+        } },
+    })));
+    let expected = BootImageNote {
+        version: Some("9.6".to_owned()),
+        provisioned: Some(60),
+        error: Some("torn".to_owned()),
+    };
+    assert_eq!(view.report().unwrap().boot_image, expected);
+}
+
+#[test]
+fn only_a_closed_berth_is_urgent() {
+    let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+    let offer = Offer {
+        node: "n1".into(),
+        uid: "u".into(),
+        target,
+        open_until: None,
+    };
+    let boot = || BootId::from("b");
+    let closed = Berth::new("p".into(), 0, 1);
+    let shrunk = closed.closed(berth::ClosedReason::Shrunk).unwrap();
+    let offered = closed.offered(offer).unwrap();
+    let held = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
+    let committed = held.committed(boot()).unwrap();
+    let releasing = held.releasing(berth::Outcome::Withdrawn, boot()).unwrap();
+    let given_back = releasing.given_back().unwrap();
+    let view = |berth: &Berth, uid: &str, renewed: i64| {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut lease = berth::lease::create(berth, "ns", Duration::from_secs(1), at(1));
+        lease.metadata.uid = Some(uid.to_owned());
+        lease.spec.as_mut().unwrap().renew_time = Some(MicroTime::from(at(renewed)));
+        LeaseView::of(lease)
+    };
+    for (before, after, expected) in [
+        (&releasing, &given_back, Some(News::Now)),
+        (&offered, &closed, Some(News::Now)),
+        (&closed, &shrunk, Some(News::Later)),
+        (&closed, &offered, Some(News::Later)),
+        (&offered, &held, Some(News::Later)),
+        (&held, &committed, Some(News::Later)),
+        (&held, &held, None),
+    ] {
+        let (before, after) = (view(before, "l", 1), view(after, "l", 2));
+        assert_eq!(
+            after.news(&before),
+            expected,
+            "{:?} after {:?}",
+            after.berth,
+            before.berth
+        );
+    }
+    let anew = view(&held, "another", 1);
+    assert!(anew.differs(&view(&held, "l", 1)), "the Lease was created again");
+    let unreadable = |error: &str| LeaseView {
+        berth: Err(error.to_owned()),
+        ..view(&held, "l", 1)
+    };
+    assert!(!unreadable("no phase").spoken(&unreadable("no phase")));
+    assert!(unreadable("no phase").spoken(&unreadable("no target")));
+}
+
+#[test]
+fn a_pool_differs_in_what_plans_read() {
+    let pool = json!({
+        "metadata": {
+            "name": "a", "uid": "u", "finalizers": [], "annotations": {}, "deletionTimestamp": null, "resourceVersion": "1",
+        },
+        "spec": { "nodeSelector": {}, "image": { "ref": "r/os:1" } },
+        "status": { "observedGeneration": 1 },
+    });
+    let view = |pool: &serde_json::Value| PoolView::of(read(pool.clone()));
+    for (pointer, value, expected) in [
+        ("/metadata/resourceVersion", json!("2"), SAME),
+        ("/metadata/annotations", json!({ "example.com/other": "x" }), SAME),
+        (
+            "/metadata/annotations",
+            json!({ keys::ANNOTATION_POLL_REQUESTED_AT: "x" }),
+            BOTH,
+        ),
+        ("/metadata/uid", json!("other"), BOTH),
+        ("/metadata/finalizers", json!(["example.com/mine"]), BOTH),
+        ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), BOTH),
+        ("/spec/image/ref", json!("r/os:2"), BOTH),
+        ("/spec/image/ref", json!(7), BOTH),
+        ("/status/observedGeneration", json!(2), BOTH),
+    ] {
+        check(&view(&pool), &view(&with(&pool, pointer, value)), expected, pointer);
+    }
+    let unreadable = |value| view(&with(&pool, "/spec/image/ref", value));
+    check(
+        &unreadable(json!(7)),
+        &unreadable(json!(7)),
+        SAME,
+        "unreadable as before",
+    );
+    check(
+        &unreadable(json!(7)),
+        &unreadable(json!([])),
+        BOTH,
+        "unreadable otherwise",
+    );
+}
+
+#[test]
+fn a_fleet_differs_in_what_plans_read() {
+    let fleet = json!({
+        "metadata": { "name": "cluster", "uid": "u", "generation": 1, "annotations": {}, "resourceVersion": "1" },
+        "spec": { "paused": false },
+        "status": { "observedGeneration": 1 },
+    });
+    let view = |fleet: &serde_json::Value| FleetView::of(read(fleet.clone()));
+    for (pointer, value, expected) in [
+        ("/metadata/resourceVersion", json!("2"), SAME),
+        ("/metadata/uid", json!("other"), BOTH),
+        ("/metadata/generation", json!(2), BOTH),
+        ("/spec/paused", json!(true), BOTH),
+        ("/spec/paused", json!("perhaps"), BOTH),
+        ("/status/observedGeneration", json!(2), BOTH),
+    ] {
+        check(&view(&fleet), &view(&with(&fleet, pointer, value)), expected, pointer);
+    }
+    let unreadable = |value| view(&with(&fleet, "/spec/paused", value));
+    check(
+        &unreadable(json!("x")),
+        &unreadable(json!("x")),
+        SAME,
+        "unreadable as before",
+    );
+    check(
+        &unreadable(json!("x")),
+        &unreadable(json!("y")),
+        BOTH,
+        "unreadable otherwise",
+    );
+}
