@@ -177,4 +177,19 @@ mod tests {
             "and the node"
         );
     }
+
+    #[test]
+    fn a_pool_that_is_deleted_selects_nothing() {
+        let mut world = Snapshot::default();
+        node(&mut world, "n1", "worker", "True");
+        pool(&mut world, "a", "worker", 0);
+        let selected = |world: &Snapshot| Belonging::default().of(world).pool_of(&"n1".into()).cloned();
+        assert_eq!(selected(&world), Some("a".into()));
+        let entry = &Arc::make_mut(&mut world.pools)["a"];
+        let mut view = PoolView::clone(&entry.view);
+        let deleted = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+        view.object.as_mut().unwrap().metadata.deletion_timestamp = Some(deleted);
+        Arc::make_mut(&mut world.pools).insert("a".to_owned(), Entry::new(view));
+        assert_eq!(selected(&world), None);
+    }
 }

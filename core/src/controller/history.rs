@@ -312,6 +312,8 @@ mod tests {
         // A time of a good clock counts before it, whichever comes first.
         let both = [vec![deployed(1, 50)], ahead];
         assert_eq!(shown(&after(&[], &both)), [(Some("v1"), 2, Some(50))]);
+        let now = [vec![deployed(1, 50)], vec![deployed(1, NOW)]];
+        assert_eq!(shown(&after(&[], &now)), [(Some("v1"), 2, Some(NOW))], "not ahead");
     }
 
     proptest! {

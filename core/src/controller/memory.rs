@@ -194,7 +194,10 @@ impl StagingPermits {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::controller::snapshot::Entry;
 
     fn offer(uid: &str, until: i64) -> Offer {
         Offer {
@@ -252,6 +255,67 @@ mod tests {
     }
 
     #[test]
+    fn a_wave_soaks_only_while_proven() {
+        let (mut soaks, start) = (Soaks::default(), Moment::default());
+        let pool = PoolName::from("p");
+        let target = offer("u", 1).target;
+        let wave = |name: &str, state| WaveStatus {
+            name: name.to_owned(),
+            total: 1,
+            updated: 1,
+            state,
+            soaked_seconds: 0,
+        };
+        let mut see = |canary: WaveState, seconds: u64| {
+            let waves = [wave("canary", canary), wave("other", WaveState::Soaking)];
+            soaks.see(&pool, &target, &waves, start + Duration::from_secs(seconds));
+            soaks.soaked(&pool, &target, "canary").as_secs()
+        };
+        assert_eq!([see(WaveState::Active, 0), see(WaveState::Active, 10)], [0, 0]);
+        assert_eq!([see(WaveState::Soaking, 20), see(WaveState::Soaking, 50)], [0, 30]);
+        assert_eq!(see(WaveState::Active, 60), 0, "a member fell back");
+        assert_eq!([see(WaveState::Soaking, 70), see(WaveState::Done, 75)], [0, 5]);
+    }
+
+    #[test]
+    fn a_permit_counts_as_unused_after_a_while() {
+        let (mut permits, start) = (StagingPermits::default(), Moment::default());
+        let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
+        let host = |staging: &str, status: Value| {
+            let image = json!({ "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) });
+            let spec = json!({ "staging": staging, "image": image });
+            json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status })
+        };
+        let mut see = |host: Value, seconds: u64| {
+            let view = BootcNodeView::of(serde_json::from_value(host).unwrap());
+            let hosts = [("n1".to_owned(), Entry::new(view))].into();
+            permits.see(&hosts, start + Duration::from_secs(seconds));
+            [1, 2].map(|n| permits.unused("n1", &digest(n).parse().unwrap()))
+        };
+        let idle = || host("Allowed", json!({}));
+        let whole = LEAVE.as_secs();
+        assert_eq!(see(idle(), 0), [0, 0]);
+        assert_eq!(see(idle(), whole - 1), [0, 0]);
+        assert_eq!(see(idle(), whole), [0, 1], "of this digest alone");
+        assert_eq!(see(idle(), whole + 1), [0, 1]);
+        assert_eq!(see(idle(), 2 * whole), [0, 2]);
+        let pulled = json!({
+            "type": "ImagePulledFromRegistry", "status": "Unknown", "reason": "Pulling", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let pulls = host("Allowed", json!({ "conditions": [pulled] }));
+        assert_eq!(see(pulls, 2 * whole + 1), [0, 2]);
+        assert_eq!(see(idle(), 3 * whole), [0, 2], "it pulled in between");
+        assert_eq!(see(host("Held", json!({})), 5 * whole), [0, 2], "it has none");
+        for has_it in ["staged", "booted"] {
+            let done = host("Allowed", json!({ has_it: { "digest": digest(2) } }));
+            assert_eq!(see(done, 6 * whole), [0, 0], "it is {has_it}");
+            assert_eq!(see(idle(), 6 * whole), [0, 0]);
+            assert_eq!(see(idle(), 7 * whole), [0, 1], "it is asked again");
+        }
+    }
+
+    #[test]
     fn lapses_are_counted_by_node_and_digest_until_it_takes_one() {
         let mut offers = Offers::default();
         let one = offer("u", 1);
@@ -261,6 +325,10 @@ mod tests {
         let other = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
         assert_eq!(
             [offers.lapses(&one.uid, &one.target), offers.lapses(&one.uid, &other)],
+            [2, 0]
+        );
+        assert_eq!(
+            [offers.lapses_of_any(&one.uid), offers.lapses_of_any(&"w".into())],
             [2, 0]
         );
         let offered = Berth::new("p".into(), 0, 1).offered(one.clone()).unwrap();

@@ -401,4 +401,26 @@ mod tests {
         };
         assert_eq!(story.goes(admin, 1), [("n1".to_owned(), taken_away)]);
     }
+
+    #[test]
+    fn a_fast_drain_hides_no_commit() {
+        let mut story = Story::new();
+        let committed = story.taken().committed(boot("b1")).unwrap();
+        let n1 = |what| ("n1".to_owned(), what);
+        assert_eq!(story.goes(committed, 10), [n1(Happened::Taken), n1(commits(0, true))]);
+    }
+
+    #[test]
+    fn each_commit_announces_for_a_minute() {
+        let mut story = Story::new();
+        story.goes(story.taken(), 0);
+        let committed = story.berth.committed(boot("b1")).unwrap();
+        let back = committed.uncommitted().unwrap();
+        for (second, drain, announced) in [(100, 100, false), (159, 10, true), (160, 1, false)] {
+            let told = story.goes(committed.clone(), second);
+            assert_eq!(told, [("n1".to_owned(), commits(drain, announced))], "{second}");
+            let taken_back = if second == 100 { 149 } else { second };
+            story.goes(back.clone(), taken_back);
+        }
+    }
 }

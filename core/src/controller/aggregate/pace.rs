@@ -58,8 +58,9 @@ fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
 #[cfg(test)]
 mod tests {
     use berth_api::condition::{self, Verdict, Why};
-    use berth_api::pool::WaveStatus;
+    use berth_api::pool::{Available, DigestFailures, Target, WaveStatus};
     use jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
 
@@ -71,6 +72,22 @@ mod tests {
         }
         change(&mut status);
         status
+    }
+
+    fn target() -> Target {
+        serde_json::from_value(json!({ "image": "r/os:1", "digest": digest(), "platforms": [] })).unwrap()
+    }
+
+    fn failures() -> Vec<DigestFailures> {
+        serde_json::from_value(json!([{ "digest": digest(), "nodes": ["n1"], "count": 1 }])).unwrap()
+    }
+
+    fn available() -> Option<Available> {
+        serde_json::from_value(json!({ "digest": digest(), "since": "1970-01-01T00:00:00Z" })).unwrap()
+    }
+
+    fn digest() -> String {
+        format!("sha256:{}", "0".repeat(64))
     }
 
     fn wave(state: WaveState) -> Vec<WaveStatus> {
@@ -97,6 +114,10 @@ mod tests {
             (with(|s| s.observed_generation = Some(2)), Duration::ZERO),
             (with(|s| s.poll_request = Some("a".to_owned())), Duration::ZERO),
             (with(|s| s.berths.total = 2), Duration::ZERO),
+            (with(|s| s.target = Some(target())), Duration::ZERO),
+            (with(|s| s.failures = failures()), Duration::ZERO),
+            (with(|s| s.retry_token = Some("a".to_owned())), Duration::ZERO),
+            (with(|s| s.available = available()), Duration::ZERO),
             (turns_true(types::UPDATED), Duration::ZERO),
             (turns_true(types::PAUSED), Duration::ZERO),
             (turns_true(types::PROGRESSING), PASSING),

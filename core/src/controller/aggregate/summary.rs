@@ -176,6 +176,8 @@ mod tests {
             ("RateLimited", "F T F OutsideWindow", "T F F AllUpdated"),
             ("InvalidAnswer", "F T F OutsideWindow", "T F F AllUpdated"),
             ("PullSecretUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
+            // Not a registry's answer, and not a refusal.
+            ("FleetUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
         ] {
             assert_eq!(with(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");
             let updated = [("Updated", "True", "AllUpdated"), ("FeedFailing", "True", reason)];

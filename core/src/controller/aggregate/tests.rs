@@ -657,3 +657,70 @@ fn a_node_that_joins_with_a_platform_that_the_target_lacks_is_named() {
     case.members[1].0.machine = Machine::default();
     assert_eq!(case.status().nodes.degraded, 0);
 }
+
+#[test]
+fn only_a_locked_image_is_staged() {
+    let doing = |digest_of: u8, locked: bool| {
+        let report = Report {
+            staged: Some(digest(digest_of)),
+            locked,
+            ..booted(1)
+        };
+        let nodes = case(vec![up("n1", report)]).status().nodes;
+        (nodes.staged, nodes.pending)
+    };
+    assert_eq!(doing(2, true), (1, 0));
+    assert_eq!(doing(2, false), (0, 1));
+    assert_eq!(doing(3, true), (0, 1), "another image");
+}
+
+#[test]
+fn waves_start_over_with_another_target() {
+    let wave = berth_api::pool::WaveStatus {
+        name: "rest".to_owned(),
+        total: 1,
+        updated: 0,
+        state: berth_api::pool::WaveState::Active,
+        soaked_seconds: 0,
+    };
+    let mut case = case(vec![up("n1", booted(1))]);
+    case.plan.waves = vec![wave];
+    assert_eq!(case.status().waves, case.plan.waves);
+    case.news = Some(Target {
+        image: "quay.io/os:v3".into(),
+        digest: digest(3),
+        ..target()
+    });
+    assert!(case.status().waves.is_empty());
+}
+
+#[test]
+fn only_those_who_do_something_are_named() {
+    let case = case(vec![
+        (node("n1"), Some(host(booted(1))), Some(holding(false))),
+        up("n2", booted(1)),
+    ]);
+    assert_eq!(case.says("Progressing"), "True Draining 0 of 2 updated; drain: n1");
+}
+
+#[test]
+fn an_open_offer_is_named() {
+    let mut case = case(vec![up("n1", booted(1)), up("n2", booted(1))]);
+    let used = |who: &str, how| Use { who: who.into(), how };
+    case.plan.used_by = vec![used("n1", How::IsOffered), used("n2", How::CordonedByOthers)];
+    case.plan.counts.offered = 1;
+    assert_eq!(case.says("Progressing"), "True Offered a berth is offered to n1");
+}
+
+#[test]
+fn a_pool_is_paused_by_its_fleet() {
+    let mut case = case(vec![up("n1", booted(1))]);
+    let mut paused = |reason| {
+        let message = "because".to_owned();
+        case.plan.gate = Some(Gate { reason, message });
+        let condition = case.condition("Paused");
+        format!("{} {}", condition.status, condition.reason)
+    };
+    assert_eq!(paused(GateReason::FleetPaused), "True PausedByFleet");
+    assert_eq!(paused(GateReason::OutsideWindows), "False NotPaused");
+}

@@ -258,4 +258,13 @@ mod tests {
         assert_eq!(again.split(',').count(), MAX_HELD);
         assert!(!again.contains("m000@") && again.contains("m001@") && again.contains("one-more@"));
     }
+
+    #[test]
+    fn a_machine_has_a_nodes_name() {
+        let is_kept = |machine: &str| !held(&[], &[refusal(machine, 1)], |_| false, "").is_empty();
+        assert!(is_kept("m"));
+        assert!(is_kept(&"m".repeat(253)));
+        assert!(!is_kept(&"m".repeat(254)));
+        assert!(!is_kept(""));
+    }
 }

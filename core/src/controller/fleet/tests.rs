@@ -553,3 +553,15 @@ fn an_order_that_makes_no_sense_is_named_and_offers_nothing() {
         "who waits for a pool without nodes has nobody to wait for"
     );
 }
+
+#[test]
+fn so_many_users_are_named() {
+    let mut fleet = FleetUse::default();
+    let names: Vec<String> = (0..NAMED + 2).map(|n| format!("n{n}")).collect();
+    for name in &names {
+        fleet.offer(&name.as_str().into(), false);
+    }
+    let named: Vec<&str> = fleet.used_by.iter().map(|user| user.who.as_str()).collect();
+    assert_eq!(named, names[..NAMED]);
+    assert_eq!((fleet.held_or_offered, fleet.all), (NAMED + 2, NAMED + 2));
+}

@@ -30,6 +30,10 @@ fn pinned(n: u8) -> String {
     format!("{FOLLOWED}@{}", digest(n))
 }
 
+fn by_digest_of(n: u8) -> String {
+    format!("quay.io/os@{}", digest(n))
+}
+
 fn available(n: u8, seen_seconds: u64) -> Available {
     Available {
         digest: digest(n),
@@ -138,12 +142,19 @@ fn a_reference_is_asked_about_by_its_digest_and_watched_by_its_tag() {
         let tag = questions.tag.as_ref().map(ToString::to_string);
         (questions.named.to_string(), tag, questions.follows())
     };
-    let digest = digest(1);
     assert_eq!(of(FOLLOWED), (FOLLOWED.into(), Some(FOLLOWED.into()), true));
-    let by_digest = format!("quay.io/os@{digest}");
+    let by_digest = by_digest_of(1);
     assert_eq!(of(&pinned(1)), (by_digest.clone(), Some(FOLLOWED.into()), false));
     assert_eq!(of(&by_digest), (by_digest, None, false));
     assert!(Questions::of("os").is_err());
+    for (reference, is_followed) in [
+        (FOLLOWED, true),
+        (&pinned(1), false),
+        (&by_digest_of(1), false),
+        ("os", false),
+    ] {
+        assert_eq!(follows(reference), is_followed, "{reference}");
+    }
 }
 
 #[test]
@@ -184,8 +195,7 @@ fn each_way_to_write_a_reference_has_its_own_rule() {
     assert_eq!(of(FOLLOWED, found(1, HOUR)), (Some(digest(1)), None, yes("Resolved")));
     let offered = (Some(digest(1)), Some(digest(2)), yes("ImageAvailable"));
     assert_eq!(of(&pinned(1), moved()), offered);
-    let by_digest = format!("quay.io/os@{}", digest(1));
-    assert_eq!(of(&by_digest, moved()), (Some(digest(1)), None, yes("Resolved")));
+    assert_eq!(of(&by_digest_of(1), moved()), (Some(digest(1)), None, yes("Resolved")));
 }
 
 #[test]
@@ -205,6 +215,7 @@ fn a_changed_reference_is_adopted_whatever_the_age_and_with_nothing_of_the_old_o
     assert_eq!(case.says().2, "Some(false) RegistryUnavailable");
     case.answers.invalid = Some("nonsense".into());
     assert_eq!(case.says().2, "Some(false) InvalidReference");
+    assert_eq!(case.decide().next, Next::Clear, "no registry is asked");
     case.answers = Answers::default();
     case.answers.named = found(7, Duration::ZERO);
     case.unserved = true;
@@ -212,6 +223,7 @@ fn a_changed_reference_is_adopted_whatever_the_age_and_with_nothing_of_the_old_o
         case.says(),
         (Some(digest(1)), None, "Some(false) NoSuchPlatform".into())
     );
+    assert!(matches!(case.decide().next, Next::Refused(refusal) if refusal.reason == Why::NoSuchPlatform));
 }
 
 #[test]
@@ -251,6 +263,35 @@ fn a_new_digest_is_adopted_when_it_is_old_enough_and_the_tag_was_asked_after_tha
         (Some(digest(1)), None, "Some(true) Resolved".into()),
         "moved back"
     );
+}
+
+#[test]
+fn only_a_followed_tag_is_confirmed() {
+    let of = |reference: &str, target: &str| {
+        let mut case = case(reference, Answer::default());
+        case.target = Some(image(target, 1));
+        case.available = Some(available(2, 0));
+        (case.minimum_age, case.seen) = (HOUR, HOUR);
+        case.wants_confirmation()
+    };
+    assert!(of(FOLLOWED, FOLLOWED));
+    assert!(!of(FOLLOWED, "quay.io/other:1"), "the reference was changed");
+    assert!(!of(&pinned(1), &pinned(1)));
+}
+
+#[test]
+fn a_time_left_has_the_larger_unit() {
+    for (seconds, expected) in [
+        (1, "1 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (121, "3 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (7201, "3 h"),
+    ] {
+        assert_eq!(about(seconds), expected);
+    }
 }
 
 #[test]
@@ -328,6 +369,14 @@ fn ages_go_on_from_what_former_leaders_have_counted() {
     assert_eq!(see(Some(available(3, 0)), 50), 0);
     assert_eq!(see(None, 60), 0);
     assert_eq!(see(Some(available(3, 5)), 70), 5);
+    ages.keep(|kept| *kept == pool);
+    assert_eq!(ages.see(&pool, Some(&available(3, 5)), later(75)).as_secs(), 10);
+    ages.keep(|_| false);
+    assert_eq!(
+        ages.see(&pool, Some(&available(3, 5)), later(80)).as_secs(),
+        5,
+        "it is another pool"
+    );
 }
 
 /// Kinds of the references, digests of the images, times in seconds, and what is wrong.

@@ -549,3 +549,55 @@ fn the_pools_medians_cost_no_write_of_their_own() {
     assert_eq!(world.step().len(), 1);
     assert_eq!(world.spec("n1").estimates, medians);
 }
+
+#[test]
+fn a_bootcnode_was_made_for_one_node() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let mut made_for = |published: &str, owner: Option<&str>| {
+        world.edit("n1", |host| {
+            host.owner = owner.map(str::to_owned);
+            host.content.as_mut().unwrap().spec.node_uid = published.to_owned();
+        });
+        super::made_for(&world.hosts["n1"].view).map(str::to_owned)
+    };
+    assert_eq!(made_for("u", Some("v")).as_deref(), Some("u"));
+    assert_eq!(made_for("", Some("v")).as_deref(), Some("v"), "its spec does not say");
+    assert_eq!(made_for("", None), None);
+}
+
+#[test]
+fn a_move_does_not_wait_for_the_image() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let terms = world.terms.get_mut(&"b".into()).unwrap();
+    (terms.target, terms.resolving) = (None, true);
+    world.membership.join("n1".into(), "b".into());
+    world.step();
+    let spec = world.spec("n1");
+    assert!(spec.pool_name == "b" && spec.image.is_none());
+}
+
+#[test]
+fn finalizer_and_owner_are_restored() {
+    let ours = keys::FINALIZER_NODE.to_owned();
+    let mine = "example.com/mine".to_owned();
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let finalizers = |world: &mut World| match &world.step()[..] {
+        [HostWrite::Update { finalizers, .. }] => Some(finalizers.clone()),
+        _ => None,
+    };
+    world.edit("n1", |host| host.finalizers = vec![mine.clone()]);
+    let both = Some(vec![mine.clone(), ours]);
+    assert_eq!(finalizers(&mut world), both);
+    world.edit("n1", |host| host.owner = Some("another".to_owned()));
+    assert_eq!(finalizers(&mut world), both, "only the owner is wrong");
+    // Nothing may be added to the finalizers of an object that is being deleted.
+    world.edit("n1", |host| {
+        (host.deleting, host.finalizers) = (true, vec![mine.clone()]);
+    });
+    assert_eq!(finalizers(&mut world), Some(vec![mine]));
+    world.report("n1", |report| report.released = true);
+    assert!(world.step().is_empty(), "ours is gone already");
+}

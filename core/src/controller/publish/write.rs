@@ -210,4 +210,34 @@ mod tests {
             assert!(patched["metadata"]["labels"][keys::LABEL_POOL].is_null());
         }
     }
+
+    #[test]
+    fn a_bootcnode_belongs_to_its_node() {
+        let spec = BootcNodeSpec {
+            node_uid: "u".to_owned(),
+            ..BootcNodeSpec::default()
+        };
+        let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u" });
+        let created = serde_json::to_value(object("n1", &spec, Some("a"))).unwrap();
+        let expected = json!({
+            "name": "n1", "labels": { "berth.dev/pool": "a" }, "finalizers": ["berth.dev/cleanup"],
+            "ownerReferences": [owner],
+        });
+        assert_eq!(created["metadata"], expected);
+        assert_eq!(created["spec"], serde_json::to_value(&spec).unwrap());
+        let finalizers = ["berth.dev/cleanup".to_owned()];
+        let patched = patch("n1", ("h", "7"), (&spec, &spec), Some("a"), &finalizers).unwrap();
+        let expected = json!({
+            "uid": "h", "resourceVersion": "7", "labels": { "berth.dev/pool": "a" },
+            "finalizers": ["berth.dev/cleanup"], "ownerReferences": [owner],
+        });
+        assert_eq!(patched["metadata"], expected);
+    }
+
+    #[test]
+    fn a_release_takes_only_our_finalizer() {
+        let others = ["example.com/mine".to_owned()];
+        let metadata = json!({ "uid": "h", "resourceVersion": "7", "finalizers": others });
+        assert_eq!(release("h", "7", &others), json!({ "metadata": metadata }));
+    }
 }

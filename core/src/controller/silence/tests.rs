@@ -175,3 +175,23 @@ fn a_node_is_looked_at_again_when_something_changed_or_it_spoke_in_between() {
     assert_eq!(pick(None, true), 0, "it spoke");
     assert_eq!(pick(silent("Unknown", '3', told("RebootTimedOut")), true), 1);
 }
+
+#[test]
+fn either_half_of_a_node_may_change() {
+    let (mut deputy, mut now) = (Deputy::default(), Moment::default());
+    let mut pick = |silent: &Silent| {
+        now = now + INTERVAL;
+        let (picked, _) = deputy.pick([("n1".to_owned(), silent.clone())].into(), now);
+        deputy.done("n1".to_owned(), silent.clone());
+        picked.len()
+    };
+    let mut silent = Silent {
+        node: node("True"),
+        host: host('2', BEAT, &json!([])).0,
+    };
+    assert_eq!([pick(&silent), pick(&silent)], [1, 0]);
+    silent.node = node("Unknown");
+    assert_eq!([pick(&silent), pick(&silent)], [1, 0], "the Node");
+    silent.host = host('3', BEAT, &json!([])).0;
+    assert_eq!([pick(&silent), pick(&silent)], [1, 0], "the BootcNode");
+}

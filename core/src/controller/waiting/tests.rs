@@ -282,6 +282,19 @@ fn a_condition_is_written_when_it_should_say_something_else() {
         said(Some(("True", "NodeConflict", &words)), &BTreeMap::new(), &torn),
         None
     );
+    // A condition keeps only the beginning of a long message.
+    let many = Conflict {
+        node: "n1".into(),
+        pools: (10..90).map(|n| PoolName::new(format!("pool-number-{n}"))).collect(),
+        stays_in: None,
+    };
+    let kept = one_line(&many.message());
+    assert_ne!(kept, many.message());
+    torn.conflicts.insert("n1".into(), many);
+    assert_eq!(
+        said(Some(("True", "NodeConflict", &kept)), &BTreeMap::new(), &torn),
+        None
+    );
 }
 
 #[test]

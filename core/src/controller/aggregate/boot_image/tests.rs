@@ -421,3 +421,71 @@ fn nothing_is_forgotten_while_all_bootcnodes_are_away() {
     pool.nodes = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, None)]).nodes;
     assert!(pool.refusal(&target).is_some());
 }
+
+#[test]
+fn only_newer_unknown_machines_are_counted() {
+    let target = image("9.6", Some("9.2"));
+    let known = ("known", 3, Some("9.0"));
+    let newer = |nodes: &[(&str, i64, Option<&str>)]| {
+        let mut pool = Pool::of(&[known]);
+        pool.before = pool.assess(Some(&target), &Next::Clear).1;
+        pool.nodes = Pool::of(nodes).nodes;
+        pool.refusal(&target).unwrap().contains("1 newer machine ")
+    };
+    assert!(newer(&[known, ("newer", 4, None)]));
+    assert!(!newer(&[known, ("older", 2, None)]));
+    assert!(!newer(&[known, ("older", 2, Some("9.0"))]));
+    assert!(!newer(&[("known", 3, None)]), "it is the remembered one itself");
+}
+
+#[test]
+fn a_remembered_machine_finds_its_own_time() {
+    let target = image("9.6", Some("9.2"));
+    let mut pool = Pool::of(&[("z", 300, None), ("new", 300, None)]);
+    pool.nodes[0].1 = provisioned(Some("9.4"), Some(150));
+    pool.nodes[1].1 = provisioned(None, Some(290));
+    // An earlier controller has not kept when it was provisioned, and it does not say what it was installed from any more.
+    pool.before = Some(BootImageStatus {
+        version: Some("9.0".to_owned()),
+        node: Some("new".to_owned()),
+        node_created_time: Some(Timestamp::from_second(300).unwrap().into()),
+        ..BootImageStatus::default()
+    });
+    assert!(pool.refusal(&target).is_some(), "z is older");
+    pool.nodes[0].1 = provisioned(Some("9.4"), Some(295));
+    assert_eq!(pool.refusal(&target), None, "z is newer");
+    pool.nodes[1].0.created = 400;
+    assert!(
+        pool.refusal(&target).is_some(),
+        "another Node has its name: only the time of the former one is known, which is later"
+    );
+}
+
+#[test]
+fn another_refusal_is_not_for_the_boot_image() {
+    let pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let next = Next::Refused(Refusal {
+        reason: Why::NoSuchPlatform,
+        words: "has nothing for n1".to_owned(),
+    });
+    let (said, _) = pool.assess(Some(&image("9.5", None)), &next);
+    assert_eq!(said, "Some(false) NoLimit");
+}
+
+#[test]
+fn a_decision_shows_the_boot_image() {
+    let pool = Pool::of(&[("n1", 1, Some("9.0"))]);
+    let decision = crate::controller::image::Decision {
+        target: Some(image("9.6", Some("9.2"))),
+        available: None,
+        verdict: Verdict::yes(Why::Resolved, ""),
+        next: Next::Clear,
+    };
+    let now = Timestamp::from_second(1000).unwrap();
+    let status = pool.with(|facts| {
+        crate::controller::aggregate::boot_image(&decision, facts.members, (facts.policy, facts.before), now)
+    });
+    let expected = pool.assess(decision.target.as_ref(), &decision.next).1;
+    assert_eq!(status, expected);
+    assert_eq!(status.unwrap().too_old_nodes, ["n1"]);
+}

@@ -363,3 +363,28 @@ fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
     let both = said(&status(&held(&[failed]), at(100)), types::BOOTSTRAP_HEALTHY);
     assert!(both.contains(words) && both.contains("n1 (PivotFailed)"), "{both}");
 }
+
+#[test]
+fn an_agent_may_be_silent_for_a_share() {
+    for (keeps_from_berths, named_after) in [(900, 270), (3600, 1080), (100, 100)] {
+        let found = super::silent_after(Duration::from_secs(keeps_from_berths));
+        assert_eq!(found, Duration::from_secs(named_after), "{keeps_from_berths}");
+    }
+}
+
+#[test]
+fn a_leader_hears_silence_after_its_time() {
+    let old = BootcFleetStatus::default();
+    let dead = [agent("n1", 270)];
+    let silent = status(&facts(&old, &[], &dead), at(1));
+    let lively = [agent("n1", 10)];
+    let after = |listened: u64| {
+        let facts = Facts {
+            listened: Duration::from_secs(listened),
+            ..facts(&silent, &[], &lively)
+        };
+        said(&status(&facts, at(2)), types::AGENTS_HEALTHY)
+    };
+    assert!(after(269).starts_with("False AgentsSilent"));
+    assert_eq!(after(270), "True AsExpected: ");
+}

@@ -1,5 +1,6 @@
 //! Permits to pull: so many at once, and in which order.
 
+use berth_api::berth::Outcome;
 use berth_api::node::Phase;
 
 use super::*;
@@ -159,6 +160,9 @@ fn a_holder_that_may_not_be_able_to_give_back_pulls_as_well() {
     world.change("n2", |node| node.ready = false);
     world.step();
     assert_eq!(world.allowed(), ["n2"]);
+    world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Releasing(Outcome::NotApplied);
+    world.step();
+    assert_eq!(world.allowed(), ["n1"], "it gives back already");
 }
 
 #[test]
