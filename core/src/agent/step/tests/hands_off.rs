@@ -30,6 +30,28 @@ fn in_no_pool() -> [(Facts, WaitReason); 5] {
     ]
 }
 
+/// What is asked of a node, by its BootcNode: it leaves its pool also when the object is being deleted.
+#[test]
+fn a_node_leaves_its_pool_by_either_sign() {
+    for (pool, is_deleted, expected) in [
+        ("workers", false, "member"),
+        ("workers", true, "release"),
+        ("", false, "release"),
+        ("", true, "release"),
+    ] {
+        let mut object = berth_api::node::BootcNode::default();
+        object.spec.pool_name = pool.into();
+        object.metadata.deletion_timestamp = is_deleted.then(|| later(0));
+        let asked = match Desired::of(Some(&object)) {
+            Desired::Unknown => "nothing",
+            Desired::Release => "release",
+            Desired::Member(_) => "member",
+        };
+        assert_eq!(asked, expected, "{pool:?} deleted: {is_deleted}");
+    }
+    assert_eq!(Desired::of(None), Desired::Unknown);
+}
+
 fn rests(facts: &Facts, expected: WaitReason) {
     assert!(
         matches!(step(facts), Step::Wait(why, _) if why == expected),
@@ -223,5 +245,87 @@ fn what_others_staged_without_packages_is_told_before_it_is_removed() {
             "{told}"
         );
         assert!(told.contains(expected), "{told}");
+    }
+}
+
+type Change = fn(&mut Facts);
+
+/// On a host that is refused nothing new is begun. What Berth staged stays only while a turn could still boot it.
+#[test]
+fn a_refused_host_keeps_what_is_of_use() {
+    let rests = Step::Wait(WaitReason::HostUnusable, None);
+    let updated = Step::Wait(WaitReason::Updated, None);
+    let staged = |n, locked| Some(deployment(n, locked));
+    let removed = |n, locked| Step::Unstage(deployment(n, locked));
+    let refused = |booted, staged, ours| {
+        let mut facts = facts();
+        facts.past.staged_by_us = Some(digest(ours));
+        facts.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(booted, false),
+            staged,
+            refusal: Some("its bootc cannot lock".to_owned()),
+            ..Deployments::default()
+        }));
+        facts
+    };
+    for (what, booted, staged, ours, expected) in [
+        ("desired and locked", 1, staged(2, true), 2, rests.clone()),
+        ("desired and not locked", 1, staged(2, false), 2, removed(2, false)),
+        ("not desired", 1, staged(3, true), 3, removed(3, true)),
+        ("what runs already", 2, staged(2, true), 2, removed(2, true)),
+        ("of somebody else", 1, staged(3, false), 2, rests.clone()),
+        ("of somebody else, updated", 2, staged(3, false), 2, updated.clone()),
+        ("nothing", 1, None, 2, rests.clone()),
+        ("nothing, updated", 2, None, 2, updated),
+    ] {
+        let mut facts = refused(booted, staged, ours);
+        assert_eq!(step(&facts), expected, "{what}");
+        if !matches!(expected, Step::Unstage(_)) {
+            facts.host.fresh = false;
+            assert_eq!(step(&facts), Step::LookAtHost, "{what}, seen long ago");
+        }
+    }
+    let useless: [(&str, Change); 3] = [
+        ("it failed here", |f| f.past.failed_digests = vec![digest(2)]),
+        ("its pull failed", |f| f.past.incomplete = Some(digest(2))),
+        ("its registry is forbidden", |f| f.host.rules = forbidding()),
+    ];
+    for (what, spoil) in useless {
+        let mut facts = refused(1, staged(2, true), 2);
+        spoil(&mut facts);
+        assert_eq!(step(&facts), removed(2, true), "{what}");
+    }
+    let queued = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+    for (booted, expected) in [(2, queued), (1, rests)] {
+        let mut facts = refused(booted, None, 2);
+        if let Os::Bootc(deployments) = &mut facts.host.os {
+            deployments.rollback_queued = true;
+        }
+        assert_eq!(step(&facts), expected, "a rollback is queued, {booted} runs");
+    }
+}
+
+/// People are told of packages that stay armed, not of those that are locked or that are not Berth's to lock.
+#[test]
+fn only_packages_that_stay_armed_are_told() {
+    for (locked, desired, told) in [
+        (false, Desired::Member(Box::new(member(2))), true),
+        (true, Desired::Member(Box::new(member(2))), false),
+        (false, Desired::Unknown, false),
+    ] {
+        let mut facts = Facts { desired, ..facts() };
+        facts.host.lock_fails = Some(LockFails::default());
+        facts.host.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(1, false),
+            staged: Some(deployment(1, locked)),
+            staged_layers: true,
+            ..Deployments::default()
+        }));
+        let desired = &facts.desired;
+        assert_eq!(
+            crate::agent::step::unlockable(&facts).is_some(),
+            told,
+            "{locked} {desired:?}"
+        );
     }
 }

@@ -9,7 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 mod any_facts;
 mod boots;
+mod conditions;
 mod hands_off;
+mod order;
 mod properties;
 mod reports;
 mod rules;

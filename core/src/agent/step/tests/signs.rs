@@ -36,6 +36,12 @@ fn excluded(facts: &mut Facts) {
     }
 }
 
+fn of_another_uid(facts: &mut Facts) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        node.uid = "u9".into();
+    }
+}
+
 fn uncordoned_by_somebody(facts: &mut Facts) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.unschedulable = false;
@@ -86,6 +92,11 @@ fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
             "a boot in the drain",
             change(with(&taken()), |f| f.host.boot_id = BootId::from("b9")),
             Some(WORK),
+        ),
+        (
+            "another Node of this name",
+            change(with(&taken()), of_another_uid),
+            None,
         ),
         (
             "the Node is not read",

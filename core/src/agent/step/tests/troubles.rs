@@ -366,3 +366,57 @@ fn a_holder_on_a_bad_image_goes_on_beside_a_rival() {
     os(&mut licensed, 2, None);
     assert_eq!(step(&beside(licensed)), pull(3));
 }
+
+#[test]
+fn a_host_that_cannot_be_used_is_looked_at_first() {
+    for mut facts in [facts(), with(&taken())] {
+        facts.host.os = Os::Unusable {
+            reason: Reason::StatusFailed,
+            message: "no answer".into(),
+        };
+        assert_eq!(step(&facts), Step::Wait(WaitReason::HostUnusable, None));
+        facts.host.fresh = false;
+        assert_eq!(step(&facts), Step::LookAtHost, "it may have come back");
+    }
+}
+
+/// I8: who forgets what was tried reboots for ever. Whatever else a host does without a memory leads to no reboot.
+#[test]
+fn only_steps_towards_a_reboot_need_the_memory() {
+    let berth = taken();
+    for (step, needs) in [
+        (Step::Take(berth.clone()), true),
+        (Step::Commit(berth.clone()), true),
+        (Step::Relicense(berth.clone(), digest(3)), true),
+        (Step::LookAtHost, false),
+        (lock(), false),
+        (Step::Unstage(deployment(2, true)), false),
+        (Step::Drain, false),
+        (Step::Uncommit(berth.clone()), false),
+        (Step::Release(berth.clone(), Outcome::Revoked, String::new()), false),
+        (Step::GiveBack(berth), false),
+    ] {
+        assert_eq!(step.needs_memory(), needs, "{step:?}");
+    }
+}
+
+/// The silence of the host may be the reason itself.
+#[test]
+fn the_silence_of_a_host_is_told_once() {
+    let mut facts = with(&taken());
+    facts.host.disarmed = true;
+    facts.host.unreachable = Some(Unreachable {
+        why: "no answer from logind".into(),
+        ago: Duration::from_secs(30),
+    });
+    for (forgetful, told) in [("disk full", 1), ("no answer from logind", 1)] {
+        facts.host.forgetful = Some(forgetful.to_owned());
+        match step(&facts) {
+            Step::Release(_, Outcome::RebootBlocked, why) => {
+                assert!(why.starts_with(forgetful), "{why}");
+                assert_eq!(why.matches("no answer from logind").count(), told, "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Phases and conditions that are reported of given facts.
+
+use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::insight::ScopeType;
+use berth_api::node::{BootcNodeStatus, Failure, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::reports::told;
+use super::*;
+use crate::agent::facts::Trouble;
+use crate::agent::report::{Subject, phase, report};
+
+type Change = fn(&mut Facts);
+
+/// The status after this one, with a sign of life of that second.
+fn status_after(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
+    let next = step(facts);
+    let subject = Subject {
+        generation: Some(1),
+        step: &next,
+        bootc_version: None,
+        platform_variant: None,
+        boot_image: None,
+        firstboot: None,
+        heartbeat: later(heartbeat),
+        told: &[],
+    };
+    report(facts, &subject, before)
+}
+
+fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+    change(&mut facts);
+    facts
+}
+
+/// Changes the Node as it was read.
+fn node_of(facts: &mut Facts, change: impl FnOnce(&mut NodeFacts)) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        change(node);
+    }
+}
+
+fn uncordoned(facts: Facts) -> Facts {
+    change(facts, |f| {
+        node_of(f, |node| (node.cordon, node.unschedulable) = (None, false));
+    })
+}
+
+/// A letter for each condition of a turn that is True: Cordoned, Drained, UpdateExecuted, RebootedNode, AppliedOSImage, Resumed,
+/// Uncordoned, UpdateComplete.
+fn turn(facts: &Facts) -> String {
+    let status = status_after(facts, &BootcNodeStatus::default(), 0);
+    let letter = |(type_, letter)| match condition::is_true(&status.conditions, type_) {
+        true => letter,
+        false => '-',
+    };
+    [
+        (types::CORDONED, 'c'),
+        (types::DRAINED, 'd'),
+        (types::UPDATE_EXECUTED, 'e'),
+        (types::REBOOTED_NODE, 'r'),
+        (types::APPLIED_OS_IMAGE, 'a'),
+        (types::RESUMED, 's'),
+        (types::UNCORDONED, 'u'),
+        (types::UPDATE_COMPLETE, 'f'),
+    ]
+    .map(letter)
+    .iter()
+    .collect()
+}
+
+#[test]
+fn a_turn_shows_how_far_it_is() {
+    let under = |boot: &str, berth: &Berth, outcome| berth.releasing(outcome, boot.into()).unwrap();
+    let given_up = under("b1", &taken(), Outcome::DrainTimeout);
+    let updated = under("b2", &committed(), Outcome::Updated);
+    let failed = under("b2", &committed(), Outcome::Failed);
+    let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
+    let not_ready = |facts| change(facts, |f| ready(f, false));
+    for (what, facts, expected) in [
+        ("staged, and waiting", facts(), "------u-"),
+        (
+            "cordoned by somebody",
+            change(facts(), |f| node_of(f, |node| node.unschedulable = true)),
+            "------u-",
+        ),
+        ("draining", with(&taken()), "c-------"),
+        (
+            "uncordoned by somebody",
+            change(with(&taken()), |f| node_of(f, |node| node.unschedulable = false)),
+            "--------",
+        ),
+        ("drained", change(with(&taken()), |f| f.drain.done = true), "cd------"),
+        ("committed", with(&committed()), "cde-----"),
+        ("booted, not Ready", not_ready(rebooted(&committed(), 2)), "cdera---"),
+        ("booted, Ready", rebooted(&committed(), 2), "cderas--"),
+        ("back on what ran before", rebooted(&committed(), 1), "cder-s--"),
+        ("licensed for the next image", stuck(&relicensed(), 2), "cde-----"),
+        ("licensed for what runs", stuck(&back, 2), "cdera---"),
+        ("gives back, proven", rebooted(&updated, 2), "cderas--"),
+        ("restored, proven", uncordoned(rebooted(&updated, 2)), "-derasu-"),
+        ("gives back, failed", rebooted(&failed, 1), "c-------"),
+        ("gives back a bad image", rebooted(&failed, 2), "c---a---"),
+        ("gives back, never committed", with(&given_up), "c-------"),
+        ("restored, never committed", uncordoned(with(&given_up)), "------u-"),
+        ("updated", change(facts(), |f| os(f, 2, None)), "-derasuf"),
+        (
+            "of no pool, and not seen yet",
+            change(facts(), |f| (f.desired, f.host.os) = (Desired::Release, Os::Unknown)),
+            "------u-",
+        ),
+    ] {
+        assert_eq!(turn(&facts), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_drain_shows_whom_it_left_behind() {
+    let left = DrainBlocker {
+        pod: "db/0".into(),
+        reason: "cannot end".into(),
+        since: later(0),
+    };
+    for (done, left_behind, expected) in [
+        (true, vec![], "True AsExpected "),
+        (false, vec![left.clone()], "False NotYet "),
+        (true, vec![left], "True LeftBehind drained but for db/0: cannot end"),
+    ] {
+        let mut facts = with(&taken());
+        (facts.drain.done, facts.drain.left_behind) = (done, left_behind);
+        assert_eq!(told(&facts, types::DRAINED), expected);
+    }
+}
+
+#[test]
+fn a_drain_that_timed_out_is_told_after_its_turn() {
+    for (outcome, target, expected) in [
+        (Outcome::DrainTimeout, 2, "False DrainTimeout pod db/0"),
+        (Outcome::RebootBlocked, 2, "False NotYet "),
+        (Outcome::DrainTimeout, 3, "False NotYet "),
+    ] {
+        let mut facts = facts();
+        facts
+            .past
+            .turn_ended(outcome, "pod db/0", &digest(target), facts.now, 0.0);
+        assert_eq!(told(&facts, types::DRAINED), expected, "{outcome:?} {target}");
+    }
+}
+
+#[test]
+fn each_step_without_a_berth_has_its_phase() {
+    let wait = |why| Step::Wait(why, None);
+    let berth = offered(2, "u1");
+    let staged = facts();
+    let bare = change(facts(), |f| os(f, 1, None));
+    for (step, with_image, without) in [
+        (wait(WaitReason::NothingAsked), Phase::Idle, Phase::Idle),
+        (wait(WaitReason::Updated), Phase::Updated, Phase::Updated),
+        (wait(WaitReason::Pulling), Phase::Staging, Phase::Staging),
+        (pull(2), Phase::Staging, Phase::Staging),
+        (lock(), Phase::Staging, Phase::Staging),
+        (wait(WaitReason::NoBerth), Phase::Waiting, Phase::Waiting),
+        (wait(WaitReason::ForeignBerth), Phase::Waiting, Phase::Waiting),
+        (wait(WaitReason::Inhibited), Phase::Waiting, Phase::Waiting),
+        (Step::Take(berth), Phase::Waiting, Phase::Waiting),
+        (wait(WaitReason::Unguarded), Phase::Waiting, Phase::Pending),
+        (wait(WaitReason::BackingOff), Phase::Waiting, Phase::Pending),
+        (wait(WaitReason::FailedDigest), Phase::Degraded, Phase::Degraded),
+        (Step::LookAtHost, Phase::Pending, Phase::Pending),
+    ] {
+        assert_eq!(phase(&staged, &step), with_image, "{step:?}, staged");
+        assert_eq!(phase(&bare, &step), without, "{step:?}, not staged");
+    }
+}
+
+/// Only a licence for this very boot, with its image still staged, leads to a reboot.
+#[test]
+fn an_unproven_boot_without_a_licence_is_proving() {
+    let gone = change(stuck(&relicensed(), 2), |f| os(f, 2, None));
+    let old = change(rebooted(&committed(), 1), |f| os(f, 1, Some(deployment(2, true))));
+    let uncommitted = change(with(&taken()), |f| f.past.unproven_boot = Some(BootId::from("b1")));
+    for (what, facts, expected) in [
+        ("licensed", stuck(&relicensed(), 2), Phase::Rebooting),
+        ("its image is gone", gone, Phase::Proving),
+        ("licensed for the boot before", old, Phase::Proving),
+        ("not licensed", uncommitted, Phase::Proving),
+    ] {
+        assert_eq!(phase(&facts, &step(&facts)), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_phase_keeps_its_beginning() {
+    let first = status_after(&facts(), &BootcNodeStatus::default(), 0);
+    assert_eq!(
+        (first.phase, &first.phase_start_time),
+        (Some(Phase::Waiting), &Some(later(0)))
+    );
+    let mut facts = change(facts(), |f| f.now = later(60).0);
+    assert_eq!(status_after(&facts, &first, 0).phase_start_time, Some(later(0)));
+    let unknown = BootcNodeStatus {
+        phase_start_time: None,
+        ..first.clone()
+    };
+    assert_eq!(status_after(&facts, &unknown, 0).phase_start_time, Some(later(60)));
+    os(&mut facts, 2, None);
+    let updated = status_after(&facts, &first, 0);
+    assert_eq!(
+        (updated.phase, updated.phase_start_time),
+        (Some(Phase::Updated), Some(later(60)))
+    );
+}
+
+#[test]
+fn an_agent_shows_that_it_lives_beside_a_silent_host() {
+    let before = status_after(&facts(), &BootcNodeStatus::default(), 0);
+    for seconds in [1, 30] {
+        let mut facts = facts();
+        facts.host.unreachable = Some(Unreachable {
+            why: "no answer".to_owned(),
+            ago: Duration::from_secs(seconds),
+        });
+        let after = status_after(&facts, &before, 120);
+        assert_eq!(after.heartbeat_time, Some(later(120)), "after {seconds} s");
+    }
+}
+
+fn failure(n: u8) -> Failure {
+    Failure {
+        reason: "ImageNotFound".into(),
+        message: "no such image".into(),
+        digest: Some(digest(n)),
+        attempts: 1,
+        next_try_time: later(60),
+    }
+}
+
+#[test]
+fn the_pull_of_the_desired_image_is_told() {
+    let bare = || change(facts(), |f| os(f, 1, None));
+    let pulls = |f: &mut Facts| {
+        f.host.os = Os::Unknown;
+        f.host.pull = Some(PullFacts {
+            digest: digest(2),
+            progress: None,
+        });
+    };
+    for (what, facts, expected) in [
+        ("staged", facts(), "True AsExpected "),
+        ("it runs", change(bare(), |f| os(f, 2, None)), "True AsExpected "),
+        ("nothing was tried", bare(), "Unknown NotStarted "),
+        (
+            "it failed",
+            change(bare(), |f| f.past.failure = Some(failure(2))),
+            "False ImageNotFound no such image",
+        ),
+        (
+            "another one failed",
+            change(bare(), |f| f.past.failure = Some(failure(3))),
+            "Unknown NotStarted ",
+        ),
+        (
+            "it is pulled again",
+            change(bare(), |f| {
+                f.past.failure = Some(failure(2));
+                pulls(f);
+            }),
+            "Unknown Pulling pulling sha256:0202",
+        ),
+        (
+            "something is to be repaired first",
+            change(bare(), |f| f.past.failed_digests = vec![digest(2)]),
+            "Unknown Blocked NodeDegraded says what to repair first",
+        ),
+    ] {
+        let told = told(&facts, types::IMAGE_PULLED);
+        assert!(told.starts_with(expected), "{what}: {told}");
+    }
+}
+
+#[test]
+fn an_excluded_node_says_so_whatever_it_runs() {
+    let excluded = |booted| {
+        change(facts(), |f| {
+            os(f, booted, None);
+            node_of(f, |node| node.excluded = true);
+        })
+    };
+    let runs = told(&excluded(2), types::UPDATED);
+    assert!(
+        runs.starts_with("True Updated runs sha256:0202") && runs.ends_with(", and is excluded"),
+        "{runs}"
+    );
+    let waits = told(&excluded(1), types::UPDATED);
+    assert!(
+        waits.starts_with("False Excluded should run sha256:0202")
+            && waits.ends_with(": the Node is excluded; remove its label berth.dev/exclude"),
+        "{waits}"
+    );
+}
+
+#[test]
+fn what_runs_is_updated_once_it_is_given_back() {
+    let holds = told(&rebooted(&committed(), 2), types::UPDATED);
+    assert!(holds.starts_with("False Proving runs sha256:0202"), "{holds}");
+    let rests = told(&change(facts(), |f| os(f, 2, None)), types::UPDATED);
+    assert!(rests.starts_with("True Updated runs sha256:0202"), "{rests}");
+}
+
+/// The controller offers no berth to a node that does not say that it is prepared.
+#[test]
+fn only_a_node_that_would_take_an_offer_is_prepared() {
+    let never: Change = |_| {};
+    let cases: [(&str, Change, &str); 11] = [
+        ("no offer", never, "True Ready "),
+        ("an offer", |f| f.berths = Some(vec![offered(2, "u1")]), "True Ready "),
+        (
+            "an offer for the Node before",
+            |f| f.berths = Some(vec![offered(2, "u0")]),
+            "True Ready ",
+        ),
+        ("it runs", |f| os(f, 2, None), "False Booted nothing is left to prepare"),
+        (
+            "it holds a berth",
+            |f| *f = with(&taken()),
+            "False InTurn the node holds a berth",
+        ),
+        (
+            "inhibited",
+            |f| f.host.inhibitors = vec!["backup".into()],
+            "False Inhibited shutdown is inhibited by backup",
+        ),
+        (
+            "a turn has failed",
+            |f| {
+                f.past
+                    .turn_ended(Outcome::DrainTimeout, "pod db/0", &digest(2), f.now, 0.0)
+            },
+            "False BackingOff DrainTimeout: pod db/0",
+        ),
+        (
+            "a pull has failed",
+            |f| {
+                os(f, 1, None);
+                f.past.failure = Some(failure(2));
+            },
+            "False NotStaged ",
+        ),
+        ("nothing is staged", |f| os(f, 1, None), "False NotStaged "),
+        (
+            "staged, and not locked",
+            |f| os(f, 1, Some(deployment(2, false))),
+            "False NotStaged ",
+        ),
+        (
+            "staged, and its memory is lost",
+            |f| f.host.forgetful = Some("disk full".into()),
+            "False NotReady ",
+        ),
+    ];
+    for (what, spoil, expected) in cases {
+        assert_eq!(
+            told(&change(facts(), spoil), types::UPDATE_PREPARED),
+            expected,
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_look_changes_nothing_of_being_prepared() {
+    let looks: [(Change, &str); 3] = [
+        (|f| f.cluster_node = ClusterNode::Unread, "NotReady"),
+        (|f| f.host.os = Os::Unknown, "NotStaged"),
+        (|f| f.guard.next_try = Duration::ZERO, "NotReady"),
+    ];
+    let prepared = |status: &BootcNodeStatus| -> Condition {
+        condition::find(&status.conditions, types::UPDATE_PREPARED)
+            .unwrap()
+            .clone()
+    };
+    for (look, unprepared) in looks {
+        let facts = change(facts(), look);
+        let mut before = BootcNodeStatus::default();
+        for (verdict, expected) in [
+            (Verdict::yes(Why::Ready, ""), "Ready"),
+            (Verdict::no(Why::NotStaged, ""), unprepared),
+        ] {
+            condition::set(&mut before.conditions, types::UPDATE_PREPARED, verdict, None, now());
+            let after = prepared(&status_after(&facts, &before, 0));
+            assert_eq!(after.reason, expected, "{:?}", step(&facts));
+        }
+    }
+}
+
+#[test]
+fn a_step_that_fails_is_written_ever_more_seldom() {
+    for (attempts, told_as) in [(3, 2), (4, 4), (5, 4), (8, 8), (100, 64)] {
+        let mut facts = facts();
+        facts.trouble = Some(Trouble {
+            reason: Reason::StepFailed,
+            message: "no answer".into(),
+            attempts,
+        });
+        assert_eq!(
+            told(&facts, types::NODE_DEGRADED),
+            format!("True StepFailed no answer (tried {told_as} times or more)")
+        );
+    }
+}
+
+#[test]
+fn a_failed_digest_is_told_where_it_does_not_run() {
+    let mut facts = change(facts(), |f| os(f, 1, None));
+    facts.past.failed_digests = vec![digest(2)];
+    let told_now = told(&facts, types::NODE_DEGRADED);
+    assert!(told_now.starts_with("True DigestFailed sha256:0202"), "{told_now}");
+    os(&mut facts, 2, None);
+    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+}
+
+/// While the Node is not read again, it is what it was.
+#[test]
+fn an_insight_knows_a_node_of_the_control_plane() {
+    for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {
+        let mut facts = change(facts(), |f| node_of(f, |node| node.control_plane = control_plane));
+        let read = status_after(&facts, &BootcNodeStatus::default(), 0);
+        facts.cluster_node = ClusterNode::Unread;
+        let unread = status_after(&facts, &read, 0);
+        for status in [read, unread] {
+            assert_eq!(status.insight.unwrap().scope_type, scope);
+        }
+    }
+}
+
+#[test]
+fn an_insight_tells_a_node_that_is_not_ready() {
+    for (is_ready, message) in [(true, ""), (false, "Not ready")] {
+        let facts = change(facts(), |f| ready(f, is_ready));
+        let status = status_after(&facts, &BootcNodeStatus::default(), 0);
+        assert_eq!(status.insight.unwrap().message, message);
+    }
+}
