@@ -13,8 +13,10 @@ use crate::agent::storage::{StagingLock, Storage};
 
 mod guard;
 mod host;
+mod pulls;
 mod record;
 mod rpm_ostree;
+mod turn;
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -302,6 +304,20 @@ fn a_holder_is_never_at_rest() {
     let mut knowledge = knowing(&taken());
     knowledge.after(Event::Rests(WaitReason::Updated), &at(1));
     assert!(!knowledge.is_at_rest());
+    knowledge.after(Event::Berths(vec![]), &at(2));
+    knowledge.after(Event::Rests(WaitReason::Updated), &at(3));
+    assert!(knowledge.is_at_rest());
+}
+
+#[test]
+fn agents_that_rest_together_read_the_cluster_apart() {
+    let first_read = |chance| {
+        let mut knowledge = knowing(&offered());
+        knowledge.after(Event::Rests(WaitReason::Updated), &at(0));
+        knowledge.after(Event::Heartbeat, &Now { chance, ..at(0) });
+        (1..4000).find(|seconds| knowledge.rereads_cluster(&at(*seconds)))
+    };
+    assert_eq!([0.0, 0.5, 1.0].map(first_read), [Some(1350), Some(1800), Some(2250)]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::agent::facts::Verified;
 
 /// The end of a pull that no signature policy was enforced for.
-fn succeeded(n: u8) -> PullReading {
+pub(super) fn succeeded(n: u8) -> PullReading {
     PullReading::Succeeded {
         digest: digest(n),
         policy: None,
@@ -502,7 +502,7 @@ fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
     assert_eq!(attempts(&knowledge), 3);
 }
 
-fn look_at(staged: Option<Deployment>) -> Look {
+pub(super) fn look_at(staged: Option<Deployment>) -> Look {
     Look {
         os: os(staged),
         rivals: vec![],

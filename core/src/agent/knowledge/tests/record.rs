@@ -142,6 +142,81 @@ fn a_host_that_went_back_is_told_as_rolled_back() {
     );
 }
 
+/// What ran before runs again, or the bad image still does. A host that does not say what it runs is not back.
+#[test]
+fn a_failed_turn_is_told_by_what_runs() {
+    for (booted, from, chapter, outcome) in [
+        (Some(1), Some(1), "RolledBack", TurnOutcome::RolledBack),
+        (Some(2), Some(1), "Failed", TurnOutcome::Failed),
+        (None, None, "Failed", TurnOutcome::Failed),
+    ] {
+        let (node, uid) = ("n1".into(), "u1".into());
+        let taken = offered().taken(&node, &uid, from.map(digest), "b1".into()).unwrap();
+        let committed = taken.committed("b1".into()).unwrap();
+        let failed = committed.releasing(Outcome::Failed, "b1".into()).unwrap();
+        let mut knowledge = rebooting();
+        knowledge.after(Event::Berths(vec![committed]), &at(40));
+        knowledge.os = Os::Unknown;
+        if let Some(booted) = booted {
+            looked(&mut knowledge, booted, None, 41);
+        }
+        knowledge.after(Event::Berths(vec![failed.clone()]), &at(50));
+        let told = chapters(&knowledge, 0);
+        assert!(told.ends_with(&format!("{chapter} 50-?")), "{told}");
+        knowledge.after(Event::Begins(&Step::GiveBack(failed)), &at(51));
+        assert_eq!(knowledge.past.turns[0].outcome, Some(outcome));
+    }
+}
+
+/// The host says only at the very end what it runs.
+#[test]
+fn a_late_look_still_tells_a_rollback() {
+    for (booted, outcome) in [(1, TurnOutcome::RolledBack), (2, TurnOutcome::Failed)] {
+        let failed = committed().releasing(Outcome::Failed, "b1".into()).unwrap();
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+        knowledge.after(Event::Berths(vec![failed.clone()]), &at(1));
+        assert_eq!(knowledge.past.turns[0].outcome, None);
+        knowledge.os = Os::Bootc(Box::new(Deployments {
+            booted: deployment(booted, false),
+            ..Deployments::default()
+        }));
+        knowledge.after(Event::Begins(&Step::GiveBack(failed)), &at(2));
+        assert_eq!(knowledge.past.turns[0].outcome, Some(outcome));
+    }
+}
+
+#[test]
+fn a_turn_shows_a_node_ready_under_this_boot() {
+    for (ready, boot, expected) in [(true, "b1", true), (true, "b0", false), (false, "b1", false)] {
+        let mut knowledge = rebooting();
+        let ClusterNode::Is(mut node) = node() else {
+            unreachable!()
+        };
+        (node.ready, node.boot_id) = (ready, Some(boot.into()));
+        knowledge.after(Event::NodeRead(ClusterNode::Is(node)), &at(40));
+        let failed = committed().releasing(Outcome::Failed, "b1".into()).unwrap();
+        knowledge.after(Event::Berths(vec![failed]), &at(50));
+        let proof = knowledge.past.turns[0].proof.as_ref().unwrap();
+        assert_eq!(proof.node_ready, expected, "{ready} under {boot}");
+    }
+}
+
+#[test]
+fn an_update_has_the_version_of_its_own_image() {
+    for (desired, version) in [(2, Some("2.0")), (3, None)] {
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+        let image = DesiredImage {
+            digest: digest(desired),
+            version: Some("2.0".into()),
+            ..image()
+        };
+        ask_for(&mut knowledge, image);
+        knowledge.after(Event::Berths(vec![taken()]), &at(2));
+        let to = &knowledge.past.timeline.updates[0].to;
+        assert_eq!((&to.digest, to.version.as_deref()), (&digest(2), version));
+    }
+}
+
 #[test]
 fn a_turn_that_is_tried_again_begins_its_chapters_anew_and_both_are_on_record() {
     let mut knowledge = rebooting();
@@ -292,6 +367,60 @@ fn a_membership_that_nobody_saw_begin_has_no_beginning() {
         ..BootcNodeStatus::default()
     };
     assert_eq!(seen(Some(known)), Some(1));
+}
+
+/// The pool, and the second at which the node joined it.
+type Joined = Option<(&'static str, i64)>;
+
+#[test]
+fn a_node_joins_each_pool_once() {
+    let member = |pool: &str| {
+        let mut desired = next_process(&rebooting(), "b1", 0).desired;
+        if let Desired::Member(member) = &mut desired {
+            member.pool = pool.into();
+        }
+        desired
+    };
+    let known = |pool: &str| {
+        let mut timeline = rebooting().past.timeline;
+        if let Some(joined) = &mut timeline.joined {
+            joined.pool = pool.to_owned();
+        }
+        BootcNodeStatus {
+            observed_generation: Some(1),
+            timeline,
+            ..BootcNodeStatus::default()
+        }
+    };
+    let unknown = BootcNodeStatus {
+        observed_generation: Some(1),
+        ..BootcNodeStatus::default()
+    };
+    let cases: [(BootcNodeStatus, [(&str, Joined); 2]); 3] = [
+        (
+            BootcNodeStatus::default(),
+            [("p", Some(("p", 5))), ("q", Some(("q", 6)))],
+        ),
+        // It left the other pool while no agent was there.
+        (known("x"), [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
+        // A beginning that nobody saw is not made up later.
+        (unknown, [("p", None), ("p", None)]),
+    ];
+    for (status, pools) in cases {
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+        for (second, (pool, expected)) in (5..).zip(pools) {
+            let event = Event::Published {
+                desired: member(pool),
+                uid: Some("u1".into()),
+                status: Some(&status),
+            };
+            knowledge.after(event, &at(second));
+            let joined = knowledge.past.timeline.joined.as_ref();
+            let zero = at(0).wall.as_second();
+            let joined = joined.map(|joined| (joined.pool.as_str(), joined.start_time.0.as_second() - zero));
+            assert_eq!(joined, expected, "{pool} at {second}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! Knowledge of pulls: what their end leaves of earlier failures, and what is not forgotten meanwhile.
+
+use super::host::{look_at, succeeded};
+use super::*;
+
+/// A holder may boot the image before the end of its pull is taken in.
+#[test]
+fn an_image_that_runs_already_was_pulled_well() {
+    for (booted, fails) in [(2, false), (1, true)] {
+        let mut knowledge = knowing(&committed());
+        knowledge.after(Event::Pull(succeeded(2)), &at(1));
+        let mut look = look_at(None);
+        if let Os::Bootc(known) = &mut look.os {
+            known.booted = deployment(booted, false);
+        }
+        knowledge.after(Event::Looked(look), &at(2));
+        assert_eq!(knowledge.past.failure.is_some(), fails, "{booted} runs");
+    }
+}
+
+/// Also where nobody asks for the image any more.
+#[test]
+fn a_pull_that_succeeds_ends_the_failures_before() {
+    let refused = || HostFailure {
+        reason: Reason::PullFailed,
+        message: "no route".to_owned(),
+    };
+    for (locked, kept) in [(true, false), (false, true)] {
+        let mut knowledge = knowing(&offered());
+        let digest = digest(2);
+        let failed = PullReading::Failed {
+            digest,
+            failure: refused(),
+        };
+        knowledge.after(Event::Pull(failed), &at(1));
+        knowledge.after(Event::Begins(&pull()), &at(2));
+        knowledge.after(Event::Pull(succeeded(2)), &at(3));
+        knowledge.after(Event::Looked(look_at(Some(deployment(2, locked)))), &at(4));
+        assert_eq!(knowledge.past.failure.is_some(), kept, "locked: {locked}");
+    }
+}
+
+#[test]
+fn the_desired_image_ends_its_failures_once_locked() {
+    for (staged, kept) in [
+        (Some(deployment(2, true)), false),
+        (Some(deployment(2, false)), true),
+        (Some(deployment(3, true)), true),
+        (None, true),
+    ] {
+        let mut knowledge = knowing(&offered());
+        ask_for(&mut knowledge, image());
+        let now = at(1);
+        knowledge
+            .past
+            .host_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
+        knowledge.after(Event::Looked(look_at(staged.clone())), &at(2));
+        assert_eq!(knowledge.past.failure.is_some(), kept, "{staged:?}");
+    }
+}
+
+/// A pull may stage its image any moment.
+#[test]
+fn what_is_being_pulled_is_not_forgotten() {
+    let pull = PullFacts {
+        digest: digest(2),
+        progress: None,
+    };
+    for (pull, pulled, kept) in [
+        (Some(pull), None, true),
+        (None, Some(digest(2)), true),
+        (None, None, false),
+    ] {
+        let mut knowledge = knowing(&offered());
+        knowledge.past.staged_by_us = Some(digest(2));
+        (knowledge.os, knowledge.pull, knowledge.pulled) = (os(None), pull, pulled);
+        knowledge.after(Event::Rests(WaitReason::Released), &at(1));
+        assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{:?}", knowledge.pull);
+    }
+}
+
+/// Only the desired image is pulled again. What a failed pull has left is no failure of a lock.
+#[test]
+fn a_pause_is_for_the_desired_image_alone() {
+    for (staged, incomplete, pauses) in [(2, None, true), (3, None, false), (2, Some(digest(2)), false)] {
+        let mut knowledge = knowing(&offered());
+        ask_for(&mut knowledge, image());
+        let staged = deployment(staged, false);
+        knowledge.os = os(Some(staged.clone()));
+        knowledge.lock_fails = Some(LockTrouble::default());
+        knowledge.past.incomplete = incomplete;
+        knowledge.after(Event::Begins(&Step::Unstage(staged.clone())), &at(1));
+        assert_eq!(knowledge.past.failure.is_some(), pauses, "{staged:?}");
+    }
+}

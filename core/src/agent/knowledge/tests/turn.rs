@@ -1,0 +1,209 @@
+//! Knowledge of a turn: its drain, its writes of the berth, and what ends with it.
+
+use super::*;
+use crate::agent::facts::Guard;
+
+fn failed() -> Ending {
+    Ending::Failed {
+        reason: Reason::StepFailed,
+        message: "no answer".to_owned(),
+    }
+}
+
+/// A berth that closes its window at some time, offered and taken.
+fn with_window() -> [Berth; 2] {
+    let offer = Offer {
+        node: "n1".into(),
+        uid: "u1".into(),
+        target: digest(2),
+        open_until: Some(at(60).wall),
+    };
+    let offered = Berth::new(PoolName::from("p"), 0, 1).offered(offer).unwrap();
+    let (node, uid) = ("n1".into(), "u1".into());
+    let taken = offered.taken(&node, &uid, Some(digest(1)), "b1".into()).unwrap();
+    [offered, taken]
+}
+
+#[test]
+fn a_pass_of_the_drain_is_known_until_the_next() {
+    let pod = |name: &str| berth_api::node::DrainBlocker {
+        pod: name.to_owned(),
+        reason: "its budget".to_owned(),
+        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time::from(at(0).wall),
+    };
+    let mut knowledge = knowing(&taken());
+    for (seconds, done, next_pass) in [(10, false, Some(Duration::from_secs(3))), (20, true, None)] {
+        let ending = Ending::Drain {
+            done,
+            blockers: vec![pod("web/a")],
+            left_behind: vec![pod("db/0")],
+            next: Duration::from_secs(5),
+        };
+        super::done(&mut knowledge, &Step::Drain, ending, seconds);
+        let drain = knowledge.facts(&at(seconds + 2)).drain;
+        assert_eq!(drain.elapsed, Duration::from_secs(seconds + 2));
+        assert_eq!((drain.done, drain.next_pass), (done, next_pass));
+        assert_eq!(
+            (drain.blockers, drain.left_behind),
+            (vec![pod("web/a")], vec![pod("db/0")])
+        );
+    }
+}
+
+#[test]
+fn each_turn_drains_without_a_memory_of_pods() {
+    let mut knowledge = knowing(&offered());
+    let mut numbers = vec![knowledge.turn.drain_number];
+    for _ in 0..2 {
+        done(&mut knowledge, &Step::Take(offered()), Ending::Done, 1);
+        numbers.push(knowledge.turn.drain_number);
+        done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 2);
+        numbers.push(knowledge.turn.drain_number);
+    }
+    assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
+}
+
+/// What the berth shows after a write of this process is no news to it.
+#[test]
+fn no_write_of_its_own_makes_the_look_old() {
+    let relicensed = committed().relicensed(digest(3), "b1".into()).unwrap();
+    let release = Step::Release(taken(), Outcome::DrainTimeout, String::new());
+    for (before, step, after) in [
+        (taken(), Step::Commit(taken()), committed()),
+        (committed(), Step::Uncommit(committed()), taken()),
+        (committed(), Step::Relicense(committed(), digest(3)), relicensed),
+        (taken(), release, releasing()),
+    ] {
+        let mut knowledge = knowing(&before);
+        done(&mut knowledge, &step, Ending::Done, 1);
+        knowledge.after(Event::Berths(vec![after]), &at(1));
+        assert!(knowledge.fresh && knowledge.fenced, "{step:?}");
+    }
+}
+
+#[test]
+fn only_an_answered_write_of_the_berth_fences_it() {
+    for (step, ending, fenced) in [
+        (Step::Fence(committed()), Ending::Done, true),
+        (Step::Fence(committed()), Ending::NotNeeded, false),
+        (Step::Fence(committed()), failed(), false),
+        (lock(), Ending::Done, false),
+        (Step::Restore(releasing()), Ending::Done, false),
+    ] {
+        let mut knowledge = knowing(&committed());
+        knowledge.fenced = false;
+        done(&mut knowledge, &step, ending.clone(), 1);
+        assert_eq!(knowledge.fenced, fenced, "{step:?} {ending:?}");
+    }
+}
+
+#[test]
+fn a_commit_that_is_taken_back_says_why() {
+    let vain = Some("logind accepted the reboot, and no shutdown began");
+    for (asked, blocked, expected) in [
+        (false, None, None),
+        (true, None, vain),
+        (false, Some("busy"), Some("busy")),
+        (true, Some("busy"), Some("busy")),
+    ] {
+        let mut knowledge = knowing(&committed());
+        knowledge.turn.reboot_asked = asked.then_some(at(1).clock);
+        knowledge.turn.reboot_blocked = blocked.map(|why| (why.to_owned(), at(1).clock));
+        done(&mut knowledge, &Step::Uncommit(committed()), Ending::Done, 2);
+        let why = knowledge.turn.reboot_blocked.map(|(why, _)| why);
+        assert_eq!(why.as_deref(), expected, "asked: {asked}, blocked: {blocked:?}");
+    }
+}
+
+/// A lock that ends well and locks nothing is known by its repetition. Looks come in between, and other steps end it.
+#[test]
+fn a_change_repeats_over_looks_only() {
+    for (step, repeats) in [
+        (Step::LookAtHost, true),
+        (Step::ReadNode, true),
+        (lock(), true),
+        (Step::Drain, false),
+        (Step::Fence(committed()), false),
+    ] {
+        let mut knowledge = knowing(&committed());
+        done(&mut knowledge, &lock(), Ending::Done, 1);
+        knowledge.after(Event::Begins(&step), &at(2));
+        assert_eq!(knowledge.repeats(&lock()), repeats, "{step:?}");
+    }
+}
+
+#[test]
+fn an_unproven_boot_is_looked_at_after_a_while() {
+    for (seconds, fresh) in [(29, true), (30, false)] {
+        let mut knowledge = knowing(&committed());
+        knowledge.after(Event::Rests(WaitReason::Unproven), &at(seconds));
+        assert_eq!(knowledge.fresh, fresh, "{seconds}");
+    }
+}
+
+/// Under a window the host is asked for the state of its clock.
+#[test]
+fn a_window_is_known_from_any_berth() {
+    let [offer, held] = with_window();
+    for (berths, expected) in [
+        (vec![], false),
+        (vec![offered()], false),
+        (vec![taken()], false),
+        (vec![offer.clone()], true),
+        (vec![held], true),
+        (vec![offered(), offer], true),
+    ] {
+        let mut knowledge = knowing(&offered());
+        knowledge.berths = Some(berths);
+        assert_eq!(knowledge.is_under_window(), expected, "{:?}", knowledge.berths);
+    }
+}
+
+#[test]
+fn a_reboot_is_ahead_of_who_staged_or_holds() {
+    for (staged, berth, expected) in [
+        (Some(deployment(2, true)), offered(), true),
+        (None, taken(), true),
+        (Some(deployment(2, true)), taken(), true),
+        (None, offered(), false),
+    ] {
+        let mut knowledge = knowing(&berth);
+        knowledge.os = os(staged.clone());
+        assert_eq!(knowledge.is_reboot_ahead(), expected, "{staged:?} {berth:?}");
+    }
+}
+
+#[test]
+fn an_update_ends_the_failures_of_its_digest() {
+    for (outcome, kept) in [(Outcome::Updated, false), (Outcome::Failed, true)] {
+        let berth = committed().releasing(outcome, "b1".into()).unwrap();
+        let mut knowledge = knowing(&berth);
+        let now = at(1);
+        knowledge
+            .past
+            .host_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
+        knowledge.after(Event::Begins(&Step::GiveBack(berth)), &now);
+        assert_eq!(knowledge.past.failure.is_some(), kept, "{outcome:?}");
+    }
+}
+
+/// With a berth of its own there is something that the API server must refuse to write.
+#[test]
+fn a_held_berth_is_something_to_try() {
+    let of_another = {
+        let (node, uid) = ("n2".into(), "u2".into());
+        let offer = Offer {
+            node: "n2".into(),
+            uid: "u2".into(),
+            target: digest(2),
+            open_until: None,
+        };
+        let offered = Berth::new(PoolName::from("p"), 1, 1).offered(offer).unwrap();
+        offered.taken(&node, &uid, Some(digest(1)), "b7".into()).unwrap()
+    };
+    for (berth, expected) in [(taken(), Guard::Refuses), (of_another, Guard::NothingToTry)] {
+        let mut knowledge = knowing(&berth);
+        knowledge.after(Event::Guard(Ok(Guard::NothingToTry)), &at(1));
+        assert_eq!(knowledge.guard.answer, expected, "{berth:?}");
+    }
+}
