@@ -34,3 +34,25 @@ pub fn rounded(time: Duration, whole: Duration) -> u64 {
         false => time.as_secs() / step * step,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_between_characters() {
+        let fits = "x".repeat(MAX_NOTE);
+        let split = format!("{}é", "x".repeat(MAX_NOTE - 1));
+        for (text, length) in [
+            ("", 0),
+            ("two words", 9),
+            (&fits, MAX_NOTE),
+            (&format!("{fits}x"), MAX_NOTE),
+            (&split, MAX_NOTE - 1),
+        ] {
+            let note = note(text);
+            assert_eq!(note.len(), length);
+            assert!(text.starts_with(note), "{note}");
+        }
+    }
+}

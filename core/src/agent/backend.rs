@@ -292,6 +292,7 @@ mod tests {
             (Bootc::Usable, true, OnlyR, Some(B), Ok((B, Why::Begun))),
             (Bootc::Composefs, true, OnlyR, Some(B), Ok((B, Why::Begun))),
             (silent(), true, Auto, Some(B), Err(Reason::StatusFailed)),
+            (silent(), true, OnlyR, Some(B), Err(Reason::StatusFailed)),
             // It would be the same without.
             (Bootc::Usable, true, Auto, Some(B), Ok((B, Why::BootcUsable))),
             (Bootc::Composefs, true, Auto, Some(B), Ok((B, Why::Composefs))),
@@ -351,7 +352,8 @@ mod tests {
     fn a_stored_reason_has_its_words() {
         for why in Why::ALL {
             assert_eq!(Why::known(why.as_str()), Some(why));
-            assert!(!why.words().is_empty());
+            let alike = Why::ALL.into_iter().filter(|other| other.words() == why.words());
+            assert_eq!(alike.count(), 1, "{}", why.words());
         }
         assert_eq!(Why::known("Nonsense"), None);
     }

@@ -218,6 +218,13 @@ mod tests {
             "last_duration_seconds drain 30",
         ];
         assert_eq!(said, expected);
+        status.progress = Some(Progress {
+            bytes: 7,
+            bytes_total: 9,
+            bytes_per_second: 1,
+        });
+        let said = lines(&gauges(Some((&spec, &status))));
+        assert!(said.contains(&"pull_size_bytes  9".to_owned()), "{said:?}");
 
         status.conditions = vec![
             condition("UpdatePrepared", "False", "NotStaged"),

@@ -254,6 +254,91 @@ mod tests {
         assert_eq!(past.failure.as_ref().unwrap().message, "error: no route");
         past.desire(&digest(2));
         assert_eq!(past.failure, None);
+        past.host_failed("RegistryUnavailable", "", &digest(2), now, 1.0);
+        assert_eq!(
+            past.pull_backoff(&digest(2), now),
+            Some(Duration::from_secs(6)),
+            "agents that fail together do not try together"
+        );
+    }
+
+    #[test]
+    fn turns_that_end_alike_wait_longer() {
+        let drain = Outcome::DrainTimeout;
+        for (outcome, of, attempts) in [
+            (drain, 1, 2),
+            (Outcome::RebootBlocked, 1, 1),
+            (drain, 2, 1),
+            (Outcome::RebootBlocked, 2, 1),
+        ] {
+            let mut past = Past::default();
+            let now = Timestamp::UNIX_EPOCH;
+            past.turn_ended(drain, "", &digest(1), now, 0.0);
+            past.turn_ended(outcome, "", &digest(of), now, 0.0);
+            assert_eq!(past.last_turn.as_ref().map(|t| t.attempts), Some(attempts));
+            let wait = Duration::from_secs(60 * u64::from(attempts));
+            assert_eq!(past.turn_backoff(&digest(of), now), Some(wait), "{outcome:?} {of}");
+        }
+    }
+
+    #[test]
+    fn a_turn_begins_without_what_an_earlier_one_left() {
+        for (tried, unproven) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut past = Past {
+                tried: tried.then(|| digest(1)),
+                unproven_boot: unproven.then(|| "b1".into()),
+                ..Past::default()
+            };
+            assert_eq!(past.turn_begins(), tried || unproven, "it has to be stored");
+            assert_eq!(past, Past::default());
+        }
+    }
+
+    #[test]
+    fn only_a_committed_target_counts_as_tried() {
+        for (phase, booted, tried) in [
+            (HoldPhase::Committed, Some(2), true),
+            (HoldPhase::Committed, Some(1), false),
+            (HoldPhase::Committed, None, false),
+            (HoldPhase::Taken, Some(2), false),
+            (HoldPhase::Releasing(Outcome::Updated), Some(2), false),
+        ] {
+            let mut past = Past::default();
+            let holding = Holding {
+                phase: phase.clone(),
+                ..holding("b1")
+            };
+            assert_eq!(past.runs(&holding, booted.map(digest).as_ref()), tried, "{phase:?}");
+            assert_eq!(past.tried.is_some(), tried, "{phase:?} {booted:?}");
+        }
+    }
+
+    #[test]
+    fn a_proof_is_about_one_digest() {
+        for (proven, kept) in [(1, false), (2, true)] {
+            let mut past = Past {
+                incomplete: Some(digest(1)),
+                failed_digests: vec![digest(1)],
+                not_applied: Some((digest(1), 1)),
+                ..Past::default()
+            };
+            past.proven(&digest(proven));
+            assert_eq!(!past.is_complete(&digest(1)), kept);
+            assert_eq!(past.failed_digests.contains(&digest(1)), kept);
+            assert_eq!(past.times_not_applied(&digest(1)), u32::from(kept));
+        }
+    }
+
+    #[test]
+    fn another_image_ends_what_was_told_of_the_former() {
+        for (desired, kept) in [(1, true), (2, false)] {
+            let mut past = Past::default();
+            let now = Timestamp::UNIX_EPOCH;
+            past.host_failed("ImageNotFound", "", &digest(1), now, 0.0);
+            past.turn_ended(Outcome::DrainTimeout, "", &digest(1), now, 0.0);
+            past.desire(&digest(desired));
+            assert_eq!((past.failure.is_some(), past.last_turn.is_some()), (kept, kept));
+        }
     }
 
     #[test]

@@ -115,4 +115,11 @@ mod tests {
             "it is tolerated by the same name"
         );
     }
+
+    #[test]
+    fn a_pod_is_told_with_its_place_and_tolerated_without() {
+        let told = pod("kured", "kube-system", "kured-x");
+        assert_eq!(told, "kured (pod kube-system/kured-x)");
+        assert_eq!(name(&told), "kured");
+    }
 }

@@ -173,6 +173,7 @@ mod tests {
             assert_eq!(is_locked(state), expected, "{name}");
         }
         assert_eq!(is_locked(&vec![0; MAX_LENGTH + 1]), Err(Malformed::TooLong));
+        assert_eq!(is_locked(&vec![0; MAX_LENGTH]), Err(Malformed::Format));
     }
 
     #[test]

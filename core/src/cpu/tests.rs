@@ -54,6 +54,21 @@ fn the_level_of_an_x86_64_cpu_is_that_of_its_psabi() {
     }
 }
 
+/// The levels of this very machine are found by this name.
+#[test]
+fn the_architecture_has_its_name_in_oci_words() {
+    let names = [
+        ("x86_64", "amd64"),
+        ("aarch64", "arm64"),
+        ("s390x", "s390x"),
+        ("riscv64", "riscv64"),
+    ];
+    for (rust, oci) in names {
+        assert_eq!(architecture() == oci, std::env::consts::ARCH == rust, "{rust}");
+    }
+    assert!(!architecture().is_empty());
+}
+
 #[test]
 fn the_version_of_an_arm64_cpu_is_no_higher_than_its_features_say() {
     // A Raspberry Pi 4, an AWS Graviton 2, a Graviton 3 and a Graviton 4.

@@ -249,9 +249,32 @@ mod tests {
         let signs = Config::parse(text.as_bytes()).unwrap().signs;
         assert_eq!(signs.files, [PathBuf::from("/srv/kubelet/pods")]);
         assert_eq!(signs.processes, ["our-node"]);
-        let many = vec!["\"x\""; MAX_SIGNS + 1].join(",");
-        let text = format!("{LEAST}nodeProcesses = [{many}]\n");
-        assert!(Config::parse(text.as_bytes()).is_err());
+        for (key, sign) in [("nodeProcesses", "\"x\""), ("nodeFiles", "\"/x\"")] {
+            for (count, taken) in [(MAX_SIGNS, true), (MAX_SIGNS + 1, false)] {
+                let text = format!("{LEAST}{key} = [{}]\n", vec![sign; count].join(","));
+                assert_eq!(Config::parse(text.as_bytes()).is_ok(), taken, "{count} {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_that_may_be_said_is_taken() {
+        let longest = format!("{LEAST}{}", "#".repeat(MAX_LENGTH - LEAST.len()));
+        assert!(Config::parse(longest.as_bytes()).is_ok());
+        let most = format!("{LEAST}deadline = \"24h\"\n[limit]\nmaxMajorSkew = {MAX_SKEW}\n");
+        let config = Config::parse(most.as_bytes()).unwrap();
+        assert_eq!(
+            (config.deadline, config.limit.max_major_skew),
+            (LONGEST, Some(MAX_SKEW))
+        );
+    }
+
+    #[test]
+    fn an_empty_name_of_the_node_is_none() {
+        for (text, name) in [("", None), ("nodeName = \"\"", None), ("nodeName = \"n1\"", Some("n1"))] {
+            let config = Config::parse(format!("{LEAST}{text}").as_bytes()).unwrap();
+            assert_eq!(config.node_name.as_deref(), name, "{text}");
+        }
     }
 
     #[test]

@@ -274,6 +274,17 @@ fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
     let free = Verdict::invalid_config("x");
     assert_eq!(free.clone().overridden_by("/etc/go".as_ref()), free);
     assert!(!Verdict::invalid_config("x").unless_refused(None).holds);
+    for (finished, outcome, holds) in [
+        (false, Outcome::Refused, true),
+        (true, Outcome::Refused, false),
+        (false, Outcome::Allowed, false),
+        (true, Outcome::Allowed, false),
+    ] {
+        let mut record = machine.record.clone().unwrap();
+        (record.finished, record.status.outcome) = (finished, outcome);
+        let verdict = Verdict::invalid_config("x").unless_refused(Some(&record));
+        assert_eq!(verdict.holds, holds, "{finished} {outcome:?}");
+    }
     // A newer tag may have another limit.
     machine.is_overridden = false;
     machine.answer = target("10.1", Some("9.0"));
@@ -342,6 +353,11 @@ fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
         };
         assert!(machine.verdict().found.contains("no space"));
     }
+    let late = Machine {
+        is_late: true,
+        ..first.clone()
+    };
+    assert!(late.verdict().found.ends_with("the deadline is over"));
     let blind = Machine {
         booted: Booted::Unknown("bootc failed".into()),
         ..first.clone()
@@ -403,6 +419,24 @@ Berth: this machine does NOT join its cluster: its kubelet is held back (Refused
     let fields = journal(Some(&machine.config), &machine.verdict());
     assert!(fields.contains(&("BERTH_OUTCOME", "Refused".to_owned())), "{fields:?}");
     assert!(fields.iter().all(|(_, value)| !value.contains('\n')));
+}
+
+/// A line has 78 characters, of which `  Found: ` are nine. No line has a single letter alone.
+#[test]
+fn a_notice_breaks_its_lines_at_the_width() {
+    let mut verdict = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).verdict();
+    for (first, second, lines) in [("abc", 65, 1), ("abc", 66, 2), ("a", 80, 1), ("ab", 80, 2), ("", 80, 1)] {
+        let second = "x".repeat(second);
+        verdict.found = format!("{first} {second}").trim().to_owned();
+        verdict.remedy = String::new();
+        let text = notice(None, &verdict).unwrap();
+        let found: Vec<&str> = text.lines().skip(2).filter(|line| !line.is_empty()).collect();
+        let expected = match lines {
+            1 => vec![format!("  Found: {}", verdict.found)],
+            _ => vec![format!("  Found: {first}"), format!("         {second}")],
+        };
+        assert_eq!(found, expected);
+    }
 }
 
 fn any_machine() -> impl Strategy<Value = Machine> {

@@ -205,6 +205,12 @@ fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
         line(&staging, '2', |f| f.medians.staging_seconds = Some(30)),
         "Progressing Updating 1.0 270s"
     );
+    let releasing = status(Phase::Releasing);
+    assert_eq!(
+        line(&releasing, '2', |f| f.medians.staging_seconds = Some(30)),
+        "Progressing Updating 1.0 ?",
+        "its pull is long over"
+    );
 }
 
 /// What an agent said last stays, but for its trouble and the time to go: both are old.

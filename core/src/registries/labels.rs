@@ -207,6 +207,8 @@ mod tests {
         let (kept, left_out) = read(names).kept();
         assert_eq!((kept.len(), left_out), (1, 2));
         assert_eq!(read(b"null"), Labels::default());
+        let error = serde_json::from_str::<Labels>("7").unwrap_err().to_string();
+        assert!(error.contains("expected labels"), "{error}");
         let whole = read(br#"{"a": "\ud83d\ude00 \\ud800 \" \u00e9"}"#);
         assert_eq!(
             whole.texts["a"], "\u{1f600} \\ud800 \" \u{e9}",

@@ -55,6 +55,8 @@ fn a_boot_image_is_judged_by_all_limits() {
             vec![min("9.2")],
             "exceeded: was installed from 11.0, which is 2 major versions away from 9.6; at most 1 allowed",
         ),
+        // Versions that are only a date have no major.
+        (Some("20250901"), Some("20251001"), vec![min("20250101")], "within"),
         // What cannot be told never passes silently.
         (
             None,

@@ -223,7 +223,13 @@ mod tests {
             image.signature = SignatureRule::AsBooted;
             assert_eq!(policy.objection(&image), None);
         }
-        let long = Policy::parse(PLACES[0], &vec![b' '; MAX_LENGTH + 1]);
+        let padded = |length: usize| {
+            let mut text = b"{}".to_vec();
+            text.resize(length, b' ');
+            Policy::parse(PLACES[0], &text)
+        };
+        assert!(matches!(padded(MAX_LENGTH), Policy::File(..)));
+        let long = padded(MAX_LENGTH + 1);
         assert!(matches!(long, Policy::Unusable(why) if why.contains("bytes")));
     }
 

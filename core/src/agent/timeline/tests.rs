@@ -133,6 +133,130 @@ fn a_turn_that_is_proven_had_a_ready_node() {
     }
 }
 
+/// The way on from a bad image leads over another boot under the same berth. Anything else means that the berth is gone.
+#[test]
+fn a_bad_image_is_replaced_only_under_its_berth() {
+    use ChapterName::{Prepared, Proven, Rebooted, Waited};
+    for (next, expected) in [
+        (Rebooted, "Rebooted 1-5 Replaced 5-5"),
+        (Proven, "Rebooted 1-5 Replaced 5-5"),
+        (Prepared, "Rebooted 1-5 TakenAway 5-5"),
+        (Waited, "Rebooted 1-5 TakenAway 5-5"),
+    ] {
+        let bad = timeline(&Timeline::default(), &on(Rebooted, 2), Some(&version(2)), at(1));
+        let after = timeline(&bad, &on(next, 3), Some(&version(2)), at(5));
+        assert_eq!(words(&after.updates[1]), expected, "{next:?}");
+        assert_eq!(after.updates[0].to, version(3));
+    }
+}
+
+/// After the reboot something else runs than before it.
+#[test]
+fn an_update_remembers_what_ran_before_its_reboot() {
+    use ChapterName::{Drained, Prepared, Proven, Rebooted};
+    for (seen, expected) in [
+        (&[(Prepared, 1), (Drained, 1), (Rebooted, 3)][..], Some(1)),
+        (&[(Prepared, 1), (Drained, 3)], Some(1)),
+        (&[(Rebooted, 1), (Proven, 1)], None),
+    ] {
+        let mut now = Timeline::default();
+        for (second, (chapter, booted)) in (1..).zip(seen) {
+            now = timeline(&now, &on(*chapter, 2), Some(&version(*booted)), at(second));
+        }
+        assert_eq!(now.updates[0].from, expected.map(version), "{seen:?}");
+    }
+}
+
+/// An agent before this one may have begun the drain. Later looks do not move its beginning.
+#[test]
+fn a_drain_begins_when_it_is_first_seen() {
+    let drains = |began| Seen::On {
+        chapter: ChapterName::Drained,
+        to: version(2),
+        began: Some(at(began)),
+    };
+    let former = timeline(&Timeline::default(), &on(ChapterName::Rebooted, 1), None, at(1));
+    for before in [Timeline::default(), former] {
+        let first = timeline(&before, &drains(5), None, at(9));
+        assert_eq!(words(&first.updates[0]), "Drained 5-?");
+        let again = timeline(&first, &drains(3), None, at(10));
+        assert_eq!(words(&again.updates[0]), "Drained 5-?");
+    }
+}
+
+#[test]
+fn a_node_that_stays_in_its_pool_joined_once() {
+    let mut timeline = Timeline::default();
+    for (pool, second, joined) in [("p", 1, ("p", 1)), ("p", 5, ("p", 1)), ("q", 9, ("q", 9))] {
+        join(&mut timeline, pool, at(second));
+        let now = timeline.joined.as_ref().unwrap();
+        assert_eq!((now.pool.as_str(), now.start_time.0.as_second()), joined);
+    }
+}
+
+/// Berth `p-<index>` as taken by the Node with this UID, for image 2.
+fn taken(index: u32, uid: &str) -> Berth {
+    let offer = Offer {
+        node: "n1".into(),
+        uid: uid.into(),
+        target: digest(2),
+        open_until: None,
+    };
+    let offered = Berth::new(PoolName::from("p"), index, 1).offered(offer).unwrap();
+    offered
+        .taken(&"n1".into(), &uid.into(), Some(digest(1)), "b1".into())
+        .unwrap()
+}
+
+fn turns_at(before: &[TurnRecord], berth: &Berth, timeline: &Timeline, second: i64) -> Vec<TurnRecord> {
+    let (boot_id, booted) = (BootId::from("b1"), digest(1));
+    let sight = Sight {
+        boot_id: &boot_id,
+        booted: Some(&booted),
+        node_ready: true,
+        drain_began: None,
+    };
+    turns(before, Some(berth), timeline, &sight, at(second))
+}
+
+#[test]
+fn another_berth_or_another_node_begins_another_turn() {
+    for (next, goes_on) in [
+        (taken(0, "u1"), true),
+        (taken(1, "u1"), false),
+        (taken(0, "u2"), false),
+        (taken(1, "u2"), false),
+    ] {
+        let first = turns_at(&[], &taken(0, "u1"), &Timeline::default(), 1);
+        let after = turns_at(&first, &next, &Timeline::default(), 5);
+        if goes_on {
+            assert_eq!(after, first);
+            continue;
+        }
+        let [runs, lost] = after.as_slice() else {
+            panic!("two turns: {after:?}")
+        };
+        assert_eq!((&runs.berth, runs.end_time.as_ref()), (&next.name(), None));
+        assert_eq!(lost.outcome, Some(TurnOutcome::TakenAway));
+    }
+}
+
+/// The drain of an earlier turn, for the same image, is none of this one's.
+#[test]
+fn a_turn_has_the_drain_that_led_to_its_commit() {
+    let drained = |seconds| {
+        let drains = timeline(&Timeline::default(), &on(ChapterName::Drained, 2), None, at(0));
+        timeline(&drains, &on(ChapterName::Rebooted, 2), None, at(seconds))
+    };
+    let draining = turns_at(&[], &taken(0, "u1"), &drained(10), 20);
+    assert_eq!(draining[0].drain_seconds, None);
+    let committed = taken(0, "u1").committed("b1".into()).unwrap();
+    let first = turns_at(&draining, &committed, &drained(30), 60);
+    assert_eq!(first[0].drain_seconds, Some(30));
+    let again = turns_at(&first, &committed, &drained(50), 90);
+    assert_eq!(again[0].drain_seconds, Some(30));
+}
+
 fn name(n: usize) -> ChapterName {
     [
         ChapterName::Prepared,

@@ -79,6 +79,11 @@ fn the_longest_prefix_wins_and_covers_whole_segments() {
         (&["*.example.com"], "eu.r.example.com/os:1", "x.example/13/os:1"),
         (&["*.example.com"], "example.com/os:1", "example.com/os:1"),
         (
+            &["*.example.com"],
+            "registry.elsewhere.org/os:1",
+            "registry.elsewhere.org/os:1",
+        ),
+        (
             &["*.example.com:5000/a"],
             "r.example.com:5000/a/os:1",
             "x.example/20/os:1",
@@ -107,6 +112,18 @@ fn the_longest_prefix_wins_and_covers_whole_segments() {
         sources(conf, "r.example.com/os:1").unwrap(),
         ["r.example.com/os:1 insecure"]
     );
+}
+
+#[test]
+fn a_wildcard_stands_for_at_least_one_label() {
+    for (text, length) in [
+        ("a.example.com/os", Some(13)),
+        ("a.b.example.com/os", Some(15)),
+        (".example.com/os", None),
+        ("example.com/os", None),
+    ] {
+        assert_eq!(matched("*.example.com", text), length, "{text}");
+    }
 }
 
 #[test]

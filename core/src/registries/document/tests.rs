@@ -143,6 +143,30 @@ fn an_image_names_its_config() {
     assert_eq!(read(bare).unwrap(), ("amd64/v3".into(), None));
 }
 
+#[test]
+fn an_image_is_for_linux_on_a_named_architecture() {
+    let (longest, longer) = ("x".repeat(32), "x".repeat(33));
+    for (os, architecture, taken) in [
+        ("linux", "amd64", true),
+        ("linux", longest.as_str(), true),
+        ("linux", longer.as_str(), false),
+        ("linux", "unknown", false),
+        ("linux", "", false),
+        ("windows", "amd64", false),
+        ("", "amd64", false),
+    ] {
+        let labels = serde_json::json!({"Labels": {"containers.bootc": "1"}});
+        let json = serde_json::json!({"os": os, "architecture": architecture, "config": labels});
+        let found = config(json.to_string().as_bytes(), &digest(&hex('a')).unwrap());
+        let is_taken = match found {
+            Ok(_) => true,
+            Err(DocumentError::NotForLinux(_)) => false,
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(is_taken, taken, "{os}/{architecture}");
+    }
+}
+
 fn labelled(labels: serde_json::Value, created: serde_json::Value) -> Result<Config, DocumentError> {
     let settings = serde_json::json!({"Labels": labels});
     let json = serde_json::json!({"os": "linux", "architecture": "amd64", "created": created, "config": settings});

@@ -72,8 +72,12 @@ fn a_note_that_makes_no_sense_says_so() {
     ] {
         let found = read("/x", Ok(text));
         assert!(found.error.is_some_and(|error| error.contains(why)), "{why}");
+        assert_eq!(found.source, "/x", "people look there");
         assert_eq!((found.version, found.image), (None, None));
     }
+    let mut longest = br#"{"version": "9.6"}"#.to_vec();
+    longest.resize(MAX_LENGTH, b' ');
+    assert_eq!(read("/x", Ok(&longest)).version.as_deref(), Some("9.6"));
     let unread = read("/x", Err("permission denied".to_owned()));
     assert_eq!(unread.error.as_deref(), Some("permission denied"));
 }

@@ -18,6 +18,7 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("48.84.202109241901-0", Older, "8.6"),
         ("419.810.202501010000-0", Newer, "8.9"),
         ("413.92.202305021736-0", Newer, "9.0"),
+        ("419.810.202501010000-0", Equal, "8.10.202501010000-0"),
         // A release is a limit that all of its builds keep.
         ("9.6", Older, "9.6.20251023-0"),
         ("9.6.20251023-0", Newer, "9.2"),
@@ -51,6 +52,19 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("2.0-1", Older, "2.0-2"),
         ("20250901", Older, "20251001"),
         ("1.20250901T0100", Older, "1.20250902T0100"),
+        // Seconds of a build say nothing more.
+        ("9.6.20251023124559-0", Equal, "9.6.202510231245-0"),
+        ("9.6.20251023124559-0", Older, "9.6.202510231246-0"),
+        // What is from before a release, whatever stands behind it.
+        ("13.1-~rc1", Older, "13.1"),
+        ("13.1~3", Older, "13.1-2"),
+        ("13.1~2", Older, "13.1-2"),
+        // Not of OpenShift: with a date, or of a system with a name.
+        ("4.20250901", Older, "9.20250901"),
+        ("stream4", Older, "stream9"),
+        // A number like a date, in a month or on a day that no year has.
+        ("9.20251399", Newer, "9.6"),
+        ("9.20251032", Newer, "9.6"),
     ] {
         let back = reversed(&expected);
         assert_eq!(version(a).compare(&version(b)), expected, "{a} and {b}");
@@ -85,7 +99,9 @@ fn what_cannot_be_compared_says_so() {
 
 #[test]
 fn what_is_no_version_is_refused_with_the_reason() {
-    let long = "1".repeat(MAX_LENGTH + 1);
+    let long = "1.".repeat(MAX_LENGTH / 2);
+    assert_eq!(version(&long).to_string(), long, "the longest that is read");
+    let long = format!("{long}1");
     for (text, why) in [
         ("", "no number"),
         ("rawhide", "no number"),

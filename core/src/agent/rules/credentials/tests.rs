@@ -41,6 +41,7 @@ fn what_others_wrote_is_neither_written_over_nor_hidden() {
         ([file(2), none.clone(), none.clone()], &[1, 2], (Write, false), Write),
         // Somebody has the same there: it is theirs.
         ([file(1), none.clone(), none.clone()], &[], (Keep, false), Keep),
+        ([file(1), file(9), none.clone()], &[], (Keep, false), Keep),
         ([file(9), none.clone(), none.clone()], &[], (Keep, true), Write),
         ([file(9), none.clone(), none.clone()], &[1, 2], (Keep, true), Write),
         ([link.clone(), none.clone(), none.clone()], &[1], (Keep, true), Write),
@@ -64,6 +65,31 @@ fn what_others_wrote_is_neither_written_over_nor_hidden() {
             "{host:?}"
         );
         assert_eq!(decide(Claim::Member, &given, &host, true), (replaced, None), "{host:?}");
+    }
+}
+
+#[test]
+fn the_file_of_somebody_else_is_named() {
+    let link = || Place::Odd("a symbolic link".to_owned());
+    for (places, named) in [
+        ([file(9), Place::Empty, file(8)], "/run/ostree/auth.json, which"),
+        (
+            [link(), Place::Empty, Place::Empty],
+            "/run/ostree/auth.json (a symbolic link), which",
+        ),
+        ([Place::Empty, file(9), file(8)], "/etc/ostree/auth.json, which"),
+        (
+            [Place::Empty, Place::Empty, file(9)],
+            "/usr/lib/ostree/auth.json, which",
+        ),
+        (
+            [Place::Empty, Place::Empty, link()],
+            "/usr/lib/ostree/auth.json (a symbolic link), which",
+        ),
+    ] {
+        let (_, objection) = decide(Claim::Member, &Given::File(digest(1)), &host(places, &[]), false);
+        let message = objection.unwrap().message;
+        assert!(message.starts_with(&format!("the host has {named}")), "{message}");
     }
 }
 
@@ -152,6 +178,13 @@ fn the_file_that_the_host_used_is_named() {
         theirs,
         "the host pulled with /etc/ostree/auth.json, which Berth did not write"
     );
+    for ours in [&[][..], &[2]] {
+        let first = in_use(&host([file(1), Place::Empty, Place::Empty], ours));
+        assert_eq!(
+            first,
+            "the host pulled with /run/ostree/auth.json, which Berth did not write"
+        );
+    }
 }
 
 #[test]
@@ -188,7 +221,13 @@ fn only_what_the_hosts_tools_understand_is_taken() {
         let why = check(bad.as_bytes()).unwrap_err();
         assert!(why.contains(words) && !why.contains("s3cret"), "{bad}: {why}");
     }
-    assert!(check(&vec![b' '; MAX_LENGTH + 1]).unwrap_err().contains("bytes"));
+    let padded = |length: usize| {
+        let mut text = br#"{"auths":{"quay.io":{"auth":"dTpw"}}}"#.to_vec();
+        text.resize(length, b' ');
+        check(&text)
+    };
+    assert_eq!(padded(MAX_LENGTH), Ok(()));
+    assert!(padded(MAX_LENGTH + 1).unwrap_err().contains("bytes"));
 }
 
 fn place() -> impl Strategy<Value = Place> {
