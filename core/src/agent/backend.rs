@@ -122,11 +122,7 @@ impl Why {
 
 /// The backend of a host.
 pub fn choose(options: &Options<'_>) -> Choice {
-    let free = Options {
-        begun: None,
-        ..options.clone()
-    };
-    match (by_what_was_begun(options), by_host_and_pool(&free)) {
+    match (by_what_was_begun(options), by_host_and_pool(options)) {
         // What was begun is a reason only where another choice would be made without it.
         (Some(Choice::Take(begun, _)), Choice::Take(free, why)) if begun == free => Choice::Take(free, why),
         (Some(begun), _) => begun,
