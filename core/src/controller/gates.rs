@@ -248,11 +248,15 @@ mod tests {
         }
     }
 
-    fn look(rollout: Rollout, now: &str, change: impl FnOnce(&mut Inputs<'_>)) -> Gates {
-        let spec = BootcNodePoolSpec {
+    fn spec(rollout: Rollout) -> BootcNodePoolSpec {
+        BootcNodePoolSpec {
             rollout: Some(rollout),
             ..BootcNodePoolSpec::default()
-        };
+        }
+    }
+
+    fn look(rollout: Rollout, now: &str, change: impl FnOnce(&mut Inputs<'_>)) -> Gates {
+        let spec = spec(rollout);
         let pool = PoolName::from("p");
         let mut inputs = Inputs {
             pool: &pool,
@@ -326,6 +330,10 @@ mod tests {
         }
         let short = look(friday("0 22 * * 5", "5m"), "2026-11-20T12:00:00Z", |_| ());
         assert_eq!(reason(&short), "WindowTooShort");
+        assert_eq!(
+            short.window.message,
+            "the longest window lasts 5m, and a drain and a reboot take 10m here; write a longer one"
+        );
     }
 
     #[test]
@@ -333,10 +341,7 @@ mod tests {
         let pool = PoolName::from("p");
         let mut keeper = Keeper::default();
         let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {
-            let spec = BootcNodePoolSpec {
-                rollout: Some(rollout),
-                ..BootcNodePoolSpec::default()
-            };
+            let spec = spec(rollout);
             let (needed, now) = (Duration::from_secs(needed), at(now));
             let gates = keeper.gates(Inputs {
                 pool: &pool,
@@ -368,6 +373,53 @@ mod tests {
             "the admin changed it"
         );
         assert_eq!(reason_at(friday("x", "8h"), "2026-11-20T22:00:00Z", 1), "InvalidWindow");
+    }
+
+    #[test]
+    fn a_change_of_an_input_is_seen_at_once() {
+        type Change = fn(&mut Inputs<'_>);
+        let rows: [(Change, &str); 5] = [
+            (|i| i.fleet = Some(FleetGate::Paused), "FleetPaused"),
+            (|i| i.clock_synchronized = false, "ClockNotSynchronized"),
+            (|i| i.now = at("2026-11-21T05:00:01Z"), "OutsideWindows"),
+            (|i| i.now = at("2026-11-20T20:59:59Z"), "OutsideWindows"),
+            (|_| (), ""),
+        ];
+        let (pool, spec) = (PoolName::from("p"), spec(friday("0 22 * * 5", "8h")));
+        let open = Inputs {
+            pool: &pool,
+            spec: &spec,
+            fleet: None,
+            clock_synchronized: true,
+            needed: Duration::from_secs(600),
+            now: at("2026-11-20T22:00:00Z"),
+        };
+        for (change, expected) in rows {
+            let mut keeper = Keeper::default();
+            assert_eq!(reason(&keeper.gates(open)), "");
+            let mut changed = open;
+            change(&mut changed);
+            assert_eq!(reason(&keeper.gates(changed)), expected);
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_gone_is_forgotten() {
+        let spec = BootcNodePoolSpec::default();
+        let mut keeper = Keeper::default();
+        for name in ["p", "q"] {
+            keeper.gates(Inputs {
+                pool: &name.into(),
+                spec: &spec,
+                fleet: None,
+                clock_synchronized: true,
+                needed: Duration::ZERO,
+                now: at("2026-11-20T22:00:00Z"),
+            });
+        }
+        keeper.keep(|pool| pool.as_str() == "q");
+        let names: Vec<&str> = keeper.0.keys().map(PoolName::as_str).collect();
+        assert_eq!(names, ["q"]);
     }
 
     #[test]

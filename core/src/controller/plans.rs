@@ -97,3 +97,177 @@ impl Shared<'_> {
         most
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::berth::Offer;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::Moment;
+    use crate::controller::belonging::Belonging;
+    use crate::controller::facts::Occupied;
+    use crate::controller::memory::{Offers, Soaks};
+    use crate::controller::plan::BlockReason;
+    use crate::controller::plan::tests::digest;
+    use crate::controller::quorum::Cause;
+    use crate::controller::servers::Asked;
+    use crate::controller::snapshot::{Entry, Snapshot};
+    use crate::controller::view::PoolView;
+
+    const EPOCH: u64 = 7;
+
+    /// Adds a pool whose target has an image for this architecture.
+    fn add_pool(snapshot: &mut Snapshot, name: &str, architecture: &str) {
+        let platforms = json!([{ "architecture": architecture, "digest": digest(2) }]);
+        let pool = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
+            "spec": { "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r/os:2" } },
+            "status": {
+                "target": { "image": "r/os:2", "digest": digest(2), "platforms": platforms },
+                "berths": { "total": 1 },
+            },
+        });
+        let pool = PoolView::of(serde_json::from_value(pool).unwrap());
+        Arc::make_mut(&mut snapshot.pools).insert(name.to_owned(), Entry::new(pool));
+    }
+
+    /// Adds a node of that pool, prepared for image 2, and running this one.
+    fn add_node(snapshot: &mut Snapshot, name: &str, pool: &str, booted: u8) {
+        let node = json!({
+            "metadata": { "name": name, "uid": name, "labels": { "pool": pool } },
+            "status": {
+                "conditions": [{ "type": "Ready", "status": "True" }],
+                "addresses": [{ "type": "InternalIP", "address": address(name) }],
+                "nodeInfo": { "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "",
+                    "systemUUID": "" },
+            },
+        });
+        let node = NodeView::of(&serde_json::from_value(node).unwrap());
+        Arc::make_mut(&mut snapshot.nodes).insert(name.to_owned(), Entry::new(node));
+        let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
+        let host: Value = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+            "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
+            "spec": {
+                "poolName": pool, "nodeUID": name, "staging": "Allowed",
+                "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
+            },
+            "status": {
+                "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
+                "conditions": [{ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+            },
+        });
+        let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
+        Arc::make_mut(&mut snapshot.hosts).insert(name.to_owned(), Entry::new(host));
+    }
+
+    /// Address of a node such as `n1`.
+    fn address(node: &str) -> String {
+        format!("10.0.0.{}", &node[1..])
+    }
+
+    fn offer(node: &str) -> Offer {
+        Offer {
+            node: node.into(),
+            uid: node.into(),
+            target: digest(2),
+            open_until: None,
+        }
+    }
+
+    /// Runs a function on what all pools share: each has one closed berth, and all agents are heard.
+    fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Shared<'_>, &[Pool]) -> T) -> T {
+        let pools = Pool::readable(&snapshot.pools);
+        let lease = |pool: &Pool| {
+            let berth = Berth::new(pool.name.clone(), 0, EPOCH);
+            let timeout = std::time::Duration::from_secs(60);
+            LeaseView::of(berth_api::berth::lease::create(
+                &berth,
+                "ns",
+                timeout,
+                Timestamp::UNIX_EPOCH,
+            ))
+        };
+        let leases: Vec<LeaseView> = pools.iter().map(lease).collect();
+        let none = BTreeSet::new();
+        let shared = Shared {
+            snapshot,
+            membership: &Belonging::default().of(snapshot),
+            leases: &leases,
+            occupied: &Occupied::default(),
+            in_doubt: &none,
+            refused: &none,
+            confirmed_gone: &BTreeSet::new(),
+            heard: &snapshot.nodes.keys().map(|name| name.as_str().into()).collect(),
+            overdue: &none,
+            outdated: &BTreeSet::new(),
+            offers,
+            soaks: &Soaks::default(),
+            gates: &BTreeMap::new(),
+            now: Moment::default(),
+            epoch: EPOCH,
+        };
+        run(&shared, &pools)
+    }
+
+    #[test]
+    fn servers_are_asked_only_for_an_update() {
+        let needs = |architecture: &str, booted: &[u8]| {
+            let mut snapshot = Snapshot::default();
+            add_pool(&mut snapshot, "a", architecture);
+            for (booted, name) in booted.iter().zip(["n1", "n2"]) {
+                add_node(&mut snapshot, name, "a", *booted);
+            }
+            with_shared(&snapshot, &Offers::default(), |shared, pools| {
+                shared.needs_servers(pools)
+            })
+        };
+        assert!(!needs("amd64", &[]), "there is no member");
+        assert!(!needs("amd64", &[2, 2]), "all run the target");
+        assert!(needs("amd64", &[2, 1]));
+        assert!(!needs("arm64", &[1]), "there is no image for its platform");
+    }
+
+    #[test]
+    fn a_server_that_takes_no_offer_starves_no_other() {
+        let mut snapshot = Snapshot::default();
+        for (pool, node) in [("a", "n1"), ("b", "n2")] {
+            add_pool(&mut snapshot, pool, "amd64");
+            add_node(&mut snapshot, node, pool, 1);
+        }
+        let server = |node| {
+            let asked = Asked {
+                since: Moment::default(),
+                ready: Some(Moment::default()),
+            };
+            (format!("{}:6443", address(node)).parse().unwrap(), asked)
+        };
+        let answers = Answers {
+            listed: true,
+            servers: ["n1", "n2"].map(server).into(),
+        };
+        let mut offers = Offers::default();
+        let offered = |offers: &Offers| {
+            with_shared(&snapshot, offers, |shared, pools| {
+                let control_plane = shared.control_plane(Some(&answers));
+                let plans = shared.plans(pools, control_plane, Timestamp::UNIX_EPOCH);
+                let waits: Vec<BlockReason> = plans.values().flat_map(|plan| plan.waiting.values()).copied().collect();
+                assert_eq!(waits, [BlockReason::ControlPlane(Cause::OtherAtWork)]);
+                let mut writes = plans.values().flat_map(|plan| &plan.writes);
+                let write = writes.find(|write| write.is_offer()).unwrap();
+                write.lease()
+            })
+        };
+        assert_eq!(offered(&offers), "a-0");
+        offers.lapsed(&offer("n1"));
+        assert_eq!(offered(&offers), "b-0");
+        offers.lapsed(&offer("n2"));
+        offers.lapsed(&offer("n2"));
+        assert_eq!(offered(&offers), "a-0", "n2 let more of them lapse");
+    }
+}

@@ -10,6 +10,8 @@ use crate::controller::plan::tests::{at, closed, digest, facts, member, seen, ta
 use crate::controller::plan::{Member, REST};
 use crate::floors::check;
 
+mod changes;
+
 fn rules(rollout: Rollout) -> Rules {
     Rules {
         spec: BootcNodePoolSpec {

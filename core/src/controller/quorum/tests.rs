@@ -194,6 +194,16 @@ fn what_is_not_known_yet_withholds_and_takes_nothing_back() {
     assert_eq!(unknown(3, &[1]), [None, NOT_KNOWN, NOT_KNOWN]);
     assert_eq!(unknown(5, &[1]), [None; 5], "enough of them answer");
     assert_eq!(unknown(3, &[1, 2, 3]), [NOT_KNOWN; 3]);
+    // A broken one may serve all the same, and then the majority needs it.
+    let mut nodes = cluster(3);
+    nodes[0].ready = false;
+    let mut list = servers(3, &[1], State::Unknown);
+    list.servers
+        .insert("10.0.0.2:6443".parse().unwrap(), asked(State::Away));
+    let mut control_plane = of(&nodes, &list);
+    assert_eq!(withheld(&control_plane, 3)[0], NOT_KNOWN);
+    control_plane.see(&taken(0, "c1"), true);
+    assert_eq!(ask_back(&control_plane, "c1"), None);
     // What is certain comes first.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
@@ -342,6 +352,23 @@ fn a_server_that_has_left_the_list_is_missed_by_its_node() {
 }
 
 #[test]
+fn a_server_that_has_left_the_list_counts_among_all() {
+    let (c1, c2, worker) = ("10.0.0.1", "10.0.0.2", "10.0.0.99");
+    let mut nodes = cluster(2);
+    let left = |nodes: &[NodeView], list: &[&str]| {
+        let list: Vec<_> = list.iter().map(|server| (*server, State::Ready)).collect();
+        withheld(&of(nodes, &answers(&list)), 2)
+    };
+    assert_eq!(left(&nodes, &[c1, worker]), [NO_MAJORITY, None]);
+    assert_eq!(left(&nodes, &[worker]), [NO_MAJORITY; 2]);
+    nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+    assert_eq!(left(&nodes, &[c1, worker]), [None, None]);
+    // One without a server of its own is none of those that another one must answer for.
+    let control_plane = of(&cluster(3), &answers(&[(c1, State::Away), (c2, State::Away)]));
+    assert_eq!(withheld(&control_plane, 3), [NO_OTHER, NO_OTHER, NO_MAJORITY]);
+}
+
+#[test]
 fn one_at_an_address_of_no_node_may_be_anybodys() {
     let (x, y, z) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
     let (ready, away) = (State::Ready, State::Away);
@@ -353,6 +380,24 @@ fn one_at_an_address_of_no_node_may_be_anybodys() {
     assert_eq!(of(3, &[(x, ready)]), [None; 3], "a load balancer");
     assert_eq!(of(3, &[]), [None; 3], "nobody lists any");
     assert_eq!(of(2, &[("10.0.0.1", away), (x, ready)]), [None, NO_OTHER]);
+    assert_eq!(of(1, &[("10.0.0.1", ready), (x, away)]), [NO_OTHER]);
+}
+
+#[test]
+fn where_no_server_is_listed_only_members_count() {
+    let mut nodes = cluster(5);
+    for node in &mut nodes[..2] {
+        (node.unschedulable, node.our_cordon) = (true, true);
+    }
+    for node in &mut nodes[3..5] {
+        node.labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+    }
+    let control_plane = of(&nodes, &answers(&[]));
+    assert_eq!(
+        withheld(&control_plane, 3),
+        [None, None, UNAVAILABLE],
+        "three members stay up, two of them excluded"
+    );
 }
 
 #[test]
@@ -360,6 +405,9 @@ fn a_small_control_plane_says_what_is_away_meanwhile() {
     let meanwhile = |count| of(&cluster(count), &Answers::default()).meanwhile();
     let expected = [None, Some(Meanwhile::Everything), Some(Meanwhile::Majority), None];
     assert_eq!([0, 1, 2, 3].map(meanwhile), expected);
+    let words = [Meanwhile::Everything, Meanwhile::Majority].map(Meanwhile::words);
+    assert!(words[0].contains("no API server answers"), "{}", words[0]);
+    assert!(words[1].contains("etcd has no majority"), "{}", words[1]);
 }
 
 #[test]
@@ -392,6 +440,30 @@ fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
     let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
     assert!(offers(&control_plane.plan(&mut p, now)).is_empty());
     assert_eq!(offers(&control_plane.plan(&mut q, now)), ["c2", "w"]);
+}
+
+#[test]
+fn each_cause_names_the_nodes_it_is_about() {
+    let named = |change: fn(&mut NodeView), away: &[usize]| {
+        let mut nodes = cluster(3);
+        change(&mut nodes[0]);
+        let mut control_plane = of(&nodes, &servers(3, away, State::Away));
+        control_plane.see(&offered(0, "c3"), true);
+        let waited_for = control_plane.waited_for();
+        let of = |cause| waited_for.get(&cause).cloned().unwrap_or_default();
+        assert_eq!(of(Cause::OtherAtWork), ["c3".into()]);
+        assert_eq!(of(Cause::NoMajority), of(Cause::NoOtherServer));
+        [of(Cause::OtherUnavailable), of(Cause::NoMajority)]
+    };
+    let c = |n: usize| NodeName::new(format!("c{n}"));
+    assert_eq!(named(|_| (), &[]), [vec![], vec![]]);
+    assert_eq!(named(|node| node.ready = false, &[]), [vec![c(1)], vec![c(1)]]);
+    assert_eq!(named(|_| (), &[2]), [vec![], vec![c(2)]], "its server is away");
+    assert_eq!(
+        named(|node| node.unschedulable = true, &[]),
+        [vec![c(1)], vec![]],
+        "a cordon stops no server"
+    );
 }
 
 #[test]

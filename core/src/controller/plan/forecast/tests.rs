@@ -2,9 +2,12 @@ use berth_api::BootId;
 use berth_api::berth::ClosedReason;
 use proptest::prelude::*;
 
-use super::super::tests::{at, closed, digest, facts, member, offered, seen, taken, uid, wave};
+use super::super::tests::{
+    asked_back, at, closed, committed, digest, facts, gate, member, offered, seen, taken, uid, wave,
+};
 use super::super::{Gate, GateReason};
 use super::*;
+use crate::controller::fleet::FleetUse;
 use crate::floors::check;
 
 /// Members of no zone, each fit for an offer.
@@ -45,6 +48,127 @@ fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
     });
     let facts = with(facts, "n2", |m| m.wave = 1);
     assert_eq!(order(&facts), "n1 n3 n2");
+}
+
+/// A node of each zone, and one more of the first: with two at once n3 goes before n2.
+fn two_zones(capacity: usize) -> PoolFacts {
+    let facts = pool(capacity, &["n1", "n2", "n3"]);
+    with(facts, "n3", |m| m.zone = "b".into())
+}
+
+#[test]
+fn nothing_that_passes_keeps_a_node_from_its_turn() {
+    type Change = fn(&mut PoolFacts);
+    let changes: [(&str, Change); 9] = [
+        ("a window closes", |f| f.closes = Some(at(50))),
+        ("the image is being resolved", |f| f.unresolved = true),
+        ("the watches are late", |f| f.outdated = true),
+        ("a Node was read as gone", |f| {
+            f.confirmed_gone.insert(uid("n1"));
+        }),
+        ("the fleet's limit is used up", |f| {
+            f.fleet = Some(FleetUse {
+                limit: 1,
+                held_or_offered: 1,
+                all: 1,
+                ..FleetUse::default()
+            });
+        }),
+        ("an earlier pool goes first", |f| {
+            f.order = gate(GateReason::EarlierPool);
+        }),
+        ("the spec was for a former Node", |f| {
+            f.members[0].published_uid = uid("old");
+        }),
+        ("another server is down", |f| {
+            f.members[0].control_plane = Some(asked_back());
+        }),
+        ("few failures are allowed", |f| {
+            f.failures = [(digest(2), ["gone".into()].into())].into();
+            f.max_failures = 1;
+        }),
+    ];
+    for (what, change) in changes {
+        let mut facts = pool(1, &["n1", "n2", "n3"]);
+        change(&mut facts);
+        assert_eq!(order(&facts), "n1 n2 n3", "{what}");
+    }
+    for reason in [GateReason::OrderCycle, GateReason::UnknownPool] {
+        let mut facts = pool(1, &["n1", "n2"]);
+        facts.order = gate(reason);
+        assert_eq!(order(&facts), "| n1 n2", "{reason:?} does not pass");
+    }
+}
+
+#[test]
+fn a_holder_that_leaves_has_its_place_for_one_round() {
+    let mut facts = two_zones(2);
+    assert_eq!(order(&facts), "n1 n3 n2");
+    facts.berths = vec![seen(taken(0, "n9")), seen(closed(1))];
+    facts.lost.insert(uid("n9"));
+    assert_eq!(order(&facts), "n1 n2 n3", "only one goes beside it");
+}
+
+#[test]
+fn the_fleets_limit_says_how_many_go_at_once() {
+    let limited = |unavailable: usize| {
+        let mut facts = two_zones(2);
+        facts.fleet = Some(FleetUse {
+            limit: 2,
+            unavailable,
+            all: unavailable,
+            ..FleetUse::default()
+        });
+        facts
+    };
+    assert_eq!(order(&limited(0)), "n1 n3 n2");
+    assert_eq!(order(&limited(1)), "n1 n2 n3");
+    let failed = |m: &mut Member| m.failed = vec![digest(2)];
+    assert_eq!(
+        order(&with(limited(2), "n1", failed)),
+        "| n2 n3 n1",
+        "none, and with help those first that can go"
+    );
+    assert_eq!(order(&with(pool(0, &["n1", "n2", "n3"]), "n1", failed)), "| n2 n3 n1");
+}
+
+#[test]
+fn a_failure_that_only_a_berth_tells_of_counts() {
+    let mut facts = pool(1, &["n1", "n2"]);
+    let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
+    facts.berths = vec![seen(failed)];
+    assert_eq!(order(&facts), "n2 | n1");
+}
+
+#[test]
+fn only_members_that_matter_take_part_in_each_round() {
+    let facts = pool(1, &["n1", "n2", "n3", "n4", "n5", "n6"]);
+    let facts = with(facts, "n2", |m| m.ready = false);
+    let facts = with(facts, "n3", |m| m.held_back = true);
+    let facts = with(facts, "n4", |m| m.failed = vec![digest(2)]);
+    let facts = with(facts, "n5", |m| m.booted = m.desired.clone());
+    let future = Future::of(&facts);
+    let names: Vec<&str> = future.facts.members.iter().map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["n2", "n3", "n4"]);
+    let fit = future.fit.values().flat_map(BTreeMap::values).flatten();
+    let names: Vec<&str> = fit.map(|m| m.name.as_str()).collect();
+    assert_eq!(names, ["n1", "n6"]);
+}
+
+#[test]
+fn many_that_are_down_go_several_at_once() {
+    let names: Vec<String> = (0..2000).map(|n| format!("n{n:04}")).collect();
+    let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let at_once = |facts: &PoolFacts, capacity| {
+        let mut facts = facts.clone();
+        facts.capacity = capacity;
+        Future::of(&facts).facts.capacity
+    };
+    assert_eq!(at_once(&facts, 1), 1, "none of them is down");
+    facts.members.iter_mut().for_each(|m| m.ready = false);
+    assert_eq!(at_once(&facts, 1), 4, "a million looks are enough for that");
+    assert_eq!(at_once(&facts, 10), 10);
+    assert_eq!(at_once(&facts, 0), 0, "nobody goes by itself");
 }
 
 #[test]
@@ -103,6 +227,18 @@ fn what_does_not_end_by_itself_is_said() {
     assert_eq!(
         (order(&waves), stuck(&waves)),
         ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
+    );
+    let mut cordoned_later = with(waves, "n2", |m| (m.wave, m.unschedulable) = (1, true));
+    assert_eq!(
+        (order(&cordoned_later), stuck(&cordoned_later)),
+        ("| n2 n3 n1".to_owned(), vec![NodeName::from("n1")]),
+        "with help a cordon keeps nobody either"
+    );
+    cordoned_later.members.iter_mut().for_each(|m| m.wave = 0);
+    assert_eq!(
+        (order(&cordoned_later), stuck(&cordoned_later)),
+        ("n2 | n3 n1".to_owned(), nobody.clone()),
+        "n1 keeps no wave waiting"
     );
     let held = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.held_back = true);
     assert_eq!((order(&held), stuck(&held)), ("n2 n3 | n1".to_owned(), nobody.clone()));

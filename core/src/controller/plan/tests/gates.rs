@@ -103,6 +103,25 @@ fn a_pool_without_waves_says_nothing_of_any() {
 }
 
 #[test]
+fn a_wave_that_nobody_follows_need_not_soak() {
+    let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
+    f.waves = vec![wave("canary", 60, 0), wave(REST, 60, 0), wave(CONTROL_PLANE, 60, 0)];
+    f.members.iter_mut().for_each(|m| m.booted = Some(digest(2)));
+    let waves = |f: &PoolFacts| -> Vec<(String, u32, WaveState)> {
+        let waves = now(f).waves.into_iter();
+        waves.map(|w| (w.name, w.total, w.state)).collect()
+    };
+    let one = |name: &str, total, state| (name.to_owned(), total, state);
+    assert_eq!(waves(&f), [one("canary", 2, WaveState::Done)]);
+    f.members[1].wave = 1;
+    let both = [one("canary", 1, WaveState::Soaking), one("rest", 1, WaveState::Waiting)];
+    assert_eq!(waves(&f), both);
+    f.members[0].wave = 1;
+    let empty = [one("canary", 0, WaveState::Done), one("rest", 2, WaveState::Done)];
+    assert_eq!(waves(&f), empty, "one that the spec names is shown without members too");
+}
+
+#[test]
 fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_without() {
     let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
     f.members[1].wave = 1;
@@ -263,10 +282,37 @@ fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
     f.failures = plan.failures;
     f.members[0].failed.clear();
     assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
+    let above = facts(0, vec![], vec![seen(failed.clone())]);
+    assert!(now(&above).writes.is_empty(), "nor is it given another reason");
     let mut shrunk = facts(0, vec![], vec![seen(failed.closed(ClosedReason::Shrunk).unwrap())]);
     assert!(now(&shrunk).writes.is_empty());
     shrunk.failures = f.failures;
     assert_eq!(words(&now(&shrunk)), ["p-0 Recorded"]);
+}
+
+#[test]
+fn a_full_record_keeps_no_berth_closed() {
+    let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
+    let mut f = facts(1, names(&["n2"]), vec![seen(failed)]);
+    let record = |others: usize| -> Failures {
+        let names = (0..others).map(|n| NodeName::new(format!("old{n}")));
+        [(digest(2), names.collect())].into()
+    };
+    f.failures = record(MAX_NAMED - 1);
+    assert!(now(&f).writes.is_empty(), "there is room to name n1");
+    f.failures = record(MAX_NAMED);
+    assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
+}
+
+#[test]
+fn a_failure_of_a_deleted_node_is_not_its_successors() {
+    let failed = committed(0, "n1").ended(ClosedReason::Gone).unwrap();
+    let mut f = facts(2, names(&["n1"]), vec![seen(failed), seen(closed(1))]);
+    f.members[0].uid = uid("new");
+    f.members[0].published_uid = uid("new");
+    let plan = now(&f);
+    assert_eq!(plan.failures[&digest(2)], ["n1 (deleted)".into()].into());
+    assert_eq!(words(&plan), ["p-1 Offer n1"]);
 }
 
 #[test]
@@ -304,11 +350,24 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
         Some(at(50 + 40)),
         "the reboot must be over when it shuts"
     );
+    f.closes = Some(at(50 + 70));
+    assert_eq!(
+        now(&f).waiting[&"n2".into()],
+        BlockReason::TooLate,
+        "it would end when the window does"
+    );
+    f.closes = Some(at(50 + 71));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
+    f.closes = Some(at(50 + 100));
     f.members[1].estimate.reboot = minute / 2;
     f.berths = vec![seen(
         berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap(),
     )];
     assert!(now(&f).writes.is_empty(), "a better estimate is no news");
+    f.closes = Some(at(50 + 40 + 30 + 59));
+    assert!(now(&f).writes.is_empty(), "nor is less than a minute");
+    f.closes = Some(at(50 + 40 + 30 + 60));
+    assert_eq!(words(&now(&f)), ["p-0 Window n2"]);
     f.closes = Some(at(50 + 1000));
     assert_eq!(words(&now(&f)), ["p-0 Window n2"], "the next window, or a longer one");
     f.closes = None;

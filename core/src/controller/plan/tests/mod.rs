@@ -5,6 +5,7 @@ use berth_api::berth::{ClosedReason, Outcome};
 
 use super::*;
 
+mod counts;
 mod gates;
 
 pub(crate) fn digest(n: u8) -> Digest {
@@ -201,7 +202,9 @@ fn a_large_capacity_is_published_whole_and_costs_no_more_berths_than_members() {
             .filter(|w| w.ends_with("Create"))
             .collect::<Vec<_>>()
     };
-    assert_eq!(created(&of(theirs)), ["p-3 Create", "p-4 Create"]);
+    assert_eq!(created(&of(theirs.clone())), ["p-3 Create", "p-4 Create"]);
+    let and_refused = [theirs, vec![refused(closed(3))]].concat();
+    assert_eq!(created(&of(and_refused)), ["p-4 Create", "p-5 Create"]);
     assert!(created(&now(&facts(3, vec![], vec![]))).is_empty());
 }
 
@@ -324,6 +327,15 @@ fn who_ended_badly_goes_behind_the_others() {
     let lapsed = offered(0, "n1").closed(ClosedReason::Lapsed).unwrap();
     f.berths = vec![seen(lapsed)];
     assert_eq!(order(&f)[0], "n3");
+    let withdrawn = offered(0, "n1").closed(ClosedReason::Withdrawn).unwrap();
+    assert_eq!(
+        order(&PoolFacts {
+            berths: vec![seen(withdrawn)],
+            ..f.clone()
+        })[0],
+        "n1",
+        "the controller took that offer back"
+    );
     f.members[1].ready = false;
     f.members[0].ready = false;
     assert_eq!(
@@ -360,7 +372,7 @@ fn an_offer_lapses_and_the_next_node_has_its_turn() {
 #[test]
 fn offers_are_withdrawn_when_their_reason_is_gone() {
     type Change = fn(&mut PoolFacts);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 10] = [
         ("paused", |f| f.gate = gate(GateReason::Paused)),
         ("wave", |f| {
             f.members[0].wave = 1;
@@ -374,6 +386,7 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
         ("member", |f| drop(f.members.remove(0))),
         ("target", |f| f.members[0].desired = Some(digest(3))),
         ("failed", |f| f.members[0].failed = vec![digest(2)]),
+        ("updated", |f| f.members[0].booted = Some(digest(2))),
         ("prepared", |f| f.members[0].prepared = false),
         ("uid", |f| f.members[0].uid = uid("new")),
     ];

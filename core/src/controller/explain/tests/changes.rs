@@ -1,0 +1,497 @@
+//! What each change makes of a case, how large its number is, and its words.
+
+use berth_api::BootId;
+use berth_api::berth::Outcome;
+use berth_api::pool::Exclusion;
+use berth_api::quantity::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::controller::plan::tests::{asked_back, committed, gate, offered};
+use crate::controller::plan::{How, MAX_NAMED, SeenBerth, Use};
+use crate::controller::quorum::Cause;
+
+/// The case of n1, the first of three members, after this change of the facts and the rules.
+fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
+    let (mut facts, mut rules) = (pool(|_, _| ()), rules(Rollout::default()));
+    change(&mut facts, &mut rules);
+    Case::new("n1".into(), facts, rules, at(50))
+}
+
+fn windows(rules: &mut Rules, windows: Vec<Window>) {
+    rules.spec.rollout.get_or_insert_default().windows = windows;
+}
+
+/// A window that is open at the time of these tests.
+fn open() -> Vec<Window> {
+    vec![Window {
+        schedule: "0 0 * * 4".into(),
+        duration: "8h".into(),
+        ..Window::default()
+    }]
+}
+
+fn exclusion() -> Exclusion {
+    Exclusion {
+        from: Time(at(0)),
+        to: Time(at(100)),
+    }
+}
+
+/// n2 and n3 are in earlier waves than n1, each with a soak of a minute.
+fn in_waves(facts: &mut PoolFacts, soaked: u64) {
+    facts.waves = vec![wave("canary", 60, soaked), wave("more", 60, soaked), wave(REST, 0, 0)];
+    for (member, wave) in facts.members.iter_mut().zip([2, 0, 1]) {
+        member.wave = wave;
+    }
+}
+
+/// A fleet whose limit a node of another pool uses up.
+fn used_up_by(node: &str, how: How) -> FleetUse {
+    FleetUse {
+        limit: 1,
+        held_or_offered: usize::from(how == How::Holds),
+        unavailable: usize::from(how == How::NotReady),
+        all: 1,
+        used_by: vec![used(node, how)],
+        ..FleetUse::default()
+    }
+}
+
+fn used(node: &str, how: How) -> Use {
+    Use { who: node.into(), how }
+}
+
+fn failed(index: u32, node: &str) -> SeenBerth {
+    let berth = committed(index, node).releasing(Outcome::Failed, BootId::from("b1"));
+    seen(berth.unwrap().given_back().unwrap())
+}
+
+/// The holder of each berth.
+fn holders(case: &Case) -> Vec<Option<&str>> {
+    let berths = case.facts.berths.iter().map(|seen| seen.berth.as_ref().unwrap());
+    berths.map(|berth| Some(berth.node()?.0.as_str())).collect()
+}
+
+fn member_of<'a>(case: &'a Case, name: &str) -> &'a Member {
+    let mut members = case.facts.members.iter();
+    members.find(|member| member.name.as_str() == name).unwrap()
+}
+
+#[test]
+fn each_change_takes_away_its_obstacle() {
+    type Obstacle = fn(&mut PoolFacts, &mut Rules);
+    let n = |name: &str| NodeName::from(name);
+    let rows: Vec<(Change, Obstacle)> = vec![
+        (Change::Prepared, |f, _| f.members[0].published = None),
+        (Change::Prepared, |f, _| f.members[0].published_uid = uid("old")),
+        (Change::Prepared, |f, _| f.members[0].observed = false),
+        (Change::Prepared, |f, _| f.members[0].staged = None),
+        (Change::Prepared, |f, _| f.members[0].prepared = false),
+        (Change::Heard, |f, _| f.members[0].heard = false),
+        (Change::Clock, |f, r| {
+            windows(r, open());
+            f.members[0].clock_synchronized = false;
+        }),
+        (Change::ControllerClock, |_, r| {
+            windows(r, open());
+            r.clock_synchronized = false;
+        }),
+        (Change::Window, |_, r| windows(r, friday())),
+        (Change::Window, |_, r| {
+            r.spec.rollout.get_or_insert_default().exclusions = vec![exclusion()];
+        }),
+        (Change::Unhold, |f, _| f.members[0].held_back = true),
+        (Change::Resume, |_, r| {
+            r.spec.rollout.get_or_insert_default().paused = true
+        }),
+        (Change::ResumeFleet, |_, r| r.fleet = Some(FleetGate::Paused)),
+        (Change::FleetReadable, |_, r| r.fleet = Some(FleetGate::Unreadable)),
+        (Change::EarlierPools, |f, _| f.order = gate(GateReason::EarlierPool)),
+        (Change::ControlPlane(Cause::NoOtherServer), |f, _| {
+            f.members[0].control_plane = Some(asked_back());
+        }),
+        (Change::Soaked(Duration::from_secs(40)), |f, _| {
+            in_waves(f, 20);
+            f.members.iter_mut().skip(1).for_each(updated);
+        }),
+        (Change::WavesProven(vec![]), |f, _| in_waves(f, 20)),
+        (Change::TurnEnds(n("n2")), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
+        (Change::TurnEnds(n("b1")), |f, _| {
+            f.fleet = Some(used_up_by("b1", How::Holds))
+        }),
+        (Change::Recovers(n("n2")), |f, _| {
+            updated(&mut f.members[1]);
+            f.members[1].ready = false;
+        }),
+        (Change::Recovers(n("b1")), |f, _| {
+            f.fleet = Some(used_up_by("b1", How::NotReady))
+        }),
+        (Change::Excluded(n("n2")), |f, _| {
+            updated(&mut f.members[1]);
+            f.members[1].ready = false;
+        }),
+        (Change::Retry, |f, _| f.members[0].failed = vec![digest(2)]),
+        (Change::Retry, |f, _| {
+            f.failures = [(digest(2), ["n1".into()].into())].into();
+        }),
+        (Change::Retry, |f, _| f.berths = vec![failed(0, "n1")]),
+        (Change::MaxFailures(2), |f, _| {
+            f.members[1].failed = vec![digest(2)];
+            f.max_failures = 1;
+        }),
+        (Change::MaxUnavailable(2), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
+        (Change::FleetLimit(2), |f, _| {
+            f.fleet = Some(used_up_by("b1", How::Holds))
+        }),
+    ];
+    for (change, obstacle) in rows {
+        let case = first(obstacle);
+        assert!(case.offered().is_err(), "{change:?} is not needed");
+        let after = change.applied(&case).unwrap();
+        assert_eq!(after.offered(), Ok(()), "{change:?}");
+    }
+}
+
+#[test]
+fn a_change_of_what_is_so_already_is_none() {
+    let case = first(|facts, _| {
+        in_waves(facts, 60);
+        facts.members.iter_mut().skip(1).for_each(updated);
+        facts.fleet = Some(FleetUse {
+            limit: 2,
+            ..FleetUse::default()
+        });
+    });
+    assert_eq!(case.offered(), Ok(()));
+    let (n2, n9) = (|| NodeName::from("n2"), || NodeName::from("n9"));
+    let changes = [
+        Change::TurnEnds(n2()),
+        Change::TurnEnds(n9()),
+        Change::Prepared,
+        Change::Soaked(Duration::ZERO),
+        Change::WavesProven(vec![]),
+        Change::EarlierPools,
+        Change::ControlPlane(Cause::NoMajority),
+        Change::Heard,
+        Change::Clock,
+        Change::ControllerClock,
+        Change::Unhold,
+        Change::Resume,
+        Change::ResumeFleet,
+        Change::FleetReadable,
+        Change::Recovers(n2()),
+        Change::Recovers(n9()),
+        Change::Excluded(n9()),
+        Change::Retry,
+        Change::Window,
+        Change::MaxFailures(case.facts.max_failures),
+        Change::MaxUnavailable(1),
+        Change::FleetLimit(2),
+    ];
+    for change in changes {
+        assert!(change.applied(&case).is_none(), "{change:?}");
+    }
+    for other in [FleetGate::Paused, FleetGate::Unreadable] {
+        let case = first(|_, rules| rules.fleet = Some(other));
+        let resumes = Change::ResumeFleet.applied(&case).is_some();
+        assert_eq!(resumes, other == FleetGate::Paused);
+        let is_readable = Change::FleetReadable.applied(&case).is_some();
+        assert_eq!(is_readable, other == FleetGate::Unreadable);
+    }
+    let blind = first(|_, rules| {
+        windows(rules, friday());
+        rules.clock_synchronized = false;
+    });
+    assert!(
+        Change::Window.applied(&blind).is_none(),
+        "without a clock no window can be judged"
+    );
+}
+
+#[test]
+fn a_change_leaves_other_nodes_alone() {
+    let case = first(|facts, _| {
+        facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
+        facts.members[1].ready = false;
+        facts.members[2].ready = false;
+    });
+    let after = |change: Change| change.applied(&case).unwrap();
+    let ended = after(Change::TurnEnds("n3".into()));
+    assert_eq!(holders(&ended), [Some("n2"), None]);
+    let excluded = after(Change::Excluded("n3".into()));
+    assert_eq!(holders(&excluded), [Some("n2"), None]);
+    let recovered = after(Change::Recovers("n3".into()));
+    assert_eq!(holders(&recovered), [Some("n2"), Some("n3")]);
+    let is_ready = |name| member_of(&recovered, name).ready;
+    assert_eq!([is_ready("n2"), is_ready("n3")], [false, true]);
+    // n3 is of the same wave as n1, and n2 of an earlier one.
+    let waves = first(|facts, _| {
+        facts.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0)];
+        (facts.members[0].wave, facts.members[2].wave) = (1, 1);
+        facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
+    });
+    let proven = Change::WavesProven(vec![]).applied(&waves).unwrap();
+    assert_eq!(holders(&proven), [None, Some("n3")]);
+    let booted = |name| member_of(&proven, name).booted.clone();
+    assert_eq!([booted("n2"), booted("n3")], [Some(digest(2)), Some(digest(1))]);
+}
+
+#[test]
+fn a_turn_for_an_older_image_updates_nobody() {
+    let case = first(|facts, _| {
+        facts.members[1].desired = Some(digest(3));
+        facts.berths = vec![seen(taken(0, "n2"))];
+    });
+    let after = Change::TurnEnds("n2".into()).applied(&case).unwrap();
+    assert_eq!(holders(&after), [None]);
+    assert_eq!(member_of(&after, "n2").booted, Some(digest(1)));
+}
+
+#[test]
+fn fewer_members_are_a_smaller_share() {
+    let case = first(|facts, rules| {
+        facts.members = ["n1", "n2", "n3", "n4", "n5", "n6"].map(member).into();
+        facts.members[5].leaving = true;
+        facts.members[1].ready = false;
+        (facts.capacity, facts.published) = (3, 3);
+        rules.spec.rollout.get_or_insert_default().max_unavailable = Some(Quantity::Percent(50));
+    });
+    let after = Change::Excluded("n2".into()).applied(&case).unwrap();
+    assert_eq!(after.facts.capacity, 2, "half of the four that stay");
+}
+
+/// n1 to n3 are of this pool, b1 and b2 of others.
+#[test]
+fn a_change_counts_once_in_the_fleet() {
+    for berth in [taken(0, "n2"), offered(0, "n2")] {
+        let case = first(|facts, _| {
+            facts.berths = vec![seen(berth)];
+            facts.members[2].ready = false;
+            facts.fleet = Some(FleetUse {
+                limit: 5,
+                held_or_offered: 2,
+                unavailable: 2,
+                all: 4,
+                used_by: vec![
+                    used("b1", How::Holds),
+                    used("b2", How::NotReady),
+                    used("n2", How::Holds),
+                    used("n3", How::NotReady),
+                ],
+                ..FleetUse::default()
+            });
+        });
+        let rows = [
+            (Change::TurnEnds("n2".into()), (1, 2, 3)),
+            (Change::TurnEnds("b1".into()), (1, 2, 3)),
+            (Change::Recovers("n3".into()), (2, 1, 3)),
+            (Change::Recovers("b2".into()), (2, 1, 3)),
+        ];
+        for (change, expected) in rows {
+            let fleet = change.applied(&case).unwrap().facts.fleet.unwrap();
+            let counts = (fleet.held_or_offered, fleet.unavailable, fleet.all);
+            assert_eq!(counts, expected, "{change:?}");
+        }
+    }
+}
+
+#[test]
+fn a_node_of_another_pool_has_one_way_out() {
+    let alone = |how| {
+        let case = first(|facts, _| facts.fleet = Some(used_up_by("b1", how)));
+        explain(&case).unwrap().alone
+    };
+    assert_eq!(
+        alone(How::Holds),
+        [Change::TurnEnds("b1".into()), Change::FleetLimit(2)]
+    );
+    assert_eq!(
+        alone(How::NotReady),
+        [Change::Recovers("b1".into()), Change::FleetLimit(2)]
+    );
+}
+
+#[test]
+fn a_number_is_found_wherever_it_lies() {
+    let numbers = |node: &str, change: fn(&mut PoolFacts)| {
+        let mut facts = pool(|_, _| ());
+        change(&mut facts);
+        Change::numbers(&case(node, facts, Rollout::default()))
+    };
+    let last = numbers("n3", |facts| facts.berths.clear());
+    assert_eq!(last, [Change::MaxUnavailable(3)], "before any berth exists");
+    let unreadable = numbers("n3", |facts| facts.berths[0].berth = Err("edited".into()));
+    assert_eq!(unreadable, [Change::MaxUnavailable(4)]);
+    let shared = numbers("n2", |facts| {
+        (facts.capacity, facts.published) = (2, 2);
+        facts.fleet = Some(FleetUse {
+            limit: 1,
+            ..FleetUse::default()
+        });
+    });
+    assert_eq!(shared, [Change::FleetLimit(2)], "only n1 goes before it");
+    let many = numbers("n1", |facts| {
+        let nodes = (1..MAX_NAMED).map(|n| NodeName::new(format!("old{n}")));
+        facts.failures = [(digest(2), nodes.collect())].into();
+        facts.max_failures = MAX_NAMED - 1;
+    });
+    assert_eq!(many, [Change::MaxFailures(MAX_NAMED)], "the largest that can be told");
+    let zero = numbers("n1", |facts| {
+        facts.members[1].failed = vec![digest(2)];
+        facts.max_failures = 0;
+    });
+    assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
+}
+
+/// The controller publishes, records and creates before it offers: none of that is a reason to wait.
+#[test]
+fn what_the_controller_does_first_is_no_obstacle() {
+    let waits = |change: fn(&mut PoolFacts)| {
+        let mut facts = pool(|_, _| ());
+        change(&mut facts);
+        explained("n2", facts).wait
+    };
+    let grows = waits(|facts| {
+        facts.capacity = 2;
+        facts.berths.push(seen(closed(1)));
+    });
+    assert_eq!(grows, None, "a larger capacity is published first");
+    let records = waits(|facts| facts.berths = vec![failed(0, "n1")]);
+    assert_eq!(records, None, "a failure is recorded before its berth opens");
+    let creates = waits(|facts| {
+        facts.capacity = 2;
+        facts.berths.clear();
+    });
+    assert_eq!(creates, None);
+}
+
+#[test]
+fn two_changes_begin_with_the_first_obstacle() {
+    let case = first(|facts, _| {
+        in_waves(facts, 20);
+        let lost = &mut facts.members[1];
+        (lost.desired, lost.ready) = (None, false);
+        updated(&mut facts.members[2]);
+        (facts.capacity, facts.published) = (2, 2);
+    });
+    let answer = explain(&case).unwrap();
+    assert_eq!(answer.wait, Some(BlockReason::Wave));
+    assert_eq!(answer.alone, []);
+    assert_eq!(
+        answer.together,
+        [Change::Soaked(Duration::from_secs(40)), Change::Excluded("n2".into())],
+        "nothing is left to prove in the earlier waves"
+    );
+}
+
+#[test]
+fn no_more_than_eight_changes_are_named_together() {
+    let together = |is_heard: bool| {
+        let case = first(|facts, rules| {
+            let own = &mut facts.members[0];
+            (own.held_back, own.prepared, own.heard) = (true, false, is_heard);
+            own.clock_synchronized = false;
+            facts.order = gate(GateReason::EarlierPool);
+            facts.fleet = Some(FleetUse {
+                limit: 1,
+                held_or_offered: 1,
+                all: 1,
+                ..FleetUse::default()
+            });
+            windows(rules, friday());
+            rules.spec.rollout.get_or_insert_default().paused = true;
+            rules.fleet = Some(FleetGate::Paused);
+        });
+        explain(&case).unwrap().together
+    };
+    let eight = [
+        Change::Unhold,
+        Change::Resume,
+        Change::ResumeFleet,
+        Change::Window,
+        Change::EarlierPools,
+        Change::Clock,
+        Change::Prepared,
+        Change::FleetLimit(2),
+    ];
+    assert_eq!(together(true), eight);
+    assert_eq!(together(false), [], "a ninth would be needed");
+}
+
+#[test]
+fn each_change_has_words_for_people() {
+    let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", How::Holds)));
+    let n2 = || NodeName::from("n2");
+    let rows = [
+        (Change::TurnEnds(n2()), "n2 has ended its turn"),
+        (Change::Prepared, "staged and locked"),
+        (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
+        (
+            Change::WavesProven(vec!["canary".into(), "more".into()]),
+            "these have soaked: canary, more",
+        ),
+        (Change::Heard, "heard of again"),
+        (Change::Clock, "clock of its host"),
+        (Change::ControllerClock, "clock of the controller's machine"),
+        (Change::Unhold, "kubectl berth unhold n1"),
+        (Change::Resume, "kubectl berth resume p"),
+        (Change::ResumeFleet, "kubectl berth resume --all"),
+        (Change::FleetReadable, "repair or delete it"),
+        (Change::Recovers(n2()), "n2 is Ready and schedulable"),
+        (Change::Excluded(n2()), "kubectl berth exclude n2"),
+        (Change::Retry, "kubectl berth retry p"),
+        (Change::Window, "a window is open"),
+        (Change::MaxFailures(2), "rollout.maxFailures is 2 instead of 100"),
+        (
+            Change::MaxUnavailable(2),
+            "rollout.maxUnavailable is 2 instead of 1; up to 2 nodes may then be down at once",
+        ),
+        (
+            Change::FleetLimit(3),
+            "maxUnavailable of BootcFleet cluster is 3 instead of 1; up to 3 nodes",
+        ),
+    ];
+    for (change, expected) in rows {
+        let words = change.words(&case);
+        assert!(words.contains(expected), "{change:?}: {words}");
+    }
+    let one = Change::MaxUnavailable(1).words(&case);
+    assert!(one.ends_with("; 1 node may then be down"), "{one}");
+    for (reason, expected) in [
+        (GateReason::EarlierPool, "the pools that go first are updated"),
+        (GateReason::OrderCycle, "names pools that exist, and goes in no circle"),
+        (GateReason::UnknownPool, "names pools that exist, and goes in no circle"),
+    ] {
+        case.facts.order = gate(reason);
+        let words = Change::EarlierPools.words(&case);
+        assert!(words.contains(expected), "{reason:?}: {words}");
+    }
+    for (cause, expected) in [
+        (Cause::OtherAtWork, "has ended its turn"),
+        (Cause::OtherUnavailable, "Ready and schedulable"),
+        (Cause::NoMajority, "a majority without it"),
+        (Cause::NoOtherServer, "another API server answers"),
+        (Cause::NotKnown, "asked for /readyz"),
+        (Cause::NotListed, "have been listed"),
+        (Cause::Unfenced, "fenced the berths"),
+    ] {
+        let words = Change::ControlPlane(cause).words(&case);
+        assert!(words.contains(expected), "{cause:?}: {words}");
+    }
+}
+
+#[test]
+fn a_change_of_the_spec_names_its_setting() {
+    let rows = [
+        (Change::Resume, Some(("rollout.paused", "false"))),
+        (Change::MaxFailures(2), Some(("rollout.maxFailures", "2"))),
+        (Change::MaxUnavailable(3), Some(("rollout.maxUnavailable", "3"))),
+        (Change::FleetLimit(4), None),
+        (Change::Retry, None),
+    ];
+    for (change, expected) in rows {
+        let expected = expected.map(|(path, value)| (path, value.to_owned()));
+        assert_eq!(change.setting(), expected, "{change:?}");
+    }
+}
