@@ -354,7 +354,7 @@ fn what_the_controller_does_first_is_no_obstacle() {
     };
     let grows = waits(|facts| {
         facts.capacity = 2;
-        facts.berths.push(seen(closed(1)));
+        facts.berths = vec![seen(taken(0, "n1")), seen(closed(1))];
     });
     assert_eq!(grows, None, "a larger capacity is published first");
     let records = waits(|facts| facts.berths = vec![failed(0, "n1")]);
