@@ -369,10 +369,10 @@ fn prove(facts: &mut PoolFacts, own: usize) -> bool {
         .filter(|m| m.wave < own)
         .map(|m| m.name.clone())
         .collect();
-    for name in &names {
-        ends(facts, name);
-    }
     let mut is_changed = false;
+    for name in &names {
+        is_changed |= ends(facts, name);
+    }
     for member in facts.members.iter_mut().filter(|m| m.wave < own && m.desired.is_some()) {
         let before = (member.booted.clone(), member.ready, member.our_cordon);
         updated(member);

@@ -11,6 +11,7 @@ use crate::controller::plan::{Member, REST};
 use crate::floors::check;
 
 mod changes;
+mod words;
 
 fn rules(rollout: Rollout) -> Rules {
     Rules {

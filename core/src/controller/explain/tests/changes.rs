@@ -1,4 +1,4 @@
-//! What each change makes of a case, how large its number is, and its words.
+//! What each change makes of a case, and how large its number is.
 
 use berth_api::BootId;
 use berth_api::berth::Outcome;
@@ -12,7 +12,7 @@ use crate::controller::plan::{How, MAX_NAMED, SeenBerth, Use};
 use crate::controller::quorum::Cause;
 
 /// The case of n1, the first of three members, after this change of the facts and the rules.
-fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
+pub(super) fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
     let (mut facts, mut rules) = (pool(|_, _| ()), rules(Rollout::default()));
     change(&mut facts, &mut rules);
     Case::new("n1".into(), facts, rules, at(50))
@@ -47,7 +47,7 @@ fn in_waves(facts: &mut PoolFacts, soaked: u64) {
 }
 
 /// A fleet whose limit a node of another pool uses up.
-fn used_up_by(node: &str, how: How) -> FleetUse {
+pub(super) fn used_up_by(node: &str, how: How) -> FleetUse {
     FleetUse {
         limit: 1,
         held_or_offered: usize::from(how == How::Holds),
@@ -420,78 +420,13 @@ fn no_more_than_eight_changes_are_named_together() {
 }
 
 #[test]
-fn each_change_has_words_for_people() {
-    let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", How::Holds)));
-    let n2 = || NodeName::from("n2");
-    let rows = [
-        (Change::TurnEnds(n2()), "n2 has ended its turn"),
-        (Change::Prepared, "staged and locked"),
-        (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
-        (
-            Change::WavesProven(vec!["canary".into(), "more".into()]),
-            "these have soaked: canary, more",
-        ),
-        (Change::Heard, "heard of again"),
-        (Change::Clock, "clock of its host"),
-        (Change::ControllerClock, "clock of the controller's machine"),
-        (Change::Unhold, "kubectl berth unhold n1"),
-        (Change::Resume, "kubectl berth resume p"),
-        (Change::ResumeFleet, "kubectl berth resume --all"),
-        (Change::FleetReadable, "repair or delete it"),
-        (Change::Recovers(n2()), "n2 is Ready and schedulable"),
-        (Change::Excluded(n2()), "kubectl berth exclude n2"),
-        (Change::Retry, "kubectl berth retry p"),
-        (Change::Window, "a window is open"),
-        (Change::MaxFailures(2), "rollout.maxFailures is 2 instead of 100"),
-        (
-            Change::MaxUnavailable(2),
-            "rollout.maxUnavailable is 2 instead of 1; up to 2 nodes may then be down at once",
-        ),
-        (
-            Change::FleetLimit(3),
-            "maxUnavailable of BootcFleet cluster is 3 instead of 1; up to 3 nodes",
-        ),
-    ];
-    for (change, expected) in rows {
-        let words = change.words(&case);
-        assert!(words.contains(expected), "{change:?}: {words}");
-    }
-    let one = Change::MaxUnavailable(1).words(&case);
-    assert!(one.ends_with("; 1 node may then be down"), "{one}");
-    for (reason, expected) in [
-        (GateReason::EarlierPool, "the pools that go first are updated"),
-        (GateReason::OrderCycle, "names pools that exist, and goes in no circle"),
-        (GateReason::UnknownPool, "names pools that exist, and goes in no circle"),
-    ] {
-        case.facts.order = gate(reason);
-        let words = Change::EarlierPools.words(&case);
-        assert!(words.contains(expected), "{reason:?}: {words}");
-    }
-    for (cause, expected) in [
-        (Cause::OtherAtWork, "has ended its turn"),
-        (Cause::OtherUnavailable, "Ready and schedulable"),
-        (Cause::NoMajority, "a majority without it"),
-        (Cause::NoOtherServer, "another API server answers"),
-        (Cause::NotKnown, "asked for /readyz"),
-        (Cause::NotListed, "have been listed"),
-        (Cause::Unfenced, "fenced the berths"),
-    ] {
-        let words = Change::ControlPlane(cause).words(&case);
-        assert!(words.contains(expected), "{cause:?}: {words}");
-    }
-}
-
-#[test]
-fn a_change_of_the_spec_names_its_setting() {
-    let rows = [
-        (Change::Resume, Some(("rollout.paused", "false"))),
-        (Change::MaxFailures(2), Some(("rollout.maxFailures", "2"))),
-        (Change::MaxUnavailable(3), Some(("rollout.maxUnavailable", "3"))),
-        (Change::FleetLimit(4), None),
-        (Change::Retry, None),
-    ];
-    for (change, expected) in rows {
-        let expected = expected.map(|(path, value)| (path, value.to_owned()));
-        assert_eq!(change.setting(), expected, "{change:?}");
-    }
+fn canaries_that_all_have_berths_are_proven_together() {
+    let case = first(|facts, _| {
+        facts.waves = vec![wave("canary", 0, 0), wave(REST, 0, 0)];
+        facts.members[0].wave = 1;
+        (facts.capacity, facts.published) = (2, 2);
+        facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
+    });
+    let answer = explain(&case).unwrap();
+    assert_eq!(answer.alone, [Change::WavesProven(vec!["canary".into()])]);
 }

@@ -1,0 +1,84 @@
+//! Words of the changes, for people.
+
+use super::changes::{first, used_up_by};
+use super::*;
+use crate::controller::plan::How;
+use crate::controller::plan::tests::gate;
+use crate::controller::quorum::Cause;
+
+#[test]
+fn each_change_has_words_for_people() {
+    let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", How::Holds)));
+    let n2 = || NodeName::from("n2");
+    let rows = [
+        (Change::TurnEnds(n2()), "n2 has ended its turn"),
+        (Change::Prepared, "staged and locked"),
+        (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
+        (
+            Change::WavesProven(vec!["canary".into(), "more".into()]),
+            "these have soaked: canary, more",
+        ),
+        (Change::Heard, "heard of again"),
+        (Change::Clock, "clock of its host"),
+        (Change::ControllerClock, "clock of the controller's machine"),
+        (Change::Unhold, "kubectl berth unhold n1"),
+        (Change::Resume, "kubectl berth resume p"),
+        (Change::ResumeFleet, "kubectl berth resume --all"),
+        (Change::FleetReadable, "repair or delete it"),
+        (Change::Recovers(n2()), "n2 is Ready and schedulable"),
+        (Change::Excluded(n2()), "kubectl berth exclude n2"),
+        (Change::Retry, "kubectl berth retry p"),
+        (Change::Window, "a window is open"),
+        (Change::MaxFailures(2), "rollout.maxFailures is 2 instead of 100"),
+        (
+            Change::MaxUnavailable(2),
+            "rollout.maxUnavailable is 2 instead of 1; up to 2 nodes may then be down at once",
+        ),
+        (
+            Change::FleetLimit(3),
+            "maxUnavailable of BootcFleet cluster is 3 instead of 1; up to 3 nodes",
+        ),
+    ];
+    for (change, expected) in rows {
+        let words = change.words(&case);
+        assert!(words.contains(expected), "{change:?}: {words}");
+    }
+    let one = Change::MaxUnavailable(1).words(&case);
+    assert!(one.ends_with("; 1 node may then be down"), "{one}");
+    for (reason, expected) in [
+        (GateReason::EarlierPool, "the pools that go first are updated"),
+        (GateReason::OrderCycle, "names pools that exist, and goes in no circle"),
+        (GateReason::UnknownPool, "names pools that exist, and goes in no circle"),
+    ] {
+        case.facts.order = gate(reason);
+        let words = Change::EarlierPools.words(&case);
+        assert!(words.contains(expected), "{reason:?}: {words}");
+    }
+    for (cause, expected) in [
+        (Cause::OtherAtWork, "has ended its turn"),
+        (Cause::OtherUnavailable, "Ready and schedulable"),
+        (Cause::NoMajority, "a majority without it"),
+        (Cause::NoOtherServer, "another API server answers"),
+        (Cause::NotKnown, "asked for /readyz"),
+        (Cause::NotListed, "have been listed"),
+        (Cause::Unfenced, "fenced the berths"),
+    ] {
+        let words = Change::ControlPlane(cause).words(&case);
+        assert!(words.contains(expected), "{cause:?}: {words}");
+    }
+}
+
+#[test]
+fn a_change_of_the_spec_names_its_setting() {
+    let rows = [
+        (Change::Resume, Some(("rollout.paused", "false"))),
+        (Change::MaxFailures(2), Some(("rollout.maxFailures", "2"))),
+        (Change::MaxUnavailable(3), Some(("rollout.maxUnavailable", "3"))),
+        (Change::FleetLimit(4), None),
+        (Change::Retry, None),
+    ];
+    for (change, expected) in rows {
+        let expected = expected.map(|(path, value)| (path, value.to_owned()));
+        assert_eq!(change.setting(), expected, "{change:?}");
+    }
+}
