@@ -23,7 +23,7 @@ const PASSES: usize = 6;
 const OPENINGS: usize = 64;
 /// Length of a window that is long enough for any turn.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Changes that are named together, when no two of them are enough.
+/// Most changes that are named together, when no two of them are enough.
 const TOGETHER: usize = 8;
 
 /// One node, and all that its pool's plan is made from.
@@ -212,10 +212,13 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
 /// Changes that take away one thing after the other that is in the way, until nothing is.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
-    while changes.len() < TOGETHER {
+    loop {
         let obstacle = case.obstacle();
         if obstacle.is_none() {
             return changes;
+        }
+        if changes.len() >= TOGETHER {
+            return vec![];
         }
         if let Some(last) = Change::numbers(&case).into_iter().next() {
             changes.push(last);
@@ -225,9 +228,10 @@ fn chain(case: &Case) -> Vec<Change> {
             let case = change.applied(&case)?;
             (case.obstacle() != obstacle && !changes.contains(&change)).then_some((change, case))
         });
-        let Some((change, next)) = next else { break };
+        let Some((change, next)) = next else {
+            return vec![];
+        };
         changes.push(change);
         case = next;
     }
-    vec![]
 }

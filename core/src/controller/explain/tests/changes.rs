@@ -387,14 +387,14 @@ fn two_changes_begin_with_the_first_obstacle() {
 
 #[test]
 fn no_more_than_eight_changes_are_named_together() {
-    let together = |is_heard: bool| {
+    let together = |is_heard: bool, limit: usize| {
         let case = first(|facts, rules| {
             let own = &mut facts.members[0];
             (own.held_back, own.prepared, own.heard) = (true, false, is_heard);
             own.clock_synchronized = false;
             facts.order = gate(GateReason::EarlierPool);
             facts.fleet = Some(FleetUse {
-                limit: 1,
+                limit,
                 held_or_offered: 1,
                 all: 1,
                 ..FleetUse::default()
@@ -405,7 +405,7 @@ fn no_more_than_eight_changes_are_named_together() {
         });
         explain(&case).unwrap().together
     };
-    let eight = [
+    let mut eight = vec![
         Change::Unhold,
         Change::Resume,
         Change::ResumeFleet,
@@ -415,8 +415,10 @@ fn no_more_than_eight_changes_are_named_together() {
         Change::Prepared,
         Change::FleetLimit(2),
     ];
-    assert_eq!(together(true), eight);
-    assert_eq!(together(false), [], "a ninth would be needed");
+    assert_eq!(together(true, 1), eight);
+    assert_eq!(together(false, 1), [], "a ninth would be needed");
+    eight[7] = Change::Heard;
+    assert_eq!(together(false, 2), eight);
 }
 
 #[test]
