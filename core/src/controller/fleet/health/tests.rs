@@ -225,7 +225,15 @@ fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
         anew(10).starts_with("False RegistryAway"),
         "a new leader has yet to ask"
     );
-    assert!(anew(400).starts_with("True AsExpected"));
+    assert!(anew(FIRST_ANSWERS.as_secs()).starts_with("True AsExpected"));
+    let first = Facts {
+        listened: Duration::from_secs(10),
+        ..facts(&old, &unasked, &[])
+    };
+    assert!(
+        said(&status(&first, at(2)), types::REGISTRY_REACHABLE).starts_with("True AsExpected"),
+        "no former leader has reported an outage"
+    );
     let none = Facts {
         unreadable_pools: 1,
         ..facts(&old, &[], &[])
