@@ -7,9 +7,9 @@ mutants_version=27.1.0
 slow_tests=(properties after_what_is_named_the_plan a_number_is_the_smallest a_closed_window_opens thousands_that a_thousand_nodes)
 # The agent's own decisions: what it makes of the words and files of a host, and of the answers of an API server.
 agents_decisions=(
-    agent/src/host/{boot_image,failure,repository,rules,stranded}.rs agent/src/host/bootc/{progress,status}.rs
+    agent/src/host/{boot_image,failure,repository,rules,stranded}.rs agent/src/host/bootc/status.rs
     agent/src/host/rpm_ostree/{deployments,lock,tally}.rs agent/src/node/{evict,pods,rivals}.rs 'agent/src/node/drain/*.rs'
-    agent/src/{signs,timers}.rs
+    agent/src/timers.rs
 )
 
 need_mutants() {
