@@ -114,6 +114,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_heartbeat_is_due_after_its_interval() {
+        let mut often = Heartbeat::every(Duration::ZERO);
+        assert!(often.is_due() && often.next().is_zero());
+        let hour = Duration::from_secs(3600);
+        let mut seldom = Heartbeat::every(hour);
+        assert!(!seldom.is_due() && seldom.next() > hour / 2);
+    }
+
+    #[test]
+    fn the_clock_counts_from_the_boot() {
+        assert!(Clock::begin().since_boot() > Duration::ZERO);
+    }
+
+    #[test]
     fn a_refresh_without_an_answer_is_repeated_before_the_next_sign_of_life() {
         let mut refresh = Refresh::default();
         assert!(!refresh.is_due());

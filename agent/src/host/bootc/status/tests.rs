@@ -61,6 +61,39 @@ fn reads_booted_staged_and_rollback() {
 }
 
 #[test]
+fn a_staged_image_has_a_directory_of_files() {
+    let checksum = "0f".repeat(32);
+    let mut staged = entry('b');
+    let files = |staged: &Value| read_host(json!({"booted": entry('a'), "staged": staged})).staged_files;
+    assert_eq!(files(&staged), None, "the checksum is too short");
+    staged["ostree"] = json!({"checksum": checksum, "deploySerial": 2, "stateroot": "default"});
+    let expected = format!("/sysroot/ostree/deploy/default/deploy/{checksum}.2");
+    assert_eq!(files(&staged), Some(PathBuf::from(expected)));
+    assert_eq!(files(&Value::Null), None, "nothing is staged");
+}
+
+#[test]
+fn an_entry_without_an_image_can_be_locked() {
+    let staged = json!({"image": null, "downloadOnly": true});
+    let status = read_host(json!({"booted": entry('a'), "staged": staged}));
+    assert!(
+        status
+            .staged
+            .is_some_and(|staged| staged.locked && staged.digest.is_none())
+    );
+}
+
+#[test]
+fn only_a_status_of_a_bootc_host_is_read() {
+    for (kind, version) in [("BootcHost", "example.com/v1"), ("Other", "org.containers.bootc/v1")] {
+        let mut other = host(json!({"booted": entry('a')}));
+        (other["kind"], other["apiVersion"]) = (json!(kind), json!(version));
+        let error = parse(&other.to_string()).unwrap_err();
+        assert!(matches!(error, StatusError::Foreign { .. }), "{error}");
+    }
+}
+
+#[test]
 fn tells_composefs_hosts_and_the_names_of_their_deployments() {
     let composefs = |c: char, verity: Value| {
         let mut entry = entry(c);
