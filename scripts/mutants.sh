@@ -17,8 +17,7 @@ need_mutants() {
     PATH=$directory/bin:$PATH
     [ -x "$directory/bin/cargo-mutants" ] && return 0
     printf 'building cargo-mutants %s into %s\n' "$mutants_version" "$directory"
-    CARGO_TARGET_DIR=$directory/build cargo install --quiet --locked --version "$mutants_version" --root "$directory" cargo-mutants &&
-        rm -rf "$directory/build"
+    build_cargo_tool cargo-mutants "$mutants_version" "$directory" && rm -rf "$directory/build"
 }
 
 # mutate PACKAGE FEATURES FILE...: makes the changes of part $part in these files, and prints each that no unit test of the package

@@ -87,15 +87,20 @@ need_cargo_tools() {
         return 0
     fi
     printf 'They cannot be fetched for this machine without the above. They are built: some minutes, once.\n'
-    build_cargo_tool cargo-nextest "$directory" && build_cargo_tool cargo-deny "$directory" && rm -rf "$directory/build"
+    build_cargo_tool cargo-nextest "$(pinned cargo-nextest)" "$directory" &&
+        build_cargo_tool cargo-deny "$(pinned cargo-deny)" "$directory" && rm -rf "$directory/build"
 }
 
-# build_cargo_tool NAME DIRECTORY
+# pinned NAME: its version in scripts/cargo-tools.txt.
+pinned() {
+    sed -nE "s/^astral-dev-toolchain-$1==([0-9.]+).*/\1/p" "$root/scripts/cargo-tools.txt"
+}
+
+# build_cargo_tool NAME VERSION DIRECTORY: leaves what it compiled in DIRECTORY/build, for the next one.
 build_cargo_tool() {
-    local version quiet=true
-    version=$(sed -nE "s/^astral-dev-toolchain-$1==([0-9.]+).*/\1/p" "$root/scripts/cargo-tools.txt")
+    local quiet=true
     [ ! -t 2 ] || quiet=false
-    CARGO_TERM_QUIET=$quiet CARGO_TARGET_DIR=$2/build cargo install --locked --version "$version" --root "$2" "$1"
+    CARGO_TERM_QUIET=$quiet CARGO_TARGET_DIR=$3/build cargo install --locked --version "$2" --root "$3" "$1"
 }
 
 # A Python environment with pip, in the cache.

@@ -15,7 +15,7 @@ const UNIT: &str = "berth-firstboot.service";
 const ETC: &str = "/etc/systemd/system";
 /// Directory of the image's own `/etc`. A link that is there too comes and goes with the image.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
-/// Directories of an image in which systemd looks for units.
+/// Unit directories of an image.
 const OF_IMAGE: [&str; 4] = [
     IMAGE_ETC,
     "usr/local/lib/systemd/system",

@@ -146,7 +146,7 @@ impl Host {
         known(Deployments {
             stages_locked: answer.download_only,
             refusal,
-            // bootc would not keep them: what others staged is removed.
+            // bootc drops layered packages, so Berth removes a staged deployment that has some.
             staged_layers: false,
             ..self.deployments(Backend::Bootc, host, why)
         })

@@ -369,7 +369,7 @@ impl Deployments {
         StagingLock::of(self.storage, self.stages_locked)
     }
 
-    /// Message for a staged image under which the kubelet would never start. `None` if no such trouble is known.
+    /// Message if the kubelet would never start after a boot of the staged image. `None` if no such fault is known.
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(

@@ -15,7 +15,7 @@ use crate::text::NAMED;
 pub mod health;
 pub mod held;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. The plans of all
 /// pools hand it on, so that what one offers the next one counts.

@@ -103,12 +103,13 @@ mod tests {
     use std::sync::Arc;
 
     use berth_api::berth::Offer;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::Moment;
     use crate::controller::belonging::Belonging;
     use crate::controller::facts::Occupied;
+    use crate::controller::fleet::tests::prepared_host;
     use crate::controller::memory::{Offers, Soaks};
     use crate::controller::plan::BlockReason;
     use crate::controller::plan::tests::digest;
@@ -148,21 +149,7 @@ mod tests {
         });
         let node = NodeView::of(&serde_json::from_value(node).unwrap());
         Arc::make_mut(&mut snapshot.nodes).insert(name.to_owned(), Entry::new(node));
-        let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
-        let host: Value = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
-            "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
-            "spec": {
-                "poolName": pool, "nodeUID": name, "staging": "Allowed",
-                "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
-            },
-            "status": {
-                "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
-                "conditions": [{ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z" }],
-            },
-        });
-        let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
+        let host = prepared_host(name, pool, booted);
         Arc::make_mut(&mut snapshot.hosts).insert(name.to_owned(), Entry::new(host));
     }
 

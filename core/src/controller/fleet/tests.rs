@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use berth_api::berth::{Berth, Offer};
-use berth_api::{BootId, Digest, NodeName};
+use berth_api::{BootId, NodeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,6 +15,7 @@ use crate::Moment;
 use crate::controller::belonging::Belonging;
 use crate::controller::facts::Occupied;
 use crate::controller::memory::{Offers, Soaks};
+use crate::controller::plan::tests::digest;
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
 use crate::controller::rereads::Rereads;
 use crate::controller::servers::{Answers, Asked};
@@ -23,8 +24,24 @@ use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, Node
 
 const EPOCH: u64 = 7;
 
-fn digest(n: u8) -> Digest {
-    format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+/// A BootcNode of that pool, prepared for image 2, and running this one.
+pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView {
+    let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
+    let prepared = json!({ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let host = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
+        "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
+        "spec": {
+            "poolName": pool, "nodeUID": name, "staging": "Allowed",
+            "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
+        },
+        "status": {
+            "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
+            "conditions": [prepared],
+        },
+    });
+    BootcNodeView::of(serde_json::from_value(host).unwrap())
 }
 
 /// A cluster whose nodes run image 1, have image 2 staged, and are asked to run that.
@@ -119,22 +136,7 @@ impl Site {
 
     /// The image that the node runs.
     fn node(&mut self, name: &str, pool: &str, booted: u8) {
-        let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
-        let prepared = json!({ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        let host = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
-            "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
-            "spec": {
-                "poolName": pool, "nodeUID": name, "staging": "Allowed",
-                "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
-            },
-            "status": {
-                "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
-                "conditions": [prepared],
-            },
-        });
-        let host = BootcNodeView::of(serde_json::from_value(host).unwrap());
+        let host = prepared_host(name, pool, booted);
         Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), Entry::new(host));
     }
 

@@ -169,6 +169,15 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
+    fn of(facts: &'a PoolFacts) -> Self {
+        let berths = facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone()));
+        World {
+            facts,
+            berths: berths.collect(),
+            offers: vec![],
+        }
+    }
+
     fn uids(&self, held: bool, offered: bool) -> BTreeSet<NodeUid> {
         let states = self.berths.values().flatten().map(|b| &b.state);
         let mut uids: BTreeSet<NodeUid> = states
@@ -372,17 +381,6 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
         follow(&before, &mut facts);
     }
     offered
-}
-
-impl<'a> World<'a> {
-    fn of(facts: &'a PoolFacts) -> Self {
-        let berths = facts.berths.iter().map(|s| (s.lease.clone(), s.berth.clone()));
-        World {
-            facts,
-            berths: berths.collect(),
-            offers: vec![],
-        }
-    }
 }
 
 /// What a write is about, as its floor calls it.

@@ -1,4 +1,4 @@
-//! Knowledge of pulls: what their end leaves of earlier failures, and what is not forgotten meanwhile.
+//! The end of a pull: which earlier failures it clears, and which facts it keeps.
 
 use super::host::{look_at, succeeded};
 use super::*;
@@ -18,7 +18,7 @@ fn an_image_that_runs_already_was_pulled_well() {
     }
 }
 
-/// Also where nobody asks for the image any more.
+/// The same holds if the pool no longer asks for the image.
 #[test]
 fn a_pull_that_succeeds_ends_the_failures_before() {
     let refused = || HostFailure {

@@ -142,7 +142,7 @@ fn a_host_that_went_back_is_told_as_rolled_back() {
     );
 }
 
-/// What ran before runs again, or the bad image still does. A host that does not say what it runs is not back.
+/// A turn ends as rolled back only if the host reports that the previous image runs again.
 #[test]
 fn a_failed_turn_is_told_by_what_runs() {
     for (booted, from, chapter, outcome) in [

@@ -5,28 +5,12 @@ use berth_api::insight::ScopeType;
 use berth_api::node::{BootcNodeStatus, Failure, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::reports::told;
+use super::reports::{status_at, told};
 use super::*;
 use crate::agent::facts::Trouble;
-use crate::agent::report::{Subject, phase, report};
+use crate::agent::report::phase;
 
 type Change = fn(&mut Facts);
-
-/// The status after this one, with a sign of life of that second.
-fn status_after(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
-    let next = step(facts);
-    let subject = Subject {
-        generation: Some(1),
-        step: &next,
-        bootc_version: None,
-        platform_variant: None,
-        boot_image: None,
-        firstboot: None,
-        heartbeat: later(heartbeat),
-        told: &[],
-    };
-    report(facts, &subject, before)
-}
 
 fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
     change(&mut facts);
@@ -49,7 +33,7 @@ fn uncordoned(facts: Facts) -> Facts {
 /// A letter for each condition of a turn that is True: Cordoned, Drained, UpdateExecuted, RebootedNode, AppliedOSImage, Resumed,
 /// Uncordoned, UpdateComplete.
 fn turn(facts: &Facts) -> String {
-    let status = status_after(facts, &BootcNodeStatus::default(), 0);
+    let status = status_at(facts, &BootcNodeStatus::default(), 0);
     let letter = |(type_, letter)| match condition::is_true(&status.conditions, type_) {
         true => letter,
         false => '-',
@@ -191,20 +175,20 @@ fn an_unproven_boot_without_a_licence_is_proving() {
 
 #[test]
 fn a_phase_keeps_its_beginning() {
-    let first = status_after(&facts(), &BootcNodeStatus::default(), 0);
+    let first = status_at(&facts(), &BootcNodeStatus::default(), 0);
     assert_eq!(
         (first.phase, &first.phase_start_time),
         (Some(Phase::Waiting), &Some(later(0)))
     );
     let mut facts = change(facts(), |f| f.now = later(60).0);
-    assert_eq!(status_after(&facts, &first, 0).phase_start_time, Some(later(0)));
+    assert_eq!(status_at(&facts, &first, 0).phase_start_time, Some(later(0)));
     let unknown = BootcNodeStatus {
         phase_start_time: None,
         ..first.clone()
     };
-    assert_eq!(status_after(&facts, &unknown, 0).phase_start_time, Some(later(60)));
+    assert_eq!(status_at(&facts, &unknown, 0).phase_start_time, Some(later(60)));
     os(&mut facts, 2, None);
-    let updated = status_after(&facts, &first, 0);
+    let updated = status_at(&facts, &first, 0);
     assert_eq!(
         (updated.phase, updated.phase_start_time),
         (Some(Phase::Updated), Some(later(60)))
@@ -213,14 +197,14 @@ fn a_phase_keeps_its_beginning() {
 
 #[test]
 fn an_agent_shows_that_it_lives_beside_a_silent_host() {
-    let before = status_after(&facts(), &BootcNodeStatus::default(), 0);
+    let before = status_at(&facts(), &BootcNodeStatus::default(), 0);
     for seconds in [1, 30] {
         let mut facts = facts();
         facts.host.unreachable = Some(Unreachable {
             why: "no answer".to_owned(),
             ago: Duration::from_secs(seconds),
         });
-        let after = status_after(&facts, &before, 120);
+        let after = status_at(&facts, &before, 120);
         assert_eq!(after.heartbeat_time, Some(later(120)), "after {seconds} s");
     }
 }
@@ -387,7 +371,7 @@ fn a_look_changes_nothing_of_being_prepared() {
             (Verdict::no(Why::NotStaged, ""), unprepared),
         ] {
             condition::set(&mut before.conditions, types::UPDATE_PREPARED, verdict, None, now());
-            let after = prepared(&status_after(&facts, &before, 0));
+            let after = prepared(&status_at(&facts, &before, 0));
             assert_eq!(after.reason, expected, "{:?}", step(&facts));
         }
     }
@@ -424,9 +408,9 @@ fn a_failed_digest_is_told_where_it_does_not_run() {
 fn an_insight_knows_a_node_of_the_control_plane() {
     for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {
         let mut facts = change(facts(), |f| node_of(f, |node| node.control_plane = control_plane));
-        let read = status_after(&facts, &BootcNodeStatus::default(), 0);
+        let read = status_at(&facts, &BootcNodeStatus::default(), 0);
         facts.cluster_node = ClusterNode::Unread;
-        let unread = status_after(&facts, &read, 0);
+        let unread = status_at(&facts, &read, 0);
         for status in [read, unread] {
             assert_eq!(status.insight.unwrap().scope_type, scope);
         }
@@ -437,7 +421,23 @@ fn an_insight_knows_a_node_of_the_control_plane() {
 fn an_insight_tells_a_node_that_is_not_ready() {
     for (is_ready, message) in [(true, ""), (false, "Not ready")] {
         let facts = change(facts(), |f| ready(f, is_ready));
-        let status = status_after(&facts, &BootcNodeStatus::default(), 0);
+        let status = status_at(&facts, &BootcNodeStatus::default(), 0);
         assert_eq!(status.insight.unwrap().message, message);
     }
+}
+
+#[test]
+fn an_image_without_a_required_unit_is_told() {
+    let mut facts = facts();
+    let Os::Bootc(deployments) = &mut facts.host.os else {
+        unreachable!()
+    };
+    deployments.link_without_unit = Some("/etc/link".to_owned());
+    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(
+        degraded.starts_with("True UnitMissing") && degraded.contains("Run `rm /etc/link`"),
+        "{degraded}"
+    );
+    let prepared = told(&facts, types::UPDATE_PREPARED);
+    assert!(prepared.starts_with("False Inhibited"), "{prepared}");
 }

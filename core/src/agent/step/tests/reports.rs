@@ -17,6 +17,11 @@ fn status(facts: &Facts) -> BootcNodeStatus {
 }
 
 fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
+    status_at(facts, before, 0)
+}
+
+/// The status after this one, with a heartbeat at that second.
+pub(super) fn status_at(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
     let next = step(facts);
     let subject = Subject {
         generation: Some(1),
@@ -25,7 +30,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
         platform_variant: None,
         boot_image: None,
         firstboot: None,
-        heartbeat: later(0),
+        heartbeat: later(heartbeat),
         told: &before.conditions,
     };
     report(facts, &subject, before)
@@ -380,22 +385,6 @@ fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
         let said = degraded.starts_with("True SameDeployment ") && degraded.contains("`bootc rollback`");
         assert_eq!(said, waits, "{degraded}");
     }
-}
-
-#[test]
-fn an_image_without_a_required_unit_is_told() {
-    let mut facts = facts();
-    let Os::Bootc(deployments) = &mut facts.host.os else {
-        unreachable!()
-    };
-    deployments.link_without_unit = Some("/etc/link".to_owned());
-    let degraded = told(&facts, types::NODE_DEGRADED);
-    assert!(
-        degraded.starts_with("True UnitMissing") && degraded.contains("Run `rm /etc/link`"),
-        "{degraded}"
-    );
-    let prepared = told(&facts, types::UPDATE_PREPARED);
-    assert!(prepared.starts_with("False Inhibited"), "{prepared}");
 }
 
 #[test]
