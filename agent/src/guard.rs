@@ -156,12 +156,11 @@ fn is_refusal(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
 
-    use http::{Method, Request, Response};
-    use kube::client::Body;
+    use http::Method;
 
     use super::*;
+    use crate::fake_api_server;
 
     fn server(end: &'static str, code: u16) -> Client {
         server_of(&["n1", "n2"], vec![(end, code)])
@@ -170,13 +169,13 @@ mod tests {
     /// An API server with these nodes and a berth that refuses every dry run but those of a path that ends so, which it
     /// answers with that code. It must see no other write.
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let path = request.uri().path().to_owned();
+        fake_api_server::client(move |call| {
+            let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
             let node = |name: &str| json!({ "metadata": { "name": name } });
             let berth = json!({ "metadata": { "name": "workers-0" }, "spec": {} });
             let list = |items| (200, json!({ "metadata": {}, "items": items }));
-            let is_dry = request.uri().query().is_some_and(|q| q.contains("dryRun=All"));
-            let (code, mut answer) = match *request.method() {
+            let is_dry = query.contains("dryRun=All");
+            let (code, mut answer) = match call.method {
                 Method::GET if path.ends_with("/leases") => list(json!([berth])),
                 Method::GET => list(names.iter().map(|name| node(name)).collect()),
                 _ if !is_dry => panic!("{path} is written"),
@@ -188,11 +187,8 @@ mod tests {
             if code != 200 {
                 answer = json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code });
             }
-            let body = Body::from(answer.to_string().into_bytes());
-            let response = Response::builder().status(code).body(body).unwrap();
-            std::future::ready(Ok::<_, Infallible>(response))
-        });
-        Client::new(service, "ns")
+            (code, answer)
+        })
     }
 
     #[tokio::test]

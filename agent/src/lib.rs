@@ -8,6 +8,8 @@
 mod act;
 pub mod cli;
 pub mod clients;
+#[cfg(test)]
+mod fake_api_server;
 pub mod firstboot;
 pub mod gather;
 mod guard;

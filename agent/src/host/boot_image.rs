@@ -122,7 +122,8 @@ mod tests {
         fs::write(&result, "{\n  \"provisioningDate\": \"2021-01-25T15:17:13Z\"\n}\n").unwrap();
         assert_eq!(provisioned().0.to_string(), "2021-01-25T15:17:13Z");
         assert_eq!(look().unwrap().version.as_deref(), Some("9.6.20251023-0"));
-        let long = vec![b'\n'; ignition::MAX_LENGTH + 10];
+        let mut long = br#"{"provisioningDate": "2021-01-25T15:17:13Z"}"#.to_vec();
+        long.resize(ignition::MAX_LENGTH + 10, b' ');
         for wrong in [&b"{\"provisioningDate\":"[..], b"\0\xff\n\r{}", b"", &long] {
             fs::write(&result, wrong).unwrap();
             assert_eq!(provisioned(), written);

@@ -361,6 +361,27 @@ mod tests {
     }
 
     #[test]
+    fn credentials_are_named_where_the_message_has_room() {
+        let refused = "unauthorized: authentication required".to_owned();
+        assert_eq!(with_credentials(refused.clone(), ""), refused);
+        assert_eq!(
+            with_credentials(refused.clone(), "tried: none"),
+            format!("{refused}; tried: none")
+        );
+        assert_eq!(
+            with_credentials("no space left".to_owned(), "tried: none"),
+            "no space left"
+        );
+        let long = format!("{} {refused}", "x".repeat(2 * MAX_MESSAGE));
+        let found = with_credentials(long, "tried: none");
+        assert!(
+            found.starts_with('…') && found.ends_with("required; tried: none"),
+            "{found}"
+        );
+        assert_eq!(found.chars().count(), MAX_MESSAGE, "as long as a message may be");
+    }
+
+    #[test]
     fn what_podman_says_of_a_bound_image_comes_behind_what_bootc_was_doing() {
         let words = "layers already present: 3; layers needed: 0\n\
              error: Switching: Switching (ostree): Pulling bound images: Pulling bound image r/bound:1: Subprocess failed: \

@@ -123,6 +123,25 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_is_too_long_is_refused() {
+        let world = World::new("long", &["/etc/berth"]);
+        let file = world.1.path(registries::FILE);
+        let mut text = "quay.io/example\n".to_owned();
+        text.push_str(&"#".repeat(registries::MAX_LENGTH - text.len()));
+        fs::write(&file, &text).unwrap();
+        assert!(matches!(registries(&world.1, &[]), Registries::Lists(_)));
+        fs::write(&file, text + "#").unwrap();
+        assert!(world.why().contains("it is too long"));
+    }
+
+    #[test]
+    fn a_name_below_a_file_cannot_be_looked_up() {
+        let world = World::new("file", &["/etc"]);
+        fs::write(world.1.path("/etc/berth"), "").unwrap();
+        has_entry(&world.1, Path::new(registries::FILE)).unwrap_err();
+    }
+
+    #[test]
     fn a_directory_that_cannot_be_seen_allows_nothing() {
         let world = World::new("directory", &["/etc"]);
         assert!(world.why().contains("the host's /etc/berth is not visible under"));

@@ -79,14 +79,13 @@ fn patch(seen: &NodeFacts, changes: &[Change], message: &str, now: Timestamp) ->
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::{Arc, Mutex};
 
     use berth_core::agent::node::Signs;
-    use http::{Method, Request, Response};
-    use kube::client::Body;
+    use http::Method;
 
     use super::*;
+    use crate::fake_api_server;
 
     /// A Node in its API server, and the writes that came through. Before the first `foreign` requests with a body, somebody
     /// else writes it as well. It is not merged: a write that comes through leaves no conditions of ours.
@@ -129,18 +128,7 @@ mod tests {
     }
 
     fn client(server: Arc<Mutex<Server>>) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let server = server.clone();
-            async move {
-                let method = request.method().clone();
-                let body = request.into_body().collect_bytes().await.unwrap();
-                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (code, answer) = server.lock().unwrap().answer(&method, &body);
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-            }
-        });
-        Client::new(service, "ns")
+        fake_api_server::client(move |call| server.lock().unwrap().answer(&call.method, &call.body))
     }
 
     /// Takes the conditions off a Node as it was read. `meanwhile` happens after the read, with this many foreign writes to

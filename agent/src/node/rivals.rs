@@ -113,6 +113,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fake_api_server;
 
     #[test]
     fn without_an_answer_what_was_seen_last_stays_and_is_not_asked_for_at_once() {
@@ -127,6 +128,20 @@ mod tests {
             (&["kured (pod n/p)".to_owned()][..], false)
         );
         pods.answered(Ok(vec![]));
+        assert!(pods.seen().is_empty());
+    }
+
+    #[tokio::test]
+    async fn only_the_own_nodes_pods_are_listed() {
+        let client = fake_api_server::client(|call| {
+            let pod = json!({"metadata": {"name": "p", "namespace": "n", "labels": {"name": "kured"}}});
+            let is_own = call.path.contains("fieldSelector=spec.nodeName%3Dn1&");
+            (200, json!({"items": if is_own { json!([pod]) } else { json!([]) }}))
+        });
+        let mut pods = RivalPods::default();
+        pods.ask(&client, "n1").await;
+        assert_eq!(pods.seen(), ["kured (pod n/p)"]);
+        pods.ask(&client, "n2").await;
         assert!(pods.seen().is_empty());
     }
 

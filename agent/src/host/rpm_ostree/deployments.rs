@@ -128,14 +128,10 @@ fn origin(reference: &str) -> (String, bool) {
     } else if let Some(rest) = reference.strip_prefix(REMOTE) {
         let (kind, rest) = rest.split_once(':').unwrap_or(("", rest));
         let image = rest.split_once(':').map_or(rest, |(_, image)| image);
-        (
-            if kind == "registry" {
-                image
-            } else {
-                strip_transport(image)
-            },
-            true,
-        )
+        if kind == "registry" {
+            return (image.to_owned(), true);
+        }
+        (image, true)
     } else {
         (reference, false)
     };

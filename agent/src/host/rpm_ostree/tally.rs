@@ -106,6 +106,24 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_read_in_all_units() {
+        for (text, bytes) in [
+            ("x (1 byte)", Some(1)),
+            ("x (12 bytes)", Some(12)),
+            ("x (1.5 kb)", Some(1_500)),
+            ("x (2 mb)", Some(2_000_000)),
+            ("x (1.5\u{a0}gb)", Some(1_500_000_000)),
+            ("x (5 tb)", None),
+            ("x (-1 mb)", None),
+            ("x (1e20 mb)", None),
+            ("x (1e400 mb)", None),
+            ("x 5 mb", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
     fn bytes_that_are_told_count() {
         let mut tally = Tally::default();
         assert!(tally.add(&Signal::Download {

@@ -139,6 +139,9 @@ fn a_staged_deployment_without_image_is_still_there() {
         "staged": {"image": null, "incompatible": true, "pinned": false, "ostree": null},
     }));
     assert_eq!(status.staged, Some(Deployment::default()));
+    assert!(status.staged_layers);
+    let status = read_host(json!({"booted": entry('a'), "staged": entry('b')}));
+    assert!(!status.staged_layers);
 }
 
 #[test]
@@ -199,6 +202,10 @@ fn a_host_without_bootc_is_seldom_asked_for_it() {
         assert_eq!(found, believed, "{version:?}");
     }
     assert!(!BootcVersion::Missing.is_believed(minutes(1), 4), "it may be booting");
+    assert!(
+        !BootcVersion::TooOld("1.1".into()).is_believed(VERSION_RETRY, 5),
+        "asked again when the time is over"
+    );
 }
 
 #[test]

@@ -21,6 +21,8 @@ fn container(image: &str) -> Entry {
         ("checksum", Variant::new(CHECKSUM)),
         ("container-image-reference", Variant::new(image)),
         ("container-image-reference-digest", Variant::new(DIGEST)),
+        ("osname", Variant::new("os")),
+        ("serial", Variant::new(1i32)),
         ("version", Variant::new("42.1")),
         ("timestamp", Variant::new(1_700_000_000u64)),
     ])
@@ -55,7 +57,14 @@ fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
     assert_eq!(status.booted.image, "quay.io/os:1");
     assert_eq!(status.booted.digest, Some(DIGEST.parse().unwrap()));
     assert_eq!(status.booted.version.as_deref(), Some("42.1"));
-    assert!(status.booted.timestamp.is_some() && !status.signature_enforced && !status.rollback_queued);
+    let timestamp = status.booted.timestamp.map(|time| time.0.as_second());
+    assert_eq!(timestamp, Some(1_700_000_000));
+    assert!(!status.signature_enforced && !status.rollback_queued);
+    let files = status.staged_files.unwrap();
+    assert_eq!(
+        files.to_str().unwrap(),
+        format!("/sysroot/ostree/deploy/os/deploy/{CHECKSUM}.1")
+    );
     let found = status.staged.unwrap();
     assert_eq!(
         (found.image.as_str(), found.locked, status.staged_signed),
@@ -96,7 +105,7 @@ fn the_daemons_word_or_the_files_lock_and_unreadable_files_are_neither() {
 #[test]
 fn layered_packages_are_named_and_compared() {
     let names = |names: &[&str]| Variant::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
-    let layered = with(booted(), "requested-packages", names(&["strace", "htop", "htop"]));
+    let layered = with(booted(), "requested-packages", names(&["strace", "", "htop", "htop"]));
     let same = with(staged(), "requested-packages", names(&["htop", "strace"]));
     let status = parse(&[same, layered.clone()], Lock::Unlocked).unwrap();
     assert_eq!(
@@ -116,6 +125,7 @@ fn layered_packages_are_named_and_compared() {
 fn what_an_admin_changed_by_other_means_is_somebodys_too() {
     let texts = |texts: &[&str]| Variant::new(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let replaced = HashMap::from([("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])]);
+    let structured = HashMap::from([("repo=updates".to_owned(), vec![("kernel".to_owned(), String::new())])]);
     let listed = vec![("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])];
     for (key, value, nothing, packages) in [
         (
@@ -130,10 +140,17 @@ fn what_an_admin_changed_by_other_means_is_somebodys_too() {
             Variant::new(Vec::<(String, Vec<String>)>::new()),
             &["bash", "kernel"],
         ),
+        (
+            REMOTE_REPLACEMENTS,
+            Variant::new(structured),
+            Variant::new(HashMap::<String, Vec<(String, String)>>::new()),
+            &["kernel"],
+        ),
         ("initramfs-etc", texts(&["/etc/crypttab"]), texts(&[]), &[]),
         ("initramfs-args", texts(&["--add=lvm"]), texts(&[]), &[]),
         ("regenerate-initramfs", Variant::new(true), Variant::new(false), &[]),
         ("cliwrap", Variant::new(true), Variant::new(false), &[]),
+        ("cliwrap", Variant::new("yes"), Variant::new(""), &[]),
     ] {
         let changed = |entry: Entry| with(entry, key, value.try_clone().unwrap());
         let differs = |staged: Entry, booted: Entry| parse(&[staged, booted], Lock::Unlocked).unwrap();
@@ -173,6 +190,12 @@ fn references_of_all_kinds_lose_their_prefix() {
         ("ostree-image-signed:docker://r.io:5000/os:1", "r.io:5000/os:1", true),
         ("ostree-image-signed:registry:r.io/os:1", "r.io/os:1", true),
         ("ostree-remote-registry:fedora:r.io:5000/os:1", "r.io:5000/os:1", true),
+        // A registry of this name, and no transport.
+        (
+            "ostree-remote-registry:fedora:registry:5000/os:1",
+            "registry:5000/os:1",
+            true,
+        ),
         ("ostree-remote-image:fedora:registry:r.io/os:1", "r.io/os:1", true),
         ("ostree-remote-image:fedora:docker://r.io/os:1", "r.io/os:1", true),
         ("something else", "something else", false),
@@ -197,25 +220,24 @@ fn a_deployment_from_no_image_is_known_by_its_commit_and_one_without_its_digest_
     assert_eq!(status.booted.image, "fedora:os");
     let mut unknown = booted();
     unknown.remove("container-image-reference-digest");
-    assert_eq!(parse(&[unknown], Lock::Unlocked).unwrap().booted.digest, None);
+    let unknown = with(unknown, "version", Variant::new(""));
+    let found = parse(&[unknown], Lock::Unlocked).unwrap().booted;
+    assert_eq!((found.digest, found.version), (None, None));
     assert!(parse(&[staged()], Lock::Unlocked).is_err_and(|why| why.contains("no booted deployment")));
     assert!(parse(&[], Lock::Unlocked).is_err());
 }
 
 #[test]
 fn the_architecture_is_read_from_the_commit() {
-    let config = |text: &str| {
-        HashMap::from([(
-            "ostree.container.image-config".to_owned(),
-            Variant::new(text.to_owned()),
-        )])
-    };
-    for (text, expected) in [
-        (r#"{"architecture": "arm64"}"#, Some("arm64")),
-        ("{", None),
-        ("[]", None),
+    const CONFIG: &str = "ostree.container.image-config";
+    for (key, text, expected) in [
+        (CONFIG, r#"{"architecture": "arm64"}"#, Some("arm64")),
+        (CONFIG, "{", None),
+        (CONFIG, "[]", None),
+        ("another.config", r#"{"architecture": "arm64"}"#, None),
     ] {
-        let entry = with(booted(), "base-commit-meta", Variant::new(config(text)));
+        let config = HashMap::from([(key.to_owned(), Variant::new(text.to_owned()))]);
+        let entry = with(booted(), "base-commit-meta", Variant::new(config));
         assert_eq!(
             parse(&[entry], Lock::Unlocked).unwrap().booted.architecture.as_deref(),
             expected

@@ -1,0 +1,37 @@
+//! An API server for unit tests: a function that answers each request.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::Value;
+
+/// A request as the function sees it. The path has its query.
+pub(crate) struct Call {
+    pub method: Method,
+    pub path: String,
+    pub body: Value,
+}
+
+/// Returns a client of an API server that answers by `answer`: the status code and the object.
+pub(crate) fn client(answer: impl Fn(&Call) -> (u16, Value) + Send + Sync + 'static) -> Client {
+    let answer = Arc::new(answer);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let answer = answer.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let call = Call {
+                method: head.method,
+                path: head.uri.to_string(),
+                body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            };
+            let (code, object) = answer(&call);
+            let body = Body::from(object.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    Client::new(service, "ns")
+}
