@@ -10,7 +10,7 @@ use berth_api::ImageRef;
 use berth_api::condition::one_line;
 use berth_core::registries::conf::{RegistriesConf, Source, SourceError};
 use reqwest::redirect::{Attempt, Policy};
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, Url};
 
 use super::fetch::words;
 use super::secret::PullSecrets;
@@ -86,14 +86,21 @@ impl RegistryConfig {
 }
 
 fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
-    let previous = attempt.previous();
+    match refused_redirect(attempt.previous(), attempt.url()) {
+        Some(why) => attempt.error(why),
+        None => attempt.follow(),
+    }
+}
+
+/// Why a redirect to `next` is not followed; `None` if it is.
+fn refused_redirect(previous: &[Url], next: &Url) -> Option<&'static str> {
     if previous.len() > REDIRECTS {
-        return attempt.error("too many redirects");
+        return Some("too many redirects");
     }
-    if previous.iter().any(|url| url.scheme() == "https") && attempt.url().scheme() != "https" {
-        return attempt.error("a redirect from TLS to an address without it is not followed");
+    if previous.iter().any(|url| url.scheme() == "https") && next.scheme() != "https" {
+        return Some("a redirect from TLS to an address without it is not followed");
     }
-    attempt.follow()
+    None
 }
 
 /// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read anew at each use; while
@@ -202,5 +209,39 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(file.read(), Ok(None), "taken away");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(
+            file.read().unwrap_err().reason,
+            ResolveReason::ClientSetup,
+            "a directory"
+        );
+    }
+
+    #[test]
+    fn a_bundle_has_at_least_one_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca.crt");
+        let bundle = || Mounted::certificates(&path).read();
+        fs::write(&path, "# none yet\n").unwrap();
+        let error = bundle().unwrap_err();
+        assert!(error.message.contains("no certificate in PEM form"), "{error}");
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+        fs::write(&path, certificate.pem()).unwrap();
+        assert_eq!(bundle().unwrap().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_redirect_never_leaves_tls() {
+        let [plain, secure] = ["http://a.example", "https://b.example"].map(|url| Url::parse(url).unwrap());
+        for (previous, next, is_followed) in [
+            (&plain, &plain, true),
+            (&plain, &secure, true),
+            (&secure, &secure, true),
+            (&secure, &plain, false),
+        ] {
+            let refused = refused_redirect(std::slice::from_ref(previous), next);
+            assert_eq!(refused.is_none(), is_followed, "{previous} {next}");
+        }
     }
 }

@@ -152,3 +152,35 @@ pub(super) fn words(error: &dyn Error) -> String {
     }
     one_line(&text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Response {
+        let answer = http::Response::builder().status(status).body(body.to_owned()).unwrap();
+        Response::from(answer)
+    }
+
+    #[tokio::test]
+    async fn an_answer_may_be_as_long_as_its_limit() {
+        assert_eq!(read(answer(200, "12345"), 5).await.unwrap().bytes, b"12345");
+        let error = read(answer(200, "123456"), 5).await.unwrap_err();
+        assert_eq!(error.reason, ResolveReason::InvalidAnswer, "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_registrys_code_counts_before_the_status() {
+        for (code, reason) in [
+            ("MANIFEST_UNKNOWN", ResolveReason::ImageNotFound),
+            ("NAME_UNKNOWN", ResolveReason::ImageNotFound),
+            ("DENIED", ResolveReason::Unauthorized),
+            ("UNAUTHORIZED", ResolveReason::Unauthorized),
+            ("TOOMANYREQUESTS", ResolveReason::RateLimited),
+            ("UNSUPPORTED", ResolveReason::RegistryRefused),
+        ] {
+            let body = serde_json::json!({"errors": [{"code": code}]}).to_string();
+            assert_eq!(refusal(answer(400, &body)).await.reason, reason, "{code}");
+        }
+    }
+}

@@ -26,7 +26,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Time after the start of a leader within which it looks at each tag for the first time.
 const FIRST_POLL: Duration = Duration::from_secs(5 * 60);
 /// Shortest time from one request for an image to the next.
-const SPACING: Duration = Duration::from_millis(250);
+pub(super) const SPACING: Duration = Duration::from_millis(250);
 /// Time within which the questions that waited for a registry follow when it answers again.
 const CATCH_UP: Duration = Duration::from_secs(2);
 

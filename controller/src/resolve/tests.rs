@@ -367,3 +367,218 @@ async fn a_pool_that_is_allowed_again_is_asked_for_soon() {
     resolver.ask(&[pools[0].wish()], now);
     assert!(resolver.due().unwrap().since(now) <= Duration::from_secs(300));
 }
+
+#[test]
+fn without_the_fleet_no_pool_is_asked_for() {
+    assert!(Resolution::unasked().answers.fleet_unreadable);
+}
+
+#[test]
+fn a_want_counts_from_when_it_was_first_seen() {
+    let (pool, at) = (PoolName::from("a"), |seconds| {
+        Moment::after(Duration::from_secs(seconds))
+    });
+    let mut since = Since::default();
+    assert_eq!(since.wanted(&pool, "1"), None);
+    assert_eq!(since.wants(&pool, "1", at(5)), at(5));
+    assert_eq!(since.wants(&pool, "1", at(6)), at(5));
+    assert_eq!(
+        (since.wanted(&pool, "1"), since.wanted(&pool, "2")),
+        (Some(at(5)), None)
+    );
+    assert_eq!(
+        since.wants(&pool, "2", at(7)),
+        at(7),
+        "another want counts from its own time"
+    );
+}
+
+#[tokio::test]
+async fn a_request_ends_with_its_resolver() {
+    let endless = tokio::spawn(std::future::pending::<()>());
+    drop(Task(endless.abort_handle()));
+    assert!(endless.await.unwrap_err().is_cancelled());
+}
+
+/// Makes passes until an answer has arrived, and returns its result.
+async fn result(resolver: &mut Resolver, pool: &mut Case) -> &'static str {
+    let deadline = time::now() + SOON;
+    loop {
+        let now = time::now();
+        let results = resolver.collect(now, Timestamp::UNIX_EPOCH);
+        let resolution = resolver.ask(&[pool.wish()], now).remove(&pool.name).unwrap();
+        pool.take(resolution);
+        if let Some(result) = results.first() {
+            return result;
+        }
+        assert!(now < deadline, "no answer");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn results_are_counted_by_whether_the_image_changed() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pool = pool("a", &format!("{}/os:1", registry.address));
+    assert_eq!(result(&mut resolver, &mut pool).await, "Changed");
+    pool.request = Some("1".to_owned());
+    assert_eq!(result(&mut resolver, &mut pool).await, "Unchanged");
+    registry.set(image_of("1", "2.0"));
+    pool.request = Some("2".to_owned());
+    assert_eq!(result(&mut resolver, &mut pool).await, "Changed");
+}
+
+#[tokio::test]
+async fn a_request_that_a_former_leader_obeyed_is_over() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let reference = format!("{}/os:1", registry.address);
+    let mut pools = [pool("still", &reference), pool("polled", &reference)];
+    until(&mut resolver, &mut pools, |pools, _| {
+        pools.iter().all(|p| p.target.is_some())
+    })
+    .await;
+    let mut next = self::resolver(&registry.address);
+    pools[0].interval = None;
+    (pools[0].request, pools[0].obeyed) = (Some("1".to_owned()), Some("1".to_owned()));
+    registry.set(vec![]);
+    pools[1].request = Some("1".to_owned());
+    until(&mut next, &mut pools, |pools, _| pools[1].obeyed.is_some()).await;
+    let mut resolutions = next.ask(&pools.each_ref().map(Case::wish), time::now());
+    assert!(
+        resolutions
+            .remove(&pools[1].name)
+            .unwrap()
+            .answers
+            .tag
+            .trouble
+            .is_some()
+    );
+    assert!(
+        resolutions
+            .remove(&pools[0].name)
+            .unwrap()
+            .answers
+            .tag
+            .trouble
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn a_digest_is_confirmed_by_one_request() {
+    let registry = with_image("1", "1.0").await;
+    let mut resolver = resolver(&registry.address);
+    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
+    pools[0].interval = None;
+    pools[0].minimum_age = Duration::from_secs(3600);
+    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    registry.set(image_of("1", "2.0"));
+    pools[0].request = Some("1".to_owned());
+    until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_some()).await;
+    let confirmations = |asked: usize| registry.count("HEAD", "/v2/os/manifests/1") - asked;
+    let asked = confirmations(0);
+    pools[0].seen = pools[0].minimum_age;
+    until(&mut resolver, &mut pools, |_, _| confirmations(asked) > 0).await;
+    // Longer than a second request for the same would wait.
+    for _ in 0..25 {
+        until(&mut resolver, &mut pools, |_, _| true).await;
+        tokio::time::sleep(polls::SPACING / 10).await;
+    }
+    assert_eq!(confirmations(asked), 1);
+}
+
+#[tokio::test]
+async fn what_the_status_says_stays_until_more_is_known() {
+    let mut resolver = resolver("");
+    for (reference, interval) in [("nonsense", None), ("r.example/os:1", Some(Duration::from_secs(60)))] {
+        let mut pool = pool("a", reference);
+        (pool.interval, pool.seen) = (interval, Duration::from_secs(7));
+        pool.obeyed = Some("1".to_owned());
+        let resolution = resolver.ask(&[pool.wish()], time::now()).remove(&pool.name).unwrap();
+        assert_eq!(resolution.seen, pool.seen);
+        assert_eq!(resolution.poll_request, pool.obeyed);
+        assert_eq!(resolution.polled, interval.is_some());
+    }
+}
+
+fn image_in(repository: &str) -> Target {
+    Target {
+        image: format!("{repository}:0"),
+        digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        version: None,
+        metadata: None,
+        platforms: vec![],
+        publish_time: None,
+    }
+}
+
+#[test]
+fn each_demand_of_a_pool_is_asked_in_its_own_way() {
+    let moment = Moment::after(Duration::from_secs(5));
+    let mut case = pool("a", "r.example/os:1");
+    let mut asked = Asked {
+        questions: Ok(Questions::of("r.example/os:1").unwrap()),
+        changed: Some(moment),
+        requested: None,
+        confirmed: None,
+    };
+    let [(_, named), (_, polled)] = asked.asks(&case.wish()).try_into().unwrap();
+    assert_eq!(
+        (named.after, named.urgent, named.until_answered),
+        (Some(moment), true, true)
+    );
+    assert_eq!(
+        (polled.interval, polled.after, polled.urgent),
+        (case.interval, None, false)
+    );
+    // An image of the same repository need not be fetched again.
+    asked.changed = None;
+    for (repository, count) in [("r.example/os", 1), ("r.example/other", 0), ("other.example/os", 0)] {
+        case.target = Some(image_in(repository));
+        let [(_, polled)] = asked.asks(&case.wish()).try_into().unwrap();
+        assert_eq!(polled.known.len(), count, "{repository}");
+    }
+    (asked.requested, case.request) = (Some(moment), Some("1".to_owned()));
+    let [_, (_, requested)] = asked.asks(&case.wish()).try_into().unwrap();
+    assert_eq!(
+        (requested.after, requested.by_admin, requested.gather),
+        (Some(moment), true, GATHER)
+    );
+    case.obeyed.clone_from(&case.request);
+    assert_eq!(asked.asks(&case.wish()).len(), 1, "a request that was obeyed is over");
+    (asked.requested, asked.confirmed) = (None, Some(moment));
+    let [_, (_, confirmed)] = asked.asks(&case.wish()).try_into().unwrap();
+    assert_eq!((confirmed.after, confirmed.until_answered), (Some(moment), true));
+}
+
+#[tokio::test]
+async fn a_secret_that_cannot_be_read_is_named() {
+    for (code, reason, is_forbidden) in [
+        (403, ResolveReason::PullSecretUnreadable, true),
+        (500, ResolveReason::PullSecretUnreadable, false),
+        (404, ResolveReason::PullSecretNotFound, false),
+    ] {
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let word = if code == 404 { "NotFound" } else { "Other" };
+            let status = serde_json::json!({"kind": "Status", "status": "Failure", "reason": word, "code": code});
+            let body = kube::client::Body::from(status.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+        });
+        let config = RegistryConfig {
+            secrets: Some(PullSecrets::new(kube::Client::new(service, "ns"), "berth-system")),
+            ..RegistryConfig::default()
+        };
+        let question = Question {
+            image: "r.example/os:1".to_owned(),
+            secret: Some("pull".to_owned()),
+        };
+        let error = resolve(&config, &question, &[]).await.unwrap_err();
+        assert_eq!(error.reason, reason);
+        assert!(error.message.contains("Secret berth-system/pull"), "{error}");
+        let says_how = error.message.contains("allow it in the Role berth-controller");
+        assert_eq!(says_how, is_forbidden, "{error}");
+    }
+}

@@ -147,6 +147,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_token_is_preferred_to_a_password() {
+        let answer = http::Response::builder()
+            .header(WWW_AUTHENTICATE, r#"Basic realm="r""#)
+            .header(WWW_AUTHENTICATE, r#"Bearer realm="https://a/t""#)
+            .body("")
+            .unwrap();
+        let challenge = Challenge::of(&Response::from(answer)).unwrap();
+        assert!(matches!(challenge, Challenge::Bearer { .. }), "{challenge:?}");
+    }
+
+    #[test]
     fn challenges_are_read_in_every_form() {
         let token = |service: Option<&str>| Challenge::Bearer {
             realm: "https://a/t".into(),

@@ -330,6 +330,141 @@ fn limited(seconds: u64) -> Result<Target, ResolveError> {
     })
 }
 
+/// Polls of these questions of one registry, and the clocks so many seconds after the start.
+fn polls_of(asks: &[(usize, Ask)]) -> (Polls, impl Fn(u64) -> (Moment, Timestamp) + use<>) {
+    let mut polls = Polls::default();
+    let mut all = BTreeMap::<Question, Vec<Ask>>::new();
+    for (n, ask) in asks {
+        all.entry(question(*n)).or_default().push(ask.clone());
+    }
+    polls.ask(all, Moment::default());
+    let at = |seconds| {
+        let time = Duration::from_secs(seconds);
+        (Moment::after(time), Timestamp::UNIX_EPOCH + time)
+    };
+    (polls, at)
+}
+
+#[test]
+fn a_failure_is_tried_again_while_anybody_waits() {
+    let waits = |ask: Ask| {
+        let mut job = Job::new(Moment::default());
+        job.asks = vec![ask];
+        job.is_tried_again()
+    };
+    assert!(!waits(Ask::default()));
+    assert!(waits(every(MINUTE)));
+    assert!(waits(Ask {
+        urgent: true,
+        ..Ask::default()
+    }));
+    assert!(waits(Ask {
+        until_answered: true,
+        ..Ask::default()
+    }));
+}
+
+#[test]
+fn only_a_registry_that_says_so_forbids_requests() {
+    let (mut polls, at) = polls_of(&[(0, urgent(Moment::default())), (1, Ask::default())]);
+    polls.start(at(0).0);
+    polls.answered(&question(0), away(&question(0)), at(1));
+    assert!(
+        !polls.is_over(&question(1), at(1).0, at(1).0),
+        "our own backoff answers no admin"
+    );
+    polls.start(at(1000).0);
+    polls.answered(&question(0), limited(600), at(1001));
+    assert!(polls.is_over(&question(1), at(1600).0, at(1600).0));
+    assert!(!polls.is_over(&question(1), at(1601).0, at(1601).0), "the time is over");
+}
+
+#[test]
+fn requests_that_fail_together_fail_once() {
+    for (second, attempts) in [(0, 1), (1, 2)] {
+        let start = Moment::default();
+        let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, by_admin(start + Duration::from_secs(second)))]);
+        polls.ask(
+            polls
+                .jobs
+                .iter()
+                .map(|(q, job)| (q.clone(), job.asks.clone()))
+                .collect(),
+            start,
+        );
+        if second == 0 {
+            assert_eq!(polls.start(at(0).0 + Duration::from_millis(100)).len(), 2);
+            polls.answered(&question(0), away(&question(0)), at(1));
+        } else {
+            assert_eq!(polls.start(at(0).0).len(), 1);
+            polls.answered(&question(0), away(&question(0)), at(2));
+            // The second one begins at the very moment at which the first one was seen to have failed.
+            assert_eq!(polls.start(at(2).0).len(), 1);
+        }
+        polls.answered(&question(1), away(&question(1)), at(3));
+        assert_eq!(polls.away["r0.example"].failure.attempts, attempts);
+    }
+}
+
+#[test]
+fn a_request_from_after_a_failure_brings_its_registry_back() {
+    let start = Moment::default();
+    let asks = [
+        (0, urgent(start)),
+        (1, every(HOUR)),
+        (100, urgent(start)),
+        (2, by_admin(start + Duration::from_secs(2))),
+    ];
+    let (mut polls, at) = polls_of(&asks);
+    polls.start(at(1).0);
+    polls.answered(&question(0), away(&question(0)), at(2));
+    polls.answered(&question(100), fails(ResolveReason::ImageNotFound), at(2));
+    let other = polls.jobs[&question(100)].failure.as_ref().unwrap().soon;
+    let begun = polls.start(at(2).0 + Duration::from_millis(100));
+    assert_eq!(begun.len(), 1, "the admin's");
+    polls.away.get_mut("r0.example").unwrap().failure.noted = (at(2).0 + Duration::from_millis(100), at(2).1);
+    polls.answered(&question(2), well(&question(2)), at(3));
+    assert!(polls.away.is_empty());
+    let failed = |n| polls.jobs[&question(n)].failure.as_ref().unwrap();
+    assert!(failed(0).late <= at(3).0 + CATCH_UP, "asked soon");
+    assert_eq!(failed(100).soon, other, "another registry has nothing to do with it");
+}
+
+#[test]
+fn a_try_moves_the_turn_of_those_who_can_wait_only_when_it_was_theirs() {
+    let (mut polls, at) = polls_of(&[(0, every(12 * HOUR))]);
+    let mut fail = |asks: Vec<Ask>, begin: Moment, end: Moment| {
+        polls.ask(BTreeMap::from([(question(0), asks)]), begin);
+        assert_eq!(polls.start(begin).len(), 1);
+        let wall = Timestamp::UNIX_EPOCH + end.since(Moment::default());
+        polls.answered(&question(0), away(&question(0)), (end, wall));
+        polls.away["r0.example"].failure.late
+    };
+    let daily = || every(12 * HOUR);
+    let first = fail(vec![daily()], at(400).0, at(401).0);
+    assert!(first > at(401).0);
+    let asked = fail(vec![daily(), by_admin(at(401).0)], at(403).0, at(403).0);
+    assert_eq!(asked, first, "an admin's try is nobody's turn");
+    let second = fail(vec![daily()], first + LAST_POLL_RETRY, first + LAST_POLL_RETRY);
+    assert!(second > first + LAST_POLL_RETRY, "their own try is");
+    let third = fail(vec![daily(), urgent(Moment::default())], second + HOUR, second + HOUR);
+    assert_eq!(third, second, "whoever stands still puts nobody off");
+}
+
+#[test]
+fn a_registry_that_fails_concerns_whoever_stands_still() {
+    let start = Moment::default();
+    let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, every(12 * HOUR)), (2, urgent(start + HOUR))]);
+    polls.start(at(1).0);
+    let fails_at = |polls: &mut Polls, answer| polls.answered(&question(0), answer, at(2));
+    fails_at(&mut polls, away(&question(0)));
+    let trouble = |polls: &Polls, n| polls.answer(&question(n), None, at(3).0).trouble.is_some();
+    assert!(trouble(&polls, 0) && trouble(&polls, 2));
+    assert!(!trouble(&polls, 1), "it has its image, and time");
+    polls.jobs.get_mut(&question(2)).unwrap().running = true;
+    assert!(!trouble(&polls, 2), "it is being asked right now");
+}
+
 #[test]
 fn neither_a_failure_of_our_own_nor_an_older_answer_brings_a_registry_back() {
     let start = Moment::after(Duration::from_secs(5));

@@ -166,9 +166,16 @@ pub(in crate::resolve) fn image_of(tag: &str, version: &str) -> Vec<(String, Pag
 
 /// The same with these labels.
 fn labelled(tag: &str, labels: &serde_json::Value) -> Vec<(String, Page)> {
+    sized(tag, labels, 100)
+}
+
+/// The same with a manifest that says that its configuration has this size.
+fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Page)> {
     let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Labels": labels } }).to_string();
-    let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": config.len() });
-    let manifest = json!({ "schemaVersion": 2, "config": descriptor, "layers": [] }).to_string();
+    let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": size });
+    let annotations = json!({ "org.opencontainers.image.version": "annotated" });
+    let manifest = json!({ "schemaVersion": 2, "config": descriptor, "layers": [], "annotations": annotations });
+    let manifest = manifest.to_string();
     let platform = json!({ "os": "linux", "architecture": "amd64" });
     let entry = json!({ "mediaType": MANIFEST, "digest": digest_text(&manifest), "size": 1, "platform": platform });
     let index = json!({ "schemaVersion": 2, "manifests": [entry] }).to_string();
@@ -241,6 +248,15 @@ async fn a_configuration_that_cannot_be_had_costs_the_version_alone() {
         assert_eq!(version(refused).await, None, "{status}");
     }
     assert_eq!(version(endless()).await, None);
+}
+
+#[tokio::test]
+async fn a_configuration_has_a_largest_size() {
+    for (size, version) in [(MAX_DOCUMENT, Some("annotated")), (MAX_DOCUMENT + 1, None)] {
+        let pages = sized("1", &json!({ "containers.bootc": "1" }), size);
+        let target = registry(|_| pages).await.resolve().await.unwrap();
+        assert_eq!(target.version.as_deref(), version, "{size}");
+    }
 }
 
 #[tokio::test]
