@@ -13,22 +13,22 @@ help: ## List the targets.
 demo: ## Watch a rollout in a live table, on simulated hosts. HOSTS=real: on real ones, as root.
 	@scripts/run.sh demo $(HOSTS)
 
-test: ## Run all that CI runs: checks, unit tests, and the scenarios that fit. STRICT=1 fails on a flaky one.
+test: ## Run everything that CI runs: checks, unit tests, and the scenarios that fit. STRICT=1 fails on a flaky one.
 	@scripts/run.sh test
 
-test-model: ## Explore the berths' model: the shipped decisions in small worlds, and each deliberate bug found.
+test-model: ## Check the model: the shipped decisions in small worlds, and each deliberate bug.
 	@scripts/run.sh test-model
 
-model: ## The same with more that goes wrong in one history. SECONDS_EACH=1800, WORLD=name.
+model: ## Check the model with more faults in one history. SECONDS_EACH=1800, WORLD=name.
 	@scripts/run.sh model
 
-simulate: ## Rollouts of the model at random in large worlds. SEED=1 replays, ROLLOUTS=10000, HUGE=65000 adds one of so many nodes.
+simulate: ## Run random rollouts of the model in large worlds. SEED=1 replays, ROLLOUTS=10000, HUGE=65000 adds one of that many nodes.
 	@scripts/run.sh simulate
 
 mutants: ## Change each decision, and print the changes that no unit test notices. Hours. PART=0/16 does a sixteenth.
 	@scripts/run.sh mutants
 
-fuzz: ## Any bytes for all that reads what others wrote, steered by what they reach. SECONDS_EACH=60.
+fuzz: ## Run libFuzzer on each reader of foreign data. SECONDS_EACH=60.
 	@scripts/run.sh fuzz
 
 test-real: ## Run every scenario on real hosts (root, x86_64), and the simulated rollouts by rpm-ostree.
@@ -37,16 +37,16 @@ test-real: ## Run every scenario on real hosts (root, x86_64), and the simulated
 flaky: ## Run scenarios again and again on a busy machine, and count how often each failed. TEST=name, TIMES=20.
 	@scripts/run.sh flaky
 
-soak: ## Rollouts while everything around them fails. SEED=n replays or goes on, FROM=n, ROLLOUTS=200, BUG=name or all.
+soak: ## Run rollouts while everything around them fails. SEED=n replays or continues, FROM=n, ROLLOUTS=200, BUG=name or all.
 	@scripts/run.sh soak
 
-check: ## Format, lints, generated files, dependencies and licences.
+check: ## Check format, lints, generated files, dependencies and licences.
 	@scripts/run.sh check
 
-bench: ## Measure, and print JSON lines beside the last landing's. BERTH_BENCH_ONLY=name,name selects. RECORD=1 keeps the new ones.
+bench: ## Measure, and print JSON lines with the last landing's figures. BERTH_BENCH_ONLY=name,name selects. RECORD=1 keeps the new ones.
 	@scripts/bench.sh
 
-generate: ## Write the generated files anew.
+generate: ## Write the generated files.
 	@$(CARGO) run --quiet -p berth-api --example crdgen > manifests/crds.yaml.new
 	@mv manifests/crds.yaml.new manifests/crds.yaml
 

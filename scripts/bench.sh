@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench.sh: the work of `make bench`. Its standard output is JSON lines and nothing else. RECORD=1 writes the figures into
+# bench.sh: implements `make bench`. Its standard output is JSON lines and nothing else. RECORD=1 writes the figures into
 # tests/benchmarks.jsonl.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,8 +1,8 @@
-# `make flaky`: scenarios again and again on a busy machine. Sourced by the other scripts; runs nothing by itself.
+# `make flaky`: scenarios again and again on a busy machine. Sourced by the other scripts; runs nothing when sourced.
 # shellcheck shell=bash
 
-# flaky NAME TIMES: runs the scenarios whose names contain NAME so many times, beside a busy loop for each core, and prints how often
-# each failed. Failures are not retried.
+# flaky NAME TIMES: runs the scenarios whose names contain NAME this many times, beside a busy loop for each core, and prints how
+# often each failed. Failures are not retried.
 flaky() {
     local round log
     if ! [[ $2 =~ ^[1-9][0-9]*$ ]]; then
@@ -13,7 +13,7 @@ flaky() {
     for ((round = 1; round <= $2; round++)); do
         log=$logs/${#names[@]}.log
         step "round $round of $2" nextest_scenarios -E "$(named "$1")"
-        # Without tests the other rounds would fail alike.
+                # If no test ran, the other rounds would fail in the same way.
         [ "${results[-1]}" = ok ] || [ -n "$(failed_in "$log")" ] || break
         keep_failures "$log"
     done
@@ -29,7 +29,7 @@ busy_loops() {
 }
 
 busy_loop() {
-    # Not longer than the script, however that ends.
+        # Ends with the script, even if that is killed.
     while kill -0 $$ 2>/dev/null; do :; done
 }
 

@@ -1,9 +1,9 @@
-# The fuzz targets of fuzz/, built with the counters that libFuzzer steers by, and run. Sourced by the other scripts; runs
-# nothing by itself.
+# Builds the fuzz targets of fuzz/ with libFuzzer's coverage counters, and runs them. Sourced by the other scripts; runs nothing
+# when sourced.
 # shellcheck shell=bash
 
-# Other flags than those of ordinary builds, so that these have a directory of their own. No sanitizer: that would need a
-# nightly compiler, and what is fuzzed has no unsafe code.
+# The flags differ from ordinary builds, so these builds have a directory of their own. No sanitizer: that would need a nightly
+# compiler, and the fuzzed code has no unsafe code.
 fuzz_builds=${CARGO_TARGET_DIR:-$root/target}/fuzz
 fuzz_flags='--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
@@ -13,13 +13,12 @@ fuzz_host() {
     rustc -vV | sed -n 's/^host: //p'
 }
 
-# With a target named, build scripts and macros are built without these flags.
+# With --target, build scripts and macros are built without these flags.
 build_fuzz() {
     RUSTFLAGS=${fuzz_flags//$'\n'/ } CARGO_TARGET_DIR=$fuzz_builds cargo build -p berth-fuzz --bins --target "$(fuzz_host)"
 }
 
-# fuzz_one TARGET SECONDS: what it finds is kept, so that the next run goes on from there; an input that broke the target is
-# tried again by each run, until it breaks nothing.
+# fuzz_one TARGET SECONDS: keeps its findings, which the next run starts from. Each run also repeats inputs that broke the target.
 fuzz_one() {
     local target=$1 seconds=$2 log result=0
     local found=$cache/fuzz/$target/found breaking=$cache/fuzz/$target/broken
@@ -33,11 +32,11 @@ fuzz_one() {
         return
     fi
     tail -n 60 "$log"
-    printf 'BROKEN fuzz %s: the input is in %s; mend it, and add the input to fuzz/seeds/%s\n' "$target" "$breaking" "$target"
+    printf 'BROKEN fuzz %s: the input is in %s; fix the bug, and add the input to fuzz/seeds/%s\n' "$target" "$breaking" "$target"
     return 1
 }
 
-# fuzz_all SECONDS: each target for so long, as many at once as there are cores.
+# fuzz_all SECONDS: runs each target for this time, one on each core.
 fuzz_all() {
     local target well=0
     for target in "$root"/fuzz/fuzz_targets/*.rs; do
@@ -51,7 +50,7 @@ fuzz_all() {
     return $well
 }
 
-# fuzz SECONDS: the two steps, of which the second needs the first.
+# fuzz SECONDS: builds the targets, and runs them if that succeeded.
 fuzz() {
     local before=$broken
     build 'build of the fuzz targets' build_fuzz

@@ -1,11 +1,11 @@
-# `make mutants`: the decisions with one change each, to see which changes no unit test notices. Sourced by the other scripts; runs
-# nothing by itself.
+# `make mutants`: changes one decision at a time, to see which changes no unit test notices. Sourced by the other scripts; runs
+# nothing when sourced.
 # shellcheck shell=bash
 
 mutants_version=27.1.0
-# What takes a second or more in each run: only the second pass runs it, on what the first one has missed.
+# Tests that take a second or more: only the second pass runs them, on the changes that the first pass missed.
 slow_tests=(properties after_what_is_named_the_plan a_number_is_the_smallest a_closed_window_opens thousands_that a_thousand_nodes)
-# The agent's own decisions: what it makes of the words and files of a host, and of the answers of an API server.
+# The agent's decisions outside of core: how it reads a host's files and messages, and an API server's answers.
 agents_decisions=(
     agent/src/host/{boot_image,failure,repository,rules,stranded}.rs agent/src/host/bootc/status.rs
     agent/src/host/rpm_ostree/{deployments,lock,tally}.rs agent/src/node/{evict,pods,rivals}.rs 'agent/src/node/drain/*.rs'
@@ -32,7 +32,7 @@ mutate() {
         --timeout 120 --jobs "$(nproc)" --shard "$part" --output "$kept" "${files[@]}")
     [ -z "$features" ] || run+=(--features "$features")
     mkdir -p "$kept"
-    # Its status says whether something was missed.
+        # The exit status is ignored: it is also nonzero when a change was missed.
     CARGO_INCREMENTAL=1 "${run[@]}" -- -- "${quick[@]}" >"$kept/quick.log" 2>&1 || true
     CARGO_INCREMENTAL=1 "${run[@]}" >"$kept/log" 2>&1 || true
     local counts=() kind
@@ -47,7 +47,7 @@ mutate() {
     printf '%s %s: %d caught, %d missed\n' "$package" "$part" $((counts[0] + counts[1] + counts[2])) "${counts[3]}"
 }
 
-# mutants PART: hours for the whole, so that a part of it, such as 0/16, can be asked for.
+# mutants PART: runs one part, such as 0/16. The whole takes hours.
 mutants() {
     local part=$1
     mutate berth-core controller 'core/src/**/*.rs' &&

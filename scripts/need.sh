@@ -1,15 +1,15 @@
-# What a fresh machine lacks: packages, Rust, Go. As root on Debian and its relatives packages are installed; elsewhere the
-# command is printed. Sourced by the other scripts; runs nothing by itself.
+# Finds or installs packages, Rust and Go. As root on Debian and its relatives packages are installed; elsewhere the command is
+# printed. Sourced by the other scripts; runs nothing when sourced.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth
 
-# Where the installers of Rust and Go put them, whatever the shell's profile says.
+# Directories of the installers of Rust and Go, even if the shell's profile lacks them.
 [ ! -x "$HOME/.cargo/bin/cargo" ] || PATH=$PATH:$HOME/.cargo/bin
 [ ! -x /usr/local/go/bin/go ] || PATH=$PATH:/usr/local/go/bin
 
-# Says whether a program is there. "libc" is what cc links a program with: compilers come without it.
+# True if a program is installed. "libc" is the C library to link with, which compilers come without.
 has() {
     if [ "$1" != libc ]; then
         command -v "$1" >/dev/null
@@ -22,7 +22,7 @@ has() {
     return $result
 }
 
-# need PROGRAM=PACKAGE...
+# need PROGRAM=PACKAGE...: installs the packages of missing programs, or prints the command for that.
 need() {
     local pair packages=()
     for pair in "$@"; do
@@ -39,8 +39,8 @@ need() {
     "${install[@]}" || { apt-get update -q && "${install[@]}"; }
 }
 
-# The toolchain of rust-toolchain.toml; rustup fetches it at the first call. The targets named there it adds only when it
-# installs the toolchain itself, so that one which was there before may lack them.
+# The toolchain of rust-toolchain.toml; rustup fetches it at the first call. rustup adds the targets in that file only when it
+# installs the toolchain, so an earlier toolchain may lack them.
 need_rust() {
     if ! command -v cargo >/dev/null; then
         printf 'Rust is missing; run:\n  curl --proto "=https" -sSf https://sh.rustup.rs | sh -s -- -y --default-toolchain none\n' >&2
@@ -55,8 +55,8 @@ need_rust() {
     done
 }
 
-# Go builds the Kubernetes servers of the tests, once. From 1.21 on it fetches the version that a go.mod asks for; an older
-# one (Debian 12 has 1.19) fetches it as the module that it is, with its checksum verified.
+# Go builds the Kubernetes servers of the tests, once. From 1.21 on it fetches the version that a go.mod requires. An older one
+# (Debian 12 has 1.19) fetches that version as a Go module, with its checksum verified.
 need_go() {
     local module=$root/tests/controlplane directory
     (cd "$module" && go list -m >/dev/null 2>&1) && return 0
@@ -66,17 +66,17 @@ need_go() {
         toolchain=golang.org/toolchain@v0.0.1-go$(sed -n 's/^go //p' "$module/go.mod").linux-$(go env GOARCH)
         GOFLAGS='' go mod download -json "$toolchain" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
     )
-    # A module has no programs, so none of its files may be executed.
+        # Go unpacks a module without executable bits.
     if [ -n "$directory" ] && chmod a+x "$directory"/bin/* "$directory"/pkg/tool/*/* 2>/dev/null; then
         PATH=$directory/bin:$PATH
     fi
     (cd "$module" && go list -m >/dev/null) || {
-        printf '%s cannot build what tests/controlplane asks for; install Go from https://go.dev/dl\n' "$(go version)" >&2
+        printf '%s cannot build the servers in tests/controlplane; install Go from https://go.dev/dl\n' "$(go version)" >&2
         return 1
     }
 }
 
-# The subcommands of cargo that scripts/cargo-tools.txt names: as its packages, else built once into the cache.
+# Installs the cargo subcommands pinned in scripts/cargo-tools.txt into the cache: the packages, else built once.
 need_cargo_tools() {
     local pins=$root/scripts/cargo-tools.txt directory
     directory=$cache/tools/cargo-$(sha256sum "$pins" | cut -c1-12)
@@ -86,17 +86,17 @@ need_cargo_tools() {
     if need_pip && "$cache/tools/python/bin/pip" install -q --no-deps --only-binary :all: --require-hashes --prefix "$directory" -r "$pins"; then
         return 0
     fi
-    printf 'They cannot be fetched for this machine without the above. They are built: some minutes, once.\n'
+    printf 'cargo-nextest and cargo-deny cannot be fetched (see above), so they are built: some minutes, once.\n'
     build_cargo_tool cargo-nextest "$(pinned cargo-nextest)" "$directory" &&
         build_cargo_tool cargo-deny "$(pinned cargo-deny)" "$directory" && rm -rf "$directory/build"
 }
 
-# pinned NAME: its version in scripts/cargo-tools.txt.
+# pinned NAME: prints its version in scripts/cargo-tools.txt.
 pinned() {
     sed -nE "s/^astral-dev-toolchain-$1==([0-9.]+).*/\1/p" "$root/scripts/cargo-tools.txt"
 }
 
-# build_cargo_tool NAME VERSION DIRECTORY: leaves what it compiled in DIRECTORY/build, for the next one.
+# build_cargo_tool NAME VERSION DIRECTORY: leaves compiled crates in DIRECTORY/build, for the next tool.
 build_cargo_tool() {
     local quiet=true
     [ ! -t 2 ] || quiet=false
@@ -107,20 +107,20 @@ build_cargo_tool() {
 need_pip() {
     [ -x "$cache/tools/python/bin/pip" ] && return 0
     need python3=python3 || return 1
-    # Debian has it in a package of its own.
+        # Debian has ensurepip in a package of its own.
     python3 -c 'import ensurepip' 2>/dev/null || need ensurepip=python3-venv || return 1
     python3 -m venv "$cache/tools/python"
 }
 
-# Prometheus, which scrapes a rollout, and promtool, which checks metrics and alerts. Debian's package starts a server where it is
-# installed, so only the programs are taken out of it, into the cache. That needs no root.
+# Prometheus, which scrapes a rollout, and promtool, which checks metrics and alerts. Debian's package starts a server when it is
+# installed, so only the programs are extracted from it, into the cache. That needs no root.
 need_prometheus() {
     local tools=$cache/tools program package
     PATH=$tools/bin:$PATH
     for program in prometheus promtool; do
         command -v "$program" >/dev/null && continue
         if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-            printf '%s is missing; put the one of https://prometheus.io/download on PATH, and check its sha256 there\n' "$program" >&2
+            printf '%s is missing; download it from https://prometheus.io/download, check its sha256, and put it on PATH\n' "$program" >&2
             return 1
         fi
         printf 'fetching %s into %s\n' "$program" "$tools"
@@ -136,7 +136,7 @@ need_prometheus() {
     done
 }
 
-# take_out PACKAGE FILE DESTINATION: takes a file out of Debian's package, which is not installed.
+# take_out PACKAGE FILE DESTINATION: extracts a file from Debian's package without installing it.
 take_out() {
     local directory
     directory=$(mktemp -d)
@@ -152,9 +152,9 @@ take_out() {
     rm -r "$directory"
 }
 
-# The validators of the examples for Ignition, kickstart and cloud-init in the documentation, into the cache: butane from its Go
-# module, ksvalidator and a reader of JSON schemas as Python packages, and cloud-init's own schema out of Debian's package, which
-# would act at every boot if it were installed. The versions stand in tests/provisioning.
+# Installs validators for the documentation's examples of Ignition, kickstart and cloud-init into the cache: butane from its Go
+# module, ksvalidator and check-jsonschema as Python packages, and cloud-init's schema out of Debian's package, which would run at
+# every boot if it were installed. tests/provisioning pins the versions.
 need_validators() {
     local tools=$cache/tools source=$root/tests/provisioning bad=0
     PATH=$tools/bin:$PATH
@@ -178,11 +178,11 @@ need_validators() {
         fi
     fi
     [ -s "$tools/cloud-config.json" ] || fetch_cloud_config_schema "$tools/cloud-config.json" || bad=1
-    [ $bad = 0 ] || printf 'the examples that provision machines cannot be checked without the above\n' >&2
+    [ $bad = 0 ] || printf 'cannot check the provisioning examples in docs/boot-images.md: see above\n' >&2
     return $bad
 }
 
-# Says whether a page can be had from here.
+# reaches URL: true if the page can be fetched from here.
 reaches() {
     python3 -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=20)' "$1" 2>/dev/null
 }
@@ -190,26 +190,26 @@ reaches() {
 # fetch_cloud_config_schema FILE
 fetch_cloud_config_schema() {
     if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-        printf 'the schema of cloud-init is missing; put schema-cloud-config-v1.json of its source into %s\n' "$1" >&2
+        printf 'the schema of cloud-init is missing; save schema-cloud-config-v1.json from its source as %s\n' "$1" >&2
         return 1
     fi
     printf 'fetching the schema of cloud-init into %s\n' "${1%/*}"
     take_out cloud-init usr/lib/python3/dist-packages/cloudinit/config/schemas/schema-cloud-config-v1.json "$1"
 }
 
-# required MODULE [DIRECTORY/]: the version of it that the go.mod in tests/controlplane requires.
+# required MODULE [DIRECTORY/]: prints the module's version in the go.mod of tests/controlplane.
 required() {
     sed -nE "s|^[[:space:]]*(require )?$1 v([0-9.]+).*|\2|p" "$root/tests/controlplane/${2:-}go.mod"
 }
 
-# unbuilt SERVER...: says which of these are neither in the cache nor provided, and so have to be built. Whether the version
-# of a program on PATH fits is looked at when it is used.
+# unbuilt SERVER...: prints the servers that are neither in the cache nor provided, and so must be built. The version of a program
+# on PATH is checked when it is used.
 unbuilt() {
     local server built kubernetes etcd registry
     local assets=${KUBEBUILDER_ASSETS:-/nowhere}
     kubernetes=$(required k8s.io/kubernetes) etcd=$(required go.etcd.io/etcd/server/v3)
     registry=$(required github.com/distribution/distribution/v3 registry/)
-    # A directory that lacks one Kubernetes program is not used at all.
+        # A directory of KUBEBUILDER_ASSETS that lacks one Kubernetes program is not used at all.
     for server in "$@"; do
         [ -x "$assets/$server" ] || [ "$server" = registry ] || assets=/nowhere
     done
@@ -220,25 +220,25 @@ unbuilt() {
     done
 }
 
-# announce SERVER...: says what is fetched or built the first time, how long that takes, and how to do without. No servers: none.
+# announce SERVER...: prints which downloads and builds a first run needs, how long they take, and how to avoid them.
 announce() {
     if [ ! -d "${CARGO_TARGET_DIR:-$root/target}/debug/deps" ]; then
         printf 'First time here: cargo fetches and builds Berth and its libraries: 3 to 6 minutes on two cores.\n'
     fi
     [ $# -gt 0 ] || return 0
-    printf 'First time here: these are put into %s: %s\n' "$cache" "$*"
+    printf 'First time here: these are installed into %s: %s\n' "$cache" "$*"
     if reaches_releases; then
         printf 'They are fetched as release binaries, some 300 MB.\n'
         return
     fi
     cat <<EOF
-Go fetches and builds them: 4 to 7 minutes on two cores. To do without, put release binaries on PATH, or all of them into the
-directory that KUBEBUILDER_ASSETS names:
+Go fetches and builds them: 4 to 7 minutes on two cores. To avoid that, put release binaries on PATH, or all of them into the
+directory of KUBEBUILDER_ASSETS:
 $(sed -nE "s|^$(uname -m) (https://[^ ]+) .*|  \1|p" "$root/tests/controlplane/releases.txt")
 EOF
 }
 
-# True if the sites of the release binaries can be reached from here. They are asked once.
+# True if the sites of the release binaries can be reached from here. Probes them once.
 reaches_releases() {
     if [ -z "${releases_reached:-}" ]; then
         releases_reached=no
@@ -254,7 +254,7 @@ probe_releases() {
         grep -q "^$(uname -m) " "$BERTH_TEST_RELEASES"
         return
     fi
-    # A proxy reaches what this shell does not.
+        # A proxy may reach sites that this shell does not.
     [ -z "${https_proxy:-${HTTPS_PROXY:-}}" ] || return 0
     sites=$(sed -nE "s|^$(uname -m) https://([^/ ]+)/.*|\1|p" "$root/tests/controlplane/releases.txt" | sort -u)
     [ -n "$sites" ] || return 1
@@ -263,13 +263,12 @@ probe_releases() {
     done
 }
 
-# Programs of the control plane, and what simulated hosts need besides: they have a message bus each, and die with the
-# harness.
+# Programs of the control plane, and of simulated hosts, which have a message bus each and die with the harness.
 servers=(etcd registry kube-apiserver kube-controller-manager kube-scheduler)
 cluster=(dbus-daemon=dbus setpriv=util-linux)
 
-# prepare PROGRAM=PACKAGE...: looks for all that the goal needs before anything is built, so that all that is missing is
-# said at once. Not a step, because what it puts on PATH must stay.
+# prepare PROGRAM=PACKAGE...: checks all programs that the goal needs before anything is built, and reports all missing ones at
+# once. Not a step, because its changes to PATH must stay.
 prepare() {
     local bad=0
     need cc=gcc libc=libc6-dev git=git make=make "$@" || bad=1
@@ -277,7 +276,7 @@ prepare() {
     [ $bad = 0 ] || exit 1
 }
 
-# The same for a goal with a control plane: says what will be built for it.
+# Prepares a goal with a control plane, and announces the servers that will be fetched or built.
 prepare_cluster() {
     local missing
     read -ra missing <<<"$(unbuilt "${servers[@]}")"
@@ -286,7 +285,7 @@ prepare_cluster() {
         need_go || exit 1
     else
         prepare "${cluster[@]}"
-        # What cannot be fetched after all is built, where there is Go.
+                # If a download fails after all, Go builds the server, if there is Go.
         [ ${#missing[@]} -eq 0 ] || ! command -v go >/dev/null || need_go || true
     fi
     announce ${missing[@]+"${missing[@]}"}

@@ -14,14 +14,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/mutants.sh
 . scripts/mutants.sh
 begin=$EPOCHREALTIME
-# What cargo builds lies there. Cargo compiles a library anew for each set of features that is asked of it. So the tests and
-# what belongs to them are always chosen from the whole workspace, which asks for one set, and never by package.
+# Directory of cargo's builds. Cargo compiles a library again for each set of features. So tests and their programs are always
+# chosen from the whole workspace, which has one set, never by package.
 builds=${CARGO_TARGET_DIR:-$root/target}/debug
-# Tests with servers of their own, by the programs that hold them.
+# Filter for the tests with servers of their own.
 all_scenarios='binary(scenarios) | binary(real)'
 
-# nextest ARGUMENT...: runs tests of the workspace. Output of tests that pass is shown as well, so that a skipped one can say why.
-# A test that is marked as ignored runs like any other.
+# nextest ARGUMENT...: runs tests of the workspace. Shows the output of passed tests too, since a skipped one prints the reason.
+# Ignored tests run like any other.
 nextest() {
     cargo nextest run --workspace --cargo-quiet --run-ignored all --success-output immediate --failure-output immediate \
         --no-output-indent --status-level all --final-status-level none --show-progress none --color never "$@"
@@ -32,12 +32,12 @@ generated_is_current() {
     cargo build --quiet --workspace --example crdgen || return 1
     now=$("$builds/examples/crdgen")
     diff -u manifests/crds.yaml - <<<"$now" || {
-        echo 'manifests/crds.yaml is not what the types say; run: make generate'
+        echo 'manifests/crds.yaml does not match the Rust types; run: make generate'
         return 1
     }
 }
 
-# The program is built with the tests that it belongs to.
+# berth-tools is built with the tests.
 fetch_tools() {
     "$builds/berth-tools" fetch
 }
@@ -49,30 +49,30 @@ check() {
     step 'check: dependencies and licences' cargo deny check bans licenses sources
 }
 
-# named NAME: nextest's filter for the scenarios whose names contain NAME.
+# named NAME: prints nextest's filter for the scenarios whose names contain NAME.
 named() {
     printf '(%s)%s' "$all_scenarios" "${1:+ & test($1)}"
 }
 
-# Every test but the scenarios, which have servers of their own.
+# Runs every test except the scenarios.
 unit_tests() {
     nextest -E "not ($all_scenarios)"
 }
 
-# Scenarios mostly wait for their servers and hosts: more of them run at once than there are cores.
+# nextest_scenarios ARGUMENT...: runs more scenarios at once than there are cores, since they mostly wait.
 nextest_scenarios() {
     nextest --test-threads "$(($(nproc) + 2))" "$@"
 }
 
-# scenarios FILTER: those of nextest's filter.
+# scenarios FILTER: runs the scenarios that match nextest's filter.
 scenarios() {
     retried_step 'scenarios' "$1" nextest_scenarios
 }
 
-# The scenarios that run once more on hosts that rpm-ostree updates.
+# Scenarios that run a second time on hosts that rpm-ostree updates.
 by_rpm_ostree='rollout_sim|gates|capacity|roll_forward'
 
-# The rollouts of simulated hosts once more, on hosts that rpm-ostree updates.
+# Runs the rollouts of simulated hosts on hosts that rpm-ostree updates.
 rollouts_by_rpm_ostree() {
     local rollouts="test(/^($by_rpm_ostree)::/)"
     export BERTH_TEST_BACKEND=rpm-ostree
@@ -80,17 +80,17 @@ rollouts_by_rpm_ostree() {
     unset BERTH_TEST_BACKEND
 }
 
-# The demo shows its own steps and times; here is only what it takes to start it.
+# demo HOSTS: builds and starts the demo, which shows its own steps and times.
 demo() {
     build 'build of the demo' cargo build -p berth-tests --bin berth-demo
-    # In the words of the demo itself, which asks for them.
+        # The same packages as the demo builds, so that it has nothing left to build.
     build 'build of agent and controller' cargo build -p berth-agent -p berth-controller -p kubectl-berth
     rm -rf "$logs"
     [ "$broken" -eq 0 ] || exit 1
     exec cargo run --quiet -p berth-tests --bin berth-demo -- --hosts "$1"
 }
 
-# SEED, FROM, ROLLOUTS and BUG go to the program as they are; an empty one is as good as none.
+# Passes SEED, FROM, ROLLOUTS and BUG to the program; an empty one counts as unset.
 soak() {
     local name
     for name in SEED FROM ROLLOUTS BUG; do
@@ -102,15 +102,15 @@ soak() {
     exec cargo run --quiet -p berth-tests --bin berth-soak
 }
 
-# The worlds that `make test` can afford, and every deliberate bug.
+# model_check ARGUMENT...: runs the model checker with deliberate bugs compiled in.
 model_check() {
     local quiet=--quiet
     [ ! -t 2 ] || quiet=
-    # shellcheck disable=SC2086 # empty is no argument
+        # shellcheck disable=SC2086 # an empty value must not become an argument
     cargo run $quiet --profile model -p berth-model --features seeded-bugs -- "$@"
 }
 
-# The model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
+# Runs the model at random in large worlds: rollouts and every deliberate bug on one core, a rollout of 65,000 nodes on another.
 simulation() {
     local large well=0
     model_check --rollouts 0 --huge 65000 &
@@ -120,7 +120,7 @@ simulation() {
     return "$well"
 }
 
-# prepare_scenarios PROGRAM=PACKAGE...: looks for all that the scenarios run, and for these.
+# prepare_scenarios PROGRAM=PACKAGE...: prepares all that the scenarios run, and these programs.
 prepare_scenarios() {
     servers+=(kubectl kubelet)
     cluster+=(lua5.1=lua5.1 "$@")
@@ -133,14 +133,14 @@ prepare_scenarios() {
 build_tests() {
     local target=${builds%/debug}
     build 'build' cargo test --workspace --no-run
-    # Each test is a process. Cargo is asked once for the programs under test, and they stay as they are then.
+        # Each test is a process. They share this directory, so that cargo is asked only once for the programs under test.
     mkdir -p "$target"
     find "$target" -maxdepth 1 -name 'programs.*' -mmin +600 -exec rm -rf {} +
     BERTH_TEST_BUILT=$(mktemp -d "$target/programs.XXXXXX")
     export BERTH_TEST_BUILT
     trap 'end_background; rm -rf "$logs" "$BERTH_TEST_BUILT"' EXIT
     step 'programs and servers of the tests' fetch_tools
-    # Without them each scenario would try again, one after the other.
+        # If this failed, each scenario would try again, one after the other.
     [ "${results[-1]}" = ok ] || { finish "$begin" || exit 1; }
 }
 

@@ -1,11 +1,11 @@
-# Named, timed steps, and a table of them at the end. Sourced by the other scripts; runs nothing by itself.
+# Named, timed steps, and a table of them at the end. Sourced by the other scripts; runs nothing when sourced.
 #
-# A step's output goes to a log. People see a digest of it; if the step fails, they see what failed.
+# A step's output goes to a log. The terminal shows a digest, and the output of failed tests.
 # shellcheck shell=bash
 
 logs=$(mktemp -d "${TMPDIR:-/tmp}/berth-steps.XXXXXX")
 trap 'end_background; rm -rf "$logs"' EXIT
-# Where the first output of a flaky test stays. It outlives the run.
+# Directory for the first output of each flaky test. It outlives the run.
 flaky_logs=${cache:?}/flaky
 names=() times=() results=() tests=() skips=() unreachable=() only_real=() failures=() flakes=() broken_steps=()
 passed=0 failed=0 broken=0
@@ -14,7 +14,7 @@ beside_names=() beside_pids=()
 # Process groups that must not outlive the script.
 background=()
 
-# More failed scenarios than this are no flakes: they are not run again.
+# If more scenarios than this fail, they are not flaky and are not run again.
 most_flakes=8
 
 # A line of nextest about a test that has ended: state, seconds, program and test.
@@ -27,17 +27,17 @@ since() {
     printf '%d.%d' $((tenths / 10)) $((tenths % 10))
 }
 
-# True if a state of nextest is that of a test that passed. LEAK: a server outlived its test.
+# is_passed STATE: true if nextest's state means that the test passed. LEAK: a server outlived its test.
 is_passed() {
     [ "$1" = PASS ] || [ "$1" = LEAK ]
 }
 
-# True if a state is that of a test that has not ended.
+# is_running STATE: true if nextest's state means that the test has not ended.
 is_running() {
     [ "$1" = SLOW ] || [ "$1" = TERMINATING ]
 }
 
-# Of all that cargo, nextest and the tests print, prints the lines for people.
+# Filters the output of cargo, nextest and the tests for the terminal.
 digest() {
     local line state
     while IFS= read -r line; do
@@ -64,7 +64,7 @@ failed_in() {
     done <"$1" | sort -u
 }
 
-# Prints what failed test $2 printed, as log $1 has it.
+# Prints the output of failed test $2 in log $1.
 output_of() {
     awk -v name="$2" '
         /^ *[A-Z][A-Za-z0-9\/ +-]* \[[ >]*[0-9.]+s\] [^ ]+ [^ ]+$/ {
@@ -74,7 +74,7 @@ output_of() {
         shown' "$1"
 }
 
-# True if log $1 is that of a run of tests that was not broken off.
+# True if the test run of log $1 was not aborted.
 is_complete() {
     grep -qE '^ +Summary \[ *[0-9.]+s\] [0-9]+ tests? run:' "$1"
 }
@@ -136,7 +136,7 @@ build() {
     note "$name" "$(since "$begin")" $result
 }
 
-# step NAME COMMAND...: runs it. Later steps run all the same if it fails.
+# step NAME COMMAND...: runs the command. Later steps run even if it fails.
 step() {
     local name=$1 begin=$EPOCHREALTIME log result=ok
     log=$logs/${#names[@]}.log
@@ -179,7 +179,7 @@ join_beside() {
         log=$logs/beside-$i
         printf '==> %s\n' "${beside_names[i]}"
         wait "${beside_pids[i]}" || true
-        # A step that was killed has not said how it ended.
+                # A killed step leaves no result.
         read -r seconds result <"$log.end" || seconds=0 result=FAILED
         digest <"$log.log"
         conclude "${beside_names[i]}" "$seconds" "$result" "$log.log"
@@ -196,7 +196,7 @@ end_background() {
     background=()
 }
 
-# conclude NAME SECONDS RESULT LOG: the end of a step.
+# conclude NAME SECONDS RESULT LOG: counts the tests of a finished step, and shows its failures.
 conclude() {
     [ "$3" = ok ] || show_failure "$4"
     tally "$4" "$1"
@@ -205,15 +205,15 @@ conclude() {
     note "$1" "$2" "$3"
 }
 
-# note NAME SECONDS RESULT: puts a step that ended into the table.
+# note NAME SECONDS RESULT: adds a finished step to the table.
 note() {
     [ "$3" = ok ] || broken=$((broken + 1))
     names+=("$1") times+=("$2") results+=("$3")
     printf '    %8s s  %s\n' "$2" "$3"
 }
 
-# retried_step NAME FILTER COMMAND...: a step of scenarios, those of nextest's FILTER. A test that fails is run once more, alone. If
-# it passes then, it is flaky. The output of its first run is kept.
+# retried_step NAME FILTER COMMAND...: a step that runs the scenarios of nextest's FILTER. A failed test is run once more, alone.
+# If it passes then, it is flaky, and the output of its first run is kept.
 retried_step() {
     local name=$1 filter=$2 begin=$EPOCHREALTIME log result=ok test suspects
     log=$logs/${#names[@]}.log
@@ -246,12 +246,11 @@ keep_output() {
     output_of "$1" "$2" >"$kept"
 }
 
-# Lists the skipped tests. One that this machine could have run is a failure. One that needs a page which cannot be reached from
-# here is not.
+# Lists the skipped tests. One that this machine could have run is a failure; one that needs an unreachable page is not.
 report_skips() {
     local line able=no
     if [ ${#unreachable[@]} -gt 0 ]; then
-        printf '\nNot checked, because this machine does not reach what that needs:\n'
+        printf '\nNot checked, because this machine cannot reach a site:\n'
         printf '  %s\n' "${unreachable[@]}"
     fi
     [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && able=yes
@@ -261,12 +260,12 @@ report_skips() {
         printf '  %s\n' "$line"
     done
     if [ $able = yes ]; then
-        printf '  This is x86_64 and root: it could have run them, so this is a failure.\n'
+        printf '  As root on x86_64 this machine could have run them, so this is a failure.\n'
         broken=$((broken + 1))
     fi
 }
 
-# Lists what this run has left to `make test-real`.
+# Lists the tests that only `make test-real` runs.
 report_only_real() {
     [ ${#only_real[@]} -gt 0 ] || return 0
     printf '\nOnly `make test-real` runs:\n'
@@ -283,7 +282,7 @@ report_slow() {
     done
 }
 
-# The table, what was slow or skipped, and the closing lines. Ends the script.
+# finish BEGIN: prints the table of steps, the slowest and skipped tests, and the result. Fails if a step failed.
 finish() {
     local i total=$1
     printf '\n%-44s %9s\n' STEP SECONDS
@@ -294,12 +293,12 @@ finish() {
     report_slow
     report_only_real
     report_skips
-    # Last, so that a reader who sees only the end of the log finds them.
+        # Printed last, for a reader who sees only the end of the log.
     if [ ${#flakes[@]} -gt 0 ]; then
         printf '\nFailed once and passed when run again, alone; the first output is in the file:\n'
         printf 'FLAKY: %s\n' "${flakes[@]}"
     fi
-    # A step that failed without a failed test (it did not compile, say) must not read as "0 failed".
+        # A step that failed without a failed test, such as a build, must not read as "0 failed".
     failed=$((failed + ${#broken_steps[@]}))
     if [ "$failed" -gt 0 ]; then
         printf '\nFailed:\n'
