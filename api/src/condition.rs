@@ -6,9 +6,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-mod reason;
-
-pub use reason::{Reason, Why, Word};
+pub use crate::reason::{Reason, Why, Word};
 
 /// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
 pub mod node {

@@ -25,6 +25,7 @@ pub mod node;
 pub mod platform;
 pub mod pool;
 pub mod quantity;
+pub mod reason;
 pub mod seeded;
 mod selector;
 pub mod text;

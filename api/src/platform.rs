@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
 use crate::keys;
-use crate::pool::PlatformDigest;
 
 /// Prefix of the labels for CPU features that node-feature-discovery puts on amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
@@ -45,6 +48,23 @@ pub struct Platform<'a> {
     pub architecture: &'a str,
     /// Most demanding variant that the machine runs.
     pub variant: Variant<'a>,
+}
+
+/// The manifest of one platform.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlatformDigest {
+    /// OCI architecture, such as `amd64`.
+    #[schemars(length(max = 32))]
+    pub architecture: String,
+    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture runs
+    /// it. An amd64 image that the index lists without a variant, beside one for a lesser variant, is recorded as the
+    /// variant that the index leaves out: beside `v2` as `v3`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub variant: Option<String>,
+    /// Digest of that platform's manifest.
+    pub digest: Digest,
 }
 
 /// Image of an index for one machine.

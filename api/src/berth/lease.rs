@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 
-use super::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, Outcome};
+use super::state::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, Offer, Outcome};
 use crate::keys;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
 

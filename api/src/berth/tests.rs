@@ -5,6 +5,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use proptest::prelude::*;
 
 use super::*;
+use crate::digest::Digest;
+use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use crate::backend::BackendRule;
 use crate::boot_image::BootImagePolicy;
 use crate::duration;
-use crate::fleet::BootcFleetSpec;
 use crate::quantity::Quantity;
 
 mod drain;
@@ -19,6 +18,7 @@ pub(crate) mod image;
 mod rollout;
 mod status;
 
+pub use crate::platform::PlatformDigest;
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
 pub use host::{PoolHost, SignatureRule};
 pub use image::{DEFAULT_POLL_INTERVAL, LEAST_POLL_INTERVAL, PoolImage};
@@ -28,7 +28,7 @@ pub use rollout::{
 };
 pub use status::{
     Available, BerthCounts, BootcNodePoolStatus, DeployedImage, DigestFailures, ImageMetadata, NodeCounts,
-    PhaseDurations, PlatformDigest, Target, WaveState, WaveStatus,
+    PhaseDurations, Target, WaveState, WaveStatus,
 };
 
 /// A set of nodes, the OS image they should run, and the rules by which they get there.
@@ -136,11 +136,10 @@ impl BootcNodePoolSpec {
             .unwrap_or_default()
     }
 
-    /// Time between two polls of the tag: `image.pollInterval`, the fleet's, or the default; `None` for no polls.
-    pub fn poll_interval(&self, fleet: Option<&BootcFleetSpec>) -> Option<Duration> {
+    /// Time between two polls of the tag: `image.pollInterval`, or the fleet's; `None` for no polls.
+    pub fn poll_interval(&self, fleet: Duration) -> Option<Duration> {
         let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
-        let default = fleet.map_or(DEFAULT_POLL_INTERVAL, BootcFleetSpec::poll_interval);
-        match duration::parse_or(text, default) {
+        match duration::parse_or(text, fleet) {
             Duration::ZERO => None,
             interval => Some(interval.max(LEAST_POLL_INTERVAL)),
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot_image::{BootImageLimit, BootImageStatus};
 use crate::digest::Digest;
-use crate::platform::{Choice, Platform};
+use crate::platform::{Choice, Platform, PlatformDigest};
 
 /// State of a pool, as the controller sees it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -180,23 +180,6 @@ pub struct DeployedImage {
     /// when they joined, and that none was deployed to since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,
-}
-
-/// The manifest of one platform.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct PlatformDigest {
-    /// OCI architecture, such as `amd64`.
-    #[schemars(length(max = 32))]
-    pub architecture: String,
-    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture runs
-    /// it. An amd64 image that the index lists without a variant, beside one for a lesser variant, is recorded as the
-    /// variant that the index leaves out: beside `v2` as `v3`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub variant: Option<String>,
-    /// Digest of that platform's manifest.
-    pub digest: Digest,
 }
 
 /// Number of members in each state. A node is counted in `total`, and in each of the others that is true of it.

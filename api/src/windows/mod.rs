@@ -16,6 +16,7 @@
 
 mod cron;
 mod error;
+mod spec;
 mod window;
 
 #[cfg(test)]
@@ -26,13 +27,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 pub use error::WindowError;
+pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
-
-/// The shortest duration of a window.
-pub const MIN_DURATION: Duration = Duration::from_secs(60);
-
-/// The longest duration of a window, a week. An opening made of several windows may be longer.
-pub const MAX_DURATION: Duration = Duration::from_secs(168 * 3600);
 
 /// Longest time for which an opening is followed. One that lasts longer is given an end that is at least so far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
@@ -40,19 +36,6 @@ const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 /// How far [`Schedule::longest`] looks, in time and in openings, whichever comes first.
 const LOOK_AHEAD: SignedDuration = SignedDuration::from_hours(400 * 24);
 const MAX_OPENINGS: usize = 1_000;
-
-/// One window as it is written in a pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowSpec<'a> {
-    /// Start: a cron schedule of five fields (minute, hour, day of month, month, day of week).
-    pub schedule: &'a str,
-    /// Length in elapsed time: [`MIN_DURATION`] to [`MAX_DURATION`].
-    pub duration: Duration,
-    /// The IANA time zone of `schedule`, such as `Europe/Berlin` or `UTC`.
-    pub time_zone: &'a str,
-    /// Greatest delay of the start, in whole seconds: less than `duration`.
-    pub splay: Duration,
-}
 
 /// Answer to the question whether reboots may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

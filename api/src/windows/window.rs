@@ -5,8 +5,8 @@ use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Span, Timestamp};
 
 use super::cron::{Cron, Fault};
-use super::error::shortened;
-use super::{MAX_DURATION, MIN_DURATION, WindowError, WindowSpec};
+use super::error::{WindowError, shortened};
+use super::spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 
 /// Number of years within which each kind of year comes back: after 28, or up to 40 across a year such as 2100 that has
 /// no leap day.

@@ -209,7 +209,7 @@ impl Reconciler {
             wishes.push(Wish {
                 pool: &pool.name,
                 reference: object.spec.image_ref(),
-                interval: object.spec.poll_interval(Some(fleet)),
+                interval: object.spec.poll_interval(fleet.poll_interval()),
                 minimum_age: object.spec.minimum_age(),
                 secret: fleet.pull_secret(&object.spec),
                 target: pool.target(),

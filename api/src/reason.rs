@@ -35,7 +35,7 @@ macro_rules! reasons {
             }
         }
 
-        impl $crate::condition::Reason for $name {
+        impl $crate::reason::Reason for $name {
             const ALL: &'static [Self] = Self::ALL;
 
             fn word(self) -> &'static str {

@@ -1,0 +1,480 @@
+//! The states of a berth and its transitions.
+
+use jiff::Timestamp;
+
+use crate::digest::Digest;
+use crate::names::{BootId, NodeName, NodeUid, PoolName};
+use crate::seeded::Bug;
+
+/// A berth as it was read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Berth {
+    /// The pool whose capacity this berth is part of.
+    pub pool: PoolName,
+    /// Number of this berth in the pool, from 0.
+    pub index: u32,
+    /// Epoch of the leader that last stamped it.
+    pub epoch: u64,
+    /// State: closed, offered or held.
+    pub state: BerthState,
+}
+
+/// State of a berth.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BerthState {
+    /// Nobody may take it.
+    Closed(Closed),
+    /// One node may take it.
+    Offered(Offer),
+    /// A node holds it.
+    Held(Holding),
+}
+
+/// A closed berth.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Closed {
+    /// Reason for which it is closed.
+    pub reason: ClosedReason,
+    /// Node whose turn or offer ended here last.
+    pub last_node: Option<NodeName>,
+    /// Digest of that turn or offer.
+    pub last_target: Option<Digest>,
+    /// Outcome of that turn. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the
+    /// pool's status records the failure (I8).
+    pub outcome: Option<Outcome>,
+}
+
+/// Reason for which a berth is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ClosedReason {
+    /// Just created.
+    New,
+    /// Given back.
+    Released,
+    /// Given back by a node on which the target failed.
+    Failed,
+    /// The Node that held it, or was offered it, is gone.
+    Gone,
+    /// The pool's capacity is smaller now.
+    Shrunk,
+    /// The offer was not taken in time.
+    Lapsed,
+    /// The offer was withdrawn: the pool is paused, or the node is no longer fit for it.
+    Withdrawn,
+    /// The node that held it is excluded, and does not give it back.
+    Excluded,
+    /// Closed by an admin.
+    Admin,
+}
+
+/// An offer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Offer {
+    /// The node that may take it.
+    pub node: NodeName,
+    /// UID of that Node. A Node of the same name with another UID may not take it.
+    pub uid: NodeUid,
+    /// The digest that the node may boot.
+    pub target: Digest,
+    /// Time until which the reboot may start; only under windows. The node compares it with its own clock, and no other
+    /// time is compared between two machines. `None`: no window applies.
+    pub open_until: Option<Timestamp>,
+}
+
+/// A held berth.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Holding {
+    /// Name of the node that holds the berth.
+    pub node: NodeName,
+    /// UID of that Node.
+    pub uid: NodeUid,
+    /// The digest that the holder may boot.
+    pub target: Digest,
+    /// The digest that the holder ran, proven, when it took the berth.
+    pub from: Option<Digest>,
+    /// Boot ID under which the berth was taken or committed, or giving it back began.
+    pub boot_id: BootId,
+    /// Progress of the holder.
+    pub phase: HoldPhase,
+    /// Reason for which the controller asks for the berth. Before the commit the holder then gives it back. After the
+    /// commit this only stops the holder from going on to another digest.
+    pub revoke: Option<String>,
+    /// Time until which the reboot may start, as in [`Offer`].
+    pub open_until: Option<Timestamp>,
+}
+
+/// Progress of a holder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum HoldPhase {
+    /// The holder may cordon and drain.
+    Taken,
+    /// The holder may unlock and reboot, once.
+    Committed,
+    /// The holder must restore the Node and give back; there is no other exit.
+    Releasing(Outcome),
+}
+
+/// Outcome of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The target is booted and proven.
+    Updated,
+    /// The drain did not end in time.
+    DrainTimeout,
+    /// The controller asked for the berth back.
+    Revoked,
+    /// The target is no longer desired here.
+    Withdrawn,
+    /// The staged image is gone, or is not the target.
+    NotStaged,
+    /// logind refused the reboot, or something inhibits it.
+    RebootBlocked,
+    /// The node rebooted, and still runs what it ran before.
+    NotApplied,
+    /// The offer lapsed.
+    Lapsed,
+    /// The digest failed on the node, or was never proven there.
+    Failed,
+}
+
+/// A transition that the protocol does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("berth {berth}: {what}")]
+pub struct Refused {
+    berth: String,
+    what: &'static str,
+}
+
+impl Berth {
+    /// Makes a new berth. It is closed, so that a creation which a former leader sent, and which arrives late, licenses
+    /// nothing.
+    pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
+        let state = BerthState::Closed(Closed {
+            reason: ClosedReason::New,
+            last_node: None,
+            last_target: None,
+            outcome: None,
+        });
+        Self {
+            pool,
+            index,
+            epoch,
+            state,
+        }
+    }
+
+    /// Name of its Lease.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.pool, self.index)
+    }
+
+    fn refused<T>(&self, what: &'static str) -> Result<T, Refused> {
+        Err(Refused {
+            berth: self.name(),
+            what,
+        })
+    }
+
+    fn with(&self, state: BerthState) -> Self {
+        Self { state, ..self.clone() }
+    }
+
+    /// The holding, when it is held.
+    pub fn holding(&self) -> Option<&Holding> {
+        match &self.state {
+            BerthState::Held(holding) => Some(holding),
+            _ => None,
+        }
+    }
+
+    /// The offer, when it is offered.
+    pub fn offer(&self) -> Option<&Offer> {
+        match &self.state {
+            BerthState::Offered(offer) => Some(offer),
+            _ => None,
+        }
+    }
+
+    /// The node that holds it or may take it.
+    pub fn node(&self) -> Option<(&NodeName, &NodeUid)> {
+        match &self.state {
+            BerthState::Closed(_) => None,
+            BerthState::Offered(offer) => Some((&offer.node, &offer.uid)),
+            BerthState::Held(holding) => Some((&holding.node, &holding.uid)),
+        }
+    }
+
+    // What the controller may do.
+
+    /// Writes a new leader's epoch into the berth, so that every write of an older leader to it loses.
+    pub fn stamped(&self, epoch: u64) -> Self {
+        Self { epoch, ..self.clone() }
+    }
+
+    /// Offers a closed berth to one node.
+    ///
+    /// # Errors
+    /// When it is not closed.
+    pub fn offered(&self, offer: Offer) -> Result<Self, Refused> {
+        match self.state {
+            BerthState::Closed(_) => Ok(self.with(BerthState::Offered(offer))),
+            _ => self.refused("only a closed berth can be offered"),
+        }
+    }
+
+    /// Closes an offer that was not taken, or gives a closed berth another reason.
+    ///
+    /// # Errors
+    /// When it is held: only its holder, or [`Berth::ended`], ends that.
+    pub fn closed(&self, reason: ClosedReason) -> Result<Self, Refused> {
+        let closed = match &self.state {
+            BerthState::Offered(offer) => {
+                let outcome = (reason == ClosedReason::Lapsed).then_some(Outcome::Lapsed);
+                let (last_node, last_target) = (Some(offer.node.clone()), Some(offer.target.clone()));
+                Closed {
+                    reason,
+                    last_node,
+                    last_target,
+                    outcome,
+                }
+            }
+            BerthState::Closed(closed) => Closed {
+                reason,
+                ..closed.clone()
+            },
+            BerthState::Held(_) => return self.refused("a held berth is closed by its holder"),
+        };
+        Ok(self.with(BerthState::Closed(closed)))
+    }
+
+    /// Notes on a closed berth that the pool's status now records the failure which ended there.
+    ///
+    /// # Errors
+    /// When it is not closed.
+    pub fn acknowledged(&self) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed {
+                outcome: None,
+                ..closed.clone()
+            }))),
+            _ => self.refused("it is not closed"),
+        }
+    }
+
+    /// Closes an offered or held berth without its node, because nobody is left who could give it back. One of these is
+    /// true: the Node no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed it by a live
+    /// read); the Node is excluded and not Ready ([`ClosedReason::Excluded`]); an admin vouches for it
+    /// ([`ClosedReason::Admin`]). A target that was committed and never proven counts as failed (I5).
+    ///
+    /// # Errors
+    /// When no node holds it or may take it.
+    pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
+        let (node, target, outcome) = match &self.state {
+            BerthState::Closed(_) => return self.refused("it is closed already"),
+            BerthState::Offered(offer) => (&offer.node, &offer.target, None),
+            BerthState::Held(holding) => {
+                let outcome = match holding.phase {
+                    HoldPhase::Taken => None,
+                    HoldPhase::Committed => Some(Outcome::Failed),
+                    HoldPhase::Releasing(outcome) => Some(outcome),
+                };
+                (&holding.node, &holding.target, outcome)
+            }
+        };
+        let (last_node, last_target) = (Some(node.clone()), Some(target.clone()));
+        Ok(self.with(BerthState::Closed(Closed {
+            reason,
+            last_node,
+            last_target,
+            outcome,
+        })))
+    }
+
+    /// Asks a holder to give the berth back, or withdraws that request. A committed holder goes on all the same.
+    ///
+    /// # Errors
+    /// When nobody holds it.
+    pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
+            _ => self.refused("nobody holds it"),
+        }
+    }
+
+    /// Writes a new `open_until` for a holder. Windows may change while the berth is held, and a node that is stuck
+    /// under a bad image may have to wait for the next one.
+    ///
+    /// # Errors
+    /// When nobody holds it.
+    pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
+                open_until,
+                ..h.clone()
+            }))),
+            _ => self.refused("nobody holds it"),
+        }
+    }
+
+    // What the agent of the named node may do.
+
+    /// Takes an offer made to this very Node.
+    ///
+    /// # Errors
+    /// When it is not offered to that name and UID.
+    pub fn taken(
+        &self,
+        node: &NodeName,
+        uid: &NodeUid,
+        from: Option<Digest>,
+        boot_id: BootId,
+    ) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Offered(o) if o.node == *node && o.uid == *uid => Ok(self.with(BerthState::Held(Holding {
+                node: o.node.clone(),
+                uid: o.uid.clone(),
+                target: o.target.clone(),
+                from,
+                boot_id,
+                phase: HoldPhase::Taken,
+                revoke: None,
+                open_until: o.open_until,
+            }))),
+            _ => self.refused("it is not offered to this node"),
+        }
+    }
+
+    fn moved(&self, to: HoldPhase, boot_id: Option<BootId>) -> Result<Self, Refused> {
+        let BerthState::Held(holding) = &self.state else {
+            return self.refused("this node does not hold it");
+        };
+        let allowed = match (&holding.phase, &to) {
+            (HoldPhase::Taken, HoldPhase::Committed) => holding.revoke.is_none(),
+            (HoldPhase::Committed, HoldPhase::Taken) => true,
+            (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(_)) => true,
+            _ => false,
+        };
+        if !allowed {
+            return self.refused("its phase does not allow that");
+        }
+        let boot_id = boot_id.unwrap_or_else(|| holding.boot_id.clone());
+        Ok(self.with(BerthState::Held(Holding {
+            phase: to,
+            boot_id,
+            ..holding.clone()
+        })))
+    }
+
+    /// Commits. From then on the node may unlock and reboot, once, under this boot ID.
+    ///
+    /// # Errors
+    /// When the berth is not taken, or was revoked.
+    pub fn committed(&self, boot_id: BootId) -> Result<Self, Refused> {
+        self.moved(HoldPhase::Committed, Some(boot_id))
+    }
+
+    /// Goes on to another digest without giving the berth back. For a holder under a new boot that cannot be proven
+    /// (I2, I10). This is one write, so that the node is never without a licence; `from` stays the digest that was
+    /// proven last. The caller has staged and locked the digest, and made sure that the node is cordoned and drained.
+    /// The same digest may be committed again when its licence ended with a boot that did not lead to it.
+    ///
+    /// # Errors
+    /// When the berth is not held, is being released, is revoked, or is for that digest under that boot already.
+    pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
+        let BerthState::Held(holding) = &self.state else {
+            return self.refused("this node does not hold it");
+        };
+        let licensed = holding.target == target && holding.boot_id == boot_id;
+        if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || licensed {
+            return self.refused("it cannot go on to another digest");
+        }
+        let phase = HoldPhase::Committed;
+        Ok(self.with(BerthState::Held(Holding {
+            phase,
+            target,
+            boot_id,
+            ..holding.clone()
+        })))
+    }
+
+    /// Takes a commit back. The caller has made sure that no shutdown is on its way and that the image is locked.
+    ///
+    /// # Errors
+    /// When the berth is not committed.
+    pub fn uncommitted(&self) -> Result<Self, Refused> {
+        self.moved(HoldPhase::Taken, None)
+    }
+
+    /// Starts to give the berth back, under this boot. No other transition but [`Berth::given_back`] follows.
+    ///
+    /// # Errors
+    /// When the berth is neither taken nor committed.
+    pub fn releasing(&self, outcome: Outcome, boot_id: BootId) -> Result<Self, Refused> {
+        self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
+    }
+
+    /// Gives the berth back. The caller has restored the Node.
+    ///
+    /// # Errors
+    /// When the berth is not being released.
+    pub fn given_back(&self) -> Result<Self, Refused> {
+        match &self.state {
+            BerthState::Held(h) if matches!(h.phase, HoldPhase::Releasing(_)) && Bug::ReleaseToOpen.is_awake() => {
+                let (node, uid, target) = (h.node.clone(), h.uid.clone(), h.target.clone());
+                Ok(self.with(BerthState::Offered(Offer {
+                    node,
+                    uid,
+                    target,
+                    open_until: None,
+                })))
+            }
+            BerthState::Held(Holding {
+                phase: HoldPhase::Releasing(outcome),
+                node,
+                target,
+                ..
+            }) => {
+                let reason = match outcome {
+                    Outcome::Failed => ClosedReason::Failed,
+                    _ => ClosedReason::Released,
+                };
+                Ok(self.with(BerthState::Closed(Closed {
+                    reason,
+                    last_node: Some(node.clone()),
+                    last_target: Some(target.clone()),
+                    outcome: Some(*outcome),
+                })))
+            }
+            _ => self.refused("its release has not begun"),
+        }
+    }
+}
+
+macro_rules! words {
+    ($type:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// The word that the Lease stores.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word),+ }
+            }
+
+            /// Reads the word that the Lease stores.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+words!(ClosedReason {
+    New => "new", Released => "released", Failed => "failed", Gone => "gone", Shrunk => "shrunk",
+    Lapsed => "lapsed", Withdrawn => "withdrawn", Excluded => "excluded", Admin => "admin",
+});
+words!(Outcome {
+    Updated => "Updated", DrainTimeout => "DrainTimeout", Revoked => "Revoked", Withdrawn => "Withdrawn",
+    NotStaged => "NotStaged", RebootBlocked => "RebootBlocked", NotApplied => "NotApplied", Lapsed => "Lapsed",
+    Failed => "Failed",
+});
