@@ -13,12 +13,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Takes out what the derive adds and we do not want: defaults that the server would write into every object, and
-/// `nullable`, which would make `null` a value beside absence.
+/// Removes what the derive adds but the CRDs must not have: defaults, which the server would write into every object,
+/// and `nullable`, which would allow `null` in addition to absence.
 fn strip(value: &mut serde_json::Value) {
     match value {
         serde_json::Value::Object(map) => {
-            // A schema's `default` stands beside its `type`; a property named `default` would not.
+            // A schema's `default` is next to its `type`; a property named `default` would not be.
             if map.contains_key("type") || map.contains_key("x-kubernetes-int-or-string") {
                 map.remove("default");
                 map.remove("nullable");

@@ -1,12 +1,12 @@
-//! The backend of a host: the tool that stages and applies images there, and who chose it.
+//! The backend of a host (the tool that stages and applies images) and the rule that chooses it.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of layered packages that a status names.
+/// Most layered packages listed in a status.
 pub const MAX_PACKAGES: usize = 32;
-/// Characters of a package's name that a status shows.
+/// Most characters of a package name in a status.
 pub const MAX_PACKAGE_NAME: usize = 128;
 
 /// Tool that stages and applies images on a host.
@@ -20,7 +20,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The tool's name, for people.
+    /// Name of the tool, for messages.
     pub fn tool(self) -> &'static str {
         match self {
             Self::Bootc => "bootc",
@@ -29,10 +29,10 @@ impl Backend {
     }
 }
 
-/// Rule by which the backend of a host is chosen.
+/// Rule for choosing the backend of a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BackendRule {
-    /// bootc where it can be used, else rpm-ostree where the host has it.
+    /// bootc if it can be used, otherwise rpm-ostree if the host has it.
     #[default]
     Auto,
     /// bootc only.
@@ -42,22 +42,22 @@ pub enum BackendRule {
 }
 
 impl BackendRule {
-    /// Says whether it is the rule of a pool that says nothing.
+    /// True if equal to the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Backend of a node's host, and why it is that one.
+/// Backend of a node's host, and the reason for the choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBackend {
-    /// Tool that stages and applies images there.
+    /// Tool that stages and applies images on this host.
     pub name: Backend,
-    /// Reason for the choice, in one CamelCase word such as `LayeredHost`.
+    /// Reason for the choice: one CamelCase word, such as `LayeredHost`.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// Packages that rpm-ostree layers on the image that runs. An update keeps them.
+    /// Packages that rpm-ostree has layered on the booted image. An update keeps them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128)))]
     pub layered_packages: Vec<String>,

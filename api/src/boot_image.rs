@@ -1,4 +1,4 @@
-//! Boot images: what machines are first installed from, and how old that may be.
+//! Boot images: the images that machines are first installed from, and the limits on their age.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 
-/// Major versions that a boot image may be away from the OS image, unless a limit says otherwise.
+/// Default limit of major versions between boot image and OS image.
 pub const DEFAULT_MAX_MAJOR_SKEW: u32 = 1;
-/// Largest number of major versions that a limit may name.
+/// Largest limit of major versions that is accepted.
 pub const MAX_SKEW: u32 = 1000;
-/// Number of machines that a pool's status names.
+/// Most machines listed in a pool's `tooOldNodes`.
 pub const MAX_NAMED: usize = 10;
 
 /// Limit for the boot images of the machines that an OS image is deployed to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageLimit {
-    /// Oldest version that is new enough: the image's label `berth.dev/min-boot-image`.
+    /// Oldest boot image version that is allowed. Set by the image's label `berth.dev/min-boot-image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub minimum_version: Option<String>,
-    /// Most major versions between boot image and OS image: the image's label `berth.dev/max-boot-image-major-skew`. Default 1,
-    /// where there is any limit.
+    /// Most major versions allowed between boot image and OS image. Set by the image's label
+    /// `berth.dev/max-boot-image-major-skew`. Default 1 if any limit is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1000))]
     pub max_major_skew: Option<u32>,
-    /// Label of the image that cannot be read, and why.
+    /// Label of the image that cannot be read, and the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub error: Option<String>,
 }
 
 impl BootImageLimit {
-    /// Says whether it limits nothing.
+    /// True if no limit is set.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Image that a machine was first installed from, as the installer noted it on the machine. It never changes.
+/// Image that a machine was first installed from, as recorded by the installer on the machine. It never changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBootImage {
-    /// Version of the image, as it was noted.
+    /// Version of the image, as recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
@@ -52,41 +52,41 @@ pub struct NodeBootImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub image: Option<String>,
-    /// Digest of its manifest, where the installer noted that one.
+    /// Digest of the image's manifest, if the installer recorded it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Time when the machine was provisioned: what Ignition says, or else when the note was written. By the machine's clock, for
-    /// people.
+    /// Time when the machine was provisioned, by its own clock: reported by Ignition, otherwise the time of the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
-    /// File with the note, as the host sees it.
+    /// Path of the record on the host.
     #[schemars(length(max = 128))]
     pub source: String,
-    /// Reason for which the note cannot be read.
+    /// Why the record cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub error: Option<String>,
 }
 
-/// Consequence of a limit that is exceeded.
+/// Action when a boot image limit is exceeded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageEnforcement {
-    /// A new digest whose limit is exceeded is not published. The image in force stays.
+    /// A new digest is not adopted while its limit is exceeded. The pool keeps its current image.
     #[default]
     ReleaseRecommended,
-    /// The new digest is published, and the condition `BootImageSkew` warns.
+    /// The new digest is adopted, and the condition `BootImageSkew` warns.
     Warn,
-    /// Nothing is looked at: these nodes will never be scaled.
+    /// Boot images are not checked. For pools that never get new machines.
     Disabled,
 }
 
-/// Where the version of the boot image in use comes from.
+/// Source of the version of the boot image in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BootImageSource {
-    /// From the newest of the pool's machines.
+    /// The newest machine of the pool.
     #[default]
     Nodes,
-    /// From `manual`, since no machine can know: the next ones are installed from another image.
+    /// The admin's record in `manual`, for example when new machines are installed from another image than the existing
+    /// ones.
     Manual,
 }
 
@@ -114,16 +114,16 @@ pub struct ManualBootImage {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootImagePolicy {
-    /// Consequence of a limit that is exceeded. Default `ReleaseRecommended`.
+    /// Action when a boot image limit is exceeded. Default `ReleaseRecommended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement: Option<BootImageEnforcement>,
-    /// Where the version of the boot image in use comes from. Default `Nodes`.
+    /// Source of the version of the boot image in use. Default `Nodes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<BootImageSource>,
     /// The admin's record, for `source: Manual`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manual: Option<ManualBootImage>,
-    /// Oldest version that is new enough, besides what the OS image itself says: the stricter one counts.
+    /// Oldest boot image version that is allowed. If the OS image sets a limit too, the stricter one applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z]*[0-9][A-Za-z0-9._+~-]*$')")
@@ -141,36 +141,36 @@ impl BootImagePolicy {
     };
 }
 
-/// The boot image in use, and which machines are too old for the image in force.
+/// The boot image in use, and the machines whose own boot image is too old for the current image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootImageStatus {
-    /// Its version.
+    /// Version of the boot image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// The newest machine of the pool, which was installed from it; absent for a manual record. It may be gone: what the next
-    /// machine is installed from does not change with that.
+    /// Newest machine of the pool, which was installed from this image; absent for a manual record. Stays after the
+    /// machine is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
-    /// Time when the API server created its Node.
+    /// Time when the API server created the Node of that machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_created_time: Option<Time>,
-    /// Time when the machine was provisioned, by its own clock, but not after its Node was created. Only a machine that was
-    /// provisioned later changes the version.
+    /// Time when that machine was provisioned, by its own clock, but no later than its Node was created. Only a machine
+    /// that was provisioned later changes the version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioned_time: Option<Time>,
-    /// Time when the manual record was first seen.
+    /// Time when the controller first saw the manual record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_time: Option<Time>,
-    /// Limit of the image in force, with the pool's own.
+    /// Limit that applies: the stricter of the current image's and the pool's.
     #[serde(default, skip_serializing_if = "BootImageLimit::is_none")]
     pub limit: BootImageLimit,
     /// Number of machines whose own boot image exceeds the limit.
     #[serde(default)]
     pub too_old: u32,
-    /// Some of them.
+    /// Names of up to 10 of these machines.
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub too_old_nodes: Vec<String>,

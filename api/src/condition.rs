@@ -1,7 +1,7 @@
-//! Conditions: the names that Berth uses and the one way to set one.
+//! Conditions: their types, and the function that sets them.
 //!
-//! A condition's `lastTransitionTime` moves only when its status moves (invariant I9), so that "since when" and
-//! alerts on duration mean something.
+//! `lastTransitionTime` changes only when the status changes (invariant I9), so that ages and alerts on duration are
+//! correct.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -10,19 +10,19 @@ pub use crate::reason::{Reason, Why, Word};
 
 /// Condition types of a BootcNode. Where MachineConfigNode has the same meaning, the name is the same.
 pub mod node {
-    /// The node runs the desired image and is not being worked on.
+    /// The node runs the desired image and is not being updated.
     pub const UPDATED: &str = "Updated";
-    /// Staged, locked and uninhibited: a berth may be offered.
+    /// The image is staged and locked, and nothing inhibits the reboot: a berth may be offered.
     pub const UPDATE_PREPARED: &str = "UpdatePrepared";
     /// The desired image is on the host.
     pub const IMAGE_PULLED: &str = "ImagePulledFromRegistry";
     /// The desired image is staged, with finalization locked.
     pub const STAGED: &str = "Staged";
-    /// Cordoned under our berth.
+    /// The node is cordoned under its berth.
     pub const CORDONED: &str = "Cordoned";
-    /// Drained under our berth.
+    /// The node is drained under its berth.
     pub const DRAINED: &str = "Drained";
-    /// The update is committed: the image is unlocked, and the reboot has been asked for or is done.
+    /// The update is committed: the image is unlocked, and the reboot is requested or done.
     pub const UPDATE_EXECUTED: &str = "UpdateExecuted";
     /// The desired image is booted.
     pub const APPLIED_OS_IMAGE: &str = "AppliedOSImage";
@@ -30,21 +30,22 @@ pub mod node {
     pub const REBOOTED_NODE: &str = "RebootedNode";
     /// The Node is Ready under the new boot ID.
     pub const RESUMED: &str = "Resumed";
-    /// The cordon that we made is undone.
+    /// Berth's cordon is undone.
     pub const UNCORDONED: &str = "Uncordoned";
     /// The turn is over: proven, uncordoned, given back.
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
-    /// Something is wrong and needs a look; the reason names it.
+    /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// The API server lets the agent write nothing that belongs to another node. Absent until it once was not so.
+    /// True if the API server rejects the agent's writes to other nodes' objects. Not set until one was first accepted.
     pub const GUARDED: &str = "Guarded";
-    /// The node belongs to no pool, and what Berth did there is undone. Absent until it was so once.
+    /// The node belongs to no pool, and Berth's changes to it are undone. Not set before the node first left a pool.
     pub const RELEASED: &str = "Released";
-    /// The node holds a berth and does not come back. Set by the controller, since the agent cannot.
+    /// The node holds a berth, but it is silent or did not come back from its reboot in time. Set by the controller,
+    /// because the agent cannot.
     pub const REBOOT_TIMED_OUT: &str = "RebootTimedOut";
-    /// Something about this node alone keeps it from being offered a berth. For people; no decision reads it.
+    /// A reason specific to this node keeps it from being offered a berth. For people; no decision reads it.
     pub const WAITING: &str = "Waiting";
-    /// The conditions that the controller writes. All others are the agent's.
+    /// Conditions that the controller writes. The agent writes all others.
     pub const OF_CONTROLLER: [&str; 2] = [REBOOT_TIMED_OUT, WAITING];
     /// All of them.
     pub const ALL: &[&str] = &[
@@ -68,19 +69,20 @@ pub mod node {
     ];
 }
 
-/// Condition types of a Node that Kubernetes has for its lifecycle (KEP-5683). Whoever manages the node sets them.
+/// Condition types of a Node's lifecycle, defined by Kubernetes (KEP-5683). The component that maintains the node sets
+/// them.
 pub mod lifecycle {
-    /// The node is expected to be worked on: its image is staged, and it waits for its turn.
+    /// Maintenance is expected: the image is staged, and the node waits for its turn.
     pub const MAINTENANCE_PLANNED: &str = "MaintenancePlanned";
     /// Pods are being moved from the node.
     pub const DRAIN_IN_PROGRESS: &str = "DrainInProgress";
-    /// The pods that were to be moved are gone.
+    /// All pods that had to move are gone.
     pub const DRAINED: &str = "Drained";
-    /// The node is being worked on: what happens to it is meant.
+    /// The node is under maintenance; disruptions are intended.
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
-    /// Those that an agent sets, in this order.
+    /// All types, in the order an agent sets them.
     pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// The reason of those that an agent has set: the node is in its turn, or waits for it.
+    /// Reason of the conditions that an agent sets: the node is in its turn or waits for it.
     pub const REASON: &str = "BerthTurn";
 }
 
@@ -88,31 +90,31 @@ pub mod lifecycle {
 pub mod pool {
     /// Every member runs the target.
     pub const UPDATED: &str = "Updated";
-    /// Members are on their way to the target.
+    /// Members are being updated to the target.
     pub const PROGRESSING: &str = "Progressing";
-    /// At least one member is degraded, or a berth needs a person.
+    /// At least one member is degraded, or a berth needs an admin.
     pub const DEGRADED: &str = "Degraded";
     /// Nothing is offered, because an admin has paused the pool or the fleet.
     pub const PAUSED: &str = "Paused";
     /// The reference is resolved to digests.
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
-    /// The tag cannot be looked at, or its image is refused: no new image reaches the pool.
+    /// The tag cannot be polled, or its image is refused: no new image reaches the pool.
     pub const FEED_FAILING: &str = "FeedFailing";
     /// A node matches more than one pool.
     pub const NODE_CONFLICT: &str = "NodeConflict";
-    /// The image failed on so many nodes that it is tried on no other.
+    /// The image failed on `maxFailures` nodes and is tried on no other.
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
-    /// Reboots may start now, as far as windows and exclusions go.
+    /// Windows and exclusions allow reboots to start now.
     pub const WINDOW_OPEN: &str = "WindowOpen";
-    /// The boot image in use is too old for the target, or for what is to be the target.
+    /// The boot image in use is too old for the target or the next target.
     pub const BOOT_IMAGE_SKEW: &str = "BootImageSkew";
-    /// Every member runs the target and nothing is left to do, as kstatus reads it.
+    /// Every member runs the target and no work is left (for kstatus).
     pub const READY: &str = "Ready";
-    /// The pool is on its way, or waits for what comes by itself, as kstatus reads it.
+    /// The pool is being updated, or waits without needing an admin (for kstatus).
     pub const RECONCILING: &str = "Reconciling";
-    /// Nothing goes on until a person acts, as kstatus reads it.
+    /// The rollout stops until an admin acts (for kstatus).
     pub const STALLED: &str = "Stalled";
-    /// The conditions that only repeat what the others say.
+    /// Conditions that only summarize the others.
     pub const SUMMARY: [&str; 3] = [READY, RECONCILING, STALLED];
     /// All of them.
     pub const ALL: &[&str] = &[
@@ -134,21 +136,21 @@ pub mod pool {
 
 /// Condition types of a BootcFleet.
 pub mod fleet {
-    /// Nodes of some pool are on their way to another image.
+    /// Nodes of at least one pool are being updated.
     pub const UPDATING: &str = "Updating";
     /// All pools are paused.
     pub const PAUSED: &str = "Paused";
-    /// The controller can read all that it works with.
+    /// The controller can read all objects that it needs.
     pub const CONTROLLER_HEALTHY: &str = "ControllerHealthy";
-    /// Every agent was heard of lately.
+    /// Every agent has reported recently.
     pub const AGENTS_HEALTHY: &str = "AgentsHealthy";
     /// The registries of all pools answer.
     pub const REGISTRY_REACHABLE: &str = "RegistryReachable";
-    /// New images of every pool's tag reach the pool.
+    /// New images reach every pool that follows a tag.
     pub const FEEDS_HEALTHY: &str = "FeedsHealthy";
-    /// No agent says that the API server lets it write what is another node's.
+    /// No agent reports that the API server accepts its writes to other nodes' objects.
     pub const GUARDED: &str = "Guarded";
-    /// No node says that its first boot went wrong.
+    /// No machine reports a failed first boot.
     pub const BOOTSTRAP_HEALTHY: &str = "BootstrapHealthy";
     /// All of them.
     pub const ALL: &[&str] = &[
@@ -163,7 +165,7 @@ pub mod fleet {
     ];
 }
 
-/// Longest message that is stored; the schema of `Condition` allows 32768.
+/// Longest message that is stored, in characters; the schema of `Condition` allows 32768.
 pub const MAX_MESSAGE: usize = 1024;
 
 /// New value of a condition.
@@ -174,7 +176,7 @@ pub struct Verdict {
     pub status: Option<bool>,
     /// Reason.
     pub reason: Word,
-    /// One line for people; may be empty.
+    /// Message of one line; may be empty.
     pub message: String,
 }
 
@@ -206,7 +208,7 @@ impl Verdict {
         }
     }
 
-    /// True or False, for the reason and in the words of another condition.
+    /// True or False, with the reason and message of another condition.
     pub fn repeats(yes: bool, other: &Condition) -> Self {
         Self {
             status: Some(yes),
@@ -224,9 +226,9 @@ fn status_text(status: Option<bool>) -> &'static str {
     }
 }
 
-/// Makes one bounded line, fit for a condition, of a text from a host tool or a registry.
+/// Joins a text from a host tool or a registry into one line of at most [`MAX_MESSAGE`] characters.
 pub fn one_line(text: &str) -> String {
-    // Colours and the like of a tool that takes its log for a terminal.
+    // Some tools write terminal colours into their log: control characters separate words too.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_MESSAGE) {
@@ -235,7 +237,7 @@ pub fn one_line(text: &str) -> String {
     }
 }
 
-/// Sets a condition, keeping its `lastTransitionTime` unless the status changes.
+/// Sets a condition. `lastTransitionTime` changes only if the status changes.
 pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, generation: Option<i64>, now: Timestamp) {
     let status = status_text(verdict.status);
     let message = one_line(&verdict.message);
@@ -260,17 +262,17 @@ pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, gener
     }
 }
 
-/// The condition of that type, when it has been reported.
+/// Returns the condition of that type, if it is set.
 pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// The condition of that type, when it is True.
+/// Returns the condition of that type, if it is True.
 pub fn find_true<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
     find(conditions, type_).filter(|c| c.status == "True")
 }
 
-/// Says whether the condition is True.
+/// True if the condition of that type is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find_true(conditions, type_).is_some()
 }
@@ -280,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transition_time_moves_with_the_status_only() {
+    fn transition_time_changes_only_with_the_status() {
         let at = |s: i64| Timestamp::from_second(s).unwrap();
         let mut conditions = vec![];
         set(&mut conditions, "X", Verdict::no(Why::NotYet, "one"), None, at(1));

@@ -45,7 +45,7 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        // The text may come from a stranger: keep the error short.
+        // The text may come from an untrusted source: keep the error short.
         let error = || DigestError(text.chars().take(100).collect());
         let digits = text.strip_prefix("sha256:").ok_or_else(error)?.as_bytes();
         if digits.len() != 64 {
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_it_prints_it_reads(bytes: [u8; 32]) {
+        fn printing_and_parsing_are_inverse(bytes: [u8; 32]) {
             let digest = Digest(bytes);
             prop_assert_eq!(digest.to_string().parse::<Digest>(), Ok(digest));
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_almost_a_digest() {
+    fn refuses_near_misses() {
         let good = format!("sha256:{}", "a".repeat(64));
         assert!(good.parse::<Digest>().is_ok());
         for bad in [

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pattern of a duration in the schema; the same grammar that [`parse`] reads.
+/// Schema pattern of a duration, equal to the grammar that [`parse`] reads.
 pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
 
 /// Error for a text that is not a duration.
@@ -13,7 +13,7 @@ pub struct DurationError(String);
 /// Reads a duration: one whole number with one of the units `s`, `m`, `h`, or a plain `0`.
 ///
 /// # Errors
-/// When the text is anything else. Compound texts such as `1h30m` are not part of the pattern.
+/// When the text is anything else. Compound durations such as `1h30m` are not supported.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -34,8 +34,8 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_secs(count * unit))
 }
 
-/// Reads a duration that the schema has already checked. An old object may still hold an invalid one; the fallback then
-/// applies.
+/// Reads a duration that the schema has already checked. Returns the fallback if it is absent or invalid, as it may be
+/// in an old object.
 pub fn parse_or(text: Option<&str>, fallback: Duration) -> Duration {
     text.and_then(|t| parse(t).ok()).unwrap_or(fallback)
 }

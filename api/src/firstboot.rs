@@ -1,4 +1,4 @@
-//! The first boot of a machine: what `berth-agent firstboot` decided before the kubelet ran.
+//! The first boot of a machine: the decision of `berth-agent firstboot` before the kubelet starts.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
@@ -10,30 +10,30 @@ use crate::digest::Digest;
 /// Outcome of a machine's first boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FirstbootOutcome {
-    /// The target may be booted from here, or nobody has set a limit.
+    /// The boot image is within the limit, or no limit is set.
     Allowed,
-    /// The target may not be booted from here, or nobody can tell, and the override file says to go on.
+    /// The boot image is not within the limit, or cannot be compared, but the override file allows the target.
     Overridden,
-    /// The boot image is too far away from the target.
+    /// The boot image exceeds the limit of the target.
     Refused,
-    /// Nobody can tell whether the boot image is too far away.
+    /// The boot image and the target cannot be compared.
     Unknown,
     /// The registry could not be reached before the deadline.
     RegistryAway,
-    /// The registry does not give the target, or what it gives is of no use.
+    /// The registry does not serve the target, or serves an unusable image.
     ImageUnavailable,
-    /// The target may be booted, and the machine could not change to it.
+    /// The target is allowed, but the machine could not switch to it.
     PivotFailed,
-    /// An agent or a kubelet has run here before: nothing was looked at.
+    /// An agent or a kubelet has run on the machine before; nothing was checked.
     NotFirstBoot,
     /// The configuration file cannot be read.
     InvalidConfig,
-    /// The host did not let the check do its work.
+    /// The check failed because of a problem of the host.
     HostFailed,
 }
 
 impl FirstbootOutcome {
-    /// The word, as the API shows it.
+    /// The word used in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allowed => "Allowed",
@@ -49,52 +49,52 @@ impl FirstbootOutcome {
         }
     }
 
-    /// Says whether a person should look at it.
+    /// True if a person should look into the outcome.
     pub fn is_trouble(self) -> bool {
         !matches!(self, Self::Allowed | Self::Overridden | Self::NotFirstBoot)
     }
 }
 
-/// Record of a machine's first boot. All times are of the machine's own clock, which may not have been set yet.
+/// Record of a machine's first boot. All times are by the machine's own clock, which may not have been set yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFirstboot {
-    /// Outcome.
+    /// Outcome of the check.
     pub outcome: FirstbootOutcome,
-    /// One line: what was found, and what to do where something is to be done.
+    /// Finding of the check, and what to do if anything is to be done; one line.
     #[schemars(length(max = 1100))]
     #[serde(default)]
     pub message: String,
-    /// Target, as the configuration names it.
+    /// Reference of the target, as written in the configuration.
     #[schemars(length(max = 512))]
     #[serde(default)]
     pub image: String,
-    /// Digest of the target's manifest for this machine; absent where the registry has not told.
+    /// Digest of the target's manifest for this machine; absent if the registry did not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Version label of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Version that the machine was installed from.
+    /// Version of the image that the machine was installed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub boot_image_version: Option<String>,
-    /// True when the machine changed to the target before its kubelet ran.
+    /// True if the machine switched to the target before its kubelet ran.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pivoted: bool,
-    /// True when the kubelet was held back at first: somebody has let the machine go on since.
+    /// True if the kubelet was held back at first and was allowed to start later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub held: bool,
-    /// Beginning of the check.
+    /// Time when the check began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// Time of the outcome.
+    /// Time when the check ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 }
 
-/// Reason of the event of a machine that was refused on its first boot.
+/// Reason of the event for a machine that was refused on its first boot.
 pub const EVENT_REFUSED: &str = "FirstBootRefused";
-/// Action of an event whose machine's kubelet does not start.
+/// Action of that event if the machine's kubelet is held back.
 pub const EVENT_HOLDS: &str = "HoldKubelet";

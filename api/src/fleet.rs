@@ -1,4 +1,4 @@
-//! BootcFleet: switches and limits for all pools at once. There is one, named `cluster`.
+//! BootcFleet: switches and limits for all pools. There is only one, named `cluster`.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::pool::image::{POLL_INTERVAL_MESSAGE, POLL_INTERVAL_RULE, PULL_SECRET_
 use crate::pool::{BootcNodePoolSpec, DEFAULT_POLL_INTERVAL};
 use crate::quantity::Quantity;
 
-/// Name of the one BootcFleet that counts.
+/// Name of the only BootcFleet that takes effect.
 pub const NAME: &str = "cluster";
 
-/// Rule for the prefixes of references: a registry as a reference names it, and whole segments of a repository.
+/// Rule for prefixes of references: a registry as written in a reference, and whole path segments of a repository.
 const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9-]+)+(:[0-9]+)?|[A-Za-z0-9-]+:[0-9]+|localhost)(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*/?$'))";
 
-/// Switches and limits for all pools at once.
+/// Switches and limits for all pools.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -28,7 +28,7 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
     status = "BootcFleetStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "Switches and limits for all pools at once. There is one, named cluster.",
+    doc = "Switches and limits for all pools. There is only one, named cluster.",
     printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type=='Updating')].status"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.total"),
     printcolumn(name = "Updated", type_ = "integer", json_path = ".status.nodes.updated"),
@@ -44,12 +44,12 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
-    /// While true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
+    /// If true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Number of nodes of all pools that may be unavailable at once, beside what each pool allows: a number of at least
-    /// 1, or 1% to 100% of the members of all pools, rounded down but never below 1. Nodes that are unavailable for
-    /// another reason count as well. Default: each pool goes by its own `maxUnavailable` alone.
+    /// Most nodes of all pools that may be unavailable at once, in addition to the limit of each pool: a number of at
+    /// least 1, or 1% to 100% of the members of all pools, rounded down but at least 1. Nodes that are unavailable for
+    /// other reasons count too. Default: no limit beyond each pool's `maxUnavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
@@ -57,9 +57,9 @@ pub struct BootcFleetSpec {
     /// Defaults for the images of all pools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<FleetImage>,
-    /// Prefixes that the reference of each pool must have, by whole path segments: `quay.io/example` allows
-    /// `quay.io/example/os`, and not `quay.io/example2/os`. A pool with another one keeps the image that it has. Absent or
-    /// empty: all registries are allowed.
+    /// Allowed prefixes of image references, compared by whole path segments: `quay.io/example` allows
+    /// `quay.io/example/os` but not `quay.io/example2/os`. A pool whose reference has no such prefix keeps its current
+    /// image. Default: all registries are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(PREFIX_RULE)
@@ -71,14 +71,14 @@ pub struct BootcFleetSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetImage {
-    /// Time between two looks at what a tag points at, for pools without their own: at least `1m`, or `0`, which turns
+    /// Time between two polls of a tag, for pools that do not set `image.pollInterval`: at least `1m`, or `0` to turn
     /// polling off. Default 12h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
     pub poll_interval: Option<String>,
-    /// Name of a Secret of the type `kubernetes.io/dockerconfigjson` in the controller's namespace, for pools without their
-    /// own `image.pullSecret`.
+    /// Name of a Secret of type `kubernetes.io/dockerconfigjson` in the controller's namespace, for pools that do not
+    /// set `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(PULL_SECRET_RULE).message(PULL_SECRET_MESSAGE))]
@@ -92,36 +92,36 @@ impl BootcFleetSpec {
         duration::parse_or(text, DEFAULT_POLL_INTERVAL)
     }
 
-    /// Name of the Secret with the credentials for a pool's image: the pool's own, or the one for all pools.
+    /// Name of the Secret with the credentials for a pool's image: the pool's own, otherwise the fleet's.
     pub fn pull_secret<'a>(&'a self, pool: &'a BootcNodePoolSpec) -> Option<&'a str> {
         let own = pool.image.as_ref().and_then(|image| image.pull_secret.as_deref());
         own.or_else(|| self.image.as_ref()?.pull_secret.as_deref())
     }
 
-    /// Number of nodes that may be unavailable at once, when all pools together have so many members. `None`: the fleet has
-    /// no limit of its own.
+    /// Most nodes that may be unavailable at once, given the number of members of all pools. `None`: the fleet sets no
+    /// limit.
     pub fn limit(&self, members: usize) -> Option<usize> {
         self.max_unavailable.map(|most| most.rounded_down(members))
     }
 }
 
-/// Number of pools that the status lists.
+/// Most pools listed in the status.
 pub const MAX_POOLS: usize = 64;
 
 /// Numbers of nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetNodes {
-    /// Members.
+    /// Number of members.
     #[serde(default)]
     pub total: u32,
-    /// Those that run the target of their pool.
+    /// Members that run the target of their pool.
     #[serde(default)]
     pub updated: u32,
-    /// Those with which something is wrong.
+    /// Members that are degraded.
     #[serde(default)]
     pub degraded: u32,
-    /// Those that are not Ready or not schedulable.
+    /// Members that are not Ready or not schedulable.
     #[serde(default)]
     pub unavailable: u32,
 }
@@ -137,17 +137,17 @@ impl std::iter::Sum for FleetNodes {
     }
 }
 
-/// Number of held machines that the status has room for.
+/// Most held machines listed in the status.
 pub const MAX_HELD: usize = 64;
 
-/// One pool in short.
+/// Summary of one pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolSummary {
-    /// Its name.
+    /// Name of the pool.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its members.
+    /// Numbers of its members.
     #[serde(default)]
     pub nodes: FleetNodes,
     /// Reason of its condition `Ready`.
@@ -163,11 +163,11 @@ pub struct HeldMachine {
     /// Name of the Node that it would become.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its own words: what it was installed from, and the limit that it does not keep.
+    /// The machine's report: the image that it was installed from, and the limit that it exceeds.
     #[serde(default)]
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// Time of its last report, by the API server's clock.
+    /// Time of the machine's last report, by the API server's clock.
     pub last_time: Time,
 }
 
@@ -178,7 +178,8 @@ pub struct JoinedMachine {
     /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Time of the last report that it is held back, by the API server's clock. A later one counts again.
+    /// Time of the last report that the machine is held back, by the API server's clock. A later report counts as a new
+    /// one.
     pub last_time: Time,
 }
 
@@ -192,25 +193,25 @@ pub struct BootcFleetStatus {
     /// Members of all pools.
     #[serde(default)]
     pub nodes: FleetNodes,
-    /// The pools, by name; of more than 64 the first.
+    /// The pools, sorted by name; the first 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub pools: Vec<PoolSummary>,
-    /// Machines that are held back on their first boot, by name, until they become nodes or an admin dismisses them; of more than
-    /// 64 the first.
+    /// Machines that are held back on their first boot, sorted by name; the first 64. Each is listed until it becomes a
+    /// node or an admin dismisses it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
-    /// Machines that were held back and became nodes, by name; the first 64. Each stays until the API server drops its event, so that
-    /// the event does not count again when the Node is deleted.
+    /// Machines that were held back and became nodes, sorted by name; the first 64. Each is listed until the API server
+    /// drops its event, so that the event does not count again after the Node is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub joined_machines: Vec<JoinedMachine>,
-    /// `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`, `FeedsHealthy`, `Guarded`,
-    /// `BootstrapHealthy`.
+    /// Conditions of the fleet: `Updating`, `Paused`, `ControllerHealthy`, `AgentsHealthy`, `RegistryReachable`,
+    /// `FeedsHealthy`, `Guarded`, `BootstrapHealthy`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]

@@ -1,9 +1,9 @@
-//! Properties that fail when too few of their cases reach what they are about.
+//! Property tests that also fail when too few of their cases reach the situation under test.
 //!
-//! A property that asks only under a condition passes as well when no case meets the condition. Such a property counts the
-//! cases that do, by name, and has a floor for each name: at most half of what a run reaches on average.
+//! A property with a precondition also passes if no case meets the precondition. Such a property counts the cases that
+//! do, by name, and sets a floor for each name: at most half of the average count per run.
 //!
-//! Other crates include this file by its path, so that it belongs to no feature and to no program.
+//! Other crates include this file by its path, so it is part of no feature and no program.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::panic::Location;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 
-/// Number of cases that reached something, by its name.
+/// Number of cases that reached each named situation.
 #[derive(Debug, Default)]
 pub(crate) struct Reached(RefCell<BTreeMap<&'static str, u32>>);
 
@@ -35,7 +35,7 @@ impl Reached {
     }
 }
 
-/// Panics if the property does not hold for a value, or if the cases together stay below a floor.
+/// Panics if the property fails for a value, or if a count stays below its floor.
 #[track_caller]
 pub(crate) fn check<S: Strategy>(
     config: Config,
@@ -59,7 +59,7 @@ pub(crate) fn check<S: Strategy>(
 mod tests {
     use super::*;
 
-    /// Result of a property about even numbers, with this floor.
+    /// Result of a property that counts even numbers, with this floor.
     fn even_numbers(floor: u32) -> std::thread::Result<()> {
         let property = |number: u8, reached: &Reached| {
             if number.is_multiple_of(2) {

@@ -9,7 +9,7 @@ use crate::digest::Digest;
 
 /// A fully qualified reference with a tag, a digest, or both: `registry/repository[:tag][@sha256:…]`.
 ///
-/// Short names are refused, because their meaning depends on each host's configuration.
+/// Short names are refused because their meaning depends on each host's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImageRef {
     registry: String,
@@ -21,10 +21,10 @@ pub struct ImageRef {
 /// Error for a text that is not an [`ImageRef`]. Each message says what to write instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {
-    /// Empty, too long, or with characters that no reference has.
+    /// Empty, too long, or with characters that a reference cannot have.
     #[error("{0:?} is not an image reference; write one such as quay.io/example/os:stable")]
     Malformed(String),
-    /// No registry host in front.
+    /// The reference does not begin with a registry host.
     #[error("{0:?} names no registry; write the whole reference, such as quay.io/example/os:stable")]
     NoRegistry(String),
     /// Neither tag nor digest.
@@ -49,18 +49,18 @@ impl ImageRef {
         &self.repository
     }
 
-    /// The tag, when there is one.
+    /// The tag, if there is one.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest, when the reference is pinned.
+    /// The digest, if the reference is pinned.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
 
-    /// The same repository at exactly this digest, without a tag. `bootc` then finds what it already has without asking
-    /// the registry, and a moved tag cannot change what is pulled.
+    /// Returns a reference to this repository at this digest, without a tag. A moved tag then cannot change the pulled
+    /// image, and `bootc` does not query the registry if the host already has it.
     pub fn at(&self, digest: &Digest) -> ImageRef {
         ImageRef {
             registry: self.registry.clone(),
@@ -70,7 +70,7 @@ impl ImageRef {
         }
     }
 
-    /// The same tag without a digest; `None` for a reference without a tag.
+    /// Returns the reference with its tag but without its digest; `None` if it has no tag.
     pub fn without_digest(&self) -> Option<ImageRef> {
         self.tag.is_some().then(|| ImageRef {
             digest: None,
@@ -79,10 +79,10 @@ impl ImageRef {
     }
 }
 
-/// Says whether a reference begins with one of these prefixes, by whole path segments: `quay.io/example` allows
-/// `quay.io/example/os`, and not `quay.io/example2/os`. Host and port must be the very same; tag and digest do not count.
-/// A slash at a prefix's end changes nothing. Without prefixes every reference is allowed; a prefix that no reference can
-/// begin with, such as an empty one, allows none.
+/// True if the reference begins with one of the prefixes, compared by whole path segments: `quay.io/example` allows
+/// `quay.io/example/os` but not `quay.io/example2/os`. Host and port must match exactly; tag and digest are ignored,
+/// and so is a slash at the end of a prefix. An empty list allows every reference; a prefix that no reference can begin
+/// with, such as an empty one, allows none.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
     let begins = |prefix: &str| {
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn allows_nothing_but_what_has_the_segments_of_a_prefix(
+        fn allows_only_references_with_a_prefix(
             prefixes in proptest::collection::vec("[ab]{1,2}[.:/][ab1]{1,2}(/[ab]{1,2}){0,2}/?", 1..4),
             text in "[ab]{1,2}[.:][1]{1,2}(/[ab]{1,2}){1,3}:x",
         ) {
@@ -290,7 +290,7 @@ mod tests {
         }
 
         #[test]
-        fn what_it_reads_it_prints(text in "[a-z0-9.:/@_ -]{0,60}") {
+        fn printing_restores_the_parsed_text(text in "[a-z0-9.:/@_ -]{0,60}") {
             if let Ok(reference) = text.parse::<ImageRef>() {
                 prop_assert_eq!(reference.to_string(), text.clone());
                 prop_assert!(!text.starts_with('-') && !text.contains(char::is_whitespace));

@@ -1,4 +1,4 @@
-//! Insight into one node's update: all that any client needs to print one line of it.
+//! Insight into one node's update: everything that a client needs to show it in one line.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
@@ -10,26 +10,26 @@ pub const MAX_MESSAGE: usize = 100;
 
 /// Condition types of an insight, and the reasons of `Updating`.
 pub mod conditions {
-    /// The node is on its way to the desired image.
+    /// The node is being updated to the desired image.
     pub const UPDATING: &str = "Updating";
     /// The node is Ready, schedulable and under no pressure.
     pub const AVAILABLE: &str = "Available";
-    /// Something is wrong that keeps the node from its update.
+    /// A problem keeps the node from being updated.
     pub const DEGRADED: &str = "Degraded";
     /// All of them.
     pub const ALL: &[&str] = &[UPDATING, AVAILABLE, DEGRADED];
 
-    /// `Updating` is False: the node should change, and its turn has not come.
+    /// `Updating` is False: the node needs an update, and its turn has not come.
     pub const PENDING: &str = "Pending";
     /// `Updating` is False: the node runs the desired image.
     pub const UPDATED: &str = "Updated";
-    /// `Updating` is False: the node should change, and an admin holds it back.
+    /// `Updating` is False: the node needs an update, and an admin holds it back.
     pub const PAUSED: &str = "Paused";
-    /// `Updating` is True: pods are moved away.
+    /// `Updating` is True: pods are being moved away.
     pub const DRAINING: &str = "Draining";
-    /// `Updating` is True: the image is pulled, staged, or given its last touch after the reboot.
+    /// `Updating` is True: the image is being pulled or staged, or the node finishes its turn after the reboot.
     pub const WORKING: &str = "Updating";
-    /// `Updating` is True: the host reboots, or is proven after it.
+    /// `Updating` is True: the host reboots or is being proven after the reboot.
     pub const REBOOTING: &str = "Rebooting";
 }
 
@@ -40,26 +40,27 @@ pub struct NodeInsight {
     /// Name of the node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The Node.
+    /// Reference to the Node.
     pub resource: ResourceRef,
-    /// The pool that the node belongs to.
+    /// Reference to the pool of the node.
     pub pool_resource: ResourceRef,
-    /// Sort of the node.
+    /// Role of the node.
     pub scope_type: ScopeType,
-    /// Version of the image that runs; its digest when it has no version. Absent while nobody has told it.
+    /// Version of the booted image, or its digest if it has no version. Absent until it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Time from the start of the phase to the end of the update, such as `240s`: `0s` once it is over. Measured by the
-    /// node's last turn, or by those of its pool. Absent where nobody can tell, as while the node waits for its turn.
+    /// Estimated duration from the start of the current phase to the end of the update, such as `240s`; `0s` when it is
+    /// over. Based on the node's last turn, otherwise on the medians of the pool. Absent if no estimate is possible,
+    /// for example while the node waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub est_to_complete: Option<String>,
-    /// Line for people, of at most 100 characters; may be empty.
+    /// Message of at most 100 characters; may be empty.
     #[serde(default)]
     #[schemars(length(max = 100))]
     pub message: String,
-    /// `Updating`, `Available`, `Degraded`.
+    /// Conditions of the update: `Updating`, `Available`, `Degraded`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 5))]
     #[serde(default)]
@@ -82,10 +83,10 @@ pub struct ResourceRef {
     pub name: String,
 }
 
-/// Sort of a node.
+/// Role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScopeType {
-    /// The node carries the control plane.
+    /// The node is part of the control plane.
     ControlPlane,
     /// Any other node.
     WorkerPool,

@@ -1,9 +1,9 @@
 //! Types, names and pure functions shared by every Berth program.
 //!
-//! Nothing here does I/O. The agent and the controller meet only in these types: the two custom resources
-//! ([`pool::BootcNodePool`], [`node::BootcNode`]) and the Lease that is a [`berth::Berth`].
+//! Nothing here does I/O. The agent and the controller communicate only through these types: the two custom resources
+//! ([`pool::BootcNodePool`], [`node::BootcNode`]) and the Lease that stores a [`berth::Berth`].
 
-// Each `printcolumn` of the derive has a `type_`; clippy takes the second for a repetition.
+// Each `printcolumn` of the derive has a `type_`, which clippy reports as a duplicate.
 #![allow(clippy::duplicated_attributes)]
 
 pub mod backend;

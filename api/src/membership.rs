@@ -1,4 +1,4 @@
-//! Membership: which node belongs to which pool. Pure.
+//! Membership of nodes in pools. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use kube::core::{Selector, SelectorExt};
 pub struct PoolSelector {
     /// Name of the pool.
     pub name: PoolName,
-    /// Rule that selects its nodes.
+    /// Rule for selecting its nodes.
     pub rule: Rule,
 }
 
-/// Rule by which a pool selects nodes.
+/// Rule for selecting nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rule {
     /// Nodes that match the selector.
     Select(Selector),
-    /// Nodes that the pool already has. For a selector that makes no sense: a typing error must not make nodes leave.
+    /// The pool's current nodes. For an invalid selector: a typing error must not make nodes leave.
     Keep,
     /// No node, because the pool is being deleted.
     Nothing,
@@ -30,7 +30,7 @@ pub enum Rule {
 /// Reads a pool's selector.
 ///
 /// # Errors
-/// When it is missing, or one of its expressions makes no sense; the text says what is wrong.
+/// When it is missing, or one of its expressions is invalid; the text names the problem.
 pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
     let selector = selector.ok_or("nodeSelector is missing")?;
     for requirement in selector.match_expressions.iter().flatten() {
@@ -59,12 +59,12 @@ pub struct Conflict {
     pub node: NodeName,
     /// All pools that select it.
     pub pools: Vec<PoolName>,
-    /// The pool that it stays in, because it is in it already.
+    /// Pool that the node stays in because it is already a member.
     pub stays_in: Option<PoolName>,
 }
 
 impl Conflict {
-    /// Message about the conflict for people, in one line.
+    /// Describes the conflict in one line.
     pub fn message(&self) -> String {
         let pools: Vec<_> = self.pools.iter().map(PoolName::as_str).collect();
         let fate = match &self.stays_in {
@@ -78,23 +78,23 @@ impl Conflict {
     }
 }
 
-/// The pool of each node, and the nodes that could not be given one.
+/// The pool of each node, and the nodes that could not be assigned to one.
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
-    /// The pool of each node that has one.
+    /// Pool of each node that has one.
     pools: BTreeMap<NodeName, PoolName>,
-    /// The same by pool, so that a look at one pool does not go through every node.
+    /// Nodes of each pool: an index of `pools`, so that finding a pool's members does not scan every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
-    /// Nodes that are no longer selected by the pool that their BootcNode belongs to.
+    /// Nodes that are no longer selected by the pool of their BootcNode, by pool.
     leaving: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,
-    /// Nodes that carry the label `berth.dev/exclude`, and the pool that each would belong to.
+    /// Nodes with the label `berth.dev/exclude`, and the pool that each would belong to.
     pub excluded: BTreeMap<NodeName, PoolName>,
 }
 
 impl Membership {
-    /// Makes a node a member of a pool, and of no other.
+    /// Makes a node a member of this pool only.
     pub fn join(&mut self, node: NodeName, pool: PoolName) {
         let before = self.pools.insert(node.clone(), pool.clone());
         if let Some(members) = before.and_then(|before| self.members.get_mut(&before)) {
@@ -103,50 +103,50 @@ impl Membership {
         self.members.entry(pool).or_default().insert(node);
     }
 
-    /// The pool of a node.
+    /// Returns the pool of a node.
     pub fn pool_of(&self, node: &NodeName) -> Option<&PoolName> {
         self.pools.get(node)
     }
 
-    /// The members of all pools, by name.
+    /// Members of all pools, sorted by name.
     pub fn all(&self) -> impl ExactSizeIterator<Item = &NodeName> {
         self.pools.keys()
     }
 
-    /// The nodes that leave some pool; one that leaves two comes twice.
+    /// Nodes that are leaving a pool; a node that leaves two pools is returned twice.
     pub fn all_leaving(&self) -> impl Iterator<Item = &NodeName> {
         self.leaving.values().flatten()
     }
 
-    /// The members of a pool, by name.
+    /// Members of a pool, sorted by name.
     pub fn members(&self, pool: &PoolName) -> impl ExactSizeIterator<Item = &NodeName> {
-        static NOBODY: BTreeSet<NodeName> = BTreeSet::new();
-        self.members.get(pool).unwrap_or(&NOBODY).iter()
+        static NONE: BTreeSet<NodeName> = BTreeSet::new();
+        self.members.get(pool).unwrap_or(&NONE).iter()
     }
 
-    /// Notes the pool that a node's BootcNode belongs to: the node leaves that pool unless it is a member of it.
-    pub fn belongs(&mut self, node: NodeName, pool: PoolName) {
+    /// Records the pool of a node's BootcNode. The node is leaving that pool unless it is a member of it.
+    pub fn record_pool(&mut self, node: NodeName, pool: PoolName) {
         if self.pools.get(&node) != Some(&pool) {
             self.leaving.entry(pool).or_default().insert(node);
         }
     }
 
-    /// The nodes that leave a pool, by name.
+    /// Nodes that are leaving a pool, sorted by name.
     pub fn leaving(&self, pool: &PoolName) -> impl Iterator<Item = &NodeName> {
         self.leaving.get(pool).into_iter().flatten()
     }
 
-    /// The conflicts that concern a pool.
+    /// Conflicts that involve a pool.
     pub fn conflicts_of<'a>(&'a self, pool: &'a PoolName) -> impl Iterator<Item = &'a Conflict> {
         self.conflicts.values().filter(move |c| c.pools.contains(pool))
     }
 }
 
-/// A node's name, its labels, and the pool that its BootcNode names.
-pub type Labelled<'a> = (&'a NodeName, &'a BTreeMap<String, String>, Option<&'a PoolName>);
+/// A node's name, its labels, and the pool in its BootcNode.
+pub type NodeEntry<'a> = (&'a NodeName, &'a BTreeMap<String, String>, Option<&'a PoolName>);
 
-/// Decides which node belongs to which pool. A node that two pools select stays in its present pool, or joins neither.
-pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = Labelled<'a>>) -> Membership {
+/// Assigns nodes to pools. A node that two pools select stays in its current pool, or joins neither.
+pub fn membership<'a>(pools: &[PoolSelector], nodes: impl IntoIterator<Item = NodeEntry<'a>>) -> Membership {
     let mut result = Membership::default();
     for (node, labels, current) in nodes {
         let selecting: BTreeSet<&PoolName> = pools
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_makes_no_sense_keeps_its_nodes_and_gets_no_more() {
+    fn an_invalid_selector_keeps_members_but_adds_none() {
         let keep = PoolSelector {
             name: "a".into(),
             rule: Rule::Keep,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_goes_releases_its_nodes() {
+    fn a_deleted_pool_releases_its_nodes() {
         let nothing = PoolSelector {
             name: "a".into(),
             rule: Rule::Nothing,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excluded_node_is_in_no_pool_and_is_counted_apart() {
+    fn an_excluded_node_is_counted_separately() {
         let pools = [pool("a", "x", "1"), pool("b", "y", "1")];
         let labels: &[(&str, &str)] = &[("x", "1"), ("y", "1"), (keys::LABEL_EXCLUDE, "")];
         let result = decide(&pools, labels, Some("b"));

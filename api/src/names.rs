@@ -1,4 +1,4 @@
-//! Types for names, so that a node cannot be taken for a pool, or a boot ID for a UID.
+//! Types for names, so that a node name cannot be used as a pool name, or a boot ID as a UID.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -43,7 +43,7 @@ name!(
     NodeName
 );
 name!(
-    /// UID of a Node object: a Node that was deleted and created again under its name is another node.
+    /// UID of a Node object. A Node that was deleted and created again under the same name is another node.
     NodeUid
 );
 name!(
@@ -51,17 +51,17 @@ name!(
     PoolName
 );
 name!(
-    /// The kernel's boot ID (`/proc/sys/kernel/random/boot_id`): new with every boot.
+    /// Boot ID of the kernel (`/proc/sys/kernel/random/boot_id`), new at every boot.
     BootId
 );
 
-/// The longest value of a label.
+/// Longest value of a label.
 const MAX_LABEL: usize = 63;
 
 impl NodeName {
-    /// Value of a label that names the node. The name of a Node may have 253 characters, a label's value 63. A name
-    /// that is too long is cut off and ends in a hash of the whole. All programs must agree on this value, so the rule
-    /// never changes. In theory two names may share a value: callers that select by it still compare the names.
+    /// Label value for this node. A Node name may have 253 characters, a label value 63: a longer name is cut and ends
+    /// in a hash of the whole name. All programs must agree on this value, so the rule never changes. Two names could
+    /// in theory share a value, so callers that select by it must still compare the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {
@@ -91,20 +91,20 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_off_and_stays_what_it_was() {
+    fn the_label_of_a_long_name_never_changes() {
         let name = format!("worker-1.{}.example.com", "a".repeat(60));
         let label = NodeName::from(name.as_str()).label().into_owned();
-        // Leases that are there carry it: it must not change from version to version.
+        // Existing Leases carry this value, so it must not change between versions.
         assert_eq!(label, format!("worker-1.{}-f5da50f600667942", "a".repeat(37)));
     }
 
     proptest! {
         #[test]
-        fn every_name_of_a_node_has_a_label_of_its_own(
+        fn every_node_name_has_a_unique_label(
             names in prop::collection::btree_set("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", 2..8),
             long in "[a-z0-9][-a-z0-9.]{80,200}[a-z0-9]",
         ) {
-            // Those that begin alike too.
+            // Also names with a common beginning.
             let names = names.into_iter().chain(["0", "1", "00"].map(|end| format!("{long}{end}")));
             let names: std::collections::BTreeSet<_> = names.collect();
             let labels: std::collections::BTreeSet<_> =

@@ -1,5 +1,5 @@
-//! BootcNode: the image that one node should run, and the one that it runs. The controller writes the spec, two
-//! conditions and the insight while the agent is silent, the node's agent the rest of the status.
+//! BootcNode: the desired and the booted image of one node. The controller writes the spec, two conditions and, while
+//! the agent is silent, the insight. The node's agent writes the rest of the status.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -17,7 +17,7 @@ pub mod timeline;
 
 use self::timeline::{Measured, Timeline, TurnRecord};
 
-/// The image that one node should run, and the one that it runs. Named as its Node, and owned by it.
+/// Desired and booted image of one node. Has the name of its Node and is owned by it.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -28,7 +28,7 @@ use self::timeline::{Measured, Timeline, TurnRecord};
     status = "BootcNodeStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "What one node should run, and what it runs. Named as its Node, and owned by it.",
+    doc = "Desired and booted image of one node. Has the name of its Node and is owned by it.",
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolName"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.booted.version"),
     printcolumn(name = "Desired", type_ = "string", json_path = ".spec.image.version"),
@@ -46,53 +46,53 @@ use self::timeline::{Measured, Timeline, TurnRecord};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodeSpec {
-    /// The pool that the node belongs to. Empty: the agent undoes what Berth did on this node, and reports when that is
-    /// done.
+    /// Name of the node's pool. Empty if the node has left its pool: the agent then undoes Berth's changes to the node
+    /// and reports when that is done.
     #[schemars(length(max = 63))]
     #[serde(default)]
     pub pool_name: String,
-    /// UID of the Node that this was published for. An agent on a Node with another UID does nothing.
+    /// UID of the Node that this spec is for. An agent on a Node with another UID does nothing.
     #[serde(rename = "nodeUID")]
     #[schemars(length(max = 64))]
     #[serde(default)]
     pub node_uid: String,
-    /// The image that the node should run. Absent while the pool's image is not resolved for this platform.
+    /// The image that the node should run. Absent while the pool's image is not resolved for this node's platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<DesiredImage>,
     /// Permission to pull and stage the image now.
     #[serde(default)]
     pub staging: Staging,
-    /// Rules for moving pods away before a reboot (from the pool).
+    /// Rules for moving pods away before a reboot, copied from the pool.
     #[serde(default)]
     pub drain: Drain,
-    /// Treatment of other updaters that are active on the host (from the pool).
+    /// Treatment of other updaters that are active on the host, copied from the pool.
     #[serde(default)]
     pub rival_updaters: RivalUpdaters,
-    /// Updaters that are neither waited for nor named (from the pool).
+    /// Updaters that Berth ignores, copied from the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 64)))]
     pub tolerated_updaters: Vec<String>,
-    /// Rule by which the host's backend is chosen (from the pool).
+    /// Rule for choosing the host's backend, copied from the pool.
     #[serde(default, skip_serializing_if = "BackendRule::is_default")]
     pub backend: BackendRule,
-    /// Token of the pool. When it changes, digests that failed here are tried again, once.
+    /// Retry token, copied from the pool. When it changes, digests that failed on this node are tried once more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Longest time from a reboot until the node is proven (from the pool).
+    /// Longest time from a reboot until the node is proven, copied from the pool.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub reboot_timeout: String,
-    /// Least time between two reports of progress while staging (from the pool); `0` reports none.
+    /// Shortest time between two progress reports while staging, copied from the pool; `0` turns them off.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub progress_interval: String,
-    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. It is brought up to date at once on
-    /// a node that does not run the image, and together with another change on one that does.
+    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. Updated immediately on a
+    /// node that does not run the image, otherwise together with the next change of the spec.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Medians of the pool, for the `estToComplete` of a node that was never measured. They are brought up to date together with
-    /// another change of the spec.
+    /// Medians of the pool, for `estToComplete` on a node without measurements of its own. Updated together with the
+    /// next change of the spec.
     #[serde(default, skip_serializing_if = "PhaseDurations::is_unknown")]
     pub estimates: PhaseDurations,
 }
@@ -101,34 +101,34 @@ pub struct BootcNodeSpec {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DesiredImage {
-    /// Reference to pull: the repository at the digest of this node's platform.
+    /// Reference to pull: the repository at the digest for this node's platform.
     #[serde(rename = "ref")]
     #[schemars(length(max = 512))]
     pub reference: String,
-    /// Digest of this node's platform, which the host will report as booted.
+    /// Digest for this node's platform. The host reports it when the image is booted.
     pub digest: Digest,
-    /// Digest that the reference was resolved to. Differs from `digest` when the reference names an index.
+    /// Digest that the pool's reference was resolved to. Differs from `digest` if the reference names an image index.
     pub index_digest: Digest,
-    /// The image's version label, for people.
+    /// Version label of the image, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Rule for signatures of the image (from the pool).
+    /// Rule for signatures of the image, copied from the pool.
     #[serde(default, skip_serializing_if = "SignatureRule::is_default")]
     pub signature: SignatureRule,
 }
 
-/// Permission to pull.
+/// Permission to pull and stage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Staging {
-    /// Wait: enough other nodes are pulling.
+    /// The node must wait: enough other nodes are pulling.
     #[default]
     Held,
-    /// Pull and stage the image.
+    /// The node may pull and stage the image.
     Allowed,
 }
 
-/// State of the node, as its agent sees it.
+/// State of the node, as reported by its agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodeStatus {
@@ -139,7 +139,7 @@ pub struct BootcNodeStatus {
     #[serde(rename = "nodeUID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub node_uid: Option<String>,
-    /// The host's boot ID.
+    /// Boot ID of the host.
     #[serde(rename = "bootID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
@@ -151,30 +151,30 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub bootc_version: Option<String>,
-    /// Tool by which the host is updated; absent until it was chosen, and where none can be used.
+    /// Tool that updates the host, and why it was chosen. Absent until it is chosen, or if none can be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
-    /// Changes every few minutes while the agent lives. Readers only look whether it changes; the value is from this
-    /// node's clock.
+    /// Heartbeat by this node's clock, changed every few minutes while the agent runs. Readers only check that it
+    /// changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heartbeat_time: Option<Time>,
-    /// The deployment that runs.
+    /// The booted deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub booted: Option<Deployment>,
-    /// The deployment that is staged for a later boot.
+    /// The deployment staged for a later boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged: Option<Deployment>,
     /// The deployment that a rollback would boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Deployment>,
-    /// True when the next boot takes that one: somebody has queued a rollback, or it was finalized and not booted. The
-    /// node is then neither rebooted by Berth nor called updated.
+    /// True if the next boot would use the rollback deployment: a rollback is queued, or a deployment was finalized but
+    /// not booted. Berth then neither reboots the node nor counts it as updated.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rollback_queued: bool,
-    /// State of the node in one word, for people. Derived from the rest; no decision reads it.
+    /// State of the node in one word, for people. Derived from the other fields; no decision reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Start of that phase.
+    /// Time when that phase began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase_start_time: Option<Time>,
     /// Name of the berth (a Lease) that the node holds, for people; no decision reads it.
@@ -184,54 +184,57 @@ pub struct BootcNodeStatus {
     /// Progress of a running pull.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// The failure that the agent is backing off from.
+    /// Failure that the agent will retry after a backoff.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// Last turn with a berth, when it ended without an update.
+    /// Last turn, if it ended without an update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_turn: Option<Turn>,
-    /// Digests that failed here and are not tried again.
+    /// Digests that failed on this node and are not tried again.
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub failed_digests: Vec<Digest>,
-    /// Reboots for a digest that did not apply it, in case the host forgets them.
+    /// Reboots that did not apply a digest, kept here in case the host loses its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_applied: Option<NotApplied>,
-    /// Target of the running turn, once it was seen to run and not proven, in case the host forgets that.
+    /// Target of the current turn that has booted but is not proven, kept here in case the host loses its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried: Option<Digest>,
-    /// The last `spec.retryToken` that was acted on here.
+    /// Last `spec.retryToken` that the agent acted on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Length of the last drain in seconds, as an agent of an earlier version measured it; absent once the timeline tells.
+    /// Duration of the last drain in seconds, measured by an agent of an earlier version. Absent if the timeline has
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// Length of the last reboot in seconds, as an agent of an earlier version measured it; absent once the timeline tells.
+    /// Duration of the last reboot in seconds, measured by an agent of an earlier version. Absent if the timeline has
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_seconds: Option<u32>,
-    /// Chapters of the node's latest updates. Estimates are made from them.
+    /// Chapters of the node's latest updates, used for estimates.
     #[serde(default, skip_serializing_if = "Timeline::is_empty")]
     pub timeline: Timeline,
-    /// The last turns that ended, the newest first.
+    /// The last completed turns, newest first.
     #[schemars(length(max = 5))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<TurnRecord>,
-    /// True when the host's clock is synchronised; absent until the agent has asked. Windows need it.
+    /// True if the host's clock is synchronized, as reboot windows require; absent until the agent has checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_synchronized: Option<bool>,
-    /// Most demanding variant of its architecture that the host's CPU runs, such as `v3` of amd64; absent where the agent
-    /// cannot tell. The node gets the most demanding image of an index that this variant runs.
+    /// Most demanding variant of its architecture that the host's CPU can run, such as `v3` of amd64; absent if the
+    /// agent cannot determine it. The node gets the most demanding image of an index that this variant can run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub platform_variant: Option<String>,
-    /// Image that the machine was first installed from; absent where the installer noted none.
+    /// Image that the machine was first installed from; absent if the installer recorded none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<NodeBootImage>,
-    /// Record of the machine's first boot; absent where nothing was checked then.
+    /// Record of the machine's first boot; absent if it was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
-    /// Images that this node was deployed to, the newest first; the oldest may be the one that it was found with.
+    /// Images deployed to this node, newest first. The oldest entry may be the image that it ran when it joined the
+    /// pool.
     #[schemars(length(max = 3))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deployments: Vec<NodeDeployment>,
@@ -239,10 +242,10 @@ pub struct BootcNodeStatus {
     #[schemars(length(max = 10))]
     #[serde(default)]
     pub drain_blockers: Vec<DrainBlocker>,
-    /// Insight into the node's update, as its agent knows of it; while the agent is silent, as the controller does.
+    /// Summary of the node's update, written by its agent or, while the agent is silent, by the controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub insight: Option<NodeInsight>,
-    /// Conditions; `berth_api::condition::node` lists the types.
+    /// Conditions of the node, such as `Updated`, `Staged`, `UpdatePrepared` and `NodeDegraded`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 32))]
     #[serde(default)]
@@ -250,8 +253,8 @@ pub struct BootcNodeStatus {
 }
 
 impl BootcNodeStatus {
-    /// Lengths of what the node went through last: by its timeline, and before that has any, as an agent of an earlier
-    /// version measured them.
+    /// Returns the latest measured durations: from the timeline, or where it has none, as measured by an agent of an
+    /// earlier version.
     pub fn measured(&self) -> Measured {
         let measured = self.timeline.measured();
         Measured {
@@ -262,35 +265,38 @@ impl BootcNodeStatus {
     }
 }
 
-/// An image that a node was deployed to.
+/// An image that was deployed to a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDeployment {
-    /// Pool that the node belonged to then.
+    /// Pool that the node belonged to at that time.
     #[schemars(length(max = 63))]
     pub pool: String,
-    /// Digest that the pool's reference was resolved to; of an image that the node was only found with, its manifest's.
+    /// Digest that the pool's reference was resolved to. For an image that the node ran when it joined the pool: digest
+    /// of its manifest.
     pub digest: Digest,
-    /// Digest of its manifest for this node's platform.
+    /// Digest of the image's manifest for this node's platform.
     pub manifest: Digest,
-    /// The image's version label.
+    /// Version label of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Time when it was proven, by this node's clock; absent for the image that the node ran when it joined the pool.
+    /// Time when the image was proven, by this node's clock. Absent for the image that the node ran when it joined the
+    /// pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployed_time: Option<Time>,
 }
 
-/// One deployment on the host.
+/// A deployment on the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Deployment {
-    /// The reference that it was pulled by.
+    /// Reference that the deployment was pulled from.
     #[schemars(length(max = 512))]
     #[serde(default)]
     pub image: String,
-    /// Digest of its manifest, for this platform. Of a deployment that came from no container image, the checksum of its commit.
+    /// Digest of the image's manifest for this platform. For a deployment that is not from a container image: checksum
+    /// of its commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
     /// Version label of the image.
@@ -304,11 +310,12 @@ pub struct Deployment {
     /// Build time of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Time>,
-    /// True for a staged deployment with finalization locked: a reboot discards it.
+    /// True for a staged deployment with finalization locked. A reboot discards it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub locked: bool,
-    /// True for a deployment that somebody has pinned (`ostree admin pin`): the host keeps it, whatever is deployed later.
+    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it whatever is deployed
+    /// later.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub pinned: bool,
@@ -317,27 +324,27 @@ pub struct Deployment {
 /// State of a node in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Nothing is asked of the node yet.
+    /// No update is requested yet.
     Idle,
-    /// The node should change, and may not pull yet.
+    /// The node needs an update but may not pull yet.
     Pending,
-    /// The host pulls or stages the image.
+    /// The host is pulling or staging the image.
     Staging,
-    /// Staged and locked; waits for a berth.
+    /// The image is staged and locked; the node waits for a berth.
     Waiting,
-    /// Holds a berth, and moves its pods away.
+    /// The node holds a berth and moves its pods away.
     Draining,
-    /// Committed; the reboot is on its way.
+    /// The update is committed, and the host is rebooting.
     Rebooting,
-    /// Back from the reboot; not proven yet.
+    /// The host is back from the reboot but not proven yet.
     Proving,
-    /// Gives its berth back.
+    /// The node is giving its berth back.
     Releasing,
     /// The node runs the desired image.
     Updated,
     /// Something is wrong; see `NodeDegraded`.
     Degraded,
-    /// Left its pool; what Berth did is undone.
+    /// The node left its pool, and Berth's changes to it are undone.
     Released,
 }
 
@@ -357,7 +364,7 @@ impl Phase {
         Self::Released,
     ];
 
-    /// The word, as the API shows it.
+    /// The word used in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "Idle",
@@ -375,14 +382,14 @@ impl Phase {
     }
 }
 
-/// Progress of a pull. Bytes are those to be downloaded; layers that are on the host already do not count.
+/// Progress of a pull. Counts the bytes to download; layers that the host already has do not count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// Bytes downloaded.
     #[serde(default)]
     pub bytes: u64,
-    /// Bytes to download; 0 when the host tool does not say.
+    /// Bytes to download; 0 if the host tool does not report it.
     #[serde(default)]
     pub bytes_total: u64,
     /// Bytes per second since the last report.
@@ -390,22 +397,22 @@ pub struct Progress {
     pub bytes_per_second: u64,
 }
 
-/// A failure, and when the agent tries again.
+/// A failure and the time of the next attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// CamelCase reason.
+    /// Reason of the failure: one CamelCase word.
     #[schemars(length(max = 64))]
     pub reason: String,
-    /// The host tool's own words, in one line.
+    /// Message of the host tool, in one line.
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// Digest that was tried.
+    /// Digest that was being deployed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Number of tries so far.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// Time of the next try, by this node's clock.
+    /// Time of the next attempt, by this node's clock.
     pub next_try_time: Time,
 }
 
@@ -413,27 +420,27 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotApplied {
-    /// Digest that was committed and not booted.
+    /// Digest that was committed but not booted.
     pub digest: Digest,
     /// Number of such reboots.
     pub attempts: u32,
 }
 
-/// A turn with a berth that did not end in an update.
+/// A turn that did not end in an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
     /// Outcome in one CamelCase word, such as `DrainTimeout`.
     #[schemars(length(max = 64))]
     pub outcome: String,
-    /// One line: which pod, which budget, which inhibitor.
+    /// Cause in one line, with the pod, disruption budget or inhibitor.
     #[schemars(length(max = 1100))]
     pub message: String,
-    /// Target of that turn.
+    /// Target of the turn.
     pub digest: Digest,
-    /// Number of turns for this digest that ended like this.
+    /// Number of turns for this digest with this outcome.
     pub attempts: u32,
-    /// Time from which the node is ready for another turn, by this node's clock.
+    /// Earliest time of the next turn, by this node's clock.
     pub next_try_time: Time,
 }
 
@@ -444,9 +451,9 @@ pub struct DrainBlocker {
     /// `namespace/name`.
     #[schemars(length(max = 320))]
     pub pod: String,
-    /// Reason for which it is still there, with the name of the budget where one blocks.
+    /// Why the pod is still there, with the name of the disruption budget if one blocks.
     #[schemars(length(max = 512))]
     pub reason: String,
-    /// Start of that.
+    /// Time when the pod began to block the drain.
     pub since: Time,
 }

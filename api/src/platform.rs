@@ -1,4 +1,4 @@
-//! Platforms: the machine that a node is, and the image of an index that it gets.
+//! Platforms of machines, and the choice of an image from an index.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,31 +11,31 @@ use crate::keys;
 
 /// Prefix of the labels for CPU features that node-feature-discovery puts on amd64 nodes.
 const NFD: &str = "feature.node.kubernetes.io/cpu-cpuid.";
-/// Features that stand for a level of x86-64, of those that node-feature-discovery reports by default. All CPUs with
-/// these have the other features of the level too.
+/// CPU features that identify a level of x86-64, among those that node-feature-discovery reports by default. Every CPU
+/// with these features has all other features of the level.
 const LEVELS: [(&str, &[&str]); 2] = [
     ("v4", &["AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"]),
     ("v3", &["AVX2", "FMA3"]),
 ];
 
-/// Platform of a machine as its Node object describes it.
+/// Platform of a machine according to its Node object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Architecture in OCI words, such as `amd64`. Kubernetes uses the same words. Empty until the kubelet reports it.
+    /// Architecture in OCI terms, such as `amd64`; Kubernetes uses the same. Empty until the kubelet reports it.
     pub architecture: String,
     /// Value of the label [`keys::LABEL_VARIANT`].
     pub label: Option<String>,
-    /// Level of x86-64 by the labels of node-feature-discovery.
+    /// Level of x86-64 according to the labels of node-feature-discovery.
     pub discovered: Option<&'static str>,
 }
 
-/// Most demanding variant of its architecture that a machine runs.
+/// Most demanding variant of its architecture that a machine can run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant<'a> {
     /// The machine's agent has not reported yet.
     #[default]
     NotReported,
-    /// The agent has reported, and does not know it.
+    /// The agent has reported, but does not know the variant.
     Unknown,
     /// This variant, such as `v3`.
     Known(&'a str),
@@ -44,38 +44,38 @@ pub enum Variant<'a> {
 /// Platform of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Platform<'a> {
-    /// Architecture in OCI words, such as `amd64`.
+    /// Architecture in OCI terms, such as `amd64`.
     pub architecture: &'a str,
-    /// Most demanding variant that the machine runs.
+    /// Most demanding variant that the machine can run.
     pub variant: Variant<'a>,
 }
 
-/// The manifest of one platform.
+/// Manifest for one platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlatformDigest {
     /// OCI architecture, such as `amd64`.
     #[schemars(length(max = 32))]
     pub architecture: String,
-    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture runs
-    /// it. An amd64 image that the index lists without a variant, beside one for a lesser variant, is recorded as the
-    /// variant that the index leaves out: beside `v2` as `v3`.
+    /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture can
+    /// run it. If an index lists an amd64 image without a variant next to one for a lower variant, the image gets the
+    /// variant that the index left out: next to `v2`, it is recorded as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,
-    /// Digest of that platform's manifest.
+    /// Digest of the manifest.
     pub digest: Digest,
 }
 
-/// Image of an index for one machine.
+/// Result of choosing an image for a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Choice<'a> {
-    /// The most demanding image that the machine runs.
+    /// The most demanding image that the machine can run.
     Image(&'a PlatformDigest),
-    /// The index has images for the machine's architecture. Which of them the machine runs depends on its variant, which
-    /// is not known.
+    /// There are images for the machine's architecture, but the choice depends on the machine's variant, which is not
+    /// known.
     VariantUnknown,
-    /// The machine runs no image of the index.
+    /// The machine can run none of the images.
     NoSuchPlatform,
 }
 
@@ -98,8 +98,9 @@ impl Machine {
 
     /// Platform of the machine, given its agent's report.
     ///
-    /// The label comes first. On amd64 it can lower the reported level and not raise it: a CPU that lacks an instruction
-    /// cannot run the image. Node-feature-discovery counts only where the agent reports no level.
+    /// The label takes precedence. On amd64 it can lower the reported level but not raise it, because a CPU cannot run
+    /// an image that needs missing instructions. Labels of node-feature-discovery count only if the agent reports no
+    /// level.
     pub fn platform<'a>(&'a self, reported: Variant<'a>) -> Platform<'a> {
         let variant = match (self.label.as_deref(), reported) {
             (Some(label), Variant::Known(level)) if self.architecture == "amd64" && is_above(label, level) => reported,
@@ -115,7 +116,7 @@ impl Machine {
 }
 
 impl<'a> Variant<'a> {
-    /// Variant by the status of a BootcNode. `has_reported`: its agent has written a status for this very Node.
+    /// Variant according to a BootcNode's status. `has_reported`: the agent has written a status for this Node.
     pub fn reported(has_reported: bool, variant: Option<&'a str>) -> Self {
         match variant {
             _ if !has_reported => Self::NotReported,
@@ -134,7 +135,8 @@ impl<'a> Variant<'a> {
 }
 
 impl Platform<'_> {
-    /// True if the machine is known to run an image: one for its architecture, and for its variant or a lesser one.
+    /// True if the machine is known to run the image: the architecture is equal, and the image needs the machine's
+    /// variant or a lesser one.
     pub fn runs(&self, image: &PlatformDigest) -> bool {
         let Some(asked) = &image.variant else {
             return self.architecture == image.architecture;
@@ -144,10 +146,10 @@ impl Platform<'_> {
         self.architecture == image.architecture && has_variant
     }
 
-    /// Chooses the most demanding of these images that the machine is known to run.
+    /// Returns the most demanding image that the machine is known to run.
     ///
-    /// A machine whose agent does not report its variant gets the image that every machine of the architecture runs. Before
-    /// the first report it gets an image only where the report could not change the choice.
+    /// If the agent does not know the variant, this is the image that every machine of the architecture runs. Before
+    /// the agent's first report, an image is returned only if the report could not change the choice.
     pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
         let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
         let count = of_architecture.clone().count();
@@ -162,7 +164,7 @@ impl Platform<'_> {
             let variant = image.variant.as_deref();
             (variant.is_some() && variant == own, variant.and_then(level))
         };
-        // Of equal images the first: `max_by_key` takes the last one.
+        // For equal images take the first; `max_by_key` returns the last.
         let best = of_architecture
             .rev()
             .filter(|image| self.runs(image))
@@ -194,13 +196,13 @@ fn write(f: &mut fmt::Formatter<'_>, architecture: &str, variant: Option<&str>) 
     }
 }
 
-/// True if a variant demands more than another one of its architecture.
+/// True if a variant is more demanding than another variant of the same architecture.
 fn is_above(variant: &str, other: &str) -> bool {
     level(other).is_some() && level(variant) > level(other)
 }
 
-/// Rank of a variant among those of its architecture: `v3` comes after `v2`, `v8.2` after `v8`. `None` for a name that has
-/// no rank.
+/// Rank of a variant within its architecture: `v3` is above `v2`, `v8.2` above `v8`. `None` for a name without a
+/// version.
 pub fn level(variant: &str) -> Option<(u32, u32)> {
     let version = variant.strip_prefix('v')?;
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));

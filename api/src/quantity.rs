@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_as_its_two_uses_need() {
+    fn rounds_down_and_up() {
         assert_eq!(Quantity::Percent(25).rounded_down(10), 2);
         assert_eq!(Quantity::Percent(25).rounded_up(10), 3);
         assert_eq!(Quantity::Percent(1).rounded_down(10), 1);

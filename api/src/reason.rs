@@ -1,4 +1,5 @@
-//! Reasons of conditions. Each is a variant of an enum that can be listed, so that `docs/conditions.md` has them all.
+//! Reasons of conditions. Each is a variant of an enum with a list of all variants, so that a test can check that
+//! `docs/conditions.md` has them all.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,17 +8,16 @@ use std::ops::Deref;
 use crate::berth::Outcome;
 use crate::node::Phase;
 
-/// A set of reasons that can be listed.
+/// A set of condition reasons with a list of all of them.
 pub trait Reason: Copy + 'static {
     /// All of them.
     const ALL: &'static [Self];
 
-    /// The CamelCase word of a condition.
+    /// The CamelCase word that a condition shows as its reason.
     fn word(self) -> &'static str;
 }
 
-/// Makes an enum whose variants are reasons of conditions, with `ALL` and `as_str`. A variant's word is its name, or the
-/// text that stands behind it.
+/// Defines an enum of condition reasons, with `ALL` and `as_str`. A variant's word is its name, or the text after `=`.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$of_type:meta])* pub enum $name:ident { $($(#[$of_one:meta])* $variant:ident $(= $word:literal)?,)+ }) => {
@@ -29,7 +29,7 @@ macro_rules! reasons {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The CamelCase word of a condition.
+            /// The CamelCase word that a condition shows as its reason.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $crate::reasons!(@word $variant $($word)?)),+ }
             }
@@ -47,7 +47,7 @@ macro_rules! reasons {
     (@word $variant:ident $word:literal) => { $word };
 }
 
-/// The word of a reason. It can only be made from a reason that can be listed, or from a condition that has one.
+/// The word of a reason. Can only be made from a [`Reason`], or copied from a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Word(Cow<'static, str>);
 
@@ -58,7 +58,7 @@ impl<R: Reason> From<R> for Word {
 }
 
 impl Word {
-    /// The reason of a condition that was read, to be repeated in another one.
+    /// Copies the reason of a condition that was read.
     pub fn stored(stored: &str) -> Self {
         Self(stored.to_owned().into())
     }
@@ -112,33 +112,33 @@ impl Reason for Phase {
 }
 
 reasons! {
-    /// A reason that no enum of its own has.
+    /// Reasons that no other enum defines.
     pub enum Why {
-        /// Nothing is wrong, or done as it should be.
+        /// Nothing is wrong, or the step is done as it should be.
         AsExpected,
         /// Not done yet.
         NotYet,
         /// No image is published for the node.
         NothingDesired,
-        /// The node, or each of the pool, runs the desired image.
+        /// The node, or every node of the pool, runs the desired image.
         Updated,
-        /// The next boot would take another deployment than the one that runs.
+        /// The next boot would use another deployment than the booted one.
         RollbackQueued,
-        /// The desired image runs, and its boot is not proven or not given back.
+        /// The desired image runs, but it is not proven yet or the berth is not given back yet.
         Proving,
-        /// The host pulls the image.
+        /// The host is pulling the image.
         Pulling,
         /// The pull has not begun.
         NotStarted,
-        /// Nothing is pulled before something else is repaired.
+        /// The pull waits until another problem is repaired.
         Blocked,
         /// The desired image runs.
         Booted,
-        /// Staged with finalization locked.
+        /// The image is staged, with finalization locked.
         Locked,
-        /// Not staged, or not locked.
+        /// The image is not staged, or not locked.
         NotStaged,
-        /// The berth is not licensed anew while a gate is closed.
+        /// A gate is closed, so the berth is not licensed again.
         Revoked,
         /// The window closed before the reboot.
         WindowClosed,
@@ -150,13 +150,13 @@ reasons! {
         InTurn,
         /// A berth may be offered.
         Ready,
-        /// The last turn ended badly, and the next try is not due yet.
+        /// The last turn failed, and the next attempt is not due yet.
         BackingOff,
-        /// The agent has something else to do first.
+        /// The agent has other work to do first.
         NotReady,
-        /// The drain has not ended in time.
+        /// The drain did not end in time.
         DrainTimeout,
-        /// Drained but for pods that could not go and do not block the reboot.
+        /// The node is drained except for pods that could not be moved but do not block the reboot.
         LeftBehind,
         /// A failure whose reason this version does not know.
         Failed,
@@ -164,11 +164,11 @@ reasons! {
         DigestFailed,
         /// A berth names another Node object of this name.
         ForeignBerth,
-        /// The turn ended in a way that this version does not know.
+        /// The turn ended with an outcome that this version does not know.
         TurnFailed,
-        /// The host runs neither the target nor what ran before.
+        /// The host runs neither the target nor the previous image.
         BootUnproven,
-        /// The Node is not Ready under its new boot in time.
+        /// The Node did not become Ready in its new boot in time.
         NodeNotReady,
         /// The image of the spec is not resolved.
         ImageNotResolved,
@@ -176,35 +176,35 @@ reasons! {
         NoNodes,
         /// All members run the target.
         AllUpdated,
-        /// Members have yet to run the target.
+        /// Some members do not run the target yet.
         NotAllUpdated,
         /// The pool is being deleted.
         Deleting,
-        /// Members reboot, or are proven.
+        /// Members are rebooting or being proven.
         Rebooting,
-        /// Members are drained.
+        /// Members are being drained.
         Draining,
-        /// Members pull or stage.
+        /// Members are pulling or staging the image.
         Staging,
         /// A berth is offered.
         Offered,
-        /// Members wait.
+        /// Members are waiting.
         Waiting,
         /// The fleet's limit is used up.
         FleetCapacity,
         /// Berths are being fenced against a former leader.
         Fencing,
-        /// The pool's selector is wrong.
+        /// The pool's selector is invalid.
         InvalidSelector,
         /// A Lease of the pool cannot be read.
         UnreadableLease,
-        /// A Lease that is no berth has the name of one.
+        /// A Lease that is not a berth has the name of a berth.
         NameTaken,
-        /// The API server refuses to write a Lease of the pool.
+        /// The API server rejects writes to a Lease of the pool.
         WriteRefused,
-        /// A holder does not come back.
+        /// A node that holds a berth is silent or did not come back from its reboot in time.
         RebootTimedOut,
-        /// Members say that they are degraded.
+        /// Members report that they are degraded.
         NodesDegraded,
         /// The admin has paused the pool.
         PausedByAdmin,
@@ -212,55 +212,55 @@ reasons! {
         PausedByFleet,
         /// Neither the pool nor the fleet is paused.
         NotPaused,
-        /// Not judged yet.
+        /// Not evaluated yet.
         NotJudged,
         /// The image failed on too many nodes.
         TooManyFailures,
-        /// No node is selected twice.
+        /// No node is selected by more than one pool.
         NoConflict,
         /// Nodes are selected by more than one pool.
         SelectedTwice,
-        /// Several Nodes have the address of one API server.
+        /// Several Nodes have the address of the same API server.
         AddressShared,
-        /// A person must act first.
+        /// An admin must act first.
         Stalled,
         /// An admin has paused.
         Paused,
-        /// On the way.
+        /// An update is in progress.
         Progressing,
-        /// The fleet does not allow the reference.
+        /// The fleet's `allowedRegistries` do not allow the reference.
         RegistryNotAllowed,
         /// The BootcFleet cannot be read.
         FleetUnreadable,
-        /// The image has nothing for the platform of a member.
+        /// The image has no manifest for the platform of a member.
         NoSuchPlatform,
-        /// Which image of the index the member's CPU runs is not known.
+        /// A member's CPU level is not known, so no image of the index can be chosen for it.
         CpuLevelUnknown,
         /// The boot image in use is too old for the image.
         BootImageSkew,
-        /// The boot image in use is too old for the image in force.
+        /// The boot image in use is too old for the current image.
         BootImageTooOld,
-        /// A new image was not adopted, since the boot image in use is too old for it.
+        /// A new image was not adopted, because the boot image in use is too old for it.
         NextImageRefused,
         /// The versions of the boot image and of the image cannot be compared.
         CannotCompare,
-        /// No machine has told yet what it was installed from.
+        /// No machine has reported yet which image it was installed from.
         NotReported,
         /// The boot image in use is new enough.
         WithinLimit,
-        /// Nobody limits boot images.
+        /// No limit for boot images is set.
         NoLimit,
-        /// The admin wants nobody to look.
+        /// The admin has disabled the check.
         Disabled,
-        /// The registry is asked.
+        /// The registry is being queried.
         Resolving,
-        /// The reference is none.
+        /// The reference is invalid.
         InvalidReference,
         /// The reference is resolved.
         Resolved,
-        /// The tag points at another image than the pinned one.
+        /// The tag points to an image other than the pinned one.
         ImageAvailable,
-        /// The tag's new image is not old enough.
+        /// The tag's new image is younger than `minimumAge`.
         MinimumAge,
         /// The pool has no windows.
         AlwaysOpen,
@@ -268,45 +268,45 @@ reasons! {
         Open,
         /// An earlier wave is not proven.
         WaveWaiting,
-        /// An earlier wave soaks.
+        /// An earlier wave is soaking.
         WaveSoaking,
         /// An admin holds the node back.
         Held,
         /// The digest failed on this node before.
         FailedBefore,
-        /// The node's clock is not synchronised.
+        /// The node's clock is not synchronized.
         ClockNotSynchronized,
         /// The window is too short for a drain and a reboot.
         WindowTooShort,
         /// More than one pool selects the node.
         NodeConflict,
-        /// Nothing about this node keeps it waiting.
+        /// No reason specific to this node keeps it waiting.
         NotWaiting,
-        /// The node was heard of again.
+        /// The node's agent reported again.
         HeardAgain,
-        /// The node holds no berth any more.
+        /// The node no longer holds a berth.
         NoBerth,
         /// The node's turn has not come.
         Pending,
-        /// The node is on its way.
+        /// The node is being updated.
         Updating,
-        /// Nobody has told enough of the node.
+        /// Not enough is known about the node.
         CannotDetermine,
-        /// The node's agent was not heard of for long.
+        /// The node's agent has not reported for a long time.
         AgentSilent,
-        /// There is no pool.
+        /// There is no BootcNodePool.
         NoPools,
-        /// Agents were not heard of for long.
+        /// Agents have not reported for a long time.
         AgentsSilent,
         /// A registry does not answer.
         RegistryAway,
-        /// Machines went wrong on their first boot, or were refused then.
+        /// Machines failed or were refused on their first boot.
         FirstBootFailed,
-        /// Objects of Berth's cannot be read.
+        /// Some of Berth's objects cannot be read.
         UnreadableObjects,
-        /// The pool's tag is looked at on request only.
+        /// The pool's tag is polled on request only.
         NotPolled,
-        /// Machines are held back on their first boot, and have not become nodes.
+        /// Machines are held back on their first boot and have not become nodes.
         MachinesHeld,
         /// The events of machines on their first boot cannot be listed.
         EventsUnreadable,

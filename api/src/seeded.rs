@@ -1,6 +1,6 @@
-//! Deliberate bugs, so that the tests and the model checker can show that they would find them. They are compiled in
-//! only with the feature `seeded-bugs`, which nothing that is shipped has, and asleep until one is woken: by the
-//! environment variable `BERTH_SEEDED_BUG` in a program, by [`wake`] in the model checker.
+//! Deliberate bugs that the tests and the model checker must find. Compiled in only with the feature `seeded-bugs`,
+//! which no shipped program has. A bug is inactive until it is woken: by the environment variable `BERTH_SEEDED_BUG` in
+//! a program, by [`wake`] in the model checker.
 
 macro_rules! bugs {
     ($($(#[$doc:meta])* $variant:ident => $name:literal),+ $(,)?) => {
@@ -11,15 +11,15 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// Every bug there is.
+            /// All bugs.
             pub const ALL: &[Bug] = &[$(Bug::$variant),+];
 
-            /// The bug of that name.
+            /// Returns the bug with this name.
             pub fn named(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|bug| bug.name() == name)
             }
 
-            /// Name of the bug, as `BERTH_SEEDED_BUG` gives it.
+            /// Name of the bug, as used in `BERTH_SEEDED_BUG`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
@@ -30,101 +30,101 @@ macro_rules! bugs {
 bugs! {
     /// Unlock and reboot as soon as the image is staged, without a berth.
     SkipBerth => "skip-berth",
-    /// Write a berth with another resourceVersion than the one that it was read with.
+    /// Write a berth with a resourceVersion other than the one that was read.
     NoCas => "no-cas",
-    /// Give a berth back open instead of closed.
+    /// Give a berth back as open instead of closed.
     ReleaseToOpen => "release-to-open",
-    /// A new leader does not stamp its epoch on the berths.
+    /// Skip stamping a new leader's epoch on the berths.
     NoEpochStamp => "no-epoch-stamp",
-    /// Go on under a new boot as if it were the one that the berth was committed under.
+    /// Continue after a reboot as if the boot that the berth was committed in were still running.
     NoBootIdCheck => "no-boot-id-check",
     /// Give a berth back after the reboot without waiting for the proof.
     ReleaseBeforeProof => "release-before-proof",
     /// Give a committed berth back when it is revoked.
     ReleaseAfterCommit => "release-after-commit",
-    /// Uncordon at the end also a node that was cordoned before.
+    /// Uncordon a node at the end even if it was cordoned before.
     UncordonAlways => "uncordon-always",
-    /// Close and offer anew a berth whose holder is overdue.
+    /// Close a berth whose holder is overdue, and offer it again.
     ExpiredBerthStolen => "expired-berth-stolen",
-    /// Count as unavailable only nodes that carry our own cordon.
+    /// Count as unavailable only nodes with Berth's own cordon.
     OwnFlagOnly => "own-flag-only",
-    /// Close a berth in one step, before the Node is restored.
+    /// Close a berth in a single step, before the Node is restored.
     GiveBackNotSticky => "give-back-not-sticky",
-    /// Open a berth for an unavailable node however many are held.
+    /// Open a berth for an unavailable node regardless of the number of held berths.
     NoHeldLimit => "no-held-limit",
-    /// Take an offer for another digest than the desired one.
+    /// Take an offer for a digest other than the desired one.
     OfferForAnotherDigest => "offer-for-another-digest",
-    /// See only the berths of the pool that the node now belongs to.
+    /// Look only at berths of the node's current pool.
     SearchInNewPoolOnly => "search-in-new-pool-only",
-    /// Try a digest again that failed here.
+    /// Retry a digest that failed on this node.
     RetryFailedDigest => "retry-failed-digest",
-    /// Use a berth that names another Node of this name.
+    /// Use a berth that names another Node with the same name.
     NoUidCheck => "no-uid-check",
-    /// Publish a smaller capacity while offers above it are open.
+    /// Publish a smaller capacity while more offers are open.
     ShrinkAtOnce => "shrink-at-once",
-    /// Reopen a berth whose failure is not recorded yet.
+    /// Reopen a berth before its failure is recorded.
     ReopenBeforeRecorded => "reopen-before-recorded",
     /// Offer berths while a gate is closed.
     GateIgnored => "gate-ignored",
-    /// Offer a berth to a control plane node while another one has one.
+    /// Offer a berth to a control plane node while another one has a berth.
     SecondServer => "second-server",
-    /// Ask for the API servers only while a node with the control plane label is to be updated.
+    /// Check the API servers only if a node with the control plane label is to be updated.
     LabelledServersOnly => "labelled-servers-only",
-    /// Open berths whatever the other pools use of the fleet's limit.
+    /// Open berths without counting the other pools' use of the fleet's limit.
     FleetLimitIgnored => "fleet-limit-ignored",
-    /// Offer berths of a pool while one that goes before it has nodes to update.
+    /// Offer berths of a pool while an earlier pool has nodes to update.
     OrderIgnored => "order-ignored",
-    /// Adopt an image for which the boot image in use is too old.
+    /// Adopt an image although the boot image in use is too old for it.
     BootImageIgnored => "boot-image-ignored",
     /// Offer a berth to a node that is held back.
     HoldIgnored => "hold-ignored",
-    /// Count a node no more whose BootcNode is being deleted.
+    /// Stop counting a node when its BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
-    /// Open berths by a watch that is silent, and by a pool that is no longer as it shows it.
+    /// Open berths based on a silent watch, or on a pool that has changed since.
     StaleWatchOpens => "stale-watch-opens",
-    /// Go on with what was read of the host before another process wrote the berth.
+    /// Continue with an observation of the host from before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
-    /// Reboot under an old commit, whatever has become of the cordon and the drain since.
+    /// Reboot under an old commit without checking the cordon and the drain again.
     OldCommitUsed => "old-commit-used",
-    /// Give a berth back without the proof of a boot whose host is silent.
+    /// Give a berth back unproven because the host does not answer.
     SilentLetsGo => "silent-lets-go",
-    /// Take a commit back although the host does not say what is staged.
+    /// Take back a commit although the host does not report its staged image.
     UnseenLetsGo => "unseen-lets-go",
-    /// Begin a turn that the host cannot remember.
+    /// Begin a turn although the host cannot record it.
     MemoryNotNeeded => "memory-not-needed",
     /// Take a berth although the API server lets other nodes write it.
     GuardIgnored => "guard-ignored",
     /// Begin a turn although a rollback is queued on the host.
     RollbackIgnored => "rollback-ignored",
-    /// Take a commit back while a shutdown is scheduled.
+    /// Take back a commit while a shutdown is scheduled.
     ScheduledIgnored => "scheduled-ignored",
-    /// Leave its permit to pull to a node that does not use it.
+    /// Leave the permit to pull with a node that does not use it.
     PermitKept => "permit-kept",
-    /// Leave its permit to pull to a node whose agent is silent.
+    /// Leave the permit to pull with a node whose agent is silent.
     SilentPulls => "silent-pulls",
-    /// Give permits to pull without counting the nodes that pull already.
+    /// Grant permits to pull without counting nodes that are already pulling.
     PermitsUncounted => "permits-uncounted",
-    /// Write a Lease again in each pass although the API server refuses it.
+    /// Retry a Lease write in every pass although the API server rejects it.
     RefusedTriedAgain => "refused-tried-again",
     /// Count a closed berth that cannot be written as free.
     RefusedNotCounted => "refused-not-counted",
-    /// Let a newer machine that reports no boot image displace the one that is known.
+    /// Let a newer machine that reports no boot image replace the known one.
     SilenceDisplaces => "silence-displaces",
-    /// Forget the boot image of machines that are gone or silent.
+    /// Forget the boot image of deleted or silent machines.
     BootImageForgotten => "boot-image-forgotten",
     /// Measure a drain by the wall clock after a restart.
     WallClockDrain => "wall-clock-drain",
-    /// Wait for the end of a backoff however far away the wall clock says that it is.
+    /// Wait for the end of a backoff without a limit, however far away it is by the wall clock.
     BackoffUnlimited => "backoff-unlimited",
-    /// Let a wave begin before the one before it has soaked.
+    /// Begin a wave before the previous wave has soaked.
     SoakIgnored => "soak-ignored",
-    /// Adopt what a tag points at whatever its age.
+    /// Adopt the image of a tag regardless of its age.
     AgeIgnored => "age-ignored",
-    /// Adopt what a tag points at without asking once more.
+    /// Adopt the image of a tag without querying the registry a second time.
     NotConfirmed => "not-confirmed",
-    /// Adopt what the tag beside a digest points at.
+    /// Adopt the image of the tag although the reference has a digest.
     PinFollowed => "pin-followed",
-    /// Leave as it is what could not be locked.
+    /// Keep a staged image that could not be locked.
     UnlockableLeft => "unlockable-left",
 }
 
@@ -148,20 +148,20 @@ mod awake {
     }
 }
 
-/// Wakes one bug in this process, or puts all to sleep.
+/// Wakes one bug in this process, or none.
 #[cfg(feature = "seeded-bugs")]
 pub fn wake(bug: Option<Bug>) {
     awake::wake(bug);
 }
 
 impl Bug {
-    /// Says whether this program has the bug. Always false in what is shipped.
+    /// True if this program has the bug. Always false in shipped programs.
     #[cfg(feature = "seeded-bugs")]
     pub fn is_awake(self) -> bool {
         awake::is(self)
     }
 
-    /// Says whether this program has the bug. Always false in what is shipped.
+    /// True if this program has the bug. Always false in shipped programs.
     #[cfg(not(feature = "seeded-bugs"))]
     pub const fn is_awake(self) -> bool {
         false

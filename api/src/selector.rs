@@ -1,5 +1,5 @@
-//! Schema of a label selector, bounded and checked. The schema of the Kubernetes types leaves the operator and the
-//! combination of fields unchecked, so that a typing error would select no node, or all of them.
+//! Schema of a label selector, bounded and validated. The schema of the Kubernetes types does not validate the operator
+//! and the combination of fields, so a typing error would select no node or all nodes.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -7,22 +7,22 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 const MAX_KEY: u32 = 317;
 /// Longest label value.
 const MAX_VALUE: u32 = 63;
-/// Most labels, expressions, and values of one expression.
+/// Most labels, most expressions, and most values of one expression.
 const MAX_ITEMS: u32 = 64;
 
-/// Schema of `LabelSelector`, with the bounds and the rules that the API server applies to built-in kinds.
+/// Schema of `LabelSelector`, with the bounds and rules that the API server applies to built-in kinds.
 pub(crate) fn schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "properties": {
             "matchLabels": {
-                "description": "Labels that a node must have, all of them.",
+                "description": "Labels that must all match.",
                 "type": "object",
                 "maxProperties": MAX_ITEMS,
                 "additionalProperties": { "type": "string", "maxLength": MAX_VALUE },
             },
             "matchExpressions": {
-                "description": "Conditions on labels that a node must meet, all of them.",
+                "description": "Conditions on labels that must all be met.",
                 "type": "array",
                 "maxItems": MAX_ITEMS,
                 "items": expression(),
@@ -44,12 +44,12 @@ fn expression() -> Schema {
                 "maxLength": MAX_KEY,
             },
             "operator": {
-                "description": "How the label relates to the values.",
+                "description": "Relation of the label to the values.",
                 "type": "string",
                 "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
             },
             "values": {
-                "description": "Values, with In and NotIn; none with Exists and DoesNotExist.",
+                "description": "Values for In and NotIn; empty for Exists and DoesNotExist.",
                 "type": "array",
                 "maxItems": MAX_ITEMS,
                 "items": { "type": "string", "maxLength": MAX_VALUE },

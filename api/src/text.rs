@@ -1,6 +1,6 @@
-//! Phrases for people that the controller and the CLI have in common.
+//! Formatting of text, shared by the controller and the CLI.
 
-/// Lists names, and the number of further ones: `n1, n2 and 3 more`.
+/// Lists names and counts the ones not shown: `n1, n2 and 3 more`.
 pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) -> String {
     let shown: Vec<S> = shown.into_iter().collect();
     let list = shown.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
@@ -10,7 +10,7 @@ pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) ->
     }
 }
 
-/// The text, cut to so many characters, the last of which is then an ellipsis.
+/// Cuts a text to at most this number of characters; the last one is then an ellipsis.
 pub fn truncated(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_is_counted() {
+    fn names_that_are_not_shown_are_counted() {
         assert_eq!(names(["n1", "n2"], 5), "n1, n2 and 3 more");
         assert_eq!(names(["n1"], 1), "n1");
         assert_eq!(names(["n1", "n2"], 0), "n1, n2");

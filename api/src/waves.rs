@@ -1,4 +1,4 @@
-//! The wave of each node within its pool. Pure; the controller plans by it, and the CLI shows it.
+//! Waves of a pool, and the wave of each node. Pure. The controller plans by them, and the CLI shows them.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,28 @@ use crate::keys;
 use crate::membership;
 use crate::pool::Wave;
 
-/// Name of the wave of nodes that are in no other.
+/// Name of the wave of nodes that are in no named wave.
 pub const REST: &str = "rest";
-/// Name of the wave of control plane nodes that are in no other.
+/// Name of the wave of control plane nodes that are in no named wave.
 pub const CONTROL_PLANE: &str = "control-plane";
 
-/// Says whether a Node with these labels is part of the control plane.
+/// True if a Node with these labels is part of the control plane.
 pub fn is_control_plane(labels: &BTreeMap<String, String>) -> bool {
     keys::LABELS_CONTROL_PLANE.iter().any(|key| labels.contains_key(*key))
 }
 
-/// The waves of a pool in order. They include those that its spec does not name: nodes in no wave, and control plane
-/// nodes behind them.
+/// Waves of a pool, in order: the named waves, nodes in no named wave, and control plane nodes in no named wave.
 #[derive(Debug)]
 pub struct Waves {
-    /// Selector of each named wave, and whether it selects control plane nodes too.
+    /// Selector of each named wave, and whether the wave includes control plane nodes.
     selectors: Vec<(Option<Selector>, bool)>,
     names: Vec<String>,
 }
 
 impl Waves {
-    /// Makes the waves of a pool whose spec names these.
+    /// Returns the waves of a pool with these named waves.
     pub fn of(named: &[Wave]) -> Self {
-        // One that means nothing selects nothing: its nodes come later, not earlier.
+        // An invalid selector selects no node: its nodes come later, not earlier.
         let selector = |w: &Wave| {
             (
                 membership::selector(w.node_selector.as_ref()).ok(),
@@ -44,7 +43,7 @@ impl Waves {
         }
     }
 
-    /// The number of the wave of a node with these labels: the first one that selects it.
+    /// Number of the first wave that selects a node with these labels.
     pub fn number(&self, labels: &BTreeMap<String, String>) -> usize {
         let is_control_plane = is_control_plane(labels);
         let selects = |(selector, included): &(Option<Selector>, bool)| {
@@ -54,7 +53,7 @@ impl Waves {
         self.selectors.iter().position(selects).unwrap_or(after)
     }
 
-    /// The name of the wave with that number.
+    /// Name of the wave with this number.
     pub fn name(&self, number: usize) -> &str {
         self.names.get(number).map_or("", String::as_str)
     }

@@ -228,7 +228,7 @@ fn described(warning: &Warning) -> String {
 }
 
 fn paused(pool: &BootcNodePool, name: &str) -> (Level, Impact, String, String) {
-    let remedy = match pool.spec.paused() {
+    let remedy = match pool.spec.is_paused() {
         true => format!("when it should go on: kubectl berth resume {name}"),
         false => "when it should go on: kubectl berth resume --all; or repair BootcFleet cluster, if it cannot be read"
             .to_owned(),

@@ -256,7 +256,7 @@ fn lines<'a>(
     let of_pool = |pool: &BootcNodePool| {
         let status = pool.status.as_ref();
         OfPool {
-            paused: paused || pool.spec.paused() || told_paused(pool),
+            paused: paused || pool.spec.is_paused() || told_paused(pool),
             medians: status.map(|s| s.phase_durations).unwrap_or_default(),
         }
     };

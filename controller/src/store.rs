@@ -14,7 +14,7 @@ use berth_api::pool::BootcNodePool;
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, News, NodeView, PoolView, View};
-use berth_shell::listen::listening;
+use berth_shell::listen::with_watch_listener;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -270,7 +270,7 @@ impl Store {
         V: View + Send + Sync + 'static,
     {
         let store = self.clone();
-        listening(client, move |starts| store.hear(table, starts))
+        with_watch_listener(client, move |starts| store.hear(table, starts))
     }
 
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {

@@ -1,8 +1,8 @@
-//! A client of the API server that sends what it has at once, through a proxy where one is named.
+//! A client of the API server that disables Nagle's algorithm and supports proxies.
 //!
-//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on a
-//! new connection then waits behind the end of the TLS handshake until the server acknowledges that, which it puts off
-//! for 40 ms; and an agent that has waited for a berth for an hour always takes it over a new connection.
+//! kube's own client leaves Nagle's algorithm on (<https://github.com/kube-rs/kube/issues/2056>). The first request on
+//! a new connection then waits until the server acknowledges the end of the TLS handshake, which the server delays for
+//! 40 ms. An agent that has waited an hour for a berth always takes it over a new connection.
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
@@ -13,10 +13,10 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::proxy::{Environment, Route};
 
-/// Makes a client from this configuration. The client retries nothing.
+/// Makes a client from the configuration. The client does not retry.
 ///
 /// # Errors
-/// When the configuration makes no sense, or names a proxy that cannot be used.
+/// When the configuration is invalid, or names a proxy that cannot be used.
 pub fn client(config: Config) -> anyhow::Result<Client> {
     client_in(config, &Environment::of_this_process())
 }
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads the head of a request, and gives its first line.
+    /// Reads the head of a request and returns its first line.
     async fn head(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut lines = BufReader::with_capacity(1, stream).lines();
         let first = lines.next_line().await.unwrap().unwrap_or_default();
@@ -58,7 +58,7 @@ mod tests {
         first
     }
 
-    /// A server that says to everybody who asks that it was reached.
+    /// A server that answers every request with "reached".
     async fn server() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -72,7 +72,7 @@ mod tests {
         address
     }
 
-    /// A proxy that connects everybody to this server, and remembers what it was asked for.
+    /// A proxy that connects all clients to this server, and the log of its requests.
     async fn proxy(server: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -96,8 +96,8 @@ mod tests {
         (address, asked)
     }
 
-    /// A proxy that speaks TLS, and connects everybody to this server. Answers its port, the authority that vouches for it by the
-    /// name `localhost`, and what it was asked for.
+    /// A TLS proxy that connects all clients to this server. Returns its port, the certificate authority that signed
+    /// its certificate for `localhost`, and the log of its requests.
     async fn secure_proxy(server: SocketAddr) -> (u16, Vec<u8>, Arc<Mutex<Vec<String>>>) {
         crate::install_crypto();
         let mut authority = CertificateParams::default();
@@ -118,7 +118,7 @@ mod tests {
         let log = asked.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                // A client that does not trust it goes away.
+                // A client that does not trust the proxy disconnects.
                 let Ok(mut stream) = acceptor.accept(stream).await else {
                     continue;
                 };
@@ -138,7 +138,7 @@ mod tests {
         byte[0]
     }
 
-    /// The handshake of SOCKS 5 without credentials, for a host that is given by name.
+    /// Performs a SOCKS 5 handshake without credentials, for a host given by name. Returns the log entry.
     async fn socks(stream: &mut TcpStream) -> String {
         let mut greeting = [0; 3];
         stream.read_exact(&mut greeting).await.unwrap();
@@ -152,7 +152,7 @@ mod tests {
         format!("SOCKS {}", String::from_utf8(name).unwrap())
     }
 
-    /// The configuration that kube makes of a kubeconfig with this server where HTTPS_PROXY has this value.
+    /// The configuration that kube makes from a kubeconfig with this server while HTTPS_PROXY has this value.
     fn config(server: &str, proxy: &str) -> Config {
         crate::install_crypto();
         let mut config = Config::new(server.parse().unwrap());
@@ -172,7 +172,7 @@ mod tests {
         for scheme in ["http", "socks5"] {
             let proxy = format!("{scheme}://{proxy}");
             let environment = Environment::new(&proxy, "other.test,10.0.0.0/8");
-            // Nobody but the proxy knows this name.
+            // Only the proxy can resolve this name.
             let answer = ask(config("http://api.cluster.test:6443", &proxy), &environment).await;
             assert_eq!(answer, "reached");
         }
@@ -184,12 +184,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proxy_that_speaks_tls_is_used_if_the_authority_vouches_for_it() {
+    async fn a_tls_proxy_needs_a_trusted_certificate() {
         let (port, authority, asked) = secure_proxy(server().await).await;
         let with = |proxy: &str, authority: Vec<u8>| {
             let mut config = config("http://api.cluster.test:6443", proxy);
             config.root_cert = Some(vec![authority]);
-            // Of the API server, not of the proxy.
+            // Name of the API server, not of the proxy.
             config.tls_server_name = Some("api.cluster.test".to_owned());
             config
         };
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(answer, "reached");
         let line = "CONNECT api.cluster.test:6443 HTTP/1.1";
         assert_eq!(asked.lock().unwrap().clone(), [line]);
-        // Another name, and another authority.
+        // The proxy is not trusted under another name or with another authority.
         let (_, other, _) = secure_proxy(server().await).await;
         let by_address = format!("https://127.0.0.1:{port}");
         for (proxy, authority) in [(&by_address, authority), (&proxy, other)] {
@@ -210,11 +210,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_to_a_host_of_no_proxy_goes_straight_to_it() {
+    async fn a_host_of_no_proxy_is_reached_directly() {
         let server = server().await;
         let (proxy, asked) = proxy(server).await;
         let proxy = format!("http://{proxy}");
-        // This host too, but not by the name of loopback, for which there never is a proxy.
+        // Also this host, but not a loopback address, which never needs a proxy.
         let address = format!("http://0.0.0.0:{}", server.port());
         let environment = Environment::new(&proxy, "cluster.test,0.0.0.0/32");
         assert_eq!(ask(config(&address, &proxy), &environment).await, "reached");

@@ -1,5 +1,5 @@
-//! The parts that every Berth program with I/O has in common: the client of the API server, deadlines, retries, logs, hashes; and
-//! with the feature `pages` the server of metrics and probes.
+//! Code shared by all Berth programs that do I/O: the client of the API server, timeouts, retries, logs and hashes;
+//! with the feature `pages` also the server of metrics and probes.
 
 mod hash;
 
@@ -14,10 +14,11 @@ pub mod retry;
 
 pub use hash::sha256;
 
-/// Chooses the implementation of TLS for this process. Call it before the first client is made; more than once is fine.
+/// Selects the TLS implementation for this process. Must be called before the first client is made; repeated calls are
+/// harmless.
 ///
-/// A program in which two implementations are compiled panics at first use unless one of them was chosen.
+/// A program with two compiled-in implementations panics at the first use unless one of them is selected.
 pub fn install_crypto() {
-    // An error says that one is installed already.
+    // An error means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

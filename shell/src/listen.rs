@@ -1,12 +1,13 @@
-//! A client that tells when the API server sends something on a watch. A watch itself does not tell of bookmarks, and not
-//! that it has gone on without a change.
+//! A client that reports traffic on watches. A watch itself reports neither bookmarks nor that it was restarted without
+//! a change.
 
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 
-/// Makes such a client. `hear(true)`: the API server has answered a new watch. `hear(false)`: it has sent something on one.
-pub fn listening(client: &Client, hear: impl Fn(bool) + Clone + Send + Sync + 'static) -> Client {
+/// Wraps a client. `hear(true)` is called when the API server answers a new watch, `hear(false)` when it sends data on
+/// a watch.
+pub fn with_watch_listener(client: &Client, hear: impl Fn(bool) + Clone + Send + Sync + 'static) -> Client {
     let inner = client.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let (hear, inner) = (hear.clone(), inner.clone());

@@ -4,23 +4,23 @@ use clap::ValueEnum;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
-/// The form of log lines.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Text for people.
     Human,
-    /// One JSON object per line.
+    /// JSON, an object per line.
     Json,
 }
 
-/// Lines that are logged: from which level on, of all and of single modules.
+/// Selects the lines to log: the lowest level of all modules and of single modules.
 pub type Filter = Targets;
 
-/// Reads the text of a `--log-level`, as a parser of clap. A lone word must be a level: the library would take any other
-/// for the name of a module, log nothing else, and so say nothing at all about a level that is spelt wrong.
+/// Parses the value of `--log-level`, for clap. A word without `=` must be a level: the library would take a misspelled
+/// level for the name of a module and log nothing else.
 ///
 /// # Errors
-/// When it is no level and no list of directives.
+/// When the text is neither a level nor a list of directives.
 pub fn filter(text: &str) -> Result<Filter, String> {
     for word in text.split(',').filter(|word| !word.contains('=')) {
         if word.is_empty() || word.parse::<LevelFilter>().is_err() {
@@ -33,7 +33,7 @@ pub fn filter(text: &str) -> Result<Filter, String> {
         .map_err(|error| format!("{error}; use directives such as info,kube=debug"))
 }
 
-/// Starts to log what a [`filter`] lets through.
+/// Starts to log the lines that the filter selects.
 pub fn start(format: LogFormat, filter: &Filter) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_that_does_not_exist_is_refused() {
+    fn an_unknown_level_is_refused() {
         for text in ["info", "WARN", "off", "info,kube_client=off", "warn,berth_agent=debug"] {
             assert!(filter(text).is_ok(), "{text}");
         }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_on_a_module_counts_for_it() {
+    fn the_last_directive_for_a_module_applies() {
         let filter = filter("info,berth_agent=debug,kube_client=off").unwrap();
         assert!(filter.would_enable("berth_agent::run", &Level::DEBUG));
         assert!(!filter.would_enable("berth_core", &Level::DEBUG) && filter.would_enable("berth_core", &Level::INFO));

@@ -1,4 +1,4 @@
-//! The small HTTP server from which metrics and probes are read.
+//! HTTP server for metrics and probes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ mod families;
 
 pub use families::{Board, Families};
 
-/// Requests answered at once.
-const CONNECTIONS: usize = 8;
-/// Longest time that a client may take for its request, and for its answer.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Most requests that are answered at the same time.
+const MAX_CONNECTIONS: usize = 8;
+/// Timeout for reading a request, and for the whole connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content type of OpenMetrics, which Prometheus asks for.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Content type of the older text, for everybody else: `promtool check metrics` reads no other.
+/// Content type of the older text format for other clients: `promtool check metrics` reads only this one.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Health of a process, for those who probe it. An error says in one line what is wrong.
+/// Health of a process, as reported to probes. Each error is a message of one line.
 pub trait Health: Send + Sync + 'static {
-    /// Says whether the process makes progress.
+    /// Checks whether the process makes progress.
     ///
     /// # Errors
-    /// When it hangs, so that only a restart helps.
+    /// When the process hangs and only a restart helps.
     fn alive(&self) -> Result<(), String>;
 
-    /// Says whether the process does what it is for.
+    /// Checks whether the process can do its work.
     ///
     /// # Errors
-    /// When it does not, for now.
+    /// When the process is temporarily unable to work.
     fn ready(&self) -> Result<(), String>;
 }
 
-/// Page that a server has.
+/// A page of a server.
 #[expect(missing_debug_implementations, reason = "dyn Health has none")]
 pub enum Page {
     /// `/metrics`
@@ -52,10 +52,10 @@ pub enum Page {
     Health(Arc<dyn Health>),
 }
 
-/// Listens on the address that this option of the command line gives. `:PORT` is every address of this machine.
+/// Listens on an address given by a command line option. `:PORT` stands for all addresses of this machine.
 ///
 /// # Errors
-/// When that is no address, or not this machine's, or taken.
+/// When the address is invalid, not an address of this machine, or already in use.
 pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> {
     let context = || format!("{option} {address}");
     let Some(port) = address.strip_prefix(':') else {
@@ -65,18 +65,18 @@ pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> 
     let port: u16 = port.parse().with_context(context)?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
-        // A machine without IPv6.
+        // The machine has no IPv6.
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
             .await
             .with_context(context),
     }
 }
 
-/// Listens on the addresses that are not empty, and serves each page there from now on, in the background. Each has a
-/// server of its own, so that nobody who reads the one keeps others from the other.
+/// Listens on each address that is not empty, and serves its page in the background. Each page has its own server, so
+/// that readers of one page cannot block readers of another.
 ///
 /// # Errors
-/// When an address cannot be listened on.
+/// When it cannot listen on an address.
 pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyhow::Result<()> {
     for (option, address, page) in pages {
         if !address.is_empty() {
@@ -90,7 +90,7 @@ pub async fn start(pages: impl IntoIterator<Item = (&str, &str, Page)>) -> anyho
 /// Serves one page.
 pub async fn serve(listener: TcpListener, page: Page) {
     let page = Arc::new(page);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
             return;
@@ -109,11 +109,11 @@ pub async fn serve(listener: TcpListener, page: Page) {
             let mut server = http1::Builder::new();
             server
                 .timer(TokioTimer::new())
-                .header_read_timeout(DEADLINE)
+                .header_read_timeout(CONNECTION_TIMEOUT)
                 .keep_alive(false);
             let connection = server.serve_connection(TokioIo::new(stream), service);
-            // Who is too slow, or goes away, has no metrics; that is nobody's trouble here.
-            let _ = tokio::time::timeout(DEADLINE, connection).await;
+            // A client that is too slow or disconnects gets no answer.
+            let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
             drop(place);
         });
     }
@@ -153,7 +153,8 @@ fn probed(answer: Result<(), String>) -> Result<Response<Full<Bytes>>, http::Err
     }
 }
 
-/// The same in the older format, which knows a counter by the name of its samples, and neither units nor an end.
+/// Converts OpenMetrics to the older format, which names a counter by its samples and has neither units nor an end
+/// marker.
 fn classic(open_metrics: &str) -> String {
     let mut counters = vec![];
     for line in open_metrics.lines() {

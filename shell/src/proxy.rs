@@ -1,7 +1,7 @@
-//! The way of a connection to the API server: straight, or through a proxy.
+//! The route of a connection to the API server: direct, or through a proxy.
 //!
-//! kube reads `proxy-url` of a kubeconfig and, where there is none, `HTTPS_PROXY`. Its own support for proxies stays off:
-//! it compares `NO_PROXY` with the proxy's name in place of the server's.
+//! kube reads `proxy-url` of a kubeconfig or, if absent, `HTTPS_PROXY`. Berth does not use kube's own support for
+//! proxies, because it compares `NO_PROXY` with the name of the proxy instead of the server.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use kube::config::AuthInfo;
 use tokio::net::TcpStream;
 use tower::Service;
 
-/// The environment variables that say which proxy to use, and for which hosts there is none.
+/// The environment variables that name the proxy and the hosts to reach without it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Environment {
     proxy: Option<Uri>,
@@ -36,7 +36,7 @@ impl Environment {
         }
     }
 
-    /// The values that this process was started with, found as kube finds them.
+    /// Reads the environment of this process in the same way as kube.
     pub(crate) fn of_this_process() -> Self {
         let first = |names: [&str; 2]| {
             let values = names.iter().filter_map(|name| std::env::var(name).ok());
@@ -45,8 +45,8 @@ impl Environment {
         Self::new(&first(["HTTPS_PROXY", "https_proxy"]), &first(["NO_PROXY", "no_proxy"]))
     }
 
-    /// Whether the host is reached without a proxy. A host never needs one to reach itself.
-    fn spares(&self, server: &Uri) -> bool {
+    /// True if the server is reached without a proxy. The local host never needs one.
+    fn bypasses_proxy(&self, server: &Uri) -> bool {
         let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
         let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         is_own || through("http://any", &self.no_proxy, server).is_none()
@@ -60,28 +60,28 @@ fn through(proxy: &str, no_proxy: &str, server: &Uri) -> Option<Intercept> {
 /// A connector to the API server.
 #[derive(Debug, Clone)]
 pub(crate) enum Route {
-    Straight(HttpConnector),
+    Direct(HttpConnector),
     Tunnel(Tunnel<HttpConnector>),
-    /// Through a proxy that speaks TLS itself.
+    /// Through a proxy that is itself reached over TLS.
     SecureTunnel(Tunnel<HttpsConnector<HttpConnector>>),
     Socks(SocksV5<HttpConnector>),
 }
 
 impl Route {
-    /// The way to the server of this configuration. `NO_PROXY` is about the proxy of the environment: one that a
-    /// kubeconfig names for its own server is always used, as `kubectl` does.
+    /// Returns the route to the server of this configuration. `NO_PROXY` applies only to the proxy of the environment:
+    /// a proxy named in a kubeconfig is always used for its server, as in `kubectl`.
     ///
     /// # Errors
     /// When the proxy cannot be used.
     pub(crate) fn to(config: &Config, environment: &Environment) -> anyhow::Result<Self> {
         let server = &config.cluster_url;
         let Some(url) = &config.proxy_url else {
-            return Ok(Self::Straight(connector()));
+            return Ok(Self::Direct(connector()));
         };
-        if environment.proxy.as_ref() == Some(url) && environment.spares(server) {
-            return Ok(Self::Straight(connector()));
+        if environment.proxy.as_ref() == Some(url) && environment.bypasses_proxy(server) {
+            return Ok(Self::Direct(connector()));
         }
-        // Its credentials, if it has any, are not shown.
+        // Do not show credentials.
         let shown = || url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
@@ -116,18 +116,18 @@ impl Route {
 
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
-    // TLS comes on top of it.
+    // TLS is added on top of this connector.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector
 }
 
-/// A connector to a proxy that speaks TLS. As in `kubectl`, the certificate authority of the kubeconfig vouches for the proxy,
-/// or that of the system where the kubeconfig names none. The proxy gets no client certificate.
+/// A connector to a proxy that is reached over TLS. As in `kubectl`, the proxy's certificate is verified with the
+/// certificate authority of the kubeconfig, otherwise with the system's. The proxy gets no client certificate.
 fn secure_connector(config: &Config) -> anyhow::Result<HttpsConnector<HttpConnector>> {
     let mut of_proxy = config.clone();
     of_proxy.auth_info = AuthInfo::default();
-    // It is the name of the API server.
+    // This name belongs to the API server.
     of_proxy.tls_server_name = None;
     Ok(of_proxy.rustls_https_connector_with_connector(connector())?)
 }
@@ -144,7 +144,7 @@ impl Service<Uri> for Route {
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Straight(connector) => connector.poll_ready(context).map_err(io::Error::other),
+            Self::Direct(connector) => connector.poll_ready(context).map_err(io::Error::other),
             Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(io::Error::other),
             Self::SecureTunnel(tunnel) => tunnel.poll_ready(context).map_err(io::Error::other),
             Self::Socks(socks) => socks.poll_ready(context).map_err(io::Error::other),
@@ -153,7 +153,7 @@ impl Service<Uri> for Route {
 
     fn call(&mut self, server: Uri) -> Connecting {
         match self {
-            Self::Straight(connector) => {
+            Self::Direct(connector) => {
                 let connecting = connector.call(server);
                 Box::pin(async { connecting.await.map(Connection::from).map_err(io::Error::other) })
             }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_waits_to_be_sent() {
+    async fn connections_disable_nagles_algorithm() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
         let mut route = Route::to(&config, &Environment::default()).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_spares_hosts_domains_and_networks() {
+    fn no_proxy_matches_hosts_domains_and_networks() {
         const PROXY: &str = "http://proxy.test:3128";
         for (no_proxy, server, straight) in [
             ("", "https://api.cluster.test:6443", false),
@@ -216,19 +216,19 @@ mod tests {
         ] {
             let environment = Environment::new(PROXY, no_proxy);
             let route = route(server, PROXY, &environment).unwrap();
-            assert_eq!(matches!(route, Route::Straight(_)), straight, "{no_proxy:?} {server}");
+            assert_eq!(matches!(route, Route::Direct(_)), straight, "{no_proxy:?} {server}");
         }
     }
 
     #[test]
-    fn a_proxy_that_a_kubeconfig_names_is_used_whatever_the_environment_says() {
+    fn a_kubeconfig_proxy_ignores_no_proxy() {
         let environment = Environment::new("http://proxy.test:3128", "*");
         let own = route("https://127.0.0.1:6443", "http://bastion.test:8080", &environment).unwrap();
         assert!(matches!(own, Route::Tunnel(_)));
     }
 
     #[test]
-    fn a_proxy_that_cannot_be_used_is_refused_without_its_password() {
+    fn an_unusable_proxy_is_refused_without_its_password() {
         let server = "https://api.cluster.test:6443";
         for proxy in ["socks4://me:secret@proxy.test", "ftp://me:secret@proxy.test"] {
             let refused = route(server, proxy, &Environment::default()).unwrap_err().to_string();

@@ -1,16 +1,16 @@
-//! Deadlines of requests.
+//! Timeouts of requests.
 
 use std::time::Duration;
 
-/// The API server did not answer in time. The request may have been carried out.
+/// The API server did not answer in time. It may still have executed the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the API server did not answer within {} s", .0.as_secs())]
 pub struct NoAnswer(pub Duration);
 
-/// Waits for a request, but no longer than this.
+/// Waits for a request, at most until the deadline.
 ///
 /// # Errors
-/// When the request failed, or the time is over. The caller's error type says both in its own words.
+/// When the request fails, or the deadline passes. The caller's error type has its own message for each.
 pub async fn within<T, E, F>(deadline: Duration, request: impl Future<Output = Result<T, E>>) -> Result<T, F>
 where
     F: From<E> + From<NoAnswer>,

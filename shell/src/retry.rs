@@ -6,8 +6,8 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 pub use backon::Retryable;
 
-/// Delays without end that double from `first` to `most`. Each is made longer at random, up to twice, so that what
-/// failed together is not tried again together.
+/// Endless delays that double from `first` to `most`. Each is extended at random up to twice its length, so that
+/// requests that failed together are not retried together.
 pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
     ExponentialBuilder::new()
         .with_min_delay(first)
@@ -16,9 +16,9 @@ pub const fn delays(first: Duration, most: Duration) -> ExponentialBuilder {
         .with_jitter()
 }
 
-/// The delay after so many failures in a row, of those that [`delays`] gives.
+/// Delay after this number of failures in a row, from the sequence of [`delays`].
 pub fn delay(failures: u32, first: Duration, most: Duration) -> Duration {
-    // After so many doublings every limit is reached.
+    // After 32 doublings, every limit is reached.
     let drawn = usize::try_from(failures.saturating_sub(1).min(32)).unwrap_or_default();
     delays(first, most).build().nth(drawn).unwrap_or(most)
 }

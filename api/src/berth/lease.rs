@@ -1,5 +1,5 @@
-//! A berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease is an error that
-//! names what is wrong, never a guess. Callers that count capacity count such a Lease as held.
+//! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease gives an
+//! error with the cause, never a guess. Callers that count capacity count such a Lease as held.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::state::{Berth, BerthState, Closed, ClosedReason, HoldPhase, Holding, 
 use crate::keys;
 use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
-/// Error of a Lease that should be a berth and cannot be read as one.
+/// A Lease that should be a berth but cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it")]
 pub struct LeaseError {
     /// Name of the Lease.
     pub lease: String,
-    /// Description of the error.
+    /// Cause of the error.
     pub what: String,
 }
 
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
 /// Reads a berth.
 ///
 /// # Errors
-/// When the Lease is not one that [`write`] could have written.
+/// When [`write`] could not have written this Lease.
 pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     let name = lease.metadata.name.as_deref().unwrap_or_default();
     let reader = Reader {
@@ -131,7 +131,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
         .strip_prefix(pool.as_str())
         .and_then(|rest| rest.strip_prefix('-'))
         .and_then(|n| n.parse().ok())
-        // A number that is written in another way would be another berth's name.
+        // Only the canonical form counts: `workers-02` is not berth 2.
         .filter(|index: &u32| name.ends_with(&format!("-{index}")));
     let Some(index) = index else {
         return reader.error(format!("its name is not {pool}-NUMBER"));
@@ -218,8 +218,8 @@ fn holder(berth: &Berth) -> String {
     }
 }
 
-/// Writes a berth into the Lease that it was read from, leaving alone what is not ours. UID and resourceVersion
-/// stay as they were read, so that the PUT is a compare-and-swap.
+/// Writes a berth into the Lease that it was read from. Keeps all fields that Berth does not own, and the UID and
+/// resourceVersion as read, so that the PUT is a compare-and-swap.
 pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     let annotations_map = lease.metadata.annotations.get_or_insert_default();
     for (key, value) in annotations(berth) {
@@ -230,7 +230,7 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     }
     let labels = lease.metadata.labels.get_or_insert_default();
     labels.insert(keys::LABEL_POOL.to_owned(), berth.pool.to_string());
-    // The label stays with the last node: its agent then sees the change that took the berth from it.
+    // A closed berth keeps the label of its last node, so that this node's agent sees when the berth is taken from it.
     if let Some((node, _)) = berth.node() {
         labels.insert(keys::LABEL_NODE.to_owned(), node.label().into_owned());
     }
@@ -239,8 +239,8 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     spec.renew_time = Some(MicroTime::from(now));
 }
 
-/// A Lease for a berth that does not exist yet. `reboot_timeout` becomes `leaseDurationSeconds`, for people and
-/// dashboards: nothing of a berth ever expires by it.
+/// Returns the Lease of a new berth. `reboot_timeout` becomes `leaseDurationSeconds`, for people and dashboards only: a
+/// berth never expires.
 pub fn create(berth: &Berth, namespace: &str, reboot_timeout: Duration, now: Timestamp) -> Lease {
     let mut lease = Lease {
         metadata: ObjectMeta {

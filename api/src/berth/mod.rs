@@ -1,9 +1,8 @@
-//! A berth: the only licence to disrupt a node, and the transitions that are allowed.
+//! A berth: the only licence to disrupt a node. Defines its states and the allowed transitions.
 //!
-//! A berth is a Lease. [`lease`] reads and writes that object; the types here know only what a berth *is*. Each
-//! transition is a method that either gives the next state or says why it may not be made, so that no caller can
-//! make one that the protocol does not have. Every write that stores a transition is a full PUT with the UID and
-//! resourceVersion that the state was read with.
+//! A berth is stored as a Lease, which [`lease`] reads and writes. Each transition is a method that returns the next
+//! state or an error with the reason, so no caller can make a transition outside the protocol. Every write that stores
+//! a transition is a full PUT with the UID and resourceVersion that the state was read with.
 
 pub mod lease;
 mod state;

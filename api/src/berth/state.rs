@@ -9,7 +9,7 @@ use crate::seeded::Bug;
 /// A berth as it was read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Berth {
-    /// The pool whose capacity this berth is part of.
+    /// Pool that the berth belongs to.
     pub pool: PoolName,
     /// Number of this berth in the pool, from 0.
     pub index: u32,
@@ -22,9 +22,9 @@ pub struct Berth {
 /// State of a berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum BerthState {
-    /// Nobody may take it.
+    /// No node may take it.
     Closed(Closed),
-    /// One node may take it.
+    /// The named node may take it.
     Offered(Offer),
     /// A node holds it.
     Held(Holding),
@@ -33,35 +33,35 @@ pub enum BerthState {
 /// A closed berth.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Reason for which it is closed.
+    /// Why it is closed.
     pub reason: ClosedReason,
-    /// Node whose turn or offer ended here last.
+    /// Node of the last turn or offer.
     pub last_node: Option<NodeName>,
-    /// Digest of that turn or offer.
+    /// Target digest of that turn or offer.
     pub last_target: Option<Digest>,
     /// Outcome of that turn. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the
     /// pool's status records the failure (I8).
     pub outcome: Option<Outcome>,
 }
 
-/// Reason for which a berth is closed.
+/// Why a berth is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClosedReason {
     /// Just created.
     New,
     /// Given back.
     Released,
-    /// Given back by a node on which the target failed.
+    /// Given back by a node where the target failed.
     Failed,
-    /// The Node that held it, or was offered it, is gone.
+    /// The Node that held it, or that it was offered to, no longer exists.
     Gone,
     /// The pool's capacity is smaller now.
     Shrunk,
     /// The offer was not taken in time.
     Lapsed,
-    /// The offer was withdrawn: the pool is paused, or the node is no longer fit for it.
+    /// The offer was withdrawn: the pool is paused, or the node is no longer eligible.
     Withdrawn,
-    /// The node that held it is excluded, and does not give it back.
+    /// The node that held it is excluded and did not give it back.
     Excluded,
     /// Closed by an admin.
     Admin,
@@ -76,8 +76,8 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Time until which the reboot may start; only under windows. The node compares it with its own clock, and no other
-    /// time is compared between two machines. `None`: no window applies.
+    /// Latest time for the reboot to start. The node compares it with its own clock; no other time is compared between
+    /// two machines. `None`: no window or later exclusion limits the start.
     pub open_until: Option<Timestamp>,
 }
 
@@ -90,16 +90,16 @@ pub struct Holding {
     pub uid: NodeUid,
     /// The digest that the holder may boot.
     pub target: Digest,
-    /// The digest that the holder ran, proven, when it took the berth.
+    /// Last proven digest that the holder ran when it took the berth.
     pub from: Option<Digest>,
-    /// Boot ID under which the berth was taken or committed, or giving it back began.
+    /// Boot ID of the host when it took or committed the berth, or began to give it back.
     pub boot_id: BootId,
     /// Progress of the holder.
     pub phase: HoldPhase,
-    /// Reason for which the controller asks for the berth. Before the commit the holder then gives it back. After the
-    /// commit this only stops the holder from going on to another digest.
+    /// Why the controller asks for the berth back. A holder that has not committed then gives it back. After the
+    /// commit, this only keeps the holder from switching to another digest.
     pub revoke: Option<String>,
-    /// Time until which the reboot may start, as in [`Offer`].
+    /// Latest time for the reboot to start, as in [`Offer`].
     pub open_until: Option<Timestamp>,
 }
 
@@ -110,7 +110,7 @@ pub enum HoldPhase {
     Taken,
     /// The holder may unlock and reboot, once.
     Committed,
-    /// The holder must restore the Node and give back; there is no other exit.
+    /// The holder must restore the Node and give the berth back. No other transition is possible.
     Releasing(Outcome),
 }
 
@@ -129,15 +129,15 @@ pub enum Outcome {
     NotStaged,
     /// logind refused the reboot, or something inhibits it.
     RebootBlocked,
-    /// The node rebooted, and still runs what it ran before.
+    /// The node rebooted but still runs its previous image.
     NotApplied,
     /// The offer lapsed.
     Lapsed,
-    /// The digest failed on the node, or was never proven there.
+    /// The digest failed on the node or was never proven there.
     Failed,
 }
 
-/// A transition that the protocol does not have.
+/// A transition that the protocol does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("berth {berth}: {what}")]
 pub struct Refused {
@@ -146,8 +146,7 @@ pub struct Refused {
 }
 
 impl Berth {
-    /// Makes a new berth. It is closed, so that a creation which a former leader sent, and which arrives late, licenses
-    /// nothing.
+    /// Makes a new berth. It starts closed: if a former leader's request to create it arrives late, no node may use it.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
         let state = BerthState::Closed(Closed {
             reason: ClosedReason::New,
@@ -179,7 +178,7 @@ impl Berth {
         Self { state, ..self.clone() }
     }
 
-    /// The holding, when it is held.
+    /// The holding, if a node holds the berth.
     pub fn holding(&self) -> Option<&Holding> {
         match &self.state {
             BerthState::Held(holding) => Some(holding),
@@ -187,7 +186,7 @@ impl Berth {
         }
     }
 
-    /// The offer, when it is offered.
+    /// The offer, if the berth is offered.
     pub fn offer(&self) -> Option<&Offer> {
         match &self.state {
             BerthState::Offered(offer) => Some(offer),
@@ -195,7 +194,7 @@ impl Berth {
         }
     }
 
-    /// The node that holds it or may take it.
+    /// Name and UID of the node that holds the berth or may take it.
     pub fn node(&self) -> Option<(&NodeName, &NodeUid)> {
         match &self.state {
             BerthState::Closed(_) => None,
@@ -204,9 +203,9 @@ impl Berth {
         }
     }
 
-    // What the controller may do.
+    // Transitions made by the controller.
 
-    /// Writes a new leader's epoch into the berth, so that every write of an older leader to it loses.
+    /// Stamps a new leader's epoch on the berth, so that writes of an older leader that are still in flight fail.
     pub fn stamped(&self, epoch: u64) -> Self {
         Self { epoch, ..self.clone() }
     }
@@ -222,10 +221,10 @@ impl Berth {
         }
     }
 
-    /// Closes an offer that was not taken, or gives a closed berth another reason.
+    /// Closes an offer that was not taken, or changes the reason of a closed berth.
     ///
     /// # Errors
-    /// When it is held: only its holder, or [`Berth::ended`], ends that.
+    /// When it is held: only its holder or [`Berth::ended`] may close it.
     pub fn closed(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let closed = match &self.state {
             BerthState::Offered(offer) => {
@@ -247,7 +246,7 @@ impl Berth {
         Ok(self.with(BerthState::Closed(closed)))
     }
 
-    /// Notes on a closed berth that the pool's status now records the failure which ended there.
+    /// Clears the outcome of a closed berth, because the pool's status now records the failure.
     ///
     /// # Errors
     /// When it is not closed.
@@ -261,13 +260,13 @@ impl Berth {
         }
     }
 
-    /// Closes an offered or held berth without its node, because nobody is left who could give it back. One of these is
+    /// Closes an offered or held berth without its node, because the node cannot give it back. One of these must be
     /// true: the Node no longer exists under that UID ([`ClosedReason::Gone`]; the caller has confirmed it by a live
     /// read); the Node is excluded and not Ready ([`ClosedReason::Excluded`]); an admin vouches for it
-    /// ([`ClosedReason::Admin`]). A target that was committed and never proven counts as failed (I5).
+    /// ([`ClosedReason::Admin`]). A target that was committed but never proven counts as failed (I5).
     ///
     /// # Errors
-    /// When no node holds it or may take it.
+    /// When it is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
             BerthState::Closed(_) => return self.refused("it is closed already"),
@@ -290,10 +289,10 @@ impl Berth {
         })))
     }
 
-    /// Asks a holder to give the berth back, or withdraws that request. A committed holder goes on all the same.
+    /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues regardless.
     ///
     /// # Errors
-    /// When nobody holds it.
+    /// When no node holds it.
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
@@ -301,11 +300,11 @@ impl Berth {
         }
     }
 
-    /// Writes a new `open_until` for a holder. Windows may change while the berth is held, and a node that is stuck
-    /// under a bad image may have to wait for the next one.
+    /// Updates the latest reboot start of a holder. Windows may change while the berth is held, and a node that is
+    /// stuck on a bad image may have to wait for the next window.
     ///
     /// # Errors
-    /// When nobody holds it.
+    /// When no node holds it.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {
@@ -316,12 +315,12 @@ impl Berth {
         }
     }
 
-    // What the agent of the named node may do.
+    // Transitions made by the agent of the named node.
 
-    /// Takes an offer made to this very Node.
+    /// Takes an offer that was made to this Node.
     ///
     /// # Errors
-    /// When it is not offered to that name and UID.
+    /// When the berth is not offered to this name and UID.
     pub fn taken(
         &self,
         node: &NodeName,
@@ -365,7 +364,7 @@ impl Berth {
         })))
     }
 
-    /// Commits. From then on the node may unlock and reboot, once, under this boot ID.
+    /// Commits the berth. The node may now unlock and reboot once, in the boot with this ID.
     ///
     /// # Errors
     /// When the berth is not taken, or was revoked.
@@ -373,13 +372,13 @@ impl Berth {
         self.moved(HoldPhase::Committed, Some(boot_id))
     }
 
-    /// Goes on to another digest without giving the berth back. For a holder under a new boot that cannot be proven
-    /// (I2, I10). This is one write, so that the node is never without a licence; `from` stays the digest that was
-    /// proven last. The caller has staged and locked the digest, and made sure that the node is cordoned and drained.
-    /// The same digest may be committed again when its licence ended with a boot that did not lead to it.
+    /// Commits a held berth to another digest, for a holder whose new boot cannot be proven (I2, I10). A single write
+    /// keeps the node licensed throughout. `from` stays the last proven digest. The caller has staged and locked the
+    /// digest and made sure that the node is cordoned and drained. The same digest may be committed again if the last
+    /// reboot did not boot it.
     ///
     /// # Errors
-    /// When the berth is not held, is being released, is revoked, or is for that digest under that boot already.
+    /// When the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.
     pub fn relicensed(&self, target: Digest, boot_id: BootId) -> Result<Self, Refused> {
         let BerthState::Held(holding) = &self.state else {
             return self.refused("this node does not hold it");
@@ -397,7 +396,7 @@ impl Berth {
         })))
     }
 
-    /// Takes a commit back. The caller has made sure that no shutdown is on its way and that the image is locked.
+    /// Takes back a commit. The caller has made sure that no shutdown is pending and that the image is locked.
     ///
     /// # Errors
     /// When the berth is not committed.
@@ -405,7 +404,7 @@ impl Berth {
         self.moved(HoldPhase::Taken, None)
     }
 
-    /// Starts to give the berth back, under this boot. No other transition but [`Berth::given_back`] follows.
+    /// Begins to give the berth back, in this boot. Only [`Berth::given_back`] can follow.
     ///
     /// # Errors
     /// When the berth is neither taken nor committed.
@@ -413,7 +412,7 @@ impl Berth {
         self.moved(HoldPhase::Releasing(outcome), Some(boot_id))
     }
 
-    /// Gives the berth back. The caller has restored the Node.
+    /// Closes a berth that is being released. The caller has restored the Node.
     ///
     /// # Errors
     /// When the berth is not being released.
@@ -453,7 +452,7 @@ impl Berth {
 macro_rules! words {
     ($type:ty { $($variant:ident => $word:literal),+ $(,)? }) => {
         impl $type {
-            /// All of them.
+            /// All values.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// The word that the Lease stores.

@@ -82,7 +82,7 @@ fn every_state_survives_its_lease() {
 }
 
 #[test]
-fn a_long_name_is_whole_where_it_counts() {
+fn a_long_node_name_survives_its_lease() {
     let name = format!("n1.{}.example.com", "a".repeat(230));
     let offered = new().offered(offer(&name)).unwrap();
     let taken = offered
@@ -103,7 +103,7 @@ fn a_long_name_is_whole_where_it_counts() {
 }
 
 #[test]
-fn a_lease_under_another_name_is_no_berth() {
+fn a_lease_with_another_name_is_refused() {
     let berth = new();
     let mut lease = lease::create(&berth, "berth-system", Duration::from_secs(900), Timestamp::UNIX_EPOCH);
     for name in [
@@ -143,7 +143,7 @@ fn an_offer_is_for_one_node_and_uid() {
 }
 
 #[test]
-fn a_revoked_berth_is_not_committed_and_a_release_is_sticky() {
+fn revoked_and_releasing_berths_cannot_be_committed() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     assert!(revoked.committed(BootId::from("b1")).is_err());
     let releasing = revoked.releasing(Outcome::Revoked, BootId::from("b1")).unwrap();

@@ -1,5 +1,5 @@
-//! The record of a node's updates: the chapters of the latest ones, and the turns that ended. All times are of the node's
-//! own clock, in whole seconds.
+//! Record of a node's updates: chapters of the latest updates, and completed turns. All times are by the node's own
+//! clock, in whole seconds.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,126 +10,127 @@ use serde::{Deserialize, Serialize};
 use crate::berth::Outcome;
 use crate::digest::Digest;
 
-/// Number of updates that are remembered.
+/// Most updates that are kept.
 pub const MAX_UPDATES: usize = 2;
-/// Number of turns that are remembered.
+/// Most turns that are kept.
 pub const MAX_TURNS: usize = 5;
-/// Seconds of a reboot that say nothing of how long the next one takes: a clock was set, or a host was repaired.
+/// Longest reboot that counts for estimates, in seconds. A longer one means that the clock was set or the host was
+/// repaired.
 const LONGEST_REBOOT: u32 = 24 * 3600;
 
 /// Record of a node's updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Timeline {
-    /// The first boot of the machine, where that was checked: from the record in `status.firstboot`.
+    /// First boot of the machine, from `status.firstboot`; absent if it was not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<Chapter>,
-    /// Pool that the node joined, and when; absent when the agent was not there to see it.
+    /// Pool that the node joined, and the time. Absent if no agent was running then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
-    /// The newest update; and behind it the last one before that went as far as a reboot.
+    /// The newest update, followed by the last earlier one that reached a reboot.
     #[schemars(length(max = 2))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<NodeUpdate>,
 }
 
-/// Beginning of a node's membership.
+/// Start of a node's membership in a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Joined {
     /// Name of the pool.
     #[schemars(length(max = 63))]
     pub pool: String,
-    /// Time when the agent was first asked to follow it.
+    /// Time when the agent was first asked to follow this pool.
     pub start_time: Time,
 }
 
-/// One update of a node.
+/// An update of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUpdate {
-    /// Image that the node ran before, once that was seen.
+    /// Image that the node ran before; absent until it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<ImageVersion>,
-    /// Image that it goes to.
+    /// Image that the node is updated to.
     pub to: ImageVersion,
-    /// Chapters in the order in which they began; the last one lasts on unless it has an end. A turn that is tried again
-    /// begins its chapters anew.
+    /// Chapters, sorted by start. The last chapter is in progress unless it has an end. A repeated turn starts its
+    /// chapters again.
     #[schemars(length(max = 6))]
     #[serde(default)]
     pub chapters: Vec<Chapter>,
-    /// True when the clock was set back meanwhile: times from before that are left out.
+    /// True if the clock was set back during the update. Earlier times are then left out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub clock_set: bool,
 }
 
-/// An image, for programs and for people.
+/// Digest and version of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageVersion {
-    /// Digest of its manifest for this node's platform.
+    /// Digest of the image's manifest for this node's platform.
     pub digest: Digest,
-    /// The image's version label.
+    /// Version label of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
 }
 
-/// Chapter of an update.
+/// A chapter of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Chapter {
     /// Name of the chapter.
     pub name: ChapterName,
-    /// Beginning; absent when the clock was set.
+    /// Time when the chapter began; absent if the clock was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// End; absent while it lasts, and when the clock was set.
+    /// Time when the chapter ended; absent while it is in progress, or if the clock was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
 }
 
-/// Name of a chapter. The order is the one in which they come.
+/// Name of a chapter, in chronological order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum ChapterName {
-    /// The machine was checked, before its kubelet ran for the first time.
+    /// The machine is checked before its kubelet runs for the first time.
     Firstboot,
-    /// The image is pulled and staged, pauses between tries included.
+    /// The image is pulled and staged, including pauses between attempts.
     Prepared,
-    /// Staged and locked; no berth was taken yet.
+    /// The image is staged and locked, and the node waits for a berth.
     Waited,
-    /// The berth is taken, and the pods move away.
+    /// The node has taken a berth and moves its pods away.
     Drained,
-    /// Committed; the host reboots, until an agent looks at the new boot.
+    /// The update is committed and the host reboots. Ends when an agent first sees the new boot.
     Rebooted,
-    /// The new boot is looked at, until it is proven or given up.
+    /// The new boot is being checked, until it is proven or given up.
     Proven,
-    /// Proven, and given back.
+    /// The update is proven and the berth is given back.
     Completed,
-    /// The image ran, was not proven, and the host went back to what it ran before.
+    /// The image booted but was not proven, and the host returned to the previous image.
     RolledBack,
-    /// The image failed on this node, or was never proven here.
+    /// The image failed on this node or was never proven on it.
     Failed,
-    /// The host rebooted, and runs what it ran before.
+    /// The host rebooted but still runs its previous image.
     NotApplied,
     /// The drain took too long.
     TimedOut,
-    /// The reboot was refused, or inhibited.
+    /// The reboot was refused or inhibited.
     RebootBlocked,
-    /// The staged image was gone, or another one.
+    /// The staged image was missing, or was another image.
     NotStaged,
     /// The controller asked for the berth back.
     Revoked,
-    /// The image was no longer desired here.
+    /// The image is no longer desired on this node.
     Withdrawn,
-    /// Not proven, and left for another image under the same berth.
+    /// The image was not proven and was replaced by another image under the same berth.
     Replaced,
     /// The berth was closed by an admin or the controller.
     TakenAway,
 }
 
 impl ChapterName {
-    /// The word, as the API shows it.
+    /// The word used in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Firstboot => "Firstboot",
@@ -152,7 +153,7 @@ impl ChapterName {
         }
     }
 
-    /// Says whether no other chapter comes behind it.
+    /// True if the update ends with this chapter.
     pub const fn is_ending(self) -> bool {
         !matches!(
             self,
@@ -161,33 +162,33 @@ impl ChapterName {
     }
 }
 
-/// End of a turn.
+/// Outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TurnOutcome {
-    /// The target runs, and the Node was Ready under its boot.
+    /// The target was booted, and the Node became Ready in that boot.
     Proven,
-    /// The target ran, was not proven, and the host went back to what it ran before.
+    /// The target booted but was not proven, and the host returned to the previous image.
     RolledBack,
-    /// The target failed on this node, or was never proven here.
+    /// The target failed on this node or was never proven on it.
     Failed,
-    /// The host rebooted, and runs what it ran before.
+    /// The host rebooted but still runs its previous image.
     NotApplied,
     /// The drain took too long.
     TimedOut,
-    /// The reboot was refused, or inhibited.
+    /// The reboot was refused or inhibited.
     RebootBlocked,
-    /// The staged image was gone, or another one.
+    /// The staged image was missing, or was another image.
     NotStaged,
     /// The controller asked for the berth back.
     Revoked,
-    /// The target was no longer desired here.
+    /// The target is no longer desired on this node.
     Withdrawn,
     /// The berth was closed by an admin or the controller.
     TakenAway,
 }
 
 impl TurnOutcome {
-    /// End of a turn with this outcome of its berth, on a host that runs what it ran before, or something else.
+    /// Turn outcome for a berth outcome. `is_back`: the host runs its previous image again.
     pub const fn of(outcome: Outcome, is_back: bool) -> Self {
         match outcome {
             Outcome::Updated => Self::Proven,
@@ -203,7 +204,7 @@ impl TurnOutcome {
         }
     }
 
-    /// The chapter with which an update ends like this.
+    /// The last chapter of an update with this outcome.
     pub const fn chapter(self) -> ChapterName {
         match self {
             Self::Proven => ChapterName::Completed,
@@ -219,7 +220,7 @@ impl TurnOutcome {
         }
     }
 
-    /// The word, as the API shows it.
+    /// The word used in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Proven => "Proven",
@@ -228,95 +229,95 @@ impl TurnOutcome {
     }
 }
 
-/// Record of a turn: what was licensed, and what was seen at its end.
+/// Record of a turn: the image that the berth licensed, and the observed result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
     /// Name of the berth.
     #[schemars(length(max = 128))]
     pub berth: String,
-    /// UID of the Node that it licensed.
+    /// UID of the Node that the berth licensed.
     #[serde(rename = "nodeUID")]
     #[schemars(length(max = 64))]
     pub node_uid: String,
     /// Digest that the node ran when it took the berth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Digest>,
-    /// Digest that the berth licensed, at the end.
+    /// Last digest that the berth licensed.
     pub to: Digest,
-    /// Boot under which the berth was taken.
+    /// Boot ID of the host when it took the berth.
     #[serde(rename = "bootIDBefore")]
     #[schemars(length(max = 64))]
     pub boot_id_before: String,
-    /// Time when it was taken.
+    /// Time when the berth was taken.
     pub start_time: Time,
-    /// Seconds of the drain, once it was committed.
+    /// Duration of the drain in seconds; absent if the turn was not committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// Sight of the host on which the outcome was decided.
+    /// State of the host that decided the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<TurnProof>,
-    /// Time when it was given back.
+    /// Time when the berth was given back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_time: Option<Time>,
-    /// How it ended.
+    /// Outcome of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<TurnOutcome>,
 }
 
-/// Sight of a host at the end of a turn.
+/// State of the host at the end of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnProof {
-    /// Digest that runs.
+    /// Booted digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<Digest>,
-    /// The boot; another one than that under which the berth was taken after a reboot.
+    /// Boot ID of the host; differs from `bootIDBefore` after a reboot.
     #[serde(rename = "bootID")]
     #[schemars(length(max = 64))]
     pub boot_id: String,
-    /// True when the Node was seen to be Ready under this boot.
+    /// True if the Node was Ready in this boot.
     #[serde(default)]
     pub node_ready: bool,
 }
 
-/// Lengths in seconds of what a node went through last.
+/// Latest measured durations, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// From the beginning of the pull until the image was staged.
+    /// From the start of the pull until the image is staged.
     pub staging: Option<u32>,
-    /// From the taken berth to the end of the drain.
+    /// From taking the berth to the end of the drain.
     pub drain: Option<u32>,
     /// From the commit to the proof.
     pub reboot: Option<u32>,
 }
 
 impl Chapter {
-    /// Seconds from its beginning to its end, where both are known.
+    /// Duration of the chapter in seconds, if both times are known.
     pub fn seconds(&self) -> Option<u32> {
         between(self.start_time.as_ref()?.0, self.end_time.as_ref()?.0)
     }
 }
 
 impl NodeUpdate {
-    /// The chapter of that name.
+    /// Returns the chapter with this name.
     pub fn chapter(&self, name: ChapterName) -> Option<&Chapter> {
         self.chapters.iter().find(|c| c.name == name)
     }
 
-    /// Says whether the update has ended, well or not.
+    /// True if the update has ended, successfully or not.
     pub fn is_over(&self) -> bool {
         self.chapters.last().is_some_and(|c| c.name.is_ending())
     }
 
-    /// The pull, if it led to a staged image.
+    /// Returns the pull, if it led to a staged image.
     fn staged(&self) -> Option<&Chapter> {
         self.chapter(ChapterName::Waited)
             .or(self.chapter(ChapterName::Drained))?;
         self.chapter(ChapterName::Prepared)
     }
 
-    /// Lengths that it has measured so far.
+    /// Durations measured in this update so far.
     pub fn measured(&self) -> Measured {
         let ended = |name| self.chapter(name)?.seconds();
         let started = |name| Some(self.chapter(name)?.start_time.as_ref()?.0);
@@ -327,7 +328,7 @@ impl NodeUpdate {
         };
         Measured {
             staging: self.staged().and_then(Chapter::seconds),
-            // A drain that came to nothing is no measure of one that did not.
+            // Only a drain that led to a reboot counts: others may have ended early or timed out.
             drain: self
                 .chapter(ChapterName::Rebooted)
                 .and_then(|_| ended(ChapterName::Drained)),
@@ -337,7 +338,7 @@ impl NodeUpdate {
 }
 
 impl Timeline {
-    /// Lengths of what the node went through last, each from the newest update that has it.
+    /// Latest measured durations, each from the newest update that has it.
     pub fn measured(&self) -> Measured {
         let newest = |of: fn(Measured) -> Option<u32>| self.updates.iter().find_map(|u| of(u.measured()));
         Measured {
@@ -347,14 +348,14 @@ impl Timeline {
         }
     }
 
-    /// End of the newest pull that led to a staged image and has a length.
+    /// End of the newest pull that led to a staged image and has a known duration.
     pub fn staging_ended(&self) -> Option<Timestamp> {
         let pulls = self.updates.iter().filter_map(NodeUpdate::staged);
         let mut measured = pulls.filter(|pull| pull.seconds().is_some());
         Some(measured.next()?.end_time.as_ref()?.0)
     }
 
-    /// True when nothing is recorded.
+    /// True if nothing is recorded.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

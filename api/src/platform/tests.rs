@@ -20,26 +20,26 @@ fn image(architecture: &str, variant: Option<&str>) -> PlatformDigest {
 }
 
 #[test]
-fn a_label_and_the_agents_report_say_which_variant_a_machine_runs() {
+fn the_variant_follows_label_and_agent_report() {
     use Variant::{Known, NotReported, Unknown};
     let nfd = [(AVX2, "true"), (FMA3, "true")];
     for (architecture, labels, reported, expected) in [
         ("amd64", &[][..], NotReported, NotReported),
         ("amd64", &[], Unknown, Unknown),
         ("amd64", &[], Known("v2"), Known("v2")),
-        // Node-feature-discovery cannot report v2, and may report less than the agent.
+        // Node-feature-discovery cannot report v2 and may report less than the agent.
         ("amd64", &nfd[..1], Unknown, Unknown),
         ("amd64", &nfd, Unknown, Known("v3")),
         ("amd64", &nfd, NotReported, NotReported),
         ("amd64", &nfd, Known("v4"), Known("v4")),
         ("arm64", &nfd, Unknown, Unknown),
-        // A label lowers the level of amd64, and does not raise it.
+        // On amd64 a label can lower the level but not raise it.
         ("amd64", &[(OWN, "v2")], Known("v3"), Known("v2")),
         ("amd64", &[(OWN, "v3")], Known("v2"), Known("v2")),
         ("amd64", &[(OWN, "v3")], Unknown, Known("v3")),
         ("amd64", &[(OWN, "v3")], NotReported, Known("v3")),
         ("amd64", &[(OWN, "nonsense")], Known("v3"), Known("nonsense")),
-        // The agent may report less than an arm64 CPU has.
+        // The agent may report less than an arm64 CPU supports.
         ("arm64", &[(OWN, "v9")], Known("v8.2"), Known("v9")),
         ("ppc64le", &[(OWN, "power9")], Unknown, Known("power9")),
     ] {
@@ -57,7 +57,7 @@ fn a_label_and_the_agents_report_say_which_variant_a_machine_runs() {
 }
 
 #[test]
-fn a_machine_gets_the_most_demanding_image_that_it_is_known_to_run() {
+fn a_machine_gets_the_most_demanding_runnable_image() {
     use Variant::{Known, NotReported, Unknown};
     const ALL: &[Option<&str>] = &[None, Some("v2"), Some("v3")];
     const NO_BASELINE: &[Option<&str>] = &[Some("v2"), Some("v3")];
@@ -97,7 +97,7 @@ fn a_machine_gets_the_most_demanding_image_that_it_is_known_to_run() {
     assert_eq!(chosen("arm64", &arm, Known("v8")), "any");
     assert_eq!(chosen("arm64", &arm, Known("v8.4")), "v8.2");
     assert_eq!(chosen("arm64", &arm, Known("v9.2")), "v9");
-    // Names without a rank run where they are named.
+    // A variant without a rank matches only the same name.
     let power = [Some("power9"), None, Some("power10")];
     assert_eq!(chosen("ppc64le", &power, Known("power10")), "power10");
     assert_eq!(chosen("ppc64le", &power, Unknown), "any");

@@ -1,4 +1,4 @@
-//! Rules for moving pods away before a reboot. They are set in a pool; each of its BootcNodes carries a copy.
+//! Rules for moving pods away before a reboot. Set in a pool and copied to each of its BootcNodes.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::duration;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drain {
-    /// True: pods are moved away before a reboot. False: the node is cordoned and rebooted with its pods on it, and the
-    /// shutdown stops them; for clusters of a single node, whose pods have nowhere to go. Default true.
+    /// If true, pods are moved away before a reboot. If false, the node is cordoned and rebooted with its pods, and the
+    /// shutdown stops them; for single-node clusters, whose pods cannot move. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// Longest time that a drain may take. Default 15m.
@@ -23,39 +23,40 @@ pub struct Drain {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub timeout: Option<String>,
-    /// Action when a drain takes longer than `timeout`. Default Release.
+    /// Action when a drain exceeds `timeout`: `Release`, `Hold` or `Force`. Default Release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Seconds that a pod gets to end, in place of its own grace period.
+    /// Grace period of pods in seconds, instead of each pod's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 86_400))]
     pub grace_period_seconds: Option<u32>,
-    /// Also evict pods with emptyDir volumes, whose content is lost with them. Otherwise such pods block the drain.
-    /// Default false.
+    /// If true, also evict pods with emptyDir volumes, whose data is lost. Otherwise such pods block the drain. Default
+    /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delete_empty_dir_data: Option<bool>,
-    /// Also evict pods that no controller would create again. Otherwise such pods block the drain. Default false.
+    /// If true, also evict pods without a controller that would recreate them. Otherwise such pods block the drain.
+    /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
-    /// Selects the pods to move away; the others stay until the shutdown stops them. Default: all.
+    /// Selects the pods to move away; the shutdown stops the others. Default: all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub pod_selector: Option<LabelSelector>,
-    /// Delete pods instead of evicting them, so that disruption budgets are not asked. Default false.
+    /// If true, delete pods instead of evicting them, which bypasses disruption budgets. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_eviction: Option<bool>,
 }
 
-/// Action when a drain takes too long. A node is never rebooted with pods on it that should have gone.
+/// Action when a drain exceeds its timeout. The node is never rebooted with pods on it that should have been moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnTimeout {
-    /// The node is uncordoned, gives its berth back, and tries again later.
+    /// The node is uncordoned, gives its berth back and tries again later.
     #[default]
     Release,
-    /// The node goes on draining for as long as that takes. It stays cordoned, and reports it.
+    /// The node continues to drain without a limit. It stays cordoned and reports the problem.
     Hold,
-    /// Pods without an obstacle are evicted from the first second, also beside pods that have one. At the timeout those that
-    /// only their budgets keep are deleted, and named. What `force` and `deleteEmptyDirData` are for stays with them.
+    /// Pods that nothing blocks are evicted from the start. At the timeout, pods that only a disruption budget blocks
+    /// are deleted and reported by name. Pods that need `force` or `deleteEmptyDirData` still block the drain.
     Force,
 }
 

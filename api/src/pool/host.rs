@@ -1,4 +1,4 @@
-//! Terms of a pool about what its hosts do with the image.
+//! Settings of a pool for its hosts.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,31 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::BackendRule;
 
-/// Terms about what the hosts do with the image.
+/// Settings for the hosts of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolHost {
     /// Rule for signatures of the image: `AsBooted` or `Required`. Default AsBooted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<SignatureRule>,
-    /// Tool that stages and applies the image: `Auto`, `Bootc` or `RpmOstree`. Default Auto: bootc where it can be used, else
-    /// rpm-ostree where the host has it. An update that was begun with one tool is ended with it.
+    /// Tool that stages and applies the image: `Auto`, `Bootc` or `RpmOstree`. Default Auto: bootc if it can be used,
+    /// otherwise rpm-ostree if the host has it. An update finishes with the tool that it began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendRule>,
 }
 
-/// Rule for signatures of the image. The host's own policy, in `policy.json`, says which signatures it takes.
+/// Rule for signatures of the image. The accepted signatures are defined by the host's own `policy.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SignatureRule {
-    /// A host that was installed under an enforced policy is updated under it; no other is asked for one.
+    /// A host that was installed with an enforced signature policy is updated with it. Berth does not require a policy
+    /// on other hosts.
     #[default]
     AsBooted,
-    /// The image is staged under an enforced policy, and on no host whose policy takes images that nobody signed.
+    /// The image is staged with an enforced signature policy only. A host whose policy accepts unsigned images does not
+    /// stage it.
     Required,
 }
 
 impl SignatureRule {
-    /// Says whether it is the rule of a pool that says nothing.
+    /// True if equal to the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -1,16 +1,16 @@
-//! The image of a pool, and how closely its tag is followed.
+//! The image of a pool, and how closely the pool follows its tag.
 
 use std::time::Duration;
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// Time between two polls of a tag, unless the pool or the fleet says otherwise.
+/// Default time between two polls of a tag.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
-pub const LEAST_POLL_INTERVAL: Duration = Duration::from_secs(60);
+pub const MIN_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Rules that the fleet's defaults share.
+/// Rules shared with the fleet's defaults.
 pub(crate) const POLL_INTERVAL_RULE: &str =
     "self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))";
 pub(crate) const POLL_INTERVAL_MESSAGE: &str =
@@ -36,27 +36,28 @@ pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a S
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Reference with a tag, a digest, or both: `quay.io/example/os:stable`. A tag alone is followed; beside a digest, which
-    /// counts then, it is only watched. An image index is resolved to the manifest of each platform.
+    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. A tag without a digest is
+    /// followed. With both, the digest is used, and the tag is only watched. An image index is resolved to the manifest
+    /// of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reference: Option<String>,
-    /// Time between two looks at what the tag points at: at least `1m`, or `0`, which asks the registry for changes of the
-    /// reference and for requested polls alone. Default: the fleet's `image.pollInterval`, else 12h. A reference without a
-    /// tag is never polled.
+    /// Time between two polls of the tag: at least `1m`, or `0` to query the registry only when the reference changes
+    /// or a poll is requested. Default: the fleet's `image.pollInterval`, otherwise 12h. A reference without a tag is
+    /// never polled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
     pub poll_interval: Option<String>,
-    /// Time for which a tag must have pointed at a new digest before it is adopted, so that a bad push can be pulled back.
-    /// It does not delay a reference that the admin changed. Default 0s.
+    /// How long a tag must point to a new digest before the pool adopts it, so that a bad push can be withdrawn. A
+    /// reference changed by the admin is not delayed. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("minimumAge must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
     pub minimum_age: Option<String>,
-    /// Name of a Secret of the type `kubernetes.io/dockerconfigjson` in the controller's namespace, with the credentials for
-    /// the registry. Default: the fleet's `image.pullSecret`.
+    /// Name of a Secret of type `kubernetes.io/dockerconfigjson` in the controller's namespace, with the credentials
+    /// for the registry. Default: the fleet's `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(PULL_SECRET_RULE).message(PULL_SECRET_MESSAGE))]

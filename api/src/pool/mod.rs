@@ -1,4 +1,4 @@
-//! BootcNodePool: a set of nodes, the image they should run, and the rules of the rollout. An admin writes the spec.
+//! BootcNodePool: a set of nodes, the image that they should run, and the rules of the rollout. Admins write the spec.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ mod status;
 pub use crate::platform::PlatformDigest;
 pub use drain::{DEFAULT_DRAIN_TIMEOUT, Drain, OnTimeout};
 pub use host::{PoolHost, SignatureRule};
-pub use image::{DEFAULT_POLL_INTERVAL, LEAST_POLL_INTERVAL, PoolImage};
+pub use image::{DEFAULT_POLL_INTERVAL, MIN_POLL_INTERVAL, PoolImage};
 pub use rollout::{
     DEFAULT_MAX_FAILURES, DEFAULT_PROGRESS_INTERVAL, DEFAULT_REBOOT_TIMEOUT, DEFAULT_ZONE_KEY, Exclusion, Rollout,
     Wave, Window,
@@ -31,7 +31,7 @@ pub use status::{
     PhaseDurations, Target, WaveState, WaveStatus,
 };
 
-/// A set of nodes, the OS image they should run, and the rules by which they get there.
+/// A set of nodes, the OS image that they should run, and the rules of the rollout.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[kube(
     group = "berth.dev",
@@ -42,7 +42,7 @@ pub use status::{
     status = "BootcNodePoolStatus",
     derive = "PartialEq",
     derive = "Default",
-    doc = "A set of nodes, the OS image they should run, and how they may be brought there.",
+    doc = "A set of nodes, the OS image that they should run, and the rules of the rollout.",
     printcolumn(name = "Image", type_ = "string", json_path = ".spec.image.ref"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.target.version"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.conditions[?(@.type=='Ready')].reason"),
@@ -68,15 +68,15 @@ pub use status::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodePoolSpec {
-    /// Selects the members. Required; `{}` written out selects all nodes. A node that two pools select stays in the
-    /// pool that it is already in, or joins neither.
+    /// Selects the members. Required; `{}` selects all nodes. A node that two pools select stays in its current pool,
+    /// or joins neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<LabelSelector>,
     /// The OS image that the members should run. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<PoolImage>,
-    /// Limits and order of the rollout: how many nodes are worked on at once, when, and which go first.
+    /// Limits, times and order of the rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
     /// Rules for moving pods away before a reboot.
@@ -85,24 +85,24 @@ pub struct BootcNodePoolSpec {
     /// Treatment of other updaters that are active on a member: `Wait` or `Tolerate`. Default Wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rival_updaters: Option<RivalUpdaters>,
-    /// Updaters that are neither waited for nor named, while all others are, such as `machine-config-daemon`.
+    /// Updaters to ignore, such as `machine-config-daemon`. All others are treated according to `rivalUpdaters`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 64)))]
     #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(UPDATERS_RULE).message(UPDATERS_MESSAGE))]
     pub tolerated_updaters: Vec<String>,
-    /// Terms about what the hosts do with the image.
+    /// Settings for the hosts of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<PoolHost>,
-    /// Rules for the images that the machines are first installed from.
+    /// Rules for boot images: the images that machines are first installed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImagePolicy>,
-    /// Number of images that `status.deployHistory` keeps, from 0 to 10; 3 if absent.
+    /// Number of images to keep in `status.deployHistory`, from 0 to 10. Default 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub history_limit: Option<u8>,
 }
 
-/// Rule of `toleratedUpdaters`: the names that the agent knows, `berth_core::agent::rivals`.
+/// Rule of `toleratedUpdaters`: the names known to the agent (`berth_core::agent::rivals`).
 const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
      'rpm-ostreed-automatic.timer', 'rpm-ostreed-automatic.service', 'rpm-ostreed', 'zincati.service', 'kured', 'machine-config-daemon'])";
 const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
@@ -111,24 +111,24 @@ const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-update
 /// Treatment of other updaters and reboot daemons that are active on a member.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RivalUpdaters {
-    /// Nothing is staged beside one that would apply it at any time, such as bootc-fetch-apply-updates.timer. Others are
-    /// named in NodeDegraded.
+    /// The node does not stage an image while an updater that could apply it at any time is active, such as
+    /// bootc-fetch-apply-updates.timer. Other active updaters are reported in NodeDegraded.
     #[default]
     Wait,
-    /// They are neither waited for nor named.
+    /// Other updaters are ignored.
     Tolerate,
 }
 
-/// Number of images in a pool's history, unless the pool says otherwise.
+/// Default of `historyLimit`.
 pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 
 impl BootcNodePoolSpec {
-    /// Rules for boot images, with nothing set if absent.
+    /// Rules for boot images; unset if absent.
     pub fn boot_image(&self) -> &BootImagePolicy {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference as written; the server refuses a pool without one.
+    /// The image reference as written; empty if absent, which the API server rejects.
     pub fn image_ref(&self) -> &str {
         self.image
             .as_ref()
@@ -136,12 +136,12 @@ impl BootcNodePoolSpec {
             .unwrap_or_default()
     }
 
-    /// Time between two polls of the tag: `image.pollInterval`, or the fleet's; `None` for no polls.
+    /// Time between two polls of the tag: `image.pollInterval`, otherwise the fleet's; `None` if polling is off.
     pub fn poll_interval(&self, fleet: Duration) -> Option<Duration> {
         let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
         match duration::parse_or(text, fleet) {
             Duration::ZERO => None,
-            interval => Some(interval.max(LEAST_POLL_INTERVAL)),
+            interval => Some(interval.max(MIN_POLL_INTERVAL)),
         }
     }
 
@@ -166,13 +166,13 @@ impl BootcNodePoolSpec {
         self.history_limit.unwrap_or(DEFAULT_HISTORY_LIMIT).into()
     }
 
-    /// The rollout's settings, or the defaults when the pool has none.
+    /// The rollout's settings, or the defaults if absent.
     pub fn rollout(&self) -> Rollout {
         self.rollout.clone().unwrap_or_default()
     }
 
-    /// True when an admin has paused the pool.
-    pub fn paused(&self) -> bool {
+    /// True if an admin has paused the pool.
+    pub fn is_paused(&self) -> bool {
         self.rollout.as_ref().is_some_and(|r| r.paused)
     }
 
@@ -181,7 +181,7 @@ impl BootcNodePoolSpec {
         self.rollout.as_ref().map_or(&[], |r| &r.after)
     }
 
-    /// The pool's capacity `k` for that many members.
+    /// Capacity of the pool for this number of members.
     pub fn capacity(&self, members: usize) -> usize {
         self.rollout()
             .max_unavailable
@@ -189,7 +189,7 @@ impl BootcNodePoolSpec {
             .rounded_down(members)
     }
 
-    /// Number of members that may stage at once, when the pool has so many.
+    /// Most members that may stage at once, for this number of members.
     pub fn max_staging(&self, members: usize) -> usize {
         self.rollout()
             .max_staging
@@ -215,7 +215,7 @@ impl BootcNodePoolSpec {
             .unwrap_or(DEFAULT_MAX_FAILURES) as usize
     }
 
-    /// `rollout.retryToken`; empty when there is none.
+    /// `rollout.retryToken`; empty if absent.
     pub fn retry_token(&self) -> &str {
         self.rollout
             .as_ref()
@@ -231,7 +231,7 @@ impl BootcNodePoolSpec {
             .unwrap_or(DEFAULT_ZONE_KEY)
     }
 
-    /// The drain's settings, or the defaults when the pool has none.
+    /// The drain's settings, or the defaults if absent.
     pub fn drain(&self) -> Drain {
         self.drain.clone().unwrap_or_default()
     }

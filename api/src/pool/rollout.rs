@@ -16,70 +16,71 @@ use crate::quantity::Quantity;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {
-    /// While true, no node is offered a berth and a node that has not committed gives its berth back. Staging
-    /// goes on, and nodes that have committed finish.
+    /// If true, no node is offered a berth, and a node that has not committed gives its berth back. Staging continues,
+    /// and nodes that have committed finish.
     #[serde(default)]
     pub paused: bool,
-    /// Number of members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members, rounded
-    /// down but never below 1. Nodes that are unavailable for another reason count as well. Default 1.
+    /// Most members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members, rounded down
+    /// but at least 1. Nodes that are unavailable for other reasons count too. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
-    /// Number of members that may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded
-    /// up. Default 25%.
+    /// Most members that may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded up.
+    /// Default 25%.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_staging: Option<Quantity>,
-    /// Groups of nodes that go one after the other, canaries first. The nodes of a wave are offered berths only when
-    /// all nodes of the earlier ones are proven and have soaked. A node belongs to the first wave that selects it.
-    /// Nodes in no wave come last, and control plane nodes after them.
+    /// Groups of nodes that are updated one after another, canaries first. The nodes of a wave are offered berths only
+    /// when all nodes of the earlier waves are proven and have soaked. A node belongs to the first wave that selects
+    /// it. Nodes in no wave come last, followed by control plane nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub waves: Vec<Wave>,
-    /// Names of the pools that go before this one: while one of them has a node left to update, no node of this pool is
-    /// offered a berth. What this pool has begun goes on. Default: the pool waits for no other.
+    /// Names of pools to update before this one. While one of them has a node left to update, no node of this pool is
+    /// offered a berth. Updates that have begun continue. Default: the pool waits for no other.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub after: Vec<String>,
-    /// Time for which a wave must have been proven before the next one begins, unless the wave has its own. Default 0s.
+    /// How long a wave must be proven before the next wave begins, unless the wave sets its own. Default 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
     pub soak_time: Option<String>,
-    /// Times when reboots may start; each entry adds to the others. None: always.
+    /// Windows when reboots may start; any one of them is enough. Default: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub windows: Vec<Window>,
-    /// Times when reboots may not start, whatever `windows` says.
+    /// Times when reboots may not start, even inside a window.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub exclusions: Vec<Exclusion>,
-    /// Number of nodes on which an image may fail before the rollout halts: from 1 to 64. Default 1.
+    /// Number of nodes where an image may fail before the rollout halts: from 1 to 64. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_failures: Option<u32>,
-    /// Any text. When it changes, nodes try once more what has failed on them, and a halted rollout goes on.
+    /// Any text. When it changes, nodes retry images that failed on them, and a halted rollout continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Label of a Node that names its zone: within a wave, berths go to the zone that has the fewest nodes down. Default
+    /// Node label that names the zone. Within a wave, nodes of the zone with the fewest nodes down go first. Default
     /// `topology.kubernetes.io/zone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
-    /// Longest time from a reboot until the node is proven, before the node is reported as not coming back. It keeps
-    /// its berth all the same. Default 15m.
+    /// Longest time from a reboot until the node is proven. After that, the node is reported as not coming back, but
+    /// keeps its berth. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
     pub reboot_timeout: Option<String>,
-    /// Least time between two reports of progress by a node that stages an image. Default 5s; 0 reports none. Longer when more than 50 nodes may stage at once.
+    /// Shortest time between two progress reports of a node that stages an image; `0` turns them off. Default 5s,
+    /// longer if more than 50 nodes may stage at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -87,7 +88,7 @@ pub struct Rollout {
     pub progress_interval: Option<String>,
 }
 
-/// Nodes that go before others.
+/// A group of nodes that is updated before the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("has(self.nodeSelector)")
@@ -104,13 +105,13 @@ pub struct Wave {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
     pub node_selector: Option<LabelSelector>,
-    /// Time for which the wave must have been proven before the next one begins. Default: `rollout.soakTime`.
+    /// How long the wave must be proven before the next wave begins. Default: `rollout.soakTime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
     pub soak_time: Option<String>,
-    /// True: control plane nodes that match belong to the wave as well. Otherwise they come after everything else.
+    /// If true, control plane nodes that match belong to the wave too. Otherwise they come after all other nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_control_plane: bool,
 }
@@ -143,8 +144,8 @@ pub struct Window {
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z][A-Za-z0-9_+/-]*$')")
         .message("windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC"))]
     pub time_zone: Option<String>,
-    /// Greatest delay of the window's start. The delay differs from pool to pool, so that not all begin at once. It
-    /// must be shorter than the window. Default 0.
+    /// Longest delay of the window's start; must be shorter than the window. The delay differs between pools, so that
+    /// not all of them start at once. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -160,9 +161,9 @@ pub struct Window {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Exclusion {
-    /// Start, RFC 3339: `2026-12-20T00:00:00Z`.
+    /// Start of the exclusion in RFC 3339 format, such as `2026-12-20T00:00:00Z`.
     pub from: Time,
-    /// End, RFC 3339.
+    /// End of the exclusion in RFC 3339 format.
     pub to: Time,
 }
 

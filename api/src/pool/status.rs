@@ -1,4 +1,4 @@
-//! State of a pool, as the controller reports it.
+//! State of a pool, as reported by the controller.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::boot_image::{BootImageLimit, BootImageStatus};
 use crate::digest::Digest;
 use crate::platform::{Choice, Platform, PlatformDigest};
 
-/// State of a pool, as the controller sees it.
+/// State of a pool, as reported by the controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BootcNodePoolStatus {
     /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The resolved image, which is published to the members.
+    /// The resolved image that the members should run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
-    /// Image that the tag points at, while it is not the target.
+    /// Image that the tag points to, if it is not the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<Available>,
-    /// The last `berth.dev/poll-requested-at` that was acted on, whether the registry answered or not.
+    /// Last value of `berth.dev/poll-requested-at` that the controller acted on, whether or not the registry answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub poll_request: Option<String>,
@@ -34,31 +34,33 @@ pub struct BootcNodePoolStatus {
     /// Number of berths in each state.
     #[serde(default)]
     pub berths: BerthCounts,
-    /// The digests that failed on members, the newest first. A failed turn's berth is not opened again before the
-    /// failure stands here.
+    /// Digests that failed on members, newest first. The berth of a failed turn is not opened again before the failure
+    /// is listed here.
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// The last `rollout.retryToken` that was acted on: failures from before it are forgotten.
+    /// Last `rollout.retryToken` that the controller acted on. Earlier failures are forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Progress of each wave, in order; empty for a pool without waves and control plane nodes.
+    /// Progress of each wave, in order; empty for a pool without waves and without control plane nodes.
     #[schemars(length(max = 20))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waves: Vec<WaveStatus>,
-    /// The images that members were deployed to, the newest first: what the pool ran before.
+    /// Images deployed to members, newest first.
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
-    /// Boot image in use; absent while no machine has told what it was installed from, and none is recorded.
+    /// Boot image in use; absent until a machine reports the image that it was installed from, or the admin records
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageStatus>,
-    /// Medians of what members measured lately, for estimates.
+    /// Medians of durations that members measured recently, for estimates.
     #[serde(default)]
     pub phase_durations: PhaseDurations,
-    /// `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `FeedFailing`, `NodeConflict`,
-    /// `RolloutHalted`, `WindowOpen`, `BootImageSkew`; `Ready`, `Reconciling` and `Stalled`, which sum them up.
+    /// Conditions of the pool: `Updated`, `Progressing`, `Degraded`, `Paused`, `ImageResolved`, `FeedFailing`,
+    /// `NodeConflict`, `RolloutHalted`, `WindowOpen`, `BootImageSkew`; and their summary `Ready`, `Reconciling`,
+    /// `Stalled`.
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]
     #[serde(default)]
@@ -69,19 +71,19 @@ pub struct BootcNodePoolStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Target {
-    /// The reference that was resolved, as the admin wrote it.
+    /// Reference that was resolved, as written by the admin.
     #[schemars(length(max = 512))]
     pub image: String,
-    /// Digest that the registry answered: that of a manifest, or of an index.
+    /// Digest returned by the registry, of a manifest or an image index.
     pub digest: Digest,
-    /// The image's `org.opencontainers.image.version` label.
+    /// Version of the image (label `org.opencontainers.image.version`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Statements of its builder, for people. Absent while its configuration could not be read.
+    /// Metadata from the image's builder, for people. Absent while the image's configuration cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<ImageMetadata>,
-    /// The manifests, one for each architecture and variant. Hosts report these digests, never the digest of the index.
+    /// Manifests, one for each architecture and variant. Hosts report these digests, never the digest of the index.
     #[schemars(length(max = 32))]
     pub platforms: Vec<PlatformDigest>,
     /// Time when this digest was first published to the members.
@@ -89,49 +91,49 @@ pub struct Target {
     pub publish_time: Option<Time>,
 }
 
-/// Statements of an image's builder. Of an index: about its first image.
+/// Metadata from the builder of an image. For an index: of its first image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMetadata {
-    /// Time when it was built: the label `org.opencontainers.image.created`, else the configuration's `created`. Absent for
-    /// an image that was built to be reproducible, without a time.
+    /// Build time (label `org.opencontainers.image.created`, otherwise `created` of the image's configuration). Absent
+    /// for a reproducible image without a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// Revision of the sources: the label `org.opencontainers.image.revision`.
+    /// Revision of the sources (label `org.opencontainers.image.revision`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub revision: Option<String>,
-    /// Address of the sources: the label `org.opencontainers.image.source`.
+    /// Address of the sources (label `org.opencontainers.image.source`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub source: Option<String>,
-    /// Limit for the boot images of the machines that it is deployed to.
+    /// Limit for the boot images of the machines that the image is deployed to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageLimit>,
-    /// All labels of the image, as far as there is room: 64 of them, and 8 KiB. A label of a field above counts even where it is
-    /// left out here.
+    /// Labels of the image, at most 64 of them and 8 KiB. A label with a field of its own above takes effect even if it
+    /// is left out here.
     #[schemars(extend("maxProperties" = 64, "additionalProperties" = { "type": "string", "maxLength": 512 }))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Number of labels that are left out: they are too many, too long (128 characters of a name, 512 of a value), no text, or
-    /// contain control characters.
-    #[serde(default, skip_serializing_if = "none")]
+    /// Number of labels that are left out: they are too many, too long (128 characters of a name, 512 of a value), not
+    /// text, or contain control characters.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub labels_left_out: u32,
 }
 
 impl Target {
-    /// The image for a node's platform.
+    /// Chooses the image for a node's platform.
     pub fn choose(&self, node: Platform<'_>) -> Choice<'_> {
         node.choose(&self.platforms)
     }
 
-    /// Its platforms, for people.
+    /// Lists the platforms, for people.
     pub fn shown_platforms(&self) -> String {
         let shown: Vec<String> = self.platforms.iter().map(ToString::to_string).collect();
         shown.join(", ")
     }
 
-    /// The manifest digest for a node's platform.
+    /// Digest of the manifest for a node's platform.
     pub fn digest_for(&self, node: Platform<'_>) -> Option<&Digest> {
         match self.choose(node) {
             Choice::Image(image) => Some(&image.digest),
@@ -140,80 +142,81 @@ impl Target {
     }
 }
 
-/// An image that a tag points at, and that the pool does not run: the reference is pinned to another one, the image is too
+/// An image that a tag points to but the pool does not run: the reference is pinned to another one, the image is too
 /// young, or some members cannot run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Available {
-    /// Digest that the registry answered for the tag.
+    /// Digest returned by the registry for the tag.
     pub digest: Digest,
-    /// The image's version label.
+    /// Version label of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Time when the tag was first seen to point at it, by the leader's clock.
+    /// Time when the tag was first seen to point to this digest, by the leader's clock.
     pub since: Time,
-    /// Seconds for which the tag has been known to point at it, up to `image.minimumAge`. Each leader adds to them by its own
-    /// clock; at most a twentieth of that is counted again when the leader changes.
+    /// Seconds that the tag is known to have pointed to this digest, up to `image.minimumAge`. Each leader adds to them
+    /// by its own clock. After a change of leader, at most a twentieth of `image.minimumAge` is counted twice.
     #[serde(default)]
     pub seen_seconds: u64,
 }
 
-/// An image that members of a pool were deployed to.
+/// An image that was deployed to members of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeployedImage {
-    /// Digest that the pool's reference was resolved to; of an image that nodes were only found with, its manifest's.
+    /// Digest that the pool's reference was resolved to. For an image that nodes ran when they joined the pool: digest
+    /// of its manifest.
     pub digest: Digest,
-    /// Digests of its manifests, if it is an index. A node that was found with the image knows it by one of them.
+    /// Digests of its manifests, if the image is an index. A node that ran the image when it joined the pool reports
+    /// one of them.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manifests: Vec<Digest>,
-    /// The image's version label.
+    /// Version label of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub version: Option<String>,
-    /// Number of members that were deployed to it. It does not fall when some of them go away.
+    /// Number of members that the image was deployed to. Does not decrease when members leave.
     pub node_count: u32,
-    /// Time when the update of a member to it was last proven, by that node's clock, but no later than the controller first
-    /// heard of it. Absent for an image that members ran
-    /// when they joined, and that none was deployed to since.
+    /// Latest time when the image was proven on a member, by that node's clock, but no later than the controller first
+    /// learned of it. Absent for an image that members ran when they joined and that was deployed to none since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,
 }
 
-/// Number of members in each state. A node is counted in `total`, and in each of the others that is true of it.
+/// Number of members in each state. A node counts in `total` and in every state that applies to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounts {
-    /// Members.
+    /// Number of members.
     #[serde(default)]
     pub total: u32,
-    /// Members that run the target and are not being worked on.
+    /// Members that run the target and are not being updated.
     #[serde(default)]
     pub updated: u32,
     /// Members that pull or stage the target.
     #[serde(default)]
     pub staging: u32,
-    /// Members that have the target staged and locked, and wait for a berth.
+    /// Members that have the target staged and locked and wait for a berth.
     #[serde(default)]
     pub staged: u32,
     /// Members that are cordoned and drained under a berth.
     #[serde(default)]
     pub draining: u32,
-    /// Members that have committed, and reboot or are being proven.
+    /// Members that have committed and are rebooting or being proven.
     #[serde(default)]
     pub rebooting: u32,
-    /// Members that do not run the target, and none of the above is true of them yet.
+    /// Members that do not run the target and are in none of the states above.
     #[serde(default)]
     pub pending: u32,
-    /// Nodes that would be members but carry the label `berth.dev/exclude`. Not counted in `total`.
+    /// Nodes that would be members but have the label `berth.dev/exclude`. Not counted in `total`.
     #[serde(default)]
     pub excluded: u32,
-    /// Members that report that something is wrong.
+    /// Members that report a problem.
     #[serde(default)]
     pub degraded: u32,
-    /// Members that are not Ready or not schedulable, for whatever reason.
+    /// Members that are not Ready or not schedulable, for any reason.
     #[serde(default)]
     pub unavailable: u32,
 }
@@ -222,7 +225,7 @@ pub struct NodeCounts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BerthCounts {
-    /// The pool's capacity now.
+    /// Current capacity of the pool.
     #[serde(default)]
     pub total: u32,
     /// Berths held by a node.
@@ -236,18 +239,18 @@ pub struct BerthCounts {
     pub closed: u32,
 }
 
-/// Nodes on which a digest failed.
+/// Nodes where a digest failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DigestFailures {
-    /// Digest of a platform's manifest, as the nodes report it.
+    /// Digest of a manifest, as reported by the nodes.
     pub digest: Digest,
-    /// Names of the first 64 of them. A deleted node is marked as such: a Node created again under its name is another
-    /// one.
+    /// Names of the nodes; the first 64. A deleted node is marked, because a Node created again under its name is a
+    /// different node.
     #[schemars(length(max = 64), inner(length(max = 263)))]
     #[serde(default)]
     pub nodes: Vec<String>,
-    /// Number of all of them.
+    /// Number of all nodes where the digest failed.
     #[serde(default)]
     pub count: u32,
 }
@@ -261,23 +264,23 @@ pub struct WaveStatus {
     pub name: String,
     /// Number of members in the wave.
     pub total: u32,
-    /// Number of those members that run the target, proven and available.
+    /// Number of members of the wave that run the target, proven and available.
     pub updated: u32,
     /// State of the wave.
     pub state: WaveState,
-    /// Seconds for which it has been soaking. Each leader adds to them by its own clock; a few seconds are lost when
+    /// Seconds that the wave has been soaking. Each leader adds to them by its own clock; a few seconds are lost when
     /// the leader changes.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
     pub soaked_seconds: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn none(n: &u32) -> bool {
+fn is_zero_u32(n: &u32) -> bool {
     *n == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(n: &u64) -> bool {
+fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 
@@ -294,12 +297,12 @@ pub enum WaveState {
     Done,
 }
 
-/// Medians of what the members' timelines show, in seconds; known once three members have. Once three have with the image that
-/// they should run, what others measured before has no say.
+/// Medians of durations in the members' timelines, in seconds, known if at least three members have measured one. If
+/// three members have measured one with the image that they should run, only measurements with that image count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {
-    /// Seconds from the beginning of a pull until the image was staged.
+    /// Seconds from the start of a pull until the image is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staging_seconds: Option<u32>,
     /// Seconds from taking a berth to the end of the drain.
@@ -316,7 +319,7 @@ impl PhaseDurations {
         *self == Self::default()
     }
 
-    /// These durations, with those of `others` where one is not known.
+    /// These durations, with missing ones taken from `others`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {

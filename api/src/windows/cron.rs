@@ -1,4 +1,4 @@
-//! A cron schedule of five fields, as days of the calendar and minutes of the day. Knows no time zone.
+//! A cron schedule of five fields, as calendar days and minutes of the day. Independent of time zones.
 
 use std::fmt;
 
@@ -6,40 +6,40 @@ use croner::parser::{CronParser, Seconds, Year};
 use croner::{CronPattern, Weekday};
 use jiff::civil::{Date, date};
 
-/// One of the five fields, and the values that may be written in it.
+/// A field of a schedule, and the values that it accepts.
 struct Field {
     name: &'static str,
     instead: &'static str,
-    /// Test of one value, without list, range or step.
-    takes: fn(&str) -> bool,
+    /// True if a single value, without list, range or step, is accepted.
+    accepts: fn(&str) -> bool,
 }
 
 const FIELDS: [Field; 5] = [
     Field {
         name: "minute",
         instead: "0 to 59, *, or lists, ranges and steps of them, such as 0,30 or 0-20 or */15",
-        takes: is_number,
+        accepts: is_number,
     },
     Field {
         name: "hour",
         instead: "0 to 23, *, or lists, ranges and steps of them, such as 1,3 or 22-23 or */6",
-        takes: is_number,
+        accepts: is_number,
     },
     Field {
         name: "day of month",
         instead: "1 to 31, *, lists, ranges and steps of them, L for the last day, or 15W for the weekday next to it",
-        takes: is_day_of_month,
+        accepts: is_day_of_month,
     },
     Field {
         name: "month",
         instead: "1 to 12 or JAN to DEC, *, or lists, ranges and steps of them, such as 1,7 or MAR-OCT or */3",
-        takes: is_month,
+        accepts: is_month,
     },
     Field {
         name: "day of week",
         instead: "0 to 7 or SUN to SAT, *, lists and ranges of them, TUE#2 for the second Tuesday, or FRIL for the \
                   last Friday",
-        takes: is_day_of_week,
+        accepts: is_day_of_week,
     },
 ];
 
@@ -48,8 +48,8 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 
-/// Span of years in which 1 January falls on each day of the week, in common years and in leap years. A day that
-/// matches in none of them never matches.
+/// Years that include each kind of year (starting on each day of the week, common and leap). A day that matches in none
+/// of them never matches.
 const EVERY_KIND_OF_YEAR: (Date, Date) = (date(2000, 1, 1), date(2027, 12, 31));
 
 /// Error of a schedule.
@@ -68,16 +68,16 @@ pub(super) enum Fault {
     NeverMatches,
 }
 
-/// A schedule that matches at some time.
+/// A schedule that matches at least once.
 #[derive(Clone)]
 pub(super) struct Cron {
     days: CronPattern,
-    /// The minutes of a matching day, counted from midnight, rising. Never empty.
+    /// Starts on a matching day, in minutes from midnight, ascending. Never empty.
     pub(super) minutes: Vec<u16>,
 }
 
 impl fmt::Debug for Cron {
-    // The pattern's own has a line for each of 5,000 years.
+    // The `Debug` of the pattern prints a line for each of 5,000 years.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cron({:?})", self.days.as_str())
     }
@@ -98,7 +98,7 @@ impl Cron {
             other => return Err(Fault::FieldCount(other.len())),
         }
         for (position, (field, text)) in FIELDS.iter().zip(&fields).enumerate() {
-            if !is_field(field, text, position) {
+            if !is_valid_field(field, text, position) {
                 let text = super::error::shortened(text);
                 return Err(Fault::Field {
                     text,
@@ -107,7 +107,7 @@ impl Cron {
                 });
             }
         }
-        // Each field has been read on its own, so the whole is read as well.
+        // Each field is valid on its own, so the whole schedule is valid.
         let days = parser().parse(&text).map_err(|_| Fault::Field {
             text: super::error::shortened(&text),
             name: "schedule",
@@ -123,12 +123,12 @@ impl Cron {
         Ok(cron)
     }
 
-    /// Says whether windows start on this day.
+    /// True if windows start on this day.
     pub(super) fn matches(&self, day: Date) -> bool {
         self.matches_month(day) && self.matches_in_month(day)
     }
 
-    /// The first matching day from `first` to `last`.
+    /// Returns the first matching day from `first` to `last`.
     pub(super) fn day_from(&self, first: Date, last: Date) -> Option<Date> {
         let mut day = first;
         while day <= last {
@@ -178,17 +178,17 @@ fn minutes_of_day(pattern: &CronPattern) -> Vec<u16> {
         .collect()
 }
 
-/// Says whether a field can be read, alone among stars.
-fn is_field(field: &Field, text: &str, position: usize) -> bool {
+/// True if the field is valid with `*` in all other fields.
+fn is_valid_field(field: &Field, text: &str, position: usize) -> bool {
     let values = if position == 4 {
         text.strip_prefix('+').unwrap_or(text)
     } else {
         text
     };
-    // The parser takes the names of days and months anywhere, and passes over what is empty in a list.
+    // The parser accepts names of days and months in any field, and ignores empty list items.
     let is_known = values
         .split([',', '-', '/'])
-        .all(|value| value == "*" || (field.takes)(value));
+        .all(|value| value == "*" || (field.accepts)(value));
     let mut fields = ["*"; 5];
     if let Some(slot) = fields.get_mut(position) {
         *slot = text;
@@ -209,7 +209,7 @@ fn is_month(value: &str) -> bool {
 }
 
 fn is_day_of_week(value: &str) -> bool {
-    // One of `2`, `TUE`, `TUE#2`, `TUE#L`, `TUEL`; a lone `L` has no day.
+    // Accepts `2`, `TUE`, `TUE#2`, `TUE#L` and `TUEL`, but not `L` without a day.
     let day = match value.split_once('#') {
         Some((day, "L" | "1" | "2" | "3" | "4" | "5")) => day,
         Some(_) => return false,
@@ -218,7 +218,7 @@ fn is_day_of_week(value: &str) -> bool {
     value == "?" || is_number(day) || DAYS.contains(&day)
 }
 
-/// Schedule that a nickname stands for.
+/// Schedule equivalent to a nickname.
 fn spelt_out(nickname: &str) -> &'static str {
     match nickname {
         "@YEARLY" | "@ANNUALLY" => "0 0 1 1 *",

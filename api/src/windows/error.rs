@@ -1,4 +1,4 @@
-//! Errors of windows and exclusions. Each says what to write instead.
+//! Errors of windows and exclusions. Each message includes what to write instead.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ pub enum WindowError {
          such as \"0 22 * * FRI\""
     )]
     Empty {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
     },
     /// The schedule is a name such as `@daily`.
     #[error("windows[{index}] {schedule:?} is a nickname; write it as five fields, such as {instead:?}")]
     Nickname {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
-        /// Schedule that the nickname stands for, or an example.
+        /// Schedule equivalent to the nickname, or an example.
         instead: &'static str,
     },
-    /// The schedule has another number of fields than five.
+    /// The schedule does not have five fields.
     #[error(
         "windows[{index}] {schedule:?} has {fields} fields; write five (minute, hour, day of month, month, day of \
          week), without seconds or years, and the time zone in timeZone"
     )]
     FieldCount {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -42,7 +42,7 @@ pub enum WindowError {
     /// A field of the schedule cannot be read.
     #[error("windows[{index}] {schedule:?}: {text:?} is no {field}; write {instead}")]
     Field {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -53,10 +53,10 @@ pub enum WindowError {
         /// Values that may be written.
         instead: &'static str,
     },
-    /// No day of any year matches.
+    /// The schedule matches no day of any year.
     #[error("windows[{index}] {schedule:?} never matches: no month has such a day; correct the day or the month")]
     NeverMatches {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -64,20 +64,20 @@ pub enum WindowError {
     /// The duration is out of bounds.
     #[error("windows[{index}] {schedule:?} has a duration of {}; write 1m to 168h", text(.duration))]
     Duration {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
         /// Its duration.
         duration: Duration,
     },
-    /// The splay leaves nothing of the window.
+    /// The splay may be as long as the window.
     #[error(
         "windows[{index}] {schedule:?} has a splay of {}, which may use up its duration of {}; write less",
         text(.splay), text(.duration)
     )]
     Splay {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
@@ -92,14 +92,14 @@ pub enum WindowError {
          Europe/Berlin or UTC"
     )]
     TimeZone {
-        /// Position of the window.
+        /// Position of the window in `windows`.
         index: usize,
         /// Its schedule.
         schedule: String,
         /// Its time zone.
         time_zone: String,
     },
-    /// The exclusion ends before it has started.
+    /// The exclusion does not end after its start.
     #[error("exclusions[{index}] is from {from} to {to}, which is not later; write a later time in to")]
     EmptyExclusion {
         /// Position of the exclusion.
@@ -111,7 +111,7 @@ pub enum WindowError {
     },
 }
 
-/// Shortens a text of the admin for a message.
+/// Shortens a text written by an admin, for a message.
 pub(super) fn shortened(text: &str) -> String {
     const LONGEST: usize = 60;
     let mut short: String = text.chars().take(LONGEST).collect();
@@ -121,7 +121,7 @@ pub(super) fn shortened(text: &str) -> String {
     short
 }
 
-/// A duration as it is written in a pool, in the largest unit that divides it.
+/// Formats a duration as in a pool, in the largest unit that divides it.
 fn text(duration: &Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

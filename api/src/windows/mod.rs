@@ -1,18 +1,18 @@
-//! Reboot windows: at which times the nodes of a pool may start a reboot.
+//! Reboot windows: the times when nodes of a pool may start a reboot.
 //!
-//! A [`Schedule`] is the union of windows minus exclusions. It is pure: time zones come from the database that is
-//! compiled in, never from the machine, so that every program that judges a window judges it alike.
+//! A [`Schedule`] is the union of windows minus exclusions. It is pure: time zones come from the compiled-in database,
+//! not from the machine, so every program gets the same result.
 //!
-//! - A window **starts** at a time of the wall clock of its time zone, given as a cron schedule of five fields.
-//!   Where that time is skipped as the clocks go forward, the window starts at the first instant after the gap.
-//!   Where it comes twice as the clocks go back, the window starts once, at the first of the two.
-//! - It **lasts** for an elapsed time: `3h` are three hours, also in the night in which the clocks change.
-//! - If both day of month and day of week are restricted, a day that matches either of them matches. Only a plain `*`
-//!   (or `?`) is unrestricted, `*/2` is not. A `+` before the day of week asks for both. `L`, `15W`, `TUE#2` and
-//!   `FRIL` are understood.
-//! - **Splay** delays the start by a share of its own for each pool and start, and never moves the end.
-//! - Windows that overlap or adjoin are one opening.
-//! - An **exclusion** closes whatever is open, from its first instant to just before its last.
+//! - A window **starts** at a wall clock time in its time zone, given as a cron schedule of five fields. If the clocks
+//!   skip that time when they go forward, the window starts at the first instant after the gap. If the time occurs
+//!   twice when they go back, the window starts once, at the first occurrence.
+//! - The window **lasts** for an elapsed time: `3h` are three hours even in a night when the clocks change.
+//! - If both day of month and day of week are restricted, a day that matches either one matches. Only a plain `*` or
+//!   `?` is unrestricted; `*/2` is not. With a `+` before the day of week, both must match. `L`, `15W`, `TUE#2` and
+//!   `FRIL` are supported.
+//! - **Splay** delays the start by an amount that differs for each pool and start. It never moves the end.
+//! - Windows that overlap or adjoin form a single opening.
+//! - An **exclusion** closes every window from its start (inclusive) to its end (exclusive).
 
 mod cron;
 mod error;
@@ -30,55 +30,56 @@ pub use error::WindowError;
 pub use spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 use window::Window;
 
-/// Longest time for which an opening is followed. One that lasts longer is given an end that is at least so far away.
+/// How far [`Schedule::at`] follows an opening. The end reported for a longer opening is at least this far away.
 const HORIZON: SignedDuration = SignedDuration::from_hours(168);
 
-/// How far [`Schedule::longest`] looks, in time and in openings, whichever comes first.
+/// Limits of [`Schedule::longest`], in time and in number of openings.
 const LOOK_AHEAD: SignedDuration = SignedDuration::from_hours(400 * 24);
 const MAX_OPENINGS: usize = 1_000;
 
-/// Answer to the question whether reboots may start.
+/// Whether reboots may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
     /// Reboots may start.
     Open {
-        /// The first instant at which they may not. `None`: there is no window and no later exclusion, so there is no
-        /// end and no clock to compare. An opening of more than a week is cut off somewhere after a week.
+        /// First instant when they may not start. `None` without windows and later exclusions: there is no end, and no
+        /// clock to compare. An opening of more than a week gets an end at least a week away.
         until: Option<Timestamp>,
     },
     /// Reboots may not start.
     Closed {
-        /// Time from which they may start again; `None` if that never comes.
+        /// Time when reboots may start again; `None` if never.
         next: Option<Timestamp>,
-        /// Reason for which they may not start now.
-        why: Why,
+        /// Why reboots may not start now.
+        why: ClosedCause,
     },
 }
 
-/// Reason for which a [`Schedule`] is closed.
+/// Why a [`Schedule`] is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum ClosedCause {
     /// No window is open.
     Outside,
-    /// An exclusion applies, whether or not a window is open.
+    /// An exclusion applies, inside or outside a window.
     Excluded,
 }
 
-/// The windows and exclusions of a pool, checked. The default has neither and is always open.
+/// The validated windows and exclusions of a pool. The default has neither and is always open.
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// From (inclusive), to (exclusive). Sorted; no two of them overlap or adjoin.
+    /// Pairs of from (inclusive) and to (exclusive), sorted. None of them overlap or adjoin.
     exclusions: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Schedule {
-    /// Checks windows and exclusions (from, inclusive; to, exclusive) and makes them ready for [`Self::at`].
+    /// Validates windows and exclusions (pairs of from, inclusive, and to, exclusive), and prepares them for
+    /// [`Self::at`].
     ///
-    /// Takes about 0.1 ms for each window; to be kept for as long as the texts do not change.
+    /// Takes about 0.1 ms per window: keep the result while the texts do not change.
     ///
     /// # Errors
-    /// The first window or exclusion that is refused, by its position, and what to write instead.
+    /// The first invalid window or exclusion, by position, and what to write instead.
     pub fn parse(specs: &[WindowSpec<'_>], exclusions: &[(Timestamp, Timestamp)]) -> Result<Self, WindowError> {
         let windows = specs
             .iter()
@@ -96,16 +97,16 @@ impl Schedule {
         })
     }
 
-    /// Says whether reboots may start at `now`, and until when or from when on. `salt`, the name of the pool, chooses
-    /// its splay.
+    /// Returns whether reboots may start at `now`, and the time of the next change. `salt`, the name of the pool,
+    /// selects its splay.
     ///
-    /// Takes a few microseconds, and at worst (windows of a minute in each minute of a day on which the clocks change,
-    /// which are followed one by one) some tenths of a millisecond. Never looks at starts of more than a week ago.
+    /// Takes a few microseconds; at worst some tenths of a millisecond, for a window of one minute in every minute of a
+    /// day with a clock change, because each start is followed. Never considers starts of more than a week ago.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
             return Opening::Closed {
                 next: self.next_open(end, salt),
-                why: Why::Excluded,
+                why: ClosedCause::Excluded,
             };
         }
         let cut = self.exclusion_after(now);
@@ -118,13 +119,13 @@ impl Schedule {
             },
             None => Opening::Closed {
                 next: self.next_open(now, salt),
-                why: Why::Outside,
+                why: ClosedCause::Outside,
             },
         }
     }
 
-    /// The longest opening from `now` on, of those within 400 days and of no more than 1,000, for a message that says that
-    /// all are too short. `None` if one of them lasts for a week or has no end; zero if none comes.
+    /// Longest opening from `now` on, within 400 days and the next 1,000 openings, for a message that all openings are
+    /// too short. `None` if one of them lasts for a week or has no end; zero if there is none.
     pub fn longest(&self, now: Timestamp, salt: &str) -> Option<Duration> {
         let mut longest = SignedDuration::ZERO;
         for (from, until) in self.openings(now, salt) {
@@ -136,7 +137,7 @@ impl Schedule {
         Duration::try_from(longest).ok()
     }
 
-    /// The openings from `now` on, within the bounds of [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
+    /// Openings from `now` on, within [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
     fn openings(&self, now: Timestamp, salt: &str) -> impl Iterator<Item = (Timestamp, Option<Timestamp>)> {
         let limit = now.saturating_add(LOOK_AHEAD).unwrap_or(Timestamp::MAX);
         let from = |t: Timestamp| match self.at(t, salt) {
@@ -149,15 +150,15 @@ impl Schedule {
                 }
             }
         };
-        // The first is looked at however late it comes: a window may be for leap days.
+        // The first opening counts however late it comes: a window may be for leap days.
         std::iter::successors(from(now), move |&(_, until)| {
             from(until?).filter(|&(next, _)| next <= limit)
         })
         .take(MAX_OPENINGS)
     }
 
-    /// The end of the merged windows that are open at `now`, exclusions left aside. Not followed further than to
-    /// `cut`, nor than [`HORIZON`].
+    /// End of the merged windows that are open at `now`, ignoring exclusions. Followed at most to `cut` and
+    /// [`HORIZON`].
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));
@@ -172,8 +173,8 @@ impl Schedule {
         Some(end)
     }
 
-    /// The first instant at or after `from` that is open. Each round passes an exclusion, so there are no more rounds
-    /// than those.
+    /// First open instant at or after `from`. Each iteration passes an exclusion, so there are at most as many
+    /// iterations as exclusions.
     fn next_open(&self, from: Timestamp, salt: &str) -> Option<Timestamp> {
         let mut t = from;
         loop {
@@ -205,7 +206,7 @@ impl Schedule {
     }
 }
 
-/// Sorts spans and joins those that overlap or adjoin.
+/// Sorts spans and merges those that overlap or adjoin.
 fn merged(spans: &[(Timestamp, Timestamp)]) -> Vec<(Timestamp, Timestamp)> {
     let mut sorted = spans.to_vec();
     sorted.sort_unstable();

@@ -1,4 +1,4 @@
-//! One window: its starts as instants, and the times at which it is open.
+//! A window: its starts as instants, and its open times.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
@@ -8,23 +8,22 @@ use super::cron::{Cron, Fault};
 use super::error::{WindowError, shortened};
 use super::spec::{MAX_DURATION, MIN_DURATION, WindowSpec};
 
-/// Number of years within which each kind of year comes back: after 28, or up to 40 across a year such as 2100 that has
-/// no leap day.
+/// Years until each kind of year recurs: 28, or up to 40 across a year such as 2100 without a leap day.
 const RAREST_YEARS: i64 = 41;
 
-/// A window that has been checked.
+/// A validated window.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     cron: Cron,
-    /// For each minute of `cron.minutes`: position of the last start of the run that begins there. Within a run the
-    /// window does not close, on a day on which the clocks do not change.
+    /// For each of `cron.minutes`: position of the last start in the run that begins there. Within a run the window
+    /// does not close, unless the clocks change on that day.
     run_ends: Vec<usize>,
     zone: TimeZone,
     duration: SignedDuration,
     splay: SignedDuration,
 }
 
-/// One start of a window, before splay.
+/// A start of a window, before splay.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     at: Timestamp,
@@ -74,14 +73,14 @@ impl Window {
         })
     }
 
-    /// End of the opening at `t`, or an earlier instant; `None` if the window is closed. The window may be open at the
-    /// answer too; ask again.
+    /// End of the opening at `t`, or an earlier instant; `None` if the window is closed. The window may still be open
+    /// at the returned instant: call again with it.
     pub(super) fn open_until(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let start = self.starts_until(t).find(|start| self.opens(start.at, salt) <= t)?;
         Some(add(self.last_of_run(&start), self.duration))
     }
 
-    /// The first instant after `t` at which a start of the window takes effect.
+    /// First instant after `t` when a start takes effect.
     pub(super) fn next_opening(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
         let delayed = self
             .starts_until(t)
@@ -100,11 +99,11 @@ impl Window {
         next
     }
 
-    /// The starts at or before `t` whose windows, splay left aside, are open at `t`; the latest first.
+    /// Starts at or before `t` whose windows, without splay, are open at `t`; latest first.
     fn starts_until(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let latest = self.latest_civil(t);
         let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
-        // A day more, as the clock may have jumped since.
+        // Include an extra day, because the clock may have jumped since.
         let first_day = self.zone.to_datetime(oldest).date().saturating_sub(Span::new().days(1));
         std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
             .take_while(move |&day| day >= first_day)
@@ -123,7 +122,7 @@ impl Window {
             .take_while(move |start| start.at > oldest)
     }
 
-    /// The starts after `t`, the next first.
+    /// Starts after `t`, earliest first.
     fn starts_after(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let civil = self.zone.to_datetime(t);
         let last_day = civil.date().saturating_add(Span::new().years(RAREST_YEARS));
@@ -142,8 +141,8 @@ impl Window {
             .skip_while(move |start| start.at <= t)
     }
 
-    /// The latest time that the wall clock has shown up to `t`, or a little later: while the clock repeats times, it
-    /// has already shown later ones.
+    /// Latest time that the wall clock has shown up to `t`, or slightly later: while the clock repeats an hour, it has
+    /// already shown later times.
     fn latest_civil(&self, t: Timestamp) -> DateTime {
         let civil = self.zone.to_datetime(t);
         match self.zone.to_ambiguous_timestamp(civil).offset() {
@@ -162,12 +161,12 @@ impl Window {
         })
     }
 
-    /// The first instant at which the wall clock shows a time or, if it skips it, a later one.
+    /// First instant when the wall clock shows this time, or a later time if it skips this one.
     fn instant(&self, civil: DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         match ambiguous.offset() {
             AmbiguousOffset::Gap { after, .. } => {
-                // By the offset that comes with the change, a time that is skipped lies before the change.
+                // With the offset after the change, a skipped time is before the change.
                 let before_change = after.to_timestamp(civil).ok()?;
                 self.zone
                     .following(before_change)
@@ -178,9 +177,9 @@ impl Window {
         }
     }
 
-    /// The last start of the same day up to which the window does not close, once it has opened at `start`.
+    /// Last start of the same day that the window stays open for, after it opened at `start`.
     fn last_of_run(&self, start: &Start) -> Timestamp {
-        // With splay each start opens at a time of its own.
+        // With splay, each start has its own delay.
         let last = self
             .run_ends
             .get(start.position)
@@ -196,7 +195,7 @@ impl Window {
         }
     }
 
-    /// Instant at which a start takes effect: delayed by a share of the splay.
+    /// Instant when a start takes effect: delayed by its share of the splay.
     fn opens(&self, start: Timestamp, salt: &str) -> Timestamp {
         if self.splay.is_zero() {
             return start;
@@ -208,11 +207,10 @@ impl Window {
     }
 }
 
-/// The share of a splay of `whole` seconds that falls to a start: always the same for the same salt and start, in
-/// whatever program and version, and evenly spread otherwise.
+/// Returns a share of a splay of `whole` seconds. Always the same for the same salt and start, in every program and
+/// version; otherwise evenly distributed.
 pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
-    // FNV-1a, whose upper bits alone would hardly differ between similar texts: its product with the splay is
-    // taken from bits that have been mixed once more.
+    // FNV-1a. Its upper bits alone would hardly differ between similar texts, so the hash is mixed before it is scaled.
     let seconds = start.as_second().to_be_bytes();
     let hash = salt
         .bytes()
@@ -226,7 +224,7 @@ pub(super) fn share(salt: &str, start: Timestamp, whole: i64) -> i64 {
     i64::try_from((u128::from(mixed) * choices) >> 64).unwrap_or(whole)
 }
 
-/// For each minute, the position of the last one that is reached without a gap of more than `duration`.
+/// For each minute, the position of the last minute that can be reached without a gap of more than `duration`.
 fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
     let mut ends: Vec<usize> = (0..minutes.len()).collect();
     for (position, pair) in minutes.windows(2).enumerate().rev() {

@@ -77,7 +77,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         }],
         ..Plan::default()
     };
-    if found.spec.paused() {
+    if found.spec.is_paused() {
         plan.warnings
             .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
     }

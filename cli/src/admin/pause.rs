@@ -51,7 +51,7 @@ pub fn resume(snapshot: &Snapshot, whole: Whole<'_>) -> Result<Plan, NoPlan> {
             .push("The fleet is paused, and this pool with it: kubectl berth resume --all".to_owned()),
         Whole::Pool(_) => {}
         Whole::Fleet => {
-            let paused = snapshot.pools.iter().filter(|pool| pool.spec.paused());
+            let paused = snapshot.pools.iter().filter(|pool| pool.spec.is_paused());
             let mut paused: Vec<_> = paused.map(|pool| clean(&pool.name_any())).collect();
             paused.sort();
             let message = format!("Pools that are paused by themselves stay so: {}", paused.join(", "));
@@ -74,7 +74,7 @@ fn change(snapshot: &Snapshot, whole: Whole<'_>, paused: bool) -> Result<Plan, N
                 paused,
             };
             (
-                pool.spec.paused(),
+                pool.spec.is_paused(),
                 format!("pool {name}"),
                 change,
                 "rollout.paused of the pool",

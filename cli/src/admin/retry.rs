@@ -60,7 +60,7 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
             count_of(found.spec.max_failures())
         ));
     }
-    if found.spec.paused() {
+    if found.spec.is_paused() {
         plan.warnings
             .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use berth_api::keys;
-use berth_shell::listen::listening;
+use berth_shell::listen::with_watch_listener;
 use futures::stream::{BoxStream, select_all, unfold};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -198,7 +198,7 @@ fn news(client: &Client, namespace: &str) -> impl Stream<Item = News> + use<> {
     let (answered, answers) = mpsc::unbounded_channel();
     let of = |kind: Kind| {
         let answered = answered.clone();
-        listening(client, move |starts| {
+        with_watch_listener(client, move |starts| {
             if starts {
                 // An error says that the view has ended.
                 answered.send(News::Answered(kind)).unwrap_or_default();

@@ -164,7 +164,7 @@ fn status(
         polled: resolution.polled,
         available_seen: resolution.seen,
         poll_request: poll_request.or_else(|| old.poll_request.clone()),
-        paused: object.spec.paused(),
+        paused: object.spec.is_paused(),
         gates: findings.gates.get(&pool.name),
         reboot_timeout: object.spec.reboot_timeout(),
         retry_token: object.spec.retry_token(),

@@ -59,7 +59,7 @@ impl Belonging {
                     .clone()
                     .filter(|_| !known.node.labels.contains_key(keys::LABEL_EXCLUDE));
                 if let Some(pool) = pool {
-                    membership.belongs(known.node.name.clone(), pool);
+                    membership.record_pool(known.node.name.clone(), pool);
                 }
             }
             self.membership = Arc::new(membership);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_api::condition::{self, Verdict};
 use berth_api::pool::{BootcNodePoolSpec, Rollout};
-use berth_api::windows::{Opening, Schedule, Why, WindowSpec};
+use berth_api::windows::{ClosedCause, Opening, Schedule, WindowSpec};
 use berth_api::{PoolName, duration};
 use jiff::{SignedDuration, Timestamp};
 
@@ -121,7 +121,7 @@ fn pause(inputs: Inputs<'_>) -> Option<Gate> {
             message: message.to_owned(),
         })
     };
-    if inputs.spec.paused() {
+    if inputs.spec.is_paused() {
         return gate(GateReason::Paused, "rollout.paused is true: no node is offered a berth");
     }
     match inputs.fleet? {
@@ -175,8 +175,8 @@ fn window(inputs: Inputs<'_>) -> Gates {
         },
         Opening::Closed { next, why } => {
             let what = match why {
-                Why::Outside => "outside all windows",
-                Why::Excluded => "an exclusion is in force",
+                ClosedCause::Outside => "outside all windows",
+                ClosedCause::Excluded => "an exclusion is in force",
             };
             let next_words = next.map_or("no window is ahead".to_owned(), |next| {
                 format!("reboots may start at {next}")
@@ -191,8 +191,8 @@ fn window(inputs: Inputs<'_>) -> Gates {
                 return closed(GateReason::WindowTooShort, message, next);
             }
             let reason = match why {
-                Why::Outside => GateReason::OutsideWindows,
-                Why::Excluded => GateReason::Excluded,
+                ClosedCause::Outside => GateReason::OutsideWindows,
+                ClosedCause::Excluded => GateReason::Excluded,
             };
             closed(reason, format!("{what}; {next_words}"), next)
         }

@@ -1,4 +1,4 @@
-//! The families of metrics that a program serves, and their names.
+//! Metric families of a program, and their names.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Metric, Registry};
 
-/// All metrics of a program. The names are known also while a family has no series.
+/// All metrics of a program. Also knows the names of families without series.
 #[derive(Debug, Default)]
 pub struct Families {
     registry: Registry,
@@ -17,13 +17,13 @@ pub struct Families {
 }
 
 impl Families {
-    /// Adds a counter, or a family of them. Its series are named `NAME_total`.
+    /// Adds a counter, or a family of counters. Its series are named `NAME_total`.
     pub fn counter(&mut self, name: &'static str, help: &str, metric: impl Metric) {
         self.names.push(format!("{name}_total"));
         self.registry.register(name, help, metric);
     }
 
-    /// Adds a histogram, or a family of them.
+    /// Adds a histogram, or a family of histograms.
     pub fn histogram(&mut self, name: &'static str, help: &str, metric: impl Metric) {
         self.names
             .extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
@@ -36,28 +36,28 @@ impl Families {
         self.registry.register_collector(Box::new(board.clone()));
     }
 
-    /// Names of all series, as queries use them.
+    /// Names of all series, as used in queries.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Registry of all of them, to be encoded.
+    /// Registry of all metrics, for encoding.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 }
 
-/// Gauges that are replaced as a whole. Cheap to clone; the clones are the same board.
+/// Gauges that are replaced together. Clones share the same gauges.
 #[derive(Debug, Clone)]
 pub struct Board(Arc<Mutex<Vec<Gauge>>>);
 
 impl Board {
-    /// A board with these gauges.
+    /// Returns a board with these gauges.
     pub fn new(gauges: Vec<Gauge>) -> Self {
         Self(Arc::new(Mutex::new(gauges)))
     }
 
-    /// Shows these gauges from now on. A reader sees all of the old ones or all of the new ones.
+    /// Replaces the gauges. A reader sees either all old ones or all new ones.
     pub fn show(&self, gauges: Vec<Gauge>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
     }
@@ -74,7 +74,7 @@ impl Collector for Board {
         for gauge in gauges.iter().filter(|gauge| !gauge.series.is_empty()) {
             let mut family = encoder.encode_descriptor(gauge.name, gauge.help, None, MetricType::Gauge)?;
             match gauge.series.as_slice() {
-                // A family without labels would end in {}.
+                // As a family, a single series without labels would end in `{}`.
                 [only] if only.labels.is_empty() => ConstGauge::new(only.value).encode(family)?,
                 all => {
                     for series in all {

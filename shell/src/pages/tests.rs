@@ -18,7 +18,7 @@ async fn ask(address: SocketAddr, path: &str, more: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{more}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut text = String::new();
-    let read = tokio::time::timeout(DEADLINE, stream.read_to_string(&mut text));
+    let read = tokio::time::timeout(CONNECTION_TIMEOUT, stream.read_to_string(&mut text));
     read.await.expect("the server ends the connection").unwrap();
     text
 }
@@ -34,7 +34,7 @@ fn nodes(pool: &str, count: u32) -> Gauge {
 }
 
 #[tokio::test]
-async fn what_is_told_can_be_scraped_in_both_formats_and_what_is_gone_is_not() {
+async fn metrics_are_served_in_both_formats() {
     let mut leader = Gauge::new("t_leader", "1 for the leader.");
     leader.add([], 1);
     let board = Board::new(vec![nodes("a", 3), leader, Gauge::new("t_none", "Nothing yet.")]);
@@ -112,16 +112,16 @@ impl Health for Patient {
 }
 
 #[tokio::test]
-async fn a_probe_is_answered_while_others_fill_the_metrics_and_told_what_is_wrong() {
+async fn probes_are_answered_while_metrics_are_busy() {
     let (metrics, health) = (
         served(Page::Metrics(Families::default())).await,
         served(Page::Health(Arc::new(Patient { alive: true }))).await,
     );
     let mut silent = vec![];
-    for _ in 0..CONNECTIONS {
+    for _ in 0..MAX_CONNECTIONS {
         silent.push(TcpStream::connect(metrics).await.unwrap());
     }
-    let answer = tokio::time::timeout(DEADLINE / 2, get(health, "/healthz"))
+    let answer = tokio::time::timeout(CONNECTION_TIMEOUT / 2, get(health, "/healthz"))
         .await
         .unwrap();
     assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
@@ -139,7 +139,7 @@ async fn a_probe_is_answered_while_others_fill_the_metrics_and_told_what_is_wron
 }
 
 #[tokio::test]
-async fn an_address_that_cannot_be_had_is_named() {
+async fn an_unusable_address_is_named() {
     let first = listen("--metrics-address", ":0").await.unwrap();
     let taken = format!(":{}", first.local_addr().unwrap().port());
     for bad in ["nonsense", ":x", "127.0.0.1", taken.as_str()] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Opening, Schedule, Why, WindowError, WindowSpec};
+use super::{ClosedCause, Opening, Schedule, WindowError, WindowSpec};
 use crate::duration;
 
 const SALT: &str = "workers";
@@ -44,13 +44,13 @@ fn open(until: &str) -> Opening {
 fn outside(next: &str) -> Opening {
     Opening::Closed {
         next: Some(ts(next)),
-        why: Why::Outside,
+        why: ClosedCause::Outside,
     }
 }
 
 fn excluded(next: &str) -> Opening {
     Opening::Closed {
         next: Some(ts(next)),
-        why: Why::Excluded,
+        why: ClosedCause::Excluded,
     }
 }

@@ -1,4 +1,4 @@
-//! Openings of windows, case by case, worked out by hand.
+//! Openings of windows, case by case, with expected values calculated by hand.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn without_windows_it_is_always_open() {
 }
 
 #[test]
-fn a_window_over_midnight_belongs_to_the_day_on_which_it_starts() {
+fn a_window_over_midnight_belongs_to_its_first_day() {
     // Friday 22:00 to Saturday 06:00 in Kathmandu, which is 5:45 ahead.
     check(
         &schedule(&[("0 22 * * FRI", "8h", "Asia/Kathmandu")], &[]),
@@ -38,7 +38,7 @@ fn a_window_over_midnight_belongs_to_the_day_on_which_it_starts() {
             ("2026-03-06T16:15:00Z", open("2026-03-07T00:15:00Z")),
             ("2026-03-07T00:14:59.999Z", open("2026-03-07T00:15:00Z")),
             ("2026-03-07T00:15:00Z", outside("2026-03-13T16:15:00Z")),
-            // Friday 00:15 is before the window, not in the rest of a Thursday's.
+            // Friday 00:15 is before the window; the window of Thursday does not exist.
             ("2026-03-05T18:30:00Z", outside("2026-03-06T16:15:00Z")),
         ],
     );
@@ -63,7 +63,7 @@ fn a_window_of_days_and_one_of_a_week() {
 }
 
 #[test]
-fn berlin_start_in_the_gap_opens_after_it_and_lasts_its_elapsed_time() {
+fn berlin_start_in_the_gap_opens_after_it() {
     // 2026-03-29: 02:00+01 becomes 03:00+02, at 01:00Z.
     check(
         &schedule(&[("30 2 * * *", "2h", "Europe/Berlin")], &[]),
@@ -82,7 +82,7 @@ fn berlin_start_in_the_gap_opens_after_it_and_lasts_its_elapsed_time() {
 }
 
 #[test]
-fn berlin_start_in_the_fold_opens_once_at_the_first() {
+fn berlin_start_in_the_fold_opens_once() {
     // 2026-10-25: 03:00+02 becomes 02:00+01, at 01:00Z.
     check(
         &schedule(&[("30 2 * * *", "20m", "Europe/Berlin")], &[]),
@@ -166,7 +166,7 @@ fn overlapping_and_adjoining_windows_are_one_opening() {
         ("0 23 * * *", "1h", "UTC"),
         // Overlaps: 00:30 to 02:30 in Berlin.
         ("30 0 * * *", "2h", "Europe/Berlin"),
-        // On its own.
+        // Separate from the others.
         ("0 12 * * SAT", "1h", "Europe/Berlin"),
     ];
     check(
@@ -206,7 +206,7 @@ fn an_exclusion_cuts_a_window_in_two() {
     let for_ever = schedule(&windows, &[("2026-06-10T00:00:00Z", "9999-12-30T22:00:00Z")]);
     let never = Opening::Closed {
         next: None,
-        why: Why::Excluded,
+        why: ClosedCause::Excluded,
     };
     check(&for_ever, &[("2026-06-20T01:00:00Z", never)]);
     assert_eq!(for_ever.longest(ts("2026-06-20T01:00:00Z"), SALT), Some(Duration::ZERO));
@@ -285,7 +285,7 @@ fn an_opening_without_end_is_followed_for_a_week() {
         assert!((168..=337).contains(&length), "{row:?}: {length} h");
         assert_eq!(schedule.longest(now, SALT), None);
     }
-    // In Berlin the repeated hour of that week has no starts of its own.
+    // In Berlin the repeated hour of that week has no starts.
     check(
         &schedule(&[("*/5 * * * *", "5m", "Europe/Berlin")], &[]),
         &[
@@ -296,7 +296,7 @@ fn an_opening_without_end_is_followed_for_a_week() {
 }
 
 #[test]
-fn splay_delays_the_start_and_not_the_end() {
+fn splay_delays_only_the_start() {
     let hour = WindowSpec {
         splay: Duration::from_secs(3600),
         ..spec(("0 22 * * *", "4h", "UTC"))
@@ -310,7 +310,7 @@ fn splay_delays_the_start_and_not_the_end() {
     let opens = |salt: &str, now: Timestamp| match schedule.at(now, salt) {
         Opening::Closed {
             next: Some(next),
-            why: Why::Outside,
+            why: ClosedCause::Outside,
         } => next,
         other => panic!("{other:?}"),
     };
@@ -327,17 +327,17 @@ fn splay_delays_the_start_and_not_the_end() {
         assert_eq!(schedule.at(at, &salt), Opening::Open { until: Some(end) });
     }
     assert!(by_quarter.iter().all(|&pools| pools > 60), "{by_quarter:?}");
-    // Written down, as programs of different versions have to agree.
+    // Fixed values: programs of different versions must agree.
     assert_eq!(opens("workers", before), ts("2026-05-05T22:32:00Z"));
     assert_eq!(opens("workers", ts("2026-05-06T12:00:00Z")), ts("2026-05-06T22:12:44Z"));
 }
 
 #[test]
-fn the_longest_opening_is_a_merged_one_that_no_exclusion_cuts() {
+fn the_longest_opening_merges_windows_between_exclusions() {
     let rows = [("0 22 * * *", "2h", "UTC"), ("0 0 * * SAT", "2h", "UTC")];
     let cut = schedule(&rows, &[("2026-01-10T00:30:00Z", "2026-01-10T01:00:00Z")]);
     let now = ts("2026-01-05T22:30:00Z");
-    // The first Friday's opening is cut by the exclusion, the second is whole.
+    // The exclusion cuts the opening of the first Friday; the second is whole.
     assert_eq!(cut.longest(now, SALT), Some(Duration::from_secs(4 * 3600)));
     let closed = schedule(&rows, &[("2026-01-10T00:30:00Z", "2030-01-10T01:00:00Z")]);
     assert_eq!(closed.longest(now, SALT), Some(Duration::from_secs(9000)));

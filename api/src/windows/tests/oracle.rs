@@ -1,5 +1,5 @@
-//! [`Schedule::at`] against an oracle that walks through the minutes. The oracle knows nothing of cron, gaps or folds,
-//! and only looks at what the wall clock shows.
+//! Compares [`Schedule::at`] with an oracle that steps through the minutes. The oracle knows nothing about cron, gaps
+//! or folds, only the time that the wall clock shows.
 
 use jiff::SignedDuration;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -10,12 +10,12 @@ use super::*;
 use crate::windows::window::share;
 
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
-/// Lead of the walk before the first start that counts, so that the oracle sees the times that the clock repeats.
+/// Lead before the first start that counts, so that the oracle sees the times that the clock repeats.
 const WARM_UP: SignedDuration = SignedDuration::from_hours(3);
-/// Span that the oracle looks ahead.
+/// How far the oracle looks ahead.
 const AHEAD: SignedDuration = SignedDuration::from_hours(48);
 
-/// A window as sets of numbers. An empty set is a star.
+/// A window as sets of numbers. An empty set is a `*`.
 #[derive(Debug, Clone)]
 struct Fields {
     minutes: Vec<i8>,
@@ -52,12 +52,12 @@ impl Fields {
         has(&self.minutes, civil.minute()) && has(&self.hours, civil.hour()) && by_day
     }
 
-    /// Times at which the window is open, of all starts in a span, found minute by minute.
+    /// Open times of the window for all starts in a span, found minute by minute.
     fn intervals(&self, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, Timestamp)> {
         let zone: TimeZone = TimeZoneDatabase::bundled().get(self.zone).unwrap();
         let mut intervals = Vec::new();
         let mut t = from - SignedDuration::from_secs(from.as_second().rem_euclid(60));
-        // The latest that the wall clock has shown: what is not later has been there before.
+        // Latest time that the wall clock has shown so far. An earlier or equal time is a repetition.
         let mut latest = zone.to_datetime(t - MINUTE);
         while t <= to {
             let shown = zone.to_datetime(t);
@@ -80,7 +80,7 @@ impl Fields {
 }
 
 fn fields() -> impl Strategy<Value = Fields> {
-    // Hours in which clocks change come more often than others.
+    // Hours with clock changes are more frequent than others.
     let hours = prop_oneof![
         btree_set(0_i8..4, 0..4),
         btree_set(0_i8..24, 1..3),
@@ -123,7 +123,7 @@ fn fields() -> impl Strategy<Value = Fields> {
         })
 }
 
-/// Instants near the clock changes of the zones above, and any others.
+/// Instants near the clock changes of the zones above, and arbitrary ones.
 fn instants() -> impl Strategy<Value = Timestamp> {
     let changes = [
         "2026-03-29T01:00:00Z",
@@ -156,7 +156,7 @@ impl Oracle {
         !self.is_excluded(t) && self.intervals.iter().any(|&(from, to)| from <= t && t < to)
     }
 
-    /// The first instant after `now` at which it is open, or closed.
+    /// First instant after `now` when it is open, or closed.
     fn turns(&self, now: Timestamp, open: bool) -> Option<Timestamp> {
         let edges = self
             .intervals
@@ -198,12 +198,12 @@ fn compare(windows: &[Fields], spans: &[(i64, i64)], now: Timestamp) -> Result<(
     let (is_open, turn) = match said {
         Opening::Open { until } => (true, until),
         Opening::Closed { next, why } => {
-            prop_assert_eq!(why == Why::Excluded, oracle.is_excluded(now));
+            prop_assert_eq!(why == ClosedCause::Excluded, oracle.is_excluded(now));
             (false, next)
         }
     };
     prop_assert_eq!(is_open, oracle.is_open(now), "{:?}", said);
-    // Beyond `to` the oracle knows only some of the starts.
+    // After `to`, the oracle knows only some of the starts.
     match oracle.turns(now, !is_open).filter(|&turn| turn <= to) {
         Some(expected) => prop_assert_eq!(turn, Some(expected)),
         None => prop_assert!(turn.is_none_or(|turn| turn > to), "{:?} is too early", said),
@@ -212,7 +212,7 @@ fn compare(windows: &[Fields], spans: &[(i64, i64)], now: Timestamp) -> Result<(
 }
 
 proptest! {
-    // A walk takes its time: a quarter of the cases that the others have.
+    // Stepping is slow: run a quarter of the usual number of cases.
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
 
     #[test]

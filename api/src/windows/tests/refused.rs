@@ -1,4 +1,4 @@
-//! Windows that are refused, and the words for it.
+//! Windows that are refused, and the error messages.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ fn message(rows: &[Row<'_>]) -> String {
     parsed(rows, &[]).unwrap_err().to_string()
 }
 
-/// The refusal of a window of an hour in UTC.
+/// Error of a window of one hour in UTC with this schedule.
 fn of(schedule: &str) -> String {
     message(&[(schedule, "1h", "UTC")])
 }
 
 #[test]
-fn schedules_that_are_not_five_fields_say_what_to_write() {
+fn the_error_of_a_field_count_names_the_remedy() {
     assert_eq!(
         of(" "),
         "windows[0] has an empty schedule; write five fields (minute, hour, day of month, month, day of week), such as \
@@ -39,7 +39,7 @@ fn schedules_that_are_not_five_fields_say_what_to_write() {
 }
 
 #[test]
-fn a_field_that_cannot_be_read_is_named() {
+fn an_invalid_field_is_named() {
     assert_eq!(
         message(&[("0 1 * * *", "1h", "UTC"), ("0 25 * * *", "1h", "UTC")]),
         "windows[1] \"0 25 * * *\": \"25\" is no hour; write 0 to 23, *, or lists, ranges and steps of them, such as \
@@ -83,7 +83,7 @@ fn days_that_never_come_are_refused() {
     for schedule in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 1 * +MON#2", "0 0 8-31 * +TUE#1"] {
         assert!(of(schedule).contains("never matches"), "{schedule}");
     }
-    // Seldom is not never.
+    // Rare days are accepted.
     for schedule in ["0 0 29 2 *", "0 0 29 2 +MON", "0 0 * 2 MON#5", "0 0 31 2 MON"] {
         assert!(parsed(&[(schedule, "1h", "UTC")], &[]).is_ok(), "{schedule}");
     }
@@ -163,7 +163,7 @@ proptest! {
     ) {
         let spec = spec((&schedule, "90m", "America/New_York"));
         if let Ok(schedule) = Schedule::parse(&[spec], &[]) {
-            // What is accepted comes at some time.
+            // An accepted schedule opens at some time.
             let opening = schedule.at(Timestamp::from_second(now).unwrap(), SALT);
             let never = matches!(opening, Opening::Closed { next: None, .. });
             prop_assert!(!never);
