@@ -227,7 +227,7 @@ mod tests {
         assert!(parse("info,berth_agent=debug").is_ok());
         let refused = parse("loud").unwrap_err().to_string();
         assert!(
-            refused.contains("--log-level") && refused.contains("\"loud\" is no level"),
+            refused.contains("--log-level") && refused.contains("\"loud\" is not a level"),
             "{refused}"
         );
     }

@@ -110,7 +110,7 @@ pub struct ManualBootImage {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("has(self.manual) == (has(self.source) && self.source == 'Manual')")
-        .message("bootImage.manual must be given with source: Manual, and only then"),
+        .message("bootImage.manual is required with source: Manual and forbidden otherwise"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootImagePolicy {

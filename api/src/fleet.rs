@@ -40,7 +40,7 @@ const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type=='Updating')].message"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name == 'cluster'")
-        .message("there is one BootcFleet, and its name is cluster; write metadata.name: cluster"),
+        .message("the only BootcFleet must be named cluster; write metadata.name: cluster"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct BootcFleetSpec {
@@ -63,7 +63,7 @@ pub struct BootcFleetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     #[x_kube(merge_strategy = ListMerge::Set, validation = Rule::new(PREFIX_RULE)
-        .message("allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000: no scheme, tag, digest or wildcard"))]
+        .message("allowedRegistries must be prefixes of references without scheme, tag, digest or wildcard, such as quay.io/example or registry.example.com:5000"))]
     pub allowed_registries: Vec<String>,
 }
 

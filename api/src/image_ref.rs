@@ -31,7 +31,7 @@ pub enum ImageRefError {
     #[error("{0:?} has neither a tag nor a digest; add one, such as :stable or @sha256:…")]
     NoTagOrDigest(String),
     /// The part behind `@` is not a digest.
-    #[error("in {0:?} the part behind @ is not a digest; write @sha256: and 64 lower-case hex digits")]
+    #[error("in {0:?}, the part after @ is not a digest; write @sha256: and 64 lower-case hex digits")]
     BadDigest(String),
 }
 

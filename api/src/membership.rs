@@ -47,7 +47,7 @@ fn well_formed(requirement: &LabelSelectorRequirement) -> Result<(), String> {
         ("In" | "NotIn", 0) => Err(format!("{operator} for {key} needs values")),
         ("Exists" | "DoesNotExist", _) => Err(format!("{operator} for {key} takes no values")),
         _ => Err(format!(
-            "{operator:?} for {key} is no operator; write In, NotIn, Exists or DoesNotExist"
+            "operator {operator:?} for {key} is unknown; write In, NotIn, Exists or DoesNotExist"
         )),
     }
 }
@@ -69,7 +69,7 @@ impl Conflict {
         let pools: Vec<_> = self.pools.iter().map(PoolName::as_str).collect();
         let fate = match &self.stays_in {
             Some(pool) => format!("the node stays in {pool}"),
-            None => "the node joins none of them".to_owned(),
+            None => "the node joins no pool".to_owned(),
         };
         format!(
             "selected by more than one pool: {}; {fate} until only one selects it",

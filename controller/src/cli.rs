@@ -214,7 +214,7 @@ mod tests {
         assert!(parse(&["--log-level=warn,kube=debug"]).is_ok());
         let refused = parse(&["--log-level=loud"]).unwrap_err().to_string();
         assert!(
-            refused.contains("--log-level") && refused.contains("\"loud\" is no level"),
+            refused.contains("--log-level") && refused.contains("\"loud\" is not a level"),
             "{refused}"
         );
     }

@@ -85,7 +85,7 @@ impl Route {
         let shown = || url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
-                "the proxy {:?} cannot be used: name it as http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
+                "the proxy {:?} cannot be used: write http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
                 shown()
             );
         };
@@ -106,7 +106,7 @@ impl Route {
             }
             (Some("socks5" | "socks5h"), ..) => Ok(Self::Socks(SocksV5::new(to, connector()))),
             (scheme, ..) => bail!(
-                "the proxy {:?} is to be spoken to by {}, which is not supported: use http://, https:// or socks5://",
+                "the proxy {:?} uses the scheme {}, which is not supported: use http://, https:// or socks5://",
                 shown(),
                 scheme.unwrap_or_default()
             ),

@@ -14,7 +14,7 @@ use crate::names::{BootId, NodeName, NodeUid, PoolName};
 
 /// A Lease that should be a berth but cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Lease {lease} is not a berth that Berth wrote: {what}; restore it, or delete it when no node holds it")]
+#[error("Lease {lease} is not a valid berth: {what}; restore it, or delete it if no node holds it")]
 pub struct LeaseError {
     /// Name of the Lease.
     pub lease: String,
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     fn parsed<T: std::str::FromStr>(&self, key: &str) -> Result<T, LeaseError> {
         let text = self.required(key)?;
         text.parse()
-            .or_else(|_| self.error(format!("annotation {key} is {text:?}")))
+            .or_else(|_| self.error(format!("annotation {key} has the invalid value {text:?}")))
     }
 
     fn maybe<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, LeaseError> {
@@ -63,13 +63,13 @@ impl<'a> Reader<'a> {
 
     fn outcome(&self) -> Result<Option<Outcome>, LeaseError> {
         let word = self.optional(keys::ANNOTATION_OUTCOME);
-        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("outcome is {w:?}")), Ok))
+        word.map(|w| Outcome::from_word(w).map_or_else(|| self.error(format!("its outcome {w:?} is unknown")), Ok))
             .transpose()
     }
 
     fn closed(&self, reason: &str) -> Result<BerthState, LeaseError> {
         let Some(reason) = ClosedReason::from_word(reason) else {
-            return self.error(format!("it is closed for the unknown reason {reason:?}"));
+            return self.error(format!("its closing reason {reason:?} is unknown"));
         };
         let last_node = self.optional(keys::ANNOTATION_LAST_NODE).map(NodeName::from);
         let last_target = self.maybe(keys::ANNOTATION_TARGET)?;
@@ -96,9 +96,9 @@ impl<'a> Reader<'a> {
             "Committed" => HoldPhase::Committed,
             "Releasing" => match self.outcome()? {
                 Some(outcome) => HoldPhase::Releasing(outcome),
-                None => return self.error("it is being released without an outcome"),
+                None => return self.error("it is being released, but has no outcome"),
             },
-            other => return self.error(format!("its phase is {other:?}")),
+            other => return self.error(format!("its phase {other:?} is unknown")),
         };
         Ok(BerthState::Held(Holding {
             node: NodeName::from(node),
@@ -134,7 +134,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
         // Only the canonical form counts: `workers-02` is not berth 2.
         .filter(|index: &u32| name.ends_with(&format!("-{index}")));
     let Some(index) = index else {
-        return reader.error(format!("its name is not {pool}-NUMBER"));
+        return reader.error(format!("its name does not have the form {pool}-NUMBER"));
     };
     let holder = lease
         .spec
@@ -146,7 +146,7 @@ pub fn read(lease: &Lease) -> Result<Berth, LeaseError> {
     } else if let Some(node) = holder.strip_prefix(OFFERED) {
         reader.offered(node)?
     } else if holder.is_empty() || holder.contains(':') {
-        return reader.error(format!("its holderIdentity is {holder:?}"));
+        return reader.error(format!("its holderIdentity {holder:?} is invalid"));
     } else {
         reader.held(holder)?
     };

@@ -241,7 +241,7 @@ impl Berth {
                 reason,
                 ..closed.clone()
             },
-            BerthState::Held(_) => return self.refused("a held berth is closed by its holder"),
+            BerthState::Held(_) => return self.refused("only its holder can close a held berth"),
         };
         Ok(self.with(BerthState::Closed(closed)))
     }
@@ -269,7 +269,7 @@ impl Berth {
     /// When it is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
-            BerthState::Closed(_) => return self.refused("it is closed already"),
+            BerthState::Closed(_) => return self.refused("it is already closed"),
             BerthState::Offered(offer) => (&offer.node, &offer.target, None),
             BerthState::Held(holding) => {
                 let outcome = match holding.phase {
@@ -296,7 +296,7 @@ impl Berth {
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
-            _ => self.refused("nobody holds it"),
+            _ => self.refused("no node holds it"),
         }
     }
 
@@ -311,7 +311,7 @@ impl Berth {
                 open_until,
                 ..h.clone()
             }))),
-            _ => self.refused("nobody holds it"),
+            _ => self.refused("no node holds it"),
         }
     }
 
@@ -354,7 +354,7 @@ impl Berth {
             _ => false,
         };
         if !allowed {
-            return self.refused("its phase does not allow that");
+            return self.refused("its phase does not allow this");
         }
         let boot_id = boot_id.unwrap_or_else(|| holding.boot_id.clone());
         Ok(self.with(BerthState::Held(Holding {
@@ -385,7 +385,7 @@ impl Berth {
         };
         let licensed = holding.target == target && holding.boot_id == boot_id;
         if matches!(holding.phase, HoldPhase::Releasing(_)) || holding.revoke.is_some() || licensed {
-            return self.refused("it cannot go on to another digest");
+            return self.refused("it cannot be committed to another digest now");
         }
         let phase = HoldPhase::Committed;
         Ok(self.with(BerthState::Held(Holding {

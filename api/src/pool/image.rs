@@ -30,9 +30,9 @@ pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a S
     validation = Rule::new("!has(self.ref) || self.ref.contains('@') || self.ref.matches('/[^/]*:[^/]+$')")
         .message("image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…"),
     validation = Rule::new("!has(self.ref) || !self.ref.contains('@') || self.ref.matches('@sha256:[0-9a-f]{64}$')")
-        .message("the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits"),
+        .message("the part of image.ref after @ is not a digest; write @sha256: followed by 64 lower-case hex digits"),
     validation = Rule::new("!has(self.ref) || self.ref.matches('^[^/]+(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@.*)?$')")
-        .message("image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'"),
+        .message("image.ref has an invalid repository or tag; write repositories in lower case, and tags with letters, digits, '.', '_' and '-'"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {

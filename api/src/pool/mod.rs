@@ -58,7 +58,7 @@ pub use status::{
     validation = Rule::new("self.metadata.name.size() <= 63")
         .message("the name of a BootcNodePool must have at most 63 characters, because it is also a label value; choose a shorter name"),
     validation = Rule::new("!has(self.spec.rollout) || !has(self.spec.rollout.after) || !(self.metadata.name in self.spec.rollout.after)")
-        .message("rollout.after names the pool itself, which would wait for ever; name the pools that go before it"),
+        .message("rollout.after names the pool itself, so it would never be updated; name the pools to update before it"),
 )]
 #[x_kube(
     validation = Rule::new("has(self.nodeSelector)")
@@ -105,7 +105,7 @@ pub struct BootcNodePoolSpec {
 /// Rule of `toleratedUpdaters`: the names known to the agent (`berth_core::agent::rivals`).
 const UPDATERS_RULE: &str = "self.all(name, name in ['bootc-fetch-apply-updates.timer', 'bootc-fetch-apply-updates.service', \
      'rpm-ostreed-automatic.timer', 'rpm-ostreed-automatic.service', 'rpm-ostreed', 'zincati.service', 'kured', 'machine-config-daemon'])";
-const UPDATERS_MESSAGE: &str = "toleratedUpdaters knows bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
+const UPDATERS_MESSAGE: &str = "toleratedUpdaters accepts only bootc-fetch-apply-updates.timer, bootc-fetch-apply-updates.service, \
      rpm-ostreed-automatic.timer, rpm-ostreed-automatic.service, rpm-ostreed, zincati.service, kured and machine-config-daemon";
 
 /// Treatment of other updaters and reboot daemons that are active on a member.

@@ -12,7 +12,7 @@ use crate::quantity::Quantity;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("!has(self.waves) || self.waves.all(w, w.name != 'rest' && w.name != 'control-plane')")
-        .message("a wave cannot be named rest or control-plane: these are the names of what comes after all waves; choose another name"),
+        .message("a wave cannot be named rest or control-plane, the names of the built-in last waves; choose another name"),
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Rollout {

@@ -40,7 +40,7 @@ pub enum WindowError {
         fields: usize,
     },
     /// A field of the schedule cannot be read.
-    #[error("windows[{index}] {schedule:?}: {text:?} is no {field}; write {instead}")]
+    #[error("windows[{index}] {schedule:?}: {text:?} is not a valid {field}; write {instead}")]
     Field {
         /// Position of the window in `windows`.
         index: usize,
@@ -73,7 +73,7 @@ pub enum WindowError {
     },
     /// The splay may be as long as the window.
     #[error(
-        "windows[{index}] {schedule:?} has a splay of {}, which may use up its duration of {}; write less",
+        "windows[{index}] {schedule:?} has a splay of {}, which must be shorter than its duration of {}; write less",
         text(.splay), text(.duration)
     )]
     Splay {
@@ -88,7 +88,7 @@ pub enum WindowError {
     },
     /// The time zone is not in the database.
     #[error(
-        "windows[{index}] {schedule:?} has time zone {time_zone:?}, which is not known; write an IANA name, such as \
+        "windows[{index}] {schedule:?} has the unknown time zone {time_zone:?}; write an IANA name, such as \
          Europe/Berlin or UTC"
     )]
     TimeZone {
@@ -100,7 +100,7 @@ pub enum WindowError {
         time_zone: String,
     },
     /// The exclusion does not end after its start.
-    #[error("exclusions[{index}] is from {from} to {to}, which is not later; write a later time in to")]
+    #[error("exclusions[{index}] ends at {to}, which is not after its start {from}; write a later time in to")]
     EmptyExclusion {
         /// Position of the exclusion.
         index: usize,

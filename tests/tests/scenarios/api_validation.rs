@@ -26,8 +26,8 @@ const NO_REFERENCE: &str =
 const NO_REGISTRY: &str = "image.ref names no registry; write the whole reference, such as quay.io/example/os:stable";
 const NO_TAG: &str = "image.ref has neither a tag nor a digest; add one, such as :stable or @sha256:…";
 const NO_DIGEST: &str =
-    "the part of image.ref behind @ is not a digest; write @sha256: followed by 64 lower-case hex digits";
-const NO_REPOSITORY: &str = "image.ref has a repository or tag that no registry accepts; repositories are lower case, tags are letters, digits, '.', '_' and '-'";
+    "the part of image.ref after @ is not a digest; write @sha256: followed by 64 lower-case hex digits";
+const NO_REPOSITORY: &str = "image.ref has an invalid repository or tag; write repositories in lower case, and tags with letters, digits, '.', '_' and '-'";
 const UNAVAILABLE: &str =
     "maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%";
 const STAGING: &str =
@@ -42,16 +42,17 @@ const LASTS: &str = "windows[].duration must be from 1m to 168h, such as 90m or 
 const ZONE: &str = "windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC";
 const SPLAY: &str = "windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m";
 const SOAK: &str = "soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h";
-const RESERVED: &str = "a wave cannot be named rest or control-plane: these are the names of what comes after all waves; choose another name";
+const RESERVED: &str =
+    "a wave cannot be named rest or control-plane, the names of the built-in last waves; choose another name";
 const WAVE_NAME: &str = "the name of a wave must be lower-case letters, digits and '-', such as canary";
 const WAVE_SELECTOR: &str = "waves[].nodeSelector is missing; write the labels of the wave's nodes";
 const BACKWARDS: &str = "exclusions[].from must be before exclusions[].to";
 const POLL: &str = "pollInterval must be 0, or a duration of at least 1m, such as 15m or 12h";
 const SECRET: &str = "pullSecret must be the name of a Secret in the controller's namespace";
-const MANUAL: &str = "bootImage.manual must be given with source: Manual, and only then";
+const MANUAL: &str = "bootImage.manual is required with source: Manual and forbidden otherwise";
 const PREFIXES: &str =
-    "allowedRegistries must be prefixes of references, such as quay.io/example or registry.example.com:5000";
-const ONE_FLEET: &str = "there is one BootcFleet, and its name is cluster; write metadata.name: cluster";
+    "allowedRegistries must be prefixes of references without scheme, tag, digest or wildcard, such as quay.io/example";
+const ONE_FLEET: &str = "the only BootcFleet must be named cluster; write metadata.name: cluster";
 
 /// Wrong values of `rollout`, and what the refusal must contain.
 const WRONG_ROLLOUTS: &[(&str, &str)] = &[
@@ -235,7 +236,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
     // Beside whom.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
-        "toleratedUpdaters knows bootc-fetch-apply-updates.timer, ",
+        "toleratedUpdaters accepts only bootc-fetch-apply-updates.timer, ",
     ),
     // From what machines are installed.
     (
@@ -377,7 +378,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
     ),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: [infra, workers]}}",
-        "rollout.after names the pool itself, which would wait for ever",
+        "rollout.after names the pool itself, so it would never be updated",
     ),
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {after: ['']}}",

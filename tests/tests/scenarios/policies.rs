@@ -272,7 +272,7 @@ async fn statuses(rig: &mut Rig) {
     rig.record(
         "a token without node",
         answer,
-        Some("this token of a berth-agent names no node"),
+        Some("this berth-agent token names no node"),
     );
 }
 
@@ -346,7 +346,7 @@ async fn other_verbs(rig: &mut Rig) {
     let answer = client
         .replace("berth-controller", &PostParams::default(), &leader)
         .await;
-    rig.record("the controller's leadership", answer, Some("which is no berth"));
+    rig.record("the controller's leadership", answer, Some("which is not a berth"));
     let adopt = {
         let mut lease = leader.clone();
         lease
@@ -358,7 +358,7 @@ async fn other_verbs(rig: &mut Rig) {
     rig.record(
         "the controller's leadership, relabelled",
         answer,
-        Some("which is no berth"),
+        Some("which is not a berth"),
     );
 }
 

@@ -42,8 +42,8 @@ fn the_error_of_a_field_count_names_the_remedy() {
 fn an_invalid_field_is_named() {
     assert_eq!(
         message(&[("0 1 * * *", "1h", "UTC"), ("0 25 * * *", "1h", "UTC")]),
-        "windows[1] \"0 25 * * *\": \"25\" is no hour; write 0 to 23, *, or lists, ranges and steps of them, such as \
-         1,3 or 22-23 or */6"
+        "windows[1] \"0 25 * * *\": \"25\" is not a valid hour; write 0 to 23, *, or lists, ranges and steps of them, \
+         such as 1,3 or 22-23 or */6"
     );
     for (schedule, field) in [
         ("60 1 * * *", "minute"),
@@ -67,7 +67,7 @@ fn an_invalid_field_is_named() {
         ("0 0 * * frı", "day of week"),
     ] {
         assert!(
-            of(schedule).contains(&format!(" is no {field}; write ")),
+            of(schedule).contains(&format!(" is not a valid {field}; write ")),
             "{schedule}: {}",
             of(schedule)
         );
@@ -111,16 +111,16 @@ fn durations_splay_and_time_zones_have_bounds() {
     assert!(Schedule::parse(&[splayed(3599)], &[]).is_ok());
     assert_eq!(
         Schedule::parse(&[splayed(3600)], &[]).unwrap_err().to_string(),
-        "windows[0] \"0 22 * * *\" has a splay of 1h, which may use up its duration of 1h; write less"
+        "windows[0] \"0 22 * * *\" has a splay of 1h, which must be shorter than its duration of 1h; write less"
     );
     assert_eq!(
         message(&[("0 22 * * *", "1h", "Europe/Berlln")]),
-        "windows[0] \"0 22 * * *\" has time zone \"Europe/Berlln\", which is not known; write an IANA name, such as \
+        "windows[0] \"0 22 * * *\" has the unknown time zone \"Europe/Berlln\"; write an IANA name, such as \
          Europe/Berlin or UTC"
     );
     for zone in ["", "CEST", "Local", "+01:00", "../../etc/passwd"] {
         assert!(
-            message(&[("0 22 * * *", "1h", zone)]).contains("is not known"),
+            message(&[("0 22 * * *", "1h", zone)]).contains("unknown time zone"),
             "{zone}"
         );
     }
@@ -136,8 +136,8 @@ fn exclusions_end_after_they_start() {
     ));
     assert_eq!(
         parsed(&[], &[(next, day)]).unwrap_err().to_string(),
-        "exclusions[0] is from 2026-12-21T00:00:00Z to 2026-12-20T00:00:00Z, which is not later; write a later time in \
-         to"
+        "exclusions[0] ends at 2026-12-20T00:00:00Z, which is not after its start 2026-12-21T00:00:00Z; write a later \
+         time in to"
     );
 }
 

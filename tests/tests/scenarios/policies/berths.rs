@@ -39,7 +39,7 @@ pub(super) async fn turns(rig: &mut Rig) {
         Some("was decided"),
     )
     .await;
-    let failed_alone = Some("closed:failed goes with Failed alone");
+    let failed_alone = Some("closed:failed and the outcome Failed require each other");
     rig.change(
         "released, though failed",
         &failed,
@@ -137,15 +137,15 @@ pub(super) async fn licences(rig: &mut Rig) {
         "another origin",
         &committed,
         from,
-        Some("what ran when the berth was taken"),
+        Some("it is fixed when the berth is taken"),
     )
     .await;
     for before in [&taken, &committed] {
         let later = annotate(keys::ANNOTATION_OPEN_UNTIL, "2100-01-01T00:00:00Z");
-        rig.change("a longer window", before, later, Some("these are the controller's"))
+        rig.change("a longer window", before, later, Some("only the controller sets these"))
             .await;
         let none = |lease: &mut Lease| drop(lease.annotations_mut().remove(keys::ANNOTATION_OPEN_UNTIL));
-        rig.change("no window", before, none, Some("these are the controller's"))
+        rig.change("no window", before, none, Some("only the controller sets these"))
             .await;
     }
 }
@@ -260,8 +260,13 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     )
     .await;
     let revoked = taken.revoked(Some("Paused".into())).unwrap();
-    rig.step("lift a revoke", &revoked, &taken, Some("these are the controller's"))
-        .await;
+    rig.step(
+        "lift a revoke",
+        &revoked,
+        &taken,
+        Some("only the controller sets these"),
+    )
+    .await;
     rig.step(
         "another epoch",
         &taken,
@@ -270,7 +275,7 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     )
     .await;
 
-    let controllers = Some("these are the controller's");
+    let controllers = Some("only the controller sets these");
     let uid = annotate(keys::ANNOTATION_NODE_UID, "other");
     rig.change("another UID", &taken, uid, Some("the UIDs differ")).await;
     let blame = annotate(keys::ANNOTATION_LAST_NODE, "n2");
