@@ -13,12 +13,15 @@ use berth_api::{NodeName, PoolName, keys};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
 use berth_core::controller::explain::Rules;
-use berth_core::controller::facts::{self, Occupied, Pool, Shared};
-use berth_core::controller::fleet::FleetUse;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::memory::{Offers, Soaks};
-use berth_core::controller::plan::{How, Plan, PoolFacts, Use};
+use berth_core::controller::occupied::Occupied;
+use berth_core::controller::usage::{How, Use};
+
+use berth_core::controller::plan::{FleetUse, Plan, PoolFacts};
+use berth_core::controller::pool::Pool;
 use berth_core::controller::quorum::ControlPlane;
+use berth_core::controller::round::Round;
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{self, Entry};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
@@ -66,7 +69,7 @@ impl World {
             .filter(|host| host.status.as_ref().is_some_and(is_heard));
         let mut this = Self {
             membership: Belonging::default().of(&seen),
-            occupied: facts::occupied(&leases),
+            occupied: Occupied::of(&leases),
             heard: heard.map(|host| NodeName::new(host.name_any())).collect(),
             gates: pools
                 .iter()
@@ -109,8 +112,8 @@ impl World {
         })
     }
 
-    fn shared<T>(&self, look: impl FnOnce(&Shared<'_>) -> T) -> T {
-        look(&Shared {
+    fn shared<T>(&self, look: impl FnOnce(&Round<'_>) -> T) -> T {
+        look(&Round {
             snapshot: &self.seen,
             membership: &self.membership,
             leases: &self.leases,

@@ -17,10 +17,12 @@ use berth_api::membership::Membership;
 use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_core::Moment;
 use berth_core::controller::belonging::Belonging;
-use berth_core::controller::facts::{self, Occupied, Pool, Shared};
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
+use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::{self, PoolFacts};
+use berth_core::controller::pool::{self, Pool};
 use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::round::Round;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
@@ -103,8 +105,8 @@ impl World {
         let (mut offered, mut published) = (0, 0);
         for _ in 0..runs {
             let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
-            let occupied = facts::occupied(&self.leases);
-            let shared = Shared {
+            let occupied = Occupied::of(&self.leases);
+            let shared = Round {
                 snapshot: &self.snapshot,
                 membership: &membership,
                 leases: &self.leases,
@@ -147,12 +149,12 @@ impl World {
             nodes: &self.snapshot.nodes,
             hosts: &self.snapshot.hosts,
             membership,
-            terms: &facts::terms(pools, membership, &BTreeSet::new()),
+            terms: &publish::terms(pools, membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
             holdings: &occupied.holdings,
             unclear: &occupied.unclear,
             overdue: &BTreeSet::new(),
-            lasting: &facts::lasting(&self.snapshot.pools),
+            lasting: &pool::lasting(&self.snapshot.pools),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
             leaves: &StagingPermits::default(),

@@ -12,12 +12,14 @@ use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::belonging::Belonging;
-use berth_core::controller::facts::{self, Shared};
-use berth_core::controller::gates::{self, FleetGate, Gates, Keeper};
+use berth_core::controller::gate::FleetGate;
+use berth_core::controller::gates::{self, Gates, Keeper};
 use berth_core::controller::memory::{LEAVE, Offers, StagingPermits};
+use berth_core::controller::occupied::{Occupied, missing_nodes};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
+use berth_core::controller::pool;
 use berth_core::controller::publish::{self, HostWrite};
-use berth_core::controller::rereads::Rereads;
+use berth_core::controller::round::{Rereads, Round};
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::LeaseView;
@@ -241,7 +243,7 @@ struct Pass<'a> {
     world: &'a World,
     view: &'a View,
     snapshot: Snapshot,
-    pools: Vec<facts::Pool>,
+    pools: Vec<pool::Pool>,
     membership: Arc<Membership>,
     gates: BTreeMap<PoolName, Gates>,
     leases: Vec<LeaseView>,
@@ -251,18 +253,18 @@ struct Pass<'a> {
 impl<'a> Pass<'a> {
     fn new(world: &'a World, view: &'a View, eyes: &mut Eyes, caches: &mut Caches) -> Self {
         let snapshot = eyes.snapshot(world, view);
-        let pools = facts::Pool::readable(&snapshot.pools);
+        let pools = pool::Pool::readable(&snapshot.pools);
         let lease = |(slot, seen): (usize, &OneBerth)| match seen.is {
             // The controller remembers the Lease that it could not create.
             Berth::Missing if seen.refused => watch::lease(world, slot, closed(), true),
             is => watch::lease(world, slot, is, seen.stamped),
         };
-        let mut seen = facts::Occupied::default();
+        let mut seen = Occupied::default();
         for (node, uid) in view.shown.iter().flatten() {
             seen.names.insert(rich::uid(*node, *uid), rich::name(*node));
         }
         let gone: BTreeSet<NodeUid> = view.gone.iter().map(|(n, uid)| rich::uid(*n, *uid)).collect();
-        let missing = facts::missing_nodes(&snapshot, &seen);
+        let missing = missing_nodes(&snapshot, &seen);
         Self {
             world,
             view,
@@ -276,7 +278,7 @@ impl<'a> Pass<'a> {
     }
 
     fn decide(&self) -> Passed {
-        let occupied = facts::occupied(&self.leases);
+        let occupied = Occupied::of(&self.leases);
         let names = self.snapshot.hosts.keys().map(|name| NodeName::from(name.as_str()));
         let heard = names
             .filter(|name| !self.view.silent.has(rich::node(Some(name))))
@@ -294,7 +296,7 @@ impl<'a> Pass<'a> {
             slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
         };
         let (in_doubt, refused) = (named(|seen| seen.doubt), named(|seen| seen.refused));
-        let shared = Shared {
+        let shared = Round {
             outdated: &BTreeSet::new(),
             snapshot: &self.snapshot,
             membership: &self.membership,
@@ -334,14 +336,14 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn plans(&self, shared: Shared<'_>) -> Vec<Planned> {
+    fn plans(&self, shared: Round<'_>) -> Vec<Planned> {
         let answers = self.answers(shared.now);
-        let plans = |shared: &Shared<'_>| -> Vec<Planned> {
+        let plans = |shared: &Round<'_>| -> Vec<Planned> {
             let answers = shared.needs_servers(&self.pools).then_some(&answers);
             let mut plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
             let outdated = self.outdated(&plans);
             if !outdated.is_empty() {
-                let shared = Shared {
+                let shared = Round {
                     outdated: &outdated,
                     ..*shared
                 };
@@ -361,7 +363,7 @@ impl<'a> Pass<'a> {
         for lease in &mut leases {
             lease.berth = lease.berth.as_ref().map(rich::otherwise).map_err(Clone::clone);
         }
-        let again = plans(&Shared {
+        let again = plans(&Round {
             leases: &leases,
             ..shared
         });
@@ -378,7 +380,7 @@ impl<'a> Pass<'a> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();
         };
-        let is_changed = |pool: &&&facts::Pool| self.view.changed.contains(&rich::pool_number(&pool.name));
+        let is_changed = |pool: &&&pool::Pool| self.view.changed.contains(&rich::pool_number(&pool.name));
         let read = rereads.pools();
         let changed = read.iter().filter(is_changed).map(|pool| pool.name.clone()).collect();
         rereads.closed(&changed, self.view.fleet_changed)
@@ -433,17 +435,17 @@ impl<'a> Pass<'a> {
         (target, (rich::image(Some(&available.digest)), known_long), boot_image)
     }
 
-    fn publishes(&self, occupied: &facts::Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
+    fn publishes(&self, occupied: &Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
         let writes = publish::publish(&publish::Facts {
             nodes: &self.snapshot.nodes,
             hosts: &self.snapshot.hosts,
             membership: &self.membership,
-            terms: &facts::terms(&self.pools, &self.membership, &BTreeSet::new()),
+            terms: &publish::terms(&self.pools, &self.membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
             holdings: &occupied.holdings,
             unclear: &occupied.unclear,
             overdue: &BTreeSet::new(),
-            lasting: &facts::lasting(&self.snapshot.pools),
+            lasting: &pool::lasting(&self.snapshot.pools),
             confirmed_gone: &self.confirmed_gone,
             heard,
             leaves: &self.permits(),
@@ -546,7 +548,7 @@ impl<'a> Pass<'a> {
 }
 
 /// The gates of each pool, as the controller keeps them.
-fn gates(view: &View, pools: &[facts::Pool], keeper: &mut Keeper) -> BTreeMap<PoolName, Gates> {
+fn gates(view: &View, pools: &[pool::Pool], keeper: &mut Keeper) -> BTreeMap<PoolName, Gates> {
     let mut all = BTreeMap::new();
     for (pool, terms) in pools.iter().zip(&view.pools) {
         let Some(object) = &pool.object else { continue };

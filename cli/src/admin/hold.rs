@@ -1,7 +1,7 @@
 //! Holding a node back, and letting it go.
 
 use berth_api::pool::BootcNodePool;
-use berth_core::controller::plan::forecast;
+use berth_core::controller::forecast::forecast;
 use jiff::Timestamp;
 use kube::ResourceExt;
 

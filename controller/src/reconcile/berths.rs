@@ -9,11 +9,11 @@ use berth_api::fleet::{self, BootcFleet};
 use berth_api::membership::Membership;
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeUid, PoolName};
-use berth_core::controller::facts::{self, Pool, Shared};
 use berth_core::controller::gates::Gates;
 use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
+use berth_core::controller::pool::{Pool, is_as_shown};
 use berth_core::controller::quorum::ControlPlane;
-use berth_core::controller::rereads::Rereads;
+use berth_core::controller::round::{Rereads, Round};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -188,7 +188,7 @@ impl Reconciler {
         let mut changed = BTreeSet::new();
         for (pool, read) in read.into_iter().zip(pools) {
             let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
-            if !read.is_some_and(|now| facts::is_as_shown(pool, now.as_ref())) {
+            if !read.is_some_and(|now| is_as_shown(pool, now.as_ref())) {
                 changed.insert(pool.name.clone());
             }
         }
@@ -200,8 +200,8 @@ impl Reconciler {
     }
 
     /// Facts that the plans of all pools share.
-    pub(super) fn shared<'a>(&'a self, before: Before<'a>, berths: &'a Berths) -> Shared<'a> {
-        Shared {
+    pub(super) fn shared<'a>(&'a self, before: Before<'a>, berths: &'a Berths) -> Round<'a> {
+        Round {
             snapshot: &before.seen.snapshot,
             membership: before.membership,
             leases: &berths.leases,

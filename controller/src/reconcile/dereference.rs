@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::Moment;
-use berth_core::controller::facts::{self, Pool};
+use berth_core::controller::occupied::missing_nodes;
+use berth_core::controller::pool::Pool;
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
@@ -52,7 +53,7 @@ impl Reconciler {
         berths: &Berths,
         now: Moment,
     ) -> Result<BTreeSet<NodeUid>, Lost> {
-        let missing = facts::missing_nodes(snapshot, &berths.occupied);
+        let missing = missing_nodes(snapshot, &berths.occupied);
         let mut gone = std::mem::take(&mut self.memory.gone);
         gone.retain(|uid| missing.contains_key(uid));
         for (uid, name) in missing {

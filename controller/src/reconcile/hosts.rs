@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
-use berth_core::controller::facts;
+use berth_core::controller::pool;
 use berth_core::controller::publish::{self, HostWrite};
 use futures::StreamExt;
 
@@ -79,12 +79,12 @@ impl Reconciler {
             nodes: &seen.snapshot.nodes,
             hosts: &seen.snapshot.hosts,
             membership,
-            terms: &facts::terms(&seen.pools, membership, &resolving),
+            terms: &publish::terms(&seen.pools, membership, &resolving),
             occupied: &berths.occupied.by_uid,
             holdings: &berths.occupied.holdings,
             unclear: &berths.occupied.unclear,
             overdue: &self.overdue(seen),
-            lasting: &facts::lasting(&seen.snapshot.pools),
+            lasting: &pool::lasting(&seen.snapshot.pools),
             confirmed_gone: &seen.confirmed_gone,
             heard: &seen.heard,
             leaves: &self.memory.leaves,

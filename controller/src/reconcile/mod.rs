@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use berth_api::membership::Membership;
 use berth_core::Moment;
-use berth_core::controller::publish;
 use berth_core::controller::snapshot::Snapshot;
-use berth_core::controller::view::News;
+use berth_core::controller::view::{News, is_leaving};
 use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
@@ -172,7 +171,7 @@ impl Reconciler {
     fn membership(&mut self, seen: &Seen) -> Arc<Membership> {
         let mut asked = BTreeMap::new();
         for host in seen.snapshot.hosts.values() {
-            if publish::is_leaving(&host.view) {
+            if is_leaving(&host.view) {
                 let since = self.memory.asked.get(&host.view.uid).copied();
                 asked.insert(host.view.uid.clone(), since.unwrap_or(seen.now));
             }

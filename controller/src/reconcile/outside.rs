@@ -6,9 +6,9 @@ use std::time::Duration;
 use berth_api::berth::Berth;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_api::{NodeName, PoolName};
-use berth_core::controller::facts::Pool;
 use berth_core::controller::gauges::{Facts, PoolFacts};
 use berth_core::controller::plan::BerthWrite;
+use berth_core::controller::pool::Pool;
 use berth_core::controller::quorum::ControlPlane;
 
 use super::Reconciler;

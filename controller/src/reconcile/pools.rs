@@ -6,7 +6,7 @@ use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::controller::aggregate::{self, MemberView, pace};
-use berth_core::controller::facts::Pool;
+use berth_core::controller::pool::Pool;
 use berth_core::controller::unwritable::Unwritable;
 use serde_json::json;
 

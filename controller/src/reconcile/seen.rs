@@ -7,9 +7,10 @@ use std::sync::Arc;
 use berth_api::membership::Membership;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
-use berth_core::controller::facts::{self, Occupied, Pool};
 use berth_core::controller::gates::Gates;
+use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::Plan;
+use berth_core::controller::pool::Pool;
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
@@ -57,7 +58,7 @@ impl Berths {
 
     fn of(leases: Vec<LeaseView>, live: bool) -> Self {
         Self {
-            occupied: facts::occupied(&leases),
+            occupied: Occupied::of(&leases),
             leases,
             live,
         }

@@ -7,8 +7,8 @@ use berth_api::condition::{Verdict, Why, node as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_api::{NodeUid, keys};
-use berth_core::controller::facts::Pool;
 use berth_core::controller::overdue::{Holder, Timeouts};
+use berth_core::controller::pool::Pool;
 use berth_core::controller::view::{LeaseView, NodeView};
 
 use super::Reconciler;

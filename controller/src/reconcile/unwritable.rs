@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::berth::lease;
 use berth_api::{PoolName, keys};
-use berth_core::controller::facts::Pool;
 use berth_core::controller::plan::{BerthWrite, Plan};
+use berth_core::controller::pool::Pool;
 use berth_core::controller::unwritable::{Obstacle, Unwritable};
 use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;

@@ -1,16 +1,14 @@
 //! Gates: reasons for which all berths of a pool stay closed, whatever its nodes are like. A pause, a window, an
 //! exclusion. Pure.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
+use crate::controller::gate::{FleetGate, Gate, GateReason};
 use berth_api::condition::{self, Verdict};
 use berth_api::pool::{BootcNodePoolSpec, Rollout};
 use berth_api::windows::{ClosedCause, Opening, Schedule, WindowSpec};
 use berth_api::{PoolName, duration};
 use jiff::{SignedDuration, Timestamp};
-
-use crate::controller::plan::{Gate, GateReason};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Input of the gates of one pool.
 #[derive(Debug, Clone, Copy)]
@@ -27,15 +25,6 @@ pub struct Inputs<'a> {
     pub needed: Duration,
     /// Time by this machine's clock.
     pub now: Timestamp,
-}
-
-/// Reasons for which a BootcFleet closes the gates of all pools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FleetGate {
-    /// The fleet is paused.
-    Paused,
-    /// The BootcFleet cannot be read, so that nobody knows whether it is paused.
-    Unreadable,
 }
 
 /// State of the gates.

@@ -12,9 +12,10 @@ use berth_api::pool::{BerthCounts, BootcNodePoolStatus, NodeCounts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::reason::Reason;
+use crate::controller::gate::GateReason;
 use crate::controller::gates::Gates;
 use crate::controller::image::ResolveReason;
-use crate::controller::plan::{BlockReason, GateReason};
+use crate::controller::plan::BlockReason;
 use crate::controller::view::HostContent;
 use crate::gauges::{Gauge, Series, families};
 

@@ -1,30 +1,35 @@
 //! Decisions of the controller for the fleet.
 //!
-//! [`view`] and [`snapshot`] are what it knows. From that, [`belonging`] says who is a member of which pool, [`gates`]
-//! and [`quorum`] what keeps berths closed (the latter by what the [`servers`] answer), [`fleet`] what the pools share,
-//! [`publish`] what each node is told, [`plan`] what becomes of the berths, [`explain`] why a node is offered none,
-//! [`image`] which image a pool has, and [`aggregate`] what the pools' status says. [`facts`] leads from one to the next,
-//! and [`memory`], [`overdue`] and [`turns`] keep what one process has seen. [`waiting`] and [`silence`] say what it tells of
-//! single nodes. [`gauges`] are what Prometheus is told.
+//! Imports go one way: a file imports only from files that stand before it here.
+//!
+//! - [`usage`], [`gate`] and [`servers`]: words that the others share.
+//! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`memory`], [`turns`], [`troubles`] and
+//!   [`stagings`] are made from them.
+//! - [`belonging`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and what keeps berths closed.
+//! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
+//! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
+//! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`] and [`gauges`]: status and metrics.
 
 pub mod aggregate;
 pub mod belonging;
 pub mod explain;
-pub mod facts;
 pub mod fleet;
+pub mod forecast;
+pub mod gate;
 pub mod gates;
 pub mod gauges;
-mod guard;
 pub mod history;
 pub mod image;
 pub mod memory;
+pub mod occupied;
 pub mod overdue;
 pub mod plan;
-pub mod plans;
+pub mod pool;
 pub mod proof;
 pub mod publish;
 pub mod quorum;
-pub mod rereads;
+mod registry_guard;
+pub mod round;
 pub mod servers;
 pub mod silence;
 pub mod snapshot;
@@ -32,5 +37,6 @@ pub mod stagings;
 pub mod troubles;
 pub mod turns;
 pub mod unwritable;
+pub mod usage;
 pub mod view;
 pub mod waiting;

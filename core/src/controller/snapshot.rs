@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::fleet::BootcFleetSpec;
 
 use crate::Moment;
-use crate::controller::gates::FleetGate;
+use crate::controller::gate::FleetGate;
 use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
 /// One object as it is known.
@@ -76,5 +76,30 @@ impl Snapshot {
             Some(fleet) => fleet.view.object.as_ref().ok().map(|fleet| fleet.spec.clone()),
             None => Some(BootcFleetSpec::default()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
+        let gate = |spec: serde_json::Value| {
+            let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
+            let fleet = FleetView::of(serde_json::from_value(object).unwrap());
+            let snapshot = Snapshot {
+                fleet: Some(Entry::new(fleet)),
+                ..Snapshot::default()
+            };
+            snapshot.fleet_gate()
+        };
+        assert_eq!(Snapshot::default().fleet_gate(), None);
+        assert_eq!(gate(serde_json::json!({})), None);
+        assert_eq!(gate(serde_json::json!({"paused": true})), Some(FleetGate::Paused));
+        assert_eq!(
+            gate(serde_json::json!({"paused": "perhaps"})),
+            Some(FleetGate::Unreadable)
+        );
     }
 }

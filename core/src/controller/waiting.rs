@@ -15,8 +15,8 @@ use berth_api::{NodeName, PoolName, keys};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::Moment;
-use crate::controller::facts::Pool;
 use crate::controller::plan::{BlockReason, Plan};
+use crate::controller::pool::Pool;
 use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, NodeView};

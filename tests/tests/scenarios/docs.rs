@@ -166,7 +166,7 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
         .chain(words_of::<Outcome>())
         .chain(words_of::<Phase>())
         .chain(words_of::<berth_core::agent::reason::Reason>())
-        .chain(words_of::<berth_core::controller::plan::GateReason>())
+        .chain(words_of::<berth_core::controller::gate::GateReason>())
         .chain(words_of::<berth_core::controller::quorum::Cause>())
         .chain(words_of::<berth_core::insight::Unavailable>())
         .chain(words_of::<berth_controller::resolve::ResolveReason>());

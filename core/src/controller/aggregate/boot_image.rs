@@ -11,7 +11,7 @@ use berth_api::seeded::Bug;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::MemberView;
+use super::facts::MemberView;
 use crate::controller::image::{Next, Refusal};
 use crate::skew::{Skew, skew};
 

@@ -7,9 +7,12 @@ use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word, pool as types};
 use berth_api::pool::Target;
 
-use super::{Doing, Facts, Kind, trouble};
-use crate::controller::fleet::FleetUse;
-use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
+use super::facts::{Doing, Facts};
+use super::trouble::{Kind, trouble};
+use crate::controller::gate::{Gate, GateReason};
+use crate::controller::plan::BlockReason;
+use crate::controller::plan::FleetUse;
+use crate::controller::usage::{How, Use};
 use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;

@@ -3,118 +3,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::berth::{HoldPhase, Outcome};
 use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
 use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
-use berth_api::platform::{Choice, Platform};
 use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
-use crate::controller::gates::Gates;
 use crate::controller::history::{self, history};
-use crate::controller::image::{self, Answers, Refusal};
-use crate::controller::overdue::knows_better;
-use crate::controller::plan::{MAX_NAMED, Plan};
-use crate::controller::unwritable::Unwritable;
-use crate::controller::view::{BootcNodeView, NodeView, Report};
+use crate::controller::image::{self, Refusal};
+use crate::controller::plan::MAX_NAMED;
+use crate::controller::view::{BootcNodeView, Report};
 use crate::text::few;
-use berth_api::membership::Conflict;
 
 mod boot_image;
 mod conditions;
+mod facts;
 pub mod pace;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
-/// A member, as far as the pool's status is concerned.
-#[derive(Debug)]
-pub struct MemberView<'a> {
-    /// Its Node.
-    pub node: &'a NodeView,
-    /// Its BootcNode, when there is one.
-    pub host: Option<&'a BootcNodeView>,
-    /// The berth that it holds.
-    pub holding: Option<&'a Holding>,
-    /// True for a holder that has been silent for so long that it may not come back.
-    pub overdue: bool,
-    /// True if its agent has been heard of lately.
-    pub heard: bool,
-}
-
-impl<'a> MemberView<'a> {
-    fn platform(&self) -> Platform<'a> {
-        self.node.platform(self.host)
-    }
-}
-
-/// Everything that a pool's status depends on.
-#[derive(Debug)]
-pub struct Facts<'a> {
-    /// Generation of the pool's spec.
-    pub generation: Option<i64>,
-    /// The status as it is.
-    pub old: &'a BootcNodePoolStatus,
-    /// Name of the pool.
-    pub pool: &'a str,
-    /// The reference in the spec.
-    pub reference: &'a str,
-    /// Number of images that the history keeps.
-    pub history_limit: usize,
-    /// Words on why the reference may not be used; none when it may.
-    pub refused: Option<&'a str>,
-    /// `image.minimumAge`
-    pub minimum_age: Duration,
-    /// Rules for boot images.
-    pub boot_image: &'a BootImagePolicy,
-    /// Answers of registries about the reference.
-    pub answers: &'a Answers,
-    /// True if the tag is looked at at intervals.
-    pub polled: bool,
-    /// Time for which leaders have known of `status.available`.
-    pub available_seen: Duration,
-    /// The last request for a poll that was acted on.
-    pub poll_request: Option<String>,
-    /// The admin has paused the pool.
-    pub paused: bool,
-    /// The gates of the pool.
-    pub gates: Option<&'a Gates>,
-    /// `rollout.rebootTimeout`
-    pub reboot_timeout: Duration,
-    /// `rollout.retryToken`
-    pub retry_token: &'a str,
-    /// Number of nodes that would be members and are excluded.
-    pub excluded: usize,
-    /// The pool is being deleted.
-    pub deleting: bool,
-    /// Error in the selector.
-    pub bad_selector: Option<&'a str>,
-    /// The members.
-    pub members: &'a [MemberView<'a>],
-    /// Nodes that hold a berth of the pool and are not its members any more.
-    pub away: &'a [MemberView<'a>],
-    /// Conflicts that concern the pool.
-    pub conflicts: Vec<&'a Conflict>,
-    /// The plan of its berths.
-    pub plan: &'a Plan,
-    /// Error of each Lease that cannot be read.
-    pub unreadable: Vec<&'a str>,
-    /// Leases of the pool that cannot be written.
-    pub unwritable: Vec<&'a Unwritable>,
-}
-
-/// State of a member, worked out once for counts and messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Doing {
-    Updated,
-    Rebooting,
-    Draining,
-    Staged,
-    Staging,
-    Pending,
-}
+use facts::Doing;
+pub use facts::{Facts, MemberView};
+use trouble::{is_served, trouble};
 
 /// Decides which image is a pool's target, with the reasons that its members give against a new one: it has nothing for the
 /// platform of some, or the boot image in use is too old for it. `before` is `status.bootImage`.
@@ -248,19 +162,6 @@ fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusa
     })
 }
 
-impl<'a> Facts<'a> {
-    fn image(&self) -> image::Facts<'a> {
-        image::Facts {
-            reference: self.reference,
-            minimum_age: self.minimum_age,
-            target: self.old.target.as_ref(),
-            available: self.old.available.as_ref(),
-            seen: self.available_seen,
-            answers: self.answers,
-        }
-    }
-}
-
 fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
     if let Some(holding) = member.holding {
         return match holding.phase {
@@ -354,103 +255,4 @@ fn median(mut durations: Vec<Duration>) -> Option<u32> {
         .get(durations.len() / 2)
         .filter(|_| durations.len() >= MEASUREMENTS)?;
     u32::try_from(middle.as_secs()).ok()
-}
-
-/// Trouble of a member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Trouble {
-    /// Effect on the pool.
-    kind: Kind,
-    /// CamelCase reason.
-    reason: String,
-    /// One line.
-    message: String,
-}
-
-/// Effect of a member's trouble on the pool, the most telling last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    /// Turns end without an update, with this outcome.
-    Turn(&'static str),
-    /// The member reports that something is wrong.
-    Degraded,
-    /// The member does not come back.
-    TimedOut,
-}
-
-fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> {
-    let content = member.host.map(|h| &h.content);
-    let own = match content {
-        Some(Ok(content)) => content.report.degraded.clone(),
-        Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
-        None => None,
-    };
-    let knows_better = |holding: &Holding| knows_better(member.node, member.host, holding, member.heard);
-    if let Some(holding) = member
-        .holding
-        .filter(|holding| member.overdue && !knows_better(holding))
-    {
-        let what = match holding.phase {
-            HoldPhase::Committed => "has not come back from its reboot",
-            HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
-        };
-        let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
-        return Some(Trouble {
-            kind: Kind::TimedOut,
-            reason: "RebootTimedOut".to_owned(),
-            message,
-        });
-    }
-    if let Some((reason, message)) = own {
-        return Some(Trouble {
-            kind: Kind::Degraded,
-            reason,
-            message,
-        });
-    }
-    let target = target?;
-    unserved_trouble(member, target).or_else(|| bad_turn(member, target))
-}
-
-/// The target has nothing for the member's platform, as of a node that joined after it was adopted. Its agent is asked for
-/// nothing and so has nothing to report.
-fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
-    if is_served(member, target) {
-        return None;
-    }
-    Some(Trouble {
-        kind: Kind::Degraded,
-        reason: Why::NoSuchPlatform.as_str().to_owned(),
-        message: format!("{} has no image for {}", target.image, member.platform()),
-    })
-}
-
-/// True unless the member cannot run any image of the target. One that has not reported its architecture or CPU counts as
-/// served: it waits for the report.
-fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
-    let platform = member.platform();
-    platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
-}
-
-/// The member's turns end without an update. It is tried again and again, and somebody may have to help.
-fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
-    let desired = target.digest_for(member.platform())?;
-    let report = member.host.and_then(BootcNodeView::report)?;
-    let turn = report
-        .last_turn
-        .as_ref()
-        .filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
-    let outcome = Outcome::from_word(&turn.outcome)?;
-    let telling = match outcome {
-        Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // Once is an unrelated reboot, and mends itself.
-        Outcome::NotStaged => turn.attempts > 1,
-        Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
-    };
-    let message = format!("{} (turn {})", turn.message, turn.attempts);
-    telling.then(|| Trouble {
-        kind: Kind::Turn(outcome.as_str()),
-        reason: turn.outcome.clone(),
-        message,
-    })
 }

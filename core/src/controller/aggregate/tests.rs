@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::BootId;
-use berth_api::berth::{Berth, Offer};
+use berth_api::berth::{Berth, Holding, Offer};
 use berth_api::node::BootcNodeSpec;
 use berth_api::platform::Machine;
 use berth_api::pool::{BerthCounts, PlatformDigest};
@@ -11,10 +11,12 @@ mod references;
 mod states;
 
 use super::*;
-use crate::controller::fleet::FleetUse;
-use crate::controller::plan::{BlockReason, Gate, GateReason, How, Use};
-use crate::controller::unwritable::Obstacle;
-use crate::controller::view::{BadTurn, HostContent, Report};
+use crate::controller::gate::{Gate, GateReason};
+use crate::controller::image::Answers;
+use crate::controller::plan::{BlockReason, FleetUse, Plan};
+use crate::controller::unwritable::{Obstacle, Unwritable};
+use crate::controller::usage::{How, Use};
+use crate::controller::view::{BadTurn, HostContent, NodeView, Report};
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()

@@ -8,12 +8,14 @@ use berth_api::quantity::Quantity;
 use berth_api::{Digest, NodeName};
 use jiff::SignedDuration;
 
-use super::Case;
+use super::case::Case;
 use super::settle::follow;
-use crate::controller::fleet::FleetUse;
-use crate::controller::gates::FleetGate;
-use crate::controller::plan::{GateReason, How, MAX_NAMED, Member, PoolFacts, SeenBerth};
+use crate::controller::gate::FleetGate;
+use crate::controller::gate::GateReason;
+use crate::controller::plan::FleetUse;
+use crate::controller::plan::{MAX_NAMED, Member, PoolFacts, SeenBerth};
 use crate::controller::quorum::Cause;
+use crate::controller::usage::How;
 use crate::text::few;
 
 /// Nodes of each kind that are tried one by one.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::controller::plan::{BerthWrite, How, Plan, PoolFacts, SeenBerth};
+use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
+use crate::controller::usage::How;
 
 /// The facts as the next plan reads them; `None`: nothing is different.
 pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {

@@ -1,13 +1,15 @@
 use std::time::Duration;
 
-use berth_api::pool::{Rollout, Window};
+use berth_api::NodeName;
+use berth_api::pool::{BootcNodePoolSpec, Rollout, Window};
 use proptest::prelude::*;
 
+use super::case::PASSES;
 use super::*;
-use crate::controller::fleet::FleetUse;
+use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::plan::properties::{NODES, any_facts, offered_by};
 use crate::controller::plan::tests::{at, closed, digest, facts, member, seen, taken, uid, wave};
-use crate::controller::plan::{Member, REST};
+use crate::controller::plan::{FleetUse, Member, PoolFacts, REST};
 use crate::floors::check;
 
 mod changes;
@@ -121,7 +123,7 @@ fn each_thing_in_the_way_has_its_change() {
     assert_eq!(halted("n2").wait, Some(BlockReason::Halted));
     assert_eq!(halted("n2").alone, [Change::MaxFailures(2)], "a retry lets n1 go first");
     let mut ordered = pool(|_, _| ());
-    ordered.order = crate::controller::plan::tests::gate(crate::controller::plan::GateReason::EarlierPool);
+    ordered.order = crate::controller::plan::tests::gate(GateReason::EarlierPool);
     assert_eq!(explained("n1", ordered).alone, [Change::EarlierPools]);
     let mut limited = pool(|_, _| ());
     limited.fleet = Some(FleetUse {

@@ -1,144 +1,21 @@
 //! Members that may be offered a berth, in order, and the reasons for which the others wait.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
-
+use super::block_reason::BlockReason;
+use super::facts::{Failures, Member, PoolFacts, SeenBerth};
+use super::occupancy::Occupancy;
+use super::waves::Progress;
+use crate::controller::quorum::Cause;
 use berth_api::berth::{BerthState, Offer, Outcome};
 use berth_api::pool::WaveState;
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
-
-use crate::controller::quorum::Cause;
-
-use super::{Failures, Member, Occupancy, PoolFacts, Progress, SeenBerth};
-
-/// Reason for which a member is not offered a berth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BlockReason {
-    /// The member runs the target already.
-    UpToDate,
-    /// The target has no image for its platform, or there is no target yet.
-    NoImage,
-    /// The target is not published to it yet.
-    NotPublished,
-    /// The published spec is for a former Node of that name.
-    OtherNode,
-    /// Its agent has not reported on what is published.
-    NotObserved,
-    /// The digest failed there before.
-    FailedBefore,
-    /// The digest is not staged and locked.
-    NotStaged,
-    /// Its agent says that it is not prepared: it backs off, or something inhibits the reboot.
-    NotPrepared,
-    /// The node leaves the pool, or its BootcNode is being deleted.
-    Leaving,
-    /// Its agent has not been heard of lately.
-    Silent,
-    /// The member holds a berth, or is offered one.
-    HasBerth,
-    /// An admin holds it back.
-    HeldBack,
-    /// A gate of the pool is closed: [`super::Plan::gate`] says which.
-    Gate,
-    /// The image failed on too many nodes.
-    Halted,
-    /// The pool waits for those that go before it: [`super::Plan::order`] says which.
-    Order,
-    /// An earlier wave is not proven yet.
-    Wave,
-    /// An earlier wave is proven, and soaks.
-    Soaking,
-    /// The member carries the control plane, and I11 keeps it up for this reason.
-    ControlPlane(Cause),
-    /// Windows apply, and its clock is not synchronised.
-    NoClock,
-    /// Its drain and reboot would take longer than the window stays open.
-    TooLate,
-    /// The image that the pool asks for now is not resolved yet.
-    Unresolved,
-    /// The watches may show old objects.
-    Outdated,
-    /// Berths are being fenced against writes of a former leader.
-    Fencing,
-    /// The capacity is used up.
-    Capacity,
-    /// The fleet's limit is used up.
-    FleetCapacity,
-    /// There is room, but the Lease is not there yet or not closed yet.
-    NoBerth,
-}
-
-impl BlockReason {
-    /// The word of a metric.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UpToDate => "UpToDate",
-            Self::NoImage => "NoImage",
-            Self::NotPublished => "NotPublished",
-            Self::OtherNode => "OtherNode",
-            Self::NotObserved => "NotObserved",
-            Self::FailedBefore => "FailedBefore",
-            Self::NotStaged => "NotStaged",
-            Self::NotPrepared => "NotPrepared",
-            Self::Leaving => "Leaving",
-            Self::Silent => "Silent",
-            Self::HasBerth => "HasBerth",
-            Self::HeldBack => "HeldBack",
-            Self::Gate => "Gate",
-            Self::Halted => "Halted",
-            Self::Order => "Order",
-            Self::Wave => "Wave",
-            Self::Soaking => "Soaking",
-            Self::ControlPlane(_) => "ControlPlane",
-            Self::NoClock => "NoClock",
-            Self::TooLate => "TooLate",
-            Self::Unresolved => "Unresolved",
-            Self::Outdated => "Outdated",
-            Self::Fencing => "Fencing",
-            Self::Capacity => "Capacity",
-            Self::FleetCapacity => "FleetCapacity",
-            Self::NoBerth => "NoBerth",
-        }
-    }
-
-    /// Words for people, to stand behind the node's name.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::UpToDate => "runs the target",
-            Self::NoImage => "has no image for its platform",
-            Self::NotPublished => "has not been told its image",
-            Self::OtherNode => "was created anew",
-            Self::NotObserved => "has not reported on its image",
-            Self::FailedBefore => "failed with this image before",
-            Self::NotStaged => "has not staged its image",
-            Self::NotPrepared => "is not prepared",
-            Self::Leaving => "leaves the pool",
-            Self::Silent => "has a silent agent",
-            Self::HasBerth => "is being updated",
-            Self::HeldBack => "is held back by an admin",
-            Self::Gate => "waits because a gate is closed",
-            Self::Halted => "waits because the rollout is halted",
-            Self::Order => "waits for a pool that goes first",
-            Self::Wave => "waits for an earlier wave",
-            Self::Soaking => "waits until an earlier wave has soaked",
-            Self::ControlPlane(cause) => cause.words(),
-            Self::NoClock => "waits because its clock is not synchronised",
-            Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
-            Self::Unresolved => "waits until the pool's image is resolved",
-            Self::Outdated => "waits until the controller's watches show the pool as it is",
-            Self::Fencing => "waits for the new leader",
-            Self::Capacity => "waits for a berth",
-            Self::FleetCapacity => "waits because maxUnavailable of BootcFleet cluster is used up",
-            Self::NoBerth => "waits for a berth to be closed or created",
-        }
-    }
-}
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 /// The digest that the member should be brought to. What is on record as failed there counts as much as what its agent
 /// reports: nobody asked the agent when its berth was closed over its head (I8).
-pub(super) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
+pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.booted.as_ref() == Some(desired) {
         return Err(BlockReason::UpToDate);
@@ -244,10 +121,10 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
 }
 
 /// Sort key of a member, before its zone and its name.
-pub(super) type Rank = (usize, u32, bool, u32);
+pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 /// The rank of a member that is known to have let so many offers lapse.
-pub(super) fn rank(member: &Member, lapses: u32) -> Rank {
+pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
     let bad_turns = match &member.last_turn {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
         _ => 0,
@@ -271,7 +148,7 @@ impl PoolFacts {
 }
 
 /// Nodes that let an offer lapse, as the closed berths tell: the last one for each berth.
-pub(super) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
+pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
         BerthState::Closed(closed) if closed.outcome == Some(Outcome::Lapsed) => closed.last_node.as_ref(),

@@ -1,19 +1,15 @@
 //! Nodes on which a digest failed (I8), and the halt of the rollout that follows.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use super::facts::{Failures, PoolFacts};
+use crate::controller::gate::{Gate, GateReason};
+use crate::text::few;
 use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
-
-use super::{Gate, GateReason, PoolFacts};
-use crate::text::few;
+use std::collections::BTreeSet;
 
 /// Number of nodes that are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
 pub const MAX_NAMED: usize = 64;
-
-/// The nodes on which each digest failed.
-pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 /// The failure that a closed berth tells of.
 fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
@@ -55,7 +51,7 @@ fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
 }
 
 /// Everything that is on record, that a member reports, or that a closed berth tells of.
-pub(super) fn all(facts: &PoolFacts) -> Failures {
+pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
     let reported = facts
         .members

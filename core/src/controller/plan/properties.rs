@@ -1,7 +1,9 @@
 //! Property tests: the plan keeps I1 in any state.
 
-use berth_api::BootId;
+use std::time::Duration;
+
 use berth_api::berth::Outcome;
+use berth_api::{BootId, NodeName};
 use proptest::prelude::*;
 
 use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
@@ -10,6 +12,7 @@ use berth_api::berth::{ClosedReason, HoldPhase, Holding};
 use super::*;
 use crate::Moment;
 use crate::controller::explain::settle::follow;
+use crate::controller::gate::GateReason;
 use crate::controller::memory::Offers;
 use crate::floors::check;
 

@@ -8,12 +8,13 @@ use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid};
 use jiff::SignedDuration;
 
+use super::facts::{Member, PoolFacts, SeenBerth};
+use super::fleet_limit::FleetUse;
+use super::occupancy::Occupancy;
 use super::waves::Progress;
-use super::{
-    BerthWrite, Gate, Member, OPEN_FOR, Occupancy, Plan, PoolFacts, SeenBerth, WriteReason, candidates, failures,
-    open_until,
-};
-use crate::controller::fleet::FleetUse;
+use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
+use super::{candidates, failures};
+use crate::controller::gate::Gate;
 
 /// Smallest change of a time that a holder is told anew: estimates change a little with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);

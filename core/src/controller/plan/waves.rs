@@ -1,24 +1,9 @@
 //! Waves: one begins when every earlier one is proven and has soaked.
 
-use std::time::Duration;
-
-use berth_api::pool::{WaveState, WaveStatus};
-use berth_api::seeded::Bug;
-pub use berth_api::waves::{CONTROL_PLANE, REST};
-
-use super::{Member, PoolFacts};
+use super::facts::{Member, PoolFacts, Wave};
 use crate::text::rounded;
-
-/// A wave.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wave {
-    /// Its name.
-    pub name: String,
-    /// Time for which it must be proven before the next one begins.
-    pub soak: Duration,
-    /// Time for which it has been, as far as this leader and those before it have seen.
-    pub soaked: Duration,
-}
+use berth_api::pool::{WaveState, WaveStatus};
+use std::time::Duration;
 
 /// Progress of the waves.
 #[derive(Debug, Clone, Default)]
@@ -34,7 +19,7 @@ pub(super) struct Progress {
 
 /// Proven: it runs the target, as the agent of this very Node says, and the Node is Ready and ours no more. That the agent
 /// has yet to report on something else that was published, new drain settings for instance, takes nothing back.
-pub(super) fn is_proven(member: &Member) -> bool {
+pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.booted == member.desired
         && member.published_uid == member.uid
@@ -127,14 +112,12 @@ impl Progress {
     }
 }
 
-impl Wave {
-    /// True if it has yet to soak.
-    fn is_short(&self) -> bool {
-        self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
-    }
-
-    /// Says whether it is a wave that no spec names.
-    fn is_implied(&self) -> bool {
-        self.name == REST || self.name == CONTROL_PLANE
+impl PoolFacts {
+    /// Says whether the pool has a node left to update to what it wants now; whoever is not proven counts, as among waves.
+    pub fn has_left(&self) -> bool {
+        self.members
+            .iter()
+            .filter(|member| !member.abandoned)
+            .any(|member| self.unresolved || !is_proven(member))
     }
 }

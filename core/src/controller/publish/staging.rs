@@ -10,7 +10,7 @@ use berth_api::berth::HoldPhase;
 use berth_api::node::Staging;
 use berth_api::seeded::Bug;
 
-use super::{Draft, Facts, Terms};
+use super::facts::{Draft, Facts, Terms};
 use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 

@@ -1,13 +1,16 @@
+use std::collections::BTreeSet;
+
 use berth_api::backend::BackendRule;
-use berth_api::berth::HoldPhase;
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::membership::{Conflict, Membership};
 use berth_api::platform::Machine;
 use berth_api::pool::{Drain, PhaseDurations, PlatformDigest, RivalUpdaters, SignatureRule};
 
 use super::*;
 use crate::Moment;
-use crate::controller::snapshot::Entry;
+use crate::controller::memory::StagingPermits;
+use crate::controller::snapshot::{Entry, Objects};
 use crate::controller::view::{Failing, HostContent, Report};
-use berth_api::membership::Conflict;
 
 mod staging;
 

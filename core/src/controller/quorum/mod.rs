@@ -5,107 +5,24 @@
 //! address. One of these nodes at a time is worked on, whichever pools they are in; none while another one is worse off; and
 //! the others must be a majority of the servers and of the members that the cluster has.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
-
-use berth_api::berth::{Berth, BerthState, HoldPhase};
-use berth_api::seeded::Bug;
-use berth_api::{NodeName, NodeUid, keys, reasons};
-use jiff::Timestamp;
-
 use crate::Moment;
-use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, WriteReason};
 use crate::controller::servers::{Answers, State};
 use crate::controller::view::{LeaseView, NodeView};
-
+use berth_api::berth::{Berth, BerthState, HoldPhase};
+use berth_api::seeded::Bug;
+use berth_api::{NodeName, NodeUid, keys};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 mod addresses;
 mod carrier;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
-
+mod verdict;
 use addresses::{AddressConflict, Owners};
 use carrier::{Carrier, Trouble, Work};
-
-reasons! {
-    /// Reason that stands against taking down a node of the control plane.
-    #[derive(PartialOrd, Ord)]
-    pub enum Cause {
-        /// Another one holds a berth, or is offered one.
-        OtherAtWork = "OtherControlPlaneNode",
-        /// Another one is not Ready, or cordoned.
-        OtherUnavailable = "ControlPlaneUnavailable",
-        /// The others would be no majority of the API servers or etcd members.
-        NoMajority,
-        /// No other API server answers.
-        NoOtherServer = "NoOtherAPIServer",
-        /// Not all API servers have been asked yet.
-        NotKnown = "APIServersNotKnown",
-        /// The API servers have not been listed yet, so any node may run one.
-        NotListed = "APIServersNotListed",
-        /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
-        Unfenced = "Fencing",
-    }
-}
-
-impl Cause {
-    /// Words for people, to stand behind the node's name.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::OtherAtWork => "waits until another control plane node is updated",
-            Self::OtherUnavailable => "waits until every other control plane node is Ready and schedulable",
-            Self::NoMajority => "waits until the other control plane nodes are a majority without it",
-            Self::NoOtherServer => "waits until another API server answers /readyz",
-            Self::NotKnown => "waits until the API servers have been asked for /readyz",
-            Self::NotListed => "waits until the API servers have been listed (EndpointSlices of default/kubernetes)",
-            Self::Unfenced => "waits for the new leader",
-        }
-    }
-}
-
-/// Verdict of I11 on one node of the control plane.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Why it is offered no berth.
-    pub withhold: Option<Cause>,
-    /// Why its offer is withdrawn, or its berth asked back as long as it can give that back: only what is known for
-    /// certain, never that something is not known yet.
-    pub ask_back: Option<Cause>,
-    /// Why it does not go on to another image under a boot that cannot be proven. What others hold is no reason: two that
-    /// are stuck would keep each other from going on for ever (I10).
-    pub stay: Option<Cause>,
-}
-
-/// Loss while a node of a small control plane is down: with one or two members no majority can be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meanwhile {
-    /// The only API server, and the only etcd member.
-    Everything,
-    /// One of two etcd members, so that the other cannot write.
-    Majority,
-}
-
-impl Meanwhile {
-    /// Loss with one of so many members away; `None` where the rest is a majority.
-    pub fn of(members: usize) -> Option<Self> {
-        match members {
-            1 => Some(Self::Everything),
-            2 => Some(Self::Majority),
-            _ => None,
-        }
-    }
-
-    /// For people.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Everything => "the only control plane node: while it is down no API server answers",
-            Self::Majority => {
-                "one of two control plane nodes: while it is down etcd has no majority, and the API fails"
-            }
-        }
-    }
-}
+pub use verdict::{Cause, Meanwhile, Verdict};
 
 /// The nodes that carry the control plane, across all pools, and what is known of their servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -198,30 +115,6 @@ impl ControlPlane {
         }
     }
 
-    /// Plans one pool's berths so that I11 holds, and counts what the plan offers: the plans of all pools are made by one
-    /// such value, one after the other.
-    pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
-        for member in &mut facts.members {
-            member.control_plane = self.verdict(&member.uid);
-        }
-        let mut plan = plan::plan(facts, now);
-        for write in &plan.writes {
-            if let BerthWrite::Update {
-                berth,
-                why: WriteReason::Offer,
-                ..
-            } = write
-            {
-                self.see(berth, true);
-            }
-        }
-        plan.waited_for = self.waited_for();
-        if facts.members.iter().any(|member| member.control_plane.is_some()) {
-            plan.address_conflicts = self.conflicts.iter().map(AddressConflict::words).collect();
-        }
-        plan
-    }
-
     /// The nodes of the control plane.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeUid)> {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
@@ -232,8 +125,13 @@ impl ControlPlane {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
 
+    /// Returns a message about each address of an API server that several Nodes have.
+    pub(super) fn address_conflicts(&self) -> Vec<String> {
+        self.conflicts.iter().map(AddressConflict::words).collect()
+    }
+
     /// Returns the nodes that each cause is about.
-    fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
+    pub(super) fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
         let mut all: BTreeMap<Cause, Vec<NodeName>> = BTreeMap::new();
         let mut add = |cause: Cause, carrier: &Carrier| all.entry(cause).or_default().push(carrier.name.clone());
         for carrier in &self.carriers {

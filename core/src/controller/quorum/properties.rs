@@ -2,12 +2,13 @@
 
 use berth_api::berth::Berth;
 use berth_api::waves::is_control_plane;
+use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::tests::{answers, node, of};
 use super::*;
-use crate::controller::plan::Member;
 use crate::controller::plan::tests::{closed, committed, digest, facts, member, offered, seen, taken};
+use crate::controller::plan::{BerthWrite, Member, PoolFacts, WriteReason};
 use crate::controller::servers::Asked;
 use crate::floors::{Reached, check};
 

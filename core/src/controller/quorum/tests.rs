@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use berth_api::BootId;
 use berth_api::berth::{Berth, lease};
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
 use crate::controller::plan::tests::{closed, committed, facts, member, offered, seen, taken, uid};
-use crate::controller::plan::{BlockReason, Member};
+use crate::controller::plan::{BerthWrite, BlockReason, Member, Plan};
 use crate::controller::servers::Asked;
 
 const LABEL: &str = "node-role.kubernetes.io/control-plane";

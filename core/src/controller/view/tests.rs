@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use berth_api::BootId;
 use berth_api::berth::Offer;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::json;
@@ -367,4 +370,21 @@ fn a_fleet_differs_in_what_plans_read() {
         BOTH,
         "unreadable otherwise",
     );
+}
+
+#[test]
+fn a_dismissed_machine_is_news_of_the_fleet_and_other_annotations_are_none() {
+    let fleet = |annotations: serde_json::Value| {
+        let object = json!({ "metadata": { "name": "cluster", "annotations": annotations }, "spec": {} });
+        FleetView::of(serde_json::from_value(object).unwrap())
+    };
+    let bare = fleet(json!({}));
+    let dismissed = fleet(json!({ "berth.dev/dismissed-machines": "m7@2026-01-01T00:00:00Z" }));
+    let kept = dismissed.object.as_ref().unwrap().metadata.annotations.clone().unwrap();
+    assert_eq!(
+        kept.get("berth.dev/dismissed-machines").unwrap(),
+        "m7@2026-01-01T00:00:00Z"
+    );
+    assert!(dismissed.differs(&bare));
+    assert!(!fleet(json!({ "example.com/other": "x" })).differs(&bare));
 }

@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::controller::plan::tests::{asked_back, committed, gate, offered};
-use crate::controller::plan::{How, MAX_NAMED, SeenBerth, Use};
+use crate::controller::plan::{MAX_NAMED, SeenBerth};
 use crate::controller::quorum::Cause;
+use crate::controller::usage::{How, Use};
 
 /// The case of n1, the first of three members, after this change of the facts and the rules.
 pub(super) fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {

@@ -2,9 +2,9 @@
 
 use super::changes::{first, used_up_by};
 use super::*;
-use crate::controller::plan::How;
 use crate::controller::plan::tests::gate;
 use crate::controller::quorum::Cause;
+use crate::controller::usage::How;
 
 #[test]
 fn each_change_has_words_for_people() {

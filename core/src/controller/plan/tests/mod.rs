@@ -1,9 +1,14 @@
 //! The plan by example: what it writes for small pools.
 
-use berth_api::BootId;
+use std::time::Duration;
+
 use berth_api::berth::{ClosedReason, Outcome};
+use berth_api::{BootId, NodeName};
 
 use super::*;
+use crate::controller::gate::{Gate, GateReason};
+use crate::controller::quorum::Verdict;
+use crate::controller::usage::{How, Use};
 
 mod counts;
 mod gates;

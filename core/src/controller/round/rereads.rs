@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::PoolName;
 
-use crate::controller::facts::Pool;
 use crate::controller::plan::{BerthWrite, Plan};
+use crate::controller::pool::Pool;
 
 /// Pools that are read anew before the offers of a pass are made: those in which something is to be offered, and those that
 /// go before them.

@@ -15,9 +15,10 @@ use berth_api::berth::{Berth, BerthState};
 use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
 
-use super::candidates::{self, Rank};
-use super::waves::is_proven;
-use super::{BerthWrite, BlockReason, Gate, GateReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
+use crate::controller::gate::{Gate, GateReason};
+use crate::controller::plan::candidates::{self, Rank};
+use crate::controller::plan::waves::is_proven;
+use crate::controller::plan::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
 
 /// Members looked at in all rounds together. A pool of which thousands are unavailable at once would need more; then more go
 /// at a time than would in truth, which changes the order between zones at most.

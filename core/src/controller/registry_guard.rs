@@ -5,7 +5,7 @@ use berth_api::condition::{self, Why};
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::image_ref::allowed;
 
-use crate::controller::facts::Pool;
+use crate::controller::pool::Pool;
 use crate::text::few;
 
 /// Reason of `ImageResolved` for a pool that the guard refuses.

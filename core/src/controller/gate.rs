@@ -40,3 +40,12 @@ reasons! {
         UnknownPool,
     }
 }
+
+/// Reasons for which a BootcFleet closes the gates of all pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FleetGate {
+    /// The fleet is paused.
+    Paused,
+    /// The BootcFleet cannot be read, so that nobody knows whether it is paused.
+    Unreadable,
+}

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Moment;
 use crate::controller::belonging::Belonging;
-use crate::controller::facts::Occupied;
 use crate::controller::memory::{Offers, Soaks};
+use crate::controller::occupied::Occupied;
 use crate::controller::plan::tests::digest;
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
-use crate::controller::rereads::Rereads;
+use crate::controller::round::Rereads;
 use crate::controller::servers::{Answers, Asked};
 use crate::controller::snapshot::{Entry, Snapshot};
 use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
@@ -177,7 +177,7 @@ impl Site {
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = Belonging::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
-        let shared = Shared {
+        let shared = Round {
             snapshot: &self.snapshot,
             membership: &membership,
             leases: &self.leases,

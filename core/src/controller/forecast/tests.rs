@@ -2,12 +2,11 @@ use berth_api::BootId;
 use berth_api::berth::ClosedReason;
 use proptest::prelude::*;
 
-use super::super::tests::{
+use super::*;
+use crate::controller::plan::FleetUse;
+use crate::controller::plan::tests::{
     asked_back, at, closed, committed, digest, facts, gate, member, offered, seen, taken, uid, wave,
 };
-use super::super::{Gate, GateReason};
-use super::*;
-use crate::controller::fleet::FleetUse;
 use crate::floors::check;
 
 /// Members of no zone, each fit for an offer.

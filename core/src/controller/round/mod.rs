@@ -9,14 +9,21 @@ use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
 
-use crate::controller::facts::{Pool, Shared};
-use crate::controller::plan::{Plan, PoolFacts};
+use crate::controller::plan::{self, BerthWrite, Plan, PoolFacts, WriteReason};
+use crate::controller::pool::Pool;
 use crate::controller::publish::desired_digest;
 use crate::controller::quorum::ControlPlane;
 use crate::controller::servers::Answers;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
-impl Shared<'_> {
+pub(super) mod facts;
+mod fleet;
+mod rereads;
+
+pub use facts::Round;
+pub use rereads::Rereads;
+
+impl Round<'_> {
     /// True if any member of a pool does not run its target; otherwise no answer of the API servers matters. A node without
     /// the label counts as well: only the list of the servers shows whether it runs one.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
@@ -98,6 +105,32 @@ impl Shared<'_> {
     }
 }
 
+impl ControlPlane {
+    /// Plans one pool's berths so that I11 holds, and counts what the plan offers: the plans of all pools are made by one
+    /// such value, one after the other.
+    pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
+        for member in &mut facts.members {
+            member.control_plane = self.verdict(&member.uid);
+        }
+        let mut plan = plan::plan(facts, now);
+        for write in &plan.writes {
+            if let BerthWrite::Update {
+                berth,
+                why: WriteReason::Offer,
+                ..
+            } = write
+            {
+                self.see(berth, true);
+            }
+        }
+        plan.waited_for = self.waited_for();
+        if facts.members.iter().any(|member| member.control_plane.is_some()) {
+            plan.address_conflicts = self.address_conflicts();
+        }
+        plan
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -108,12 +141,12 @@ mod tests {
     use super::*;
     use crate::Moment;
     use crate::controller::belonging::Belonging;
-    use crate::controller::facts::Occupied;
-    use crate::controller::fleet::tests::prepared_host;
     use crate::controller::memory::{Offers, Soaks};
+    use crate::controller::occupied::Occupied;
     use crate::controller::plan::BlockReason;
     use crate::controller::plan::tests::digest;
     use crate::controller::quorum::Cause;
+    use crate::controller::round::fleet::tests::prepared_host;
     use crate::controller::servers::Asked;
     use crate::controller::snapshot::{Entry, Snapshot};
     use crate::controller::view::PoolView;
@@ -168,7 +201,7 @@ mod tests {
     }
 
     /// Runs a function on what all pools share: each has one closed berth, and all agents are heard.
-    fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Shared<'_>, &[Pool]) -> T) -> T {
+    fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let lease = |pool: &Pool| {
             let berth = Berth::new(pool.name.clone(), 0, EPOCH);
@@ -182,7 +215,7 @@ mod tests {
         };
         let leases: Vec<LeaseView> = pools.iter().map(lease).collect();
         let none = BTreeSet::new();
-        let shared = Shared {
+        let shared = Round {
             snapshot,
             membership: &Belonging::default().of(snapshot),
             leases: &leases,

@@ -1,0 +1,115 @@
+//! Facts that a pool's status depends on.
+
+use std::time::Duration;
+
+use berth_api::berth::Holding;
+use berth_api::boot_image::BootImagePolicy;
+use berth_api::membership::Conflict;
+use berth_api::platform::Platform;
+use berth_api::pool::BootcNodePoolStatus;
+
+use crate::controller::gates::Gates;
+use crate::controller::image::{self, Answers};
+use crate::controller::plan::Plan;
+use crate::controller::unwritable::Unwritable;
+use crate::controller::view::{BootcNodeView, NodeView};
+
+/// A member, as far as the pool's status is concerned.
+#[derive(Debug)]
+pub struct MemberView<'a> {
+    /// Its Node.
+    pub node: &'a NodeView,
+    /// Its BootcNode, when there is one.
+    pub host: Option<&'a BootcNodeView>,
+    /// The berth that it holds.
+    pub holding: Option<&'a Holding>,
+    /// True for a holder that has been silent for so long that it may not come back.
+    pub overdue: bool,
+    /// True if its agent has been heard of lately.
+    pub heard: bool,
+}
+
+impl<'a> MemberView<'a> {
+    pub(super) fn platform(&self) -> Platform<'a> {
+        self.node.platform(self.host)
+    }
+}
+
+/// Everything that a pool's status depends on.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Generation of the pool's spec.
+    pub generation: Option<i64>,
+    /// The status as it is.
+    pub old: &'a BootcNodePoolStatus,
+    /// Name of the pool.
+    pub pool: &'a str,
+    /// The reference in the spec.
+    pub reference: &'a str,
+    /// Number of images that the history keeps.
+    pub history_limit: usize,
+    /// Words on why the reference may not be used; none when it may.
+    pub refused: Option<&'a str>,
+    /// `image.minimumAge`
+    pub minimum_age: Duration,
+    /// Rules for boot images.
+    pub boot_image: &'a BootImagePolicy,
+    /// Answers of registries about the reference.
+    pub answers: &'a Answers,
+    /// True if the tag is looked at at intervals.
+    pub polled: bool,
+    /// Time for which leaders have known of `status.available`.
+    pub available_seen: Duration,
+    /// The last request for a poll that was acted on.
+    pub poll_request: Option<String>,
+    /// The admin has paused the pool.
+    pub paused: bool,
+    /// The gates of the pool.
+    pub gates: Option<&'a Gates>,
+    /// `rollout.rebootTimeout`
+    pub reboot_timeout: Duration,
+    /// `rollout.retryToken`
+    pub retry_token: &'a str,
+    /// Number of nodes that would be members and are excluded.
+    pub excluded: usize,
+    /// The pool is being deleted.
+    pub deleting: bool,
+    /// Error in the selector.
+    pub bad_selector: Option<&'a str>,
+    /// The members.
+    pub members: &'a [MemberView<'a>],
+    /// Nodes that hold a berth of the pool and are not its members any more.
+    pub away: &'a [MemberView<'a>],
+    /// Conflicts that concern the pool.
+    pub conflicts: Vec<&'a Conflict>,
+    /// The plan of its berths.
+    pub plan: &'a Plan,
+    /// Error of each Lease that cannot be read.
+    pub unreadable: Vec<&'a str>,
+    /// Leases of the pool that cannot be written.
+    pub unwritable: Vec<&'a Unwritable>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn image(&self) -> image::Facts<'a> {
+        image::Facts {
+            reference: self.reference,
+            minimum_age: self.minimum_age,
+            target: self.old.target.as_ref(),
+            available: self.old.available.as_ref(),
+            seen: self.available_seen,
+            answers: self.answers,
+        }
+    }
+}
+
+/// State of a member, worked out once for counts and messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Doing {
+    Updated,
+    Rebooting,
+    Draining,
+    Staged,
+    Staging,
+    Pending,
+}

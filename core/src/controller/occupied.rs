@@ -1,0 +1,112 @@
+//! Nodes that hold berths or are offered them.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::berth::Holding;
+use berth_api::{NodeName, NodeUid, PoolName, keys};
+
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{LeaseView, made_for};
+
+/// Nodes that have something to do with berths.
+#[derive(Debug, Clone, Default)]
+pub struct Occupied {
+    /// Pools of the berths that each node holds or is offered.
+    pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
+    /// The same nodes' names.
+    pub names: BTreeMap<NodeUid, NodeName>,
+    /// The berths that are held, by their holders.
+    pub holdings: BTreeMap<NodeUid, Holding>,
+    /// Labels of the nodes that a Lease names which cannot be read.
+    pub unclear: BTreeSet<String>,
+}
+
+impl Occupied {
+    /// Reads who has berths from all Leases.
+    pub fn of(leases: &[LeaseView]) -> Self {
+        let mut occupied = Self::default();
+        for lease in leases {
+            match &lease.berth {
+                Ok(berth) => {
+                    if let Some((node, uid)) = berth.node() {
+                        let pools = occupied.by_uid.entry(uid.clone()).or_default();
+                        pools.insert(lease.pool.clone());
+                        occupied.names.insert(uid.clone(), node.clone());
+                    }
+                    if let Some(holding) = berth.holding() {
+                        occupied.holdings.insert(holding.uid.clone(), holding.clone());
+                    }
+                }
+                Err(_) => {
+                    let labels = lease.lease.metadata.labels.as_ref();
+                    if let Some(node) = labels.and_then(|l| l.get(keys::LABEL_NODE)) {
+                        occupied.unclear.insert(node.clone());
+                    }
+                }
+            }
+        }
+        occupied
+    }
+}
+
+/// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
+/// live read before anything is done about it.
+pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
+    // A reference that has the wrong name says nothing of the Node of that UID.
+    let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
+    let is_there = |uid: &str, name: &str| {
+        snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
+    };
+    let hosts = snapshot
+        .hosts
+        .iter()
+        .filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
+    let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
+    let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
+    missing.map(|(uid, name)| (uid.into(), name.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::controller::round::facts::tests::lease;
+    use crate::controller::snapshot::Entry;
+    use crate::controller::view::NodeView;
+
+    #[test]
+    fn a_node_is_missing_when_no_node_has_its_uid() {
+        let mut snapshot = Snapshot::default();
+        let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
+        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(NodeView::of(&node)));
+        let missing = |uid: &str, name: &str| {
+            let names = [(NodeUid::from(uid), NodeName::from(name))].into();
+            !missing_nodes(
+                &snapshot,
+                &Occupied {
+                    names,
+                    ..Occupied::default()
+                },
+            )
+            .is_empty()
+        };
+        assert!(!missing("u1", "n1"));
+        assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
+        assert!(missing("u2", "n1"), "another Node came under that name");
+    }
+
+    #[test]
+    fn every_lease_says_who_is_occupied() {
+        let offered = lease("a", 0, ("n1", "u1"), false);
+        let held = lease("b", 0, ("n1", "u1"), true);
+        let mut unreadable = lease("a", 1, ("n2", "u2"), true);
+        unreadable.berth = Err("no phase".to_owned());
+        let occupied = Occupied::of(&[offered, held, unreadable]);
+        assert_eq!(occupied.by_uid, [("u1".into(), ["a".into(), "b".into()].into())].into());
+        assert_eq!(occupied.names, [("u1".into(), "n1".into())].into());
+        assert!(occupied.holdings.keys().eq([&NodeUid::from("u1")]));
+        assert_eq!(occupied.unclear, ["n2".to_owned()].into());
+    }
+}

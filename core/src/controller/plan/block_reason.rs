@@ -1,0 +1,126 @@
+//! Reasons for which members are not offered a berth.
+
+use crate::controller::quorum::Cause;
+
+/// Reason for which a member is not offered a berth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BlockReason {
+    /// The member runs the target already.
+    UpToDate,
+    /// The target has no image for its platform, or there is no target yet.
+    NoImage,
+    /// The target is not published to it yet.
+    NotPublished,
+    /// The published spec is for a former Node of that name.
+    OtherNode,
+    /// Its agent has not reported on what is published.
+    NotObserved,
+    /// The digest failed there before.
+    FailedBefore,
+    /// The digest is not staged and locked.
+    NotStaged,
+    /// Its agent says that it is not prepared: it backs off, or something inhibits the reboot.
+    NotPrepared,
+    /// The node leaves the pool, or its BootcNode is being deleted.
+    Leaving,
+    /// Its agent has not been heard of lately.
+    Silent,
+    /// The member holds a berth, or is offered one.
+    HasBerth,
+    /// An admin holds it back.
+    HeldBack,
+    /// A gate of the pool is closed: [`super::Plan::gate`] says which.
+    Gate,
+    /// The image failed on too many nodes.
+    Halted,
+    /// The pool waits for those that go before it: [`super::Plan::order`] says which.
+    Order,
+    /// An earlier wave is not proven yet.
+    Wave,
+    /// An earlier wave is proven, and soaks.
+    Soaking,
+    /// The member carries the control plane, and I11 keeps it up for this reason.
+    ControlPlane(Cause),
+    /// Windows apply, and its clock is not synchronised.
+    NoClock,
+    /// Its drain and reboot would take longer than the window stays open.
+    TooLate,
+    /// The image that the pool asks for now is not resolved yet.
+    Unresolved,
+    /// The watches may show old objects.
+    Outdated,
+    /// Berths are being fenced against writes of a former leader.
+    Fencing,
+    /// The capacity is used up.
+    Capacity,
+    /// The fleet's limit is used up.
+    FleetCapacity,
+    /// There is room, but the Lease is not there yet or not closed yet.
+    NoBerth,
+}
+
+impl BlockReason {
+    /// The word of a metric.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::UpToDate => "UpToDate",
+            Self::NoImage => "NoImage",
+            Self::NotPublished => "NotPublished",
+            Self::OtherNode => "OtherNode",
+            Self::NotObserved => "NotObserved",
+            Self::FailedBefore => "FailedBefore",
+            Self::NotStaged => "NotStaged",
+            Self::NotPrepared => "NotPrepared",
+            Self::Leaving => "Leaving",
+            Self::Silent => "Silent",
+            Self::HasBerth => "HasBerth",
+            Self::HeldBack => "HeldBack",
+            Self::Gate => "Gate",
+            Self::Halted => "Halted",
+            Self::Order => "Order",
+            Self::Wave => "Wave",
+            Self::Soaking => "Soaking",
+            Self::ControlPlane(_) => "ControlPlane",
+            Self::NoClock => "NoClock",
+            Self::TooLate => "TooLate",
+            Self::Unresolved => "Unresolved",
+            Self::Outdated => "Outdated",
+            Self::Fencing => "Fencing",
+            Self::Capacity => "Capacity",
+            Self::FleetCapacity => "FleetCapacity",
+            Self::NoBerth => "NoBerth",
+        }
+    }
+
+    /// Words for people, to stand behind the node's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::UpToDate => "runs the target",
+            Self::NoImage => "has no image for its platform",
+            Self::NotPublished => "has not been told its image",
+            Self::OtherNode => "was created anew",
+            Self::NotObserved => "has not reported on its image",
+            Self::FailedBefore => "failed with this image before",
+            Self::NotStaged => "has not staged its image",
+            Self::NotPrepared => "is not prepared",
+            Self::Leaving => "leaves the pool",
+            Self::Silent => "has a silent agent",
+            Self::HasBerth => "is being updated",
+            Self::HeldBack => "is held back by an admin",
+            Self::Gate => "waits because a gate is closed",
+            Self::Halted => "waits because the rollout is halted",
+            Self::Order => "waits for a pool that goes first",
+            Self::Wave => "waits for an earlier wave",
+            Self::Soaking => "waits until an earlier wave has soaked",
+            Self::ControlPlane(cause) => cause.words(),
+            Self::NoClock => "waits because its clock is not synchronised",
+            Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
+            Self::Unresolved => "waits until the pool's image is resolved",
+            Self::Outdated => "waits until the controller's watches show the pool as it is",
+            Self::Fencing => "waits for the new leader",
+            Self::Capacity => "waits for a berth",
+            Self::FleetCapacity => "waits because maxUnavailable of BootcFleet cluster is used up",
+            Self::NoBerth => "waits for a berth to be closed or created",
+        }
+    }
+}

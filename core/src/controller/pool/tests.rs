@@ -1,0 +1,250 @@
+//! Pools by example.
+
+use berth_api::Digest;
+use berth_api::fleet::BootcFleetSpec;
+use berth_api::membership::Membership;
+use berth_api::pool::{BootcNodePoolSpec, PoolImage, Target};
+
+use super::*;
+use crate::controller::publish::terms;
+use crate::controller::snapshot::Entry;
+
+pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Pool {
+    let image = PoolImage {
+        reference: Some(reference.to_owned()),
+        ..PoolImage::default()
+    };
+    let mut object = BootcNodePool::new(
+        "a",
+        BootcNodePoolSpec {
+            image: Some(image),
+            ..Default::default()
+        },
+    );
+    let target = resolved.map(|image| Target {
+        image: image.to_owned(),
+        digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        version: None,
+        metadata: None,
+        platforms: vec![],
+        publish_time: None,
+    });
+    object.status = Some(BootcNodePoolStatus {
+        target,
+        ..Default::default()
+    });
+    Pool {
+        name: "a".into(),
+        object: Some(object),
+        deleting: false,
+        bad_selector: None,
+        refused: None,
+    }
+}
+
+#[test]
+fn a_retry_token_that_is_taken_away_forgets_nothing() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+    let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
+        let object = pool.object.as_mut().unwrap();
+        let rollout = berth_api::pool::Rollout {
+            retry_token: asked.map(str::to_owned),
+            ..Default::default()
+        };
+        object.spec.rollout = Some(rollout);
+        let status = object.status.as_mut().unwrap();
+        status.retry_token = obeyed.map(str::to_owned);
+        status.failures = vec![DigestFailures {
+            digest: failed.clone(),
+            nodes: vec!["n1".into()],
+            count: 1,
+        }];
+        pool.failures().contains_key(&failed)
+    };
+    assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
+    assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
+}
+
+#[test]
+fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
+    assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
+    assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
+    let reverted = pool("r/os:1", Some("r/os:2"));
+    assert!(reverted.unresolved() && reverted.target().is_some());
+    assert!(!Pool::orphaned("a".into()).unresolved());
+    let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
+    let terms = &terms[&"a".into()];
+    assert!(terms.unresolved && terms.target.is_some());
+}
+
+#[test]
+fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published() {
+    let fleet = |list: &[&str]| BootcFleetSpec {
+        allowed_registries: list.iter().map(ToString::to_string).collect(),
+        ..BootcFleetSpec::default()
+    };
+    let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
+    for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
+        let guarded = pool().guarded(Some(&fleet(list)));
+        assert!(guarded.refused.is_none() && !guarded.unresolved(), "{list:?}");
+    }
+    let refused = pool().guarded(Some(&fleet(&["q.io", "r.io/b"])));
+    let words = refused.refused.clone().unwrap();
+    assert!(
+        words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
+        "{words}"
+    );
+    assert!(refused.unresolved() && refused.target().is_some());
+    assert!(
+        refused.guarded(Some(&fleet(&[]))).refused.is_none(),
+        "the list has changed"
+    );
+    assert!(
+        Pool::orphaned("a".into())
+            .guarded(Some(&fleet(&["q.io"])))
+            .refused
+            .is_none()
+    );
+}
+
+#[test]
+fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
+    let minutes = |m: u64| Duration::from_secs(m * 60);
+    let estimate = |median: Option<u32>, own: Option<u64>| {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
+        status.phase_durations.reboot_seconds = median;
+        let report = Report {
+            reboot: own.map(minutes),
+            ..Report::default()
+        };
+        pool.estimate_of(&report).reboot
+    };
+    assert_eq!(estimate(None, Some(2)), minutes(2));
+    assert_eq!(estimate(None, Some(24 * 60)), minutes(15), "it was repaired");
+    assert_eq!(estimate(Some(180), Some(10)), minutes(3));
+    assert_eq!(
+        estimate(Some(180), Some(2)),
+        minutes(2),
+        "or nobody could bring the median down"
+    );
+    assert_eq!(estimate(Some(180), None), minutes(3));
+    assert_eq!(
+        estimate(Some(86_400), None),
+        minutes(15),
+        "as an older controller told it"
+    );
+}
+
+#[test]
+fn a_pool_is_as_shown_until_its_spec_changes() {
+    let object = |uid: &str, generation: i64, deleted: Option<&str>| -> BootcNodePool {
+        let metadata =
+            serde_json::json!({ "name": "a", "uid": uid, "generation": generation, "deletionTimestamp": deleted });
+        serde_json::from_value(serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap()
+    };
+    let shown = Pool {
+        object: Some(object("u", 1, None)),
+        ..pool("r/os:1", None)
+    };
+    let mut reported = object("u", 1, None);
+    reported.status = Some(BootcNodePoolStatus::default());
+    assert!(is_as_shown(&shown, Some(&reported)), "a status is no change");
+    assert!(!is_as_shown(&shown, Some(&object("other", 1, None))));
+    assert!(!is_as_shown(&shown, Some(&object("u", 2, None))));
+    assert!(!is_as_shown(
+        &shown,
+        Some(&object("u", 1, Some("2026-01-01T00:00:00Z")))
+    ));
+    assert!(!is_as_shown(&shown, None));
+    assert!(is_as_shown(&Pool::orphaned("a".into()), None));
+}
+
+#[test]
+fn a_poll_request_must_fit_into_the_status() {
+    let request = |text: Option<&str>| {
+        let mut pool = pool("r/os:1", None);
+        let annotations = text.map(|text| [(keys::ANNOTATION_POLL_REQUESTED_AT.to_owned(), text.to_owned())].into());
+        pool.object.as_mut().unwrap().metadata.annotations = annotations;
+        pool.poll_request().map(str::to_owned)
+    };
+    let longest = "x".repeat(64);
+    assert_eq!(request(None), None);
+    assert_eq!(request(Some("")), None);
+    assert_eq!(request(Some("now")).as_deref(), Some("now"));
+    assert_eq!(request(Some(&longest)), Some(longest.clone()));
+    assert_eq!(request(Some(&format!("{longest}x"))), None);
+}
+
+#[test]
+fn a_pool_that_goes_has_no_capacity() {
+    let mut pool = pool("r/os:1", None);
+    assert_eq!(pool.capacity(5), 1);
+    pool.deleting = true;
+    assert_eq!(pool.capacity(5), 0);
+    assert_eq!(Pool::orphaned("a".into()).capacity(5), 0);
+}
+
+#[test]
+fn a_window_must_fit_drain_and_reboot() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let object = pool.object.as_mut().unwrap();
+    let spec = serde_json::json!({ "drain": { "timeout": "60s" }, "rollout": { "rebootTimeout": "300s" } });
+    object.spec = serde_json::from_value(spec).unwrap();
+    let mut needed = |drain: u32, reboot: u32| {
+        let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
+        status.phase_durations.drain_seconds = Some(drain);
+        status.phase_durations.reboot_seconds = Some(reboot);
+        let inputs = pool.gate_inputs(None, true, Timestamp::UNIX_EPOCH).unwrap();
+        inputs.needed.as_secs()
+    };
+    assert_eq!(needed(20, 100), 120);
+    assert_eq!(needed(600, 100), 160, "no longer than drain.timeout");
+    assert_eq!(needed(20, 600), 320, "no longer than rollout.rebootTimeout");
+    let gone = Pool::orphaned("a".into());
+    assert!(gone.gate_inputs(None, true, Timestamp::UNIX_EPOCH).is_none());
+}
+
+#[test]
+fn each_wave_soaks_for_its_own_time() {
+    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let object = pool.object.as_mut().unwrap();
+    let canary = serde_json::json!({ "name": "canary", "nodeSelector": {}, "soakTime": "60s" });
+    let late = serde_json::json!({ "name": "late", "nodeSelector": {} });
+    let rollout = serde_json::json!({ "soakTime": "10s", "waves": [canary, late] });
+    object.spec = serde_json::from_value(serde_json::json!({ "rollout": rollout })).unwrap();
+    let told =
+        serde_json::json!({ "name": "canary", "total": 1, "updated": 1, "state": "Soaking", "soakedSeconds": 30 });
+    object.status.as_mut().unwrap().waves = vec![serde_json::from_value(told).unwrap()];
+    let found: Vec<_> = pool
+        .waves(&Soaks::default())
+        .into_iter()
+        .map(|wave| (wave.name, wave.soak.as_secs(), wave.soaked.as_secs()))
+        .collect();
+    let expected = [
+        ("canary", 60, 30),
+        ("late", 10, 0),
+        (waves::REST, 10, 0),
+        (waves::CONTROL_PLANE, 10, 0),
+    ]
+    .map(|(name, soak, soaked)| (name.to_owned(), soak, soaked));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_pool_lasts_unless_it_is_deleted() {
+    let mut pools = Objects::new();
+    let broken = serde_json::json!({ "nodeSelector": 7 });
+    for (name, deleted, spec) in [
+        ("lasts", None, serde_json::json!({})),
+        ("goes", Some("2026-01-01T00:00:00Z"), serde_json::json!({})),
+        ("unreadable", None, broken),
+    ] {
+        let metadata = serde_json::json!({ "name": name, "deletionTimestamp": deleted });
+        let object = serde_json::json!({ "metadata": metadata, "spec": spec });
+        let view = PoolView::of(serde_json::from_value(object).unwrap());
+        pools.insert(name.to_owned(), Entry::new(view));
+    }
+    assert_eq!(lasting(&pools), ["lasts".into(), "unreadable".into()].into());
+}

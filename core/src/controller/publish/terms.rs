@@ -1,0 +1,111 @@
+//! Terms of the pools for their members.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::PoolName;
+use berth_api::membership::Membership;
+use berth_api::pool::BootcNodePoolSpec;
+
+use super::facts::Terms;
+use crate::controller::pool::Pool;
+
+/// Reports of progress that may reach the API server in a second, from all nodes that stage at once.
+const PROGRESS: u64 = 50;
+
+/// Shortest interval between two reports of progress of one node, when so many stage at once. It doubles, so that a few more
+/// nodes do not mean another spec for all.
+fn progress_interval(staging: usize) -> Duration {
+    let staging = u64::try_from(staging).unwrap_or(u64::MAX);
+    match staging.div_ceil(PROGRESS) {
+        0 | 1 => Duration::ZERO,
+        seconds => Duration::from_secs(seconds.checked_next_power_of_two().unwrap_or(seconds)),
+    }
+}
+
+/// Terms of each pool for its members. `resolving`: the pools whose first resolution is under way.
+pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
+    let asked = pools.iter().filter_map(|pool| {
+        let members = membership.members(&pool.name).len();
+        let spec = &pool.object.as_ref()?.spec;
+        Some((pool, spec, members, spec.max_staging(members)))
+    });
+    let asked: Vec<_> = asked.collect();
+    let staging = asked.iter().map(|(_, _, members, most)| most.min(members));
+    let least = progress_interval(staging.sum());
+    let one = |(pool, spec, _, max_staging): (&Pool, &BootcNodePoolSpec, usize, usize)| {
+        let terms = Terms {
+            target: pool.target().cloned(),
+            unresolved: pool.unresolved(),
+            resolving: resolving.contains(&pool.name),
+            max_staging,
+            drain: spec.drain(),
+            signature: spec.signature(),
+            backend: spec.backend(),
+            rival_updaters: spec.rival_updaters.unwrap_or_default(),
+            tolerated_updaters: spec.tolerated_updaters.clone(),
+            retry_token: Some(spec.retry_token().to_owned()).filter(|t| !t.is_empty()),
+            reboot_timeout: spec.reboot_timeout(),
+            progress_interval: match spec.progress_interval() {
+                Duration::ZERO => Duration::ZERO,
+                asked => asked.max(least),
+            },
+            paused: spec.paused(),
+            estimates: pool.estimates(),
+        };
+        (pool.name.clone(), terms)
+    };
+    asked.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::NodeName;
+    use berth_api::pool::PhaseDurations;
+
+    use super::*;
+    use crate::controller::pool::tests::pool;
+
+    #[test]
+    fn the_more_nodes_stage_the_less_often_each_reports() {
+        let interval = |nodes: usize, asked: Option<&str>| {
+            let mut pool = pool("r/os:1", Some("r/os:1"));
+            let rollout = berth_api::pool::Rollout {
+                max_staging: Some(berth_api::quantity::Quantity::Percent(50)),
+                progress_interval: asked.map(str::to_owned),
+                ..Default::default()
+            };
+            pool.object.as_mut().unwrap().spec.rollout = Some(rollout);
+            let mut membership = Membership::default();
+            (0..nodes).for_each(|n| membership.join(NodeName::new(format!("n{n}")), "a".into()));
+            terms(&[pool], &membership, &BTreeSet::new())[&"a".into()]
+                .progress_interval
+                .as_secs()
+        };
+        assert_eq!(interval(100, Some("1s")), 1);
+        assert_eq!(interval(102, Some("1s")), 2);
+        assert_eq!(interval(1000, Some("1s")), 16, "500 at once, 50 a second, doubled up");
+        assert_eq!(interval(1000, Some("60s")), 60);
+        assert_eq!(interval(1000, Some("0")), 0, "none at all");
+    }
+
+    #[test]
+    fn members_get_the_pools_token_and_medians() {
+        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let terms = |pool: &Pool| {
+            let mut terms = terms(std::slice::from_ref(pool), &Membership::default(), &BTreeSet::new());
+            terms.remove(&"a".into()).unwrap()
+        };
+        assert_eq!(terms(&pool).retry_token, None);
+        let object = pool.object.as_mut().unwrap();
+        let rollout = serde_json::json!({ "retryToken": "again" });
+        object.spec.rollout = Some(serde_json::from_value(rollout).unwrap());
+        let medians = PhaseDurations {
+            drain_seconds: Some(30),
+            ..PhaseDurations::default()
+        };
+        object.status.as_mut().unwrap().phase_durations = medians;
+        assert_eq!(terms(&pool).retry_token.as_deref(), Some("again"));
+        assert_eq!(terms(&pool).estimates, medians);
+    }
+}

@@ -1,0 +1,220 @@
+//! Facts for the plans of one pass, from the snapshot of the watches. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::membership::Membership;
+use berth_api::seeded::Bug;
+use berth_api::waves::Waves;
+use berth_api::{NodeName, NodeUid, PoolName, keys};
+
+use crate::Moment;
+use crate::controller::gates::Gates;
+use crate::controller::memory::{Offers, Soaks};
+use crate::controller::occupied::Occupied;
+use crate::controller::plan::{Member, PoolFacts, SeenBerth};
+use crate::controller::pool::{Pool, is_news};
+use crate::controller::publish::desired_digest;
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{BootcNodeView, LeaseView, NodeView, Report, is_stale};
+
+/// Input of the plan of one pool's berths, beside the pool: the same for all pools.
+#[derive(Debug, Clone, Copy)]
+pub struct Round<'a> {
+    /// Snapshot of the watches.
+    pub snapshot: &'a Snapshot,
+    /// The pool of each node.
+    pub membership: &'a Membership,
+    /// All berths.
+    pub leases: &'a [LeaseView],
+    /// The nodes that hold berths or are offered them.
+    pub occupied: &'a Occupied,
+    /// Leases with a write of ours of unknown fate.
+    pub in_doubt: &'a BTreeSet<String>,
+    /// Leases that the API server refused to write: they count as used, and nothing is written to them.
+    pub refused: &'a BTreeSet<String>,
+    /// Node UIDs that a live read has shown to exist no more.
+    pub confirmed_gone: &'a BTreeSet<NodeUid>,
+    /// Nodes whose agent has been heard of lately.
+    pub heard: &'a BTreeSet<NodeName>,
+    /// BootcNodes (UIDs) whose agents were asked long ago to release their node.
+    pub overdue: &'a BTreeSet<String>,
+    /// Pools of which what the watches show is not known to be true any more.
+    pub outdated: &'a BTreeSet<PoolName>,
+    /// The open offers, and who let some lapse.
+    pub offers: &'a Offers,
+    /// Soak times of the waves so far.
+    pub soaks: &'a Soaks,
+    /// The gates of each pool.
+    pub gates: &'a BTreeMap<PoolName, Gates>,
+    /// Time at which the ages of the offers are measured.
+    pub now: Moment,
+    /// The epoch of this leader.
+    pub epoch: u64,
+}
+
+impl Round<'_> {
+    /// The facts for one pool's plan, without what it shares with the others: [`Round::all`] adds that.
+    pub fn of(&self, pool: &Pool) -> PoolFacts {
+        let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
+        let capacity = pool.capacity(names.len());
+        let waves = pool.object.as_ref().map(|o| o.spec.rollout().waves).unwrap_or_default();
+        let waves = Waves::of(&waves);
+        let leaving = self
+            .membership
+            .leaving(&pool.name)
+            .filter(|name| self.has_yet_to_leave(name));
+        let leaving = leaving.filter_map(|name| {
+            Some(Member {
+                leaving: true,
+                abandoned: self.is_abandoned(name),
+                ..self.member(pool, name, &waves)?
+            })
+        });
+        let members: Vec<Member> = names
+            .into_iter()
+            .filter_map(|name| self.member(pool, name, &waves))
+            .chain(leaving)
+            .collect();
+        let gates = self.gates.get(&pool.name);
+        let berths: Vec<SeenBerth> = self
+            .leases
+            .iter()
+            .filter(|lease| lease.pool == pool.name)
+            .map(|lease| SeenBerth {
+                lease: lease.name().to_owned(),
+                berth: lease.berth.clone(),
+                in_doubt: self.in_doubt.contains(lease.name()),
+                refused: self.refused.contains(lease.name()) && !Bug::RefusedTriedAgain.is_awake(),
+                age: self.offers.age(lease.name(), self.now),
+            })
+            .collect();
+        // Of all the others nothing is asked.
+        let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
+        let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
+        let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
+        let lost = named()
+            .filter(|(node, uid)| self.is_lost(node, uid))
+            .map(|(_, uid)| uid.clone())
+            .collect();
+        PoolFacts {
+            pool: pool.name.clone(),
+            epoch: self.epoch,
+            capacity,
+            published: pool.published(),
+            gate: gates.and_then(|g| g.gate.clone()),
+            closes: gates.and_then(|g| g.closes),
+            waves: pool.waves(self.soaks),
+            failures: pool.failures(),
+            max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
+            unresolved: pool.unresolved(),
+            outdated: self.outdated.contains(&pool.name),
+            members,
+            berths,
+            elsewhere,
+            confirmed_gone: self.confirmed_gone.clone(),
+            lost,
+            fleet: None,
+            order: None,
+        }
+    }
+
+    /// Says whether the node has a berth or an offer of another pool.
+    fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
+        self.occupied
+            .by_uid
+            .get(uid)
+            .is_some_and(|pools| pools.iter().any(|p| p != pool))
+    }
+
+    /// Says whether what Berth did on the node is not undone yet, as far as its BootcNode says.
+    pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
+        let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
+        let host = self.snapshot.hosts.get(name.as_str());
+        host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))
+    }
+
+    /// True if the node's agent has not released it in time, and no berth is left of its last turn.
+    fn is_abandoned(&self, name: &NodeName) -> bool {
+        let node = self.snapshot.nodes.get(name.as_str());
+        let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
+        let host = self.snapshot.hosts.get(name.as_str());
+        host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
+    }
+
+    /// Says whether the Node is excluded and not Ready.
+    fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
+        let node = self
+            .snapshot
+            .nodes
+            .get(node.as_str())
+            .map(|n| n.view.as_ref())
+            .filter(|n| n.uid == *uid);
+        node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
+    }
+
+    fn member(&self, pool: &Pool, name: &NodeName, waves: &Waves) -> Option<Member> {
+        let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
+        let host = self.snapshot.hosts.get(name.as_str());
+        let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
+        member.observed = host.is_some_and(|h| h.view.observed());
+        member.wave = waves.number(&node.labels);
+        member.lapses = member
+            .desired
+            .as_ref()
+            .map_or(0, |desired| self.offers.lapses(&member.uid, desired));
+        Some(member)
+    }
+}
+
+/// A member as the plan sees it.
+fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
+    // Its agent is told to let go of everything. It may be down or unproven all the same, and counts as such.
+    let leaving = host.is_some_and(|h| h.deleting);
+    if leaving && Bug::LeavingNotCounted.is_awake() {
+        return None;
+    }
+    let spec = host.and_then(BootcNodeView::spec);
+    let silent = Report::default();
+    let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
+    // What another pool published says nothing about this one.
+    let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
+    let asked = pool.object.as_ref().map(|o| &o.spec);
+    // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
+    let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
+    let zone = asked
+        .and_then(|s| node.labels.get(s.zone_key()))
+        .cloned()
+        .unwrap_or_default();
+    Some(Member {
+        name: node.name.clone(),
+        uid: node.uid.clone(),
+        ready: node.ready,
+        unschedulable: node.unschedulable,
+        our_cordon: node.our_cordon,
+        desired: desired_digest(pool.target(), node.platform(host)).cloned(),
+        published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
+        published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
+        observed: false,
+        prepared: report.prepared,
+        staged: report.staged.clone().filter(|_| report.locked),
+        booted: report.booted.clone(),
+        failed: if retried { vec![] } else { report.failed.clone() },
+        last_turn: report
+            .last_turn
+            .as_ref()
+            .map(|turn| (turn.digest.clone(), turn.attempts)),
+        lapses: 0,
+        heard,
+        leaving,
+        abandoned: false,
+        held_back: node.labels.contains_key(keys::LABEL_HOLD) && !Bug::HoldIgnored.is_awake(),
+        wave: 0,
+        zone,
+        control_plane: None,
+        clock_synchronized: report.clock_synchronized,
+        estimate: pool.estimate_of(report),
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

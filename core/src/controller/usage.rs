@@ -1,0 +1,68 @@
+//! Nodes that use up capacity, and why each of them does.
+
+use berth_api::seeded::Bug;
+
+/// A node that uses up capacity, of a pool or of the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    /// The node, or the Lease that cannot be read.
+    pub who: String,
+    /// Way in which it does.
+    pub how: How,
+}
+
+/// Way in which a node uses up capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum How {
+    /// The node holds a berth.
+    Holds,
+    /// The node is offered a berth.
+    IsOffered,
+    /// The node holds or is offered a berth of another pool.
+    Elsewhere,
+    /// Its Node is not Ready.
+    NotReady,
+    /// The node still carries our cordon, without a berth.
+    CordonedByUs,
+    /// Somebody else has cordoned it.
+    CordonedByOthers,
+    /// The Lease cannot be read.
+    Unreadable,
+    /// The API server refuses to write the Lease.
+    Refused,
+}
+
+impl Use {
+    /// For people: `n7, cordoned by someone else`.
+    pub fn words(&self) -> String {
+        format!("{}, {}", self.who, self.how.words())
+    }
+}
+
+impl How {
+    /// Way in which a Node that is like this is unavailable (U); `None`: it is available.
+    pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
+        if Bug::OwnFlagOnly.is_awake() {
+            return our_cordon.then_some(Self::CordonedByUs);
+        }
+        match () {
+            () if !ready => Some(Self::NotReady),
+            () if our_cordon => Some(Self::CordonedByUs),
+            () => unschedulable.then_some(Self::CordonedByOthers),
+        }
+    }
+
+    /// Words for people, to stand behind the node's name.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "being updated",
+            Self::IsOffered => "offered a berth",
+            Self::Elsewhere => "being updated by its former pool",
+            Self::NotReady => "not Ready",
+            Self::CordonedByUs => "still cordoned by Berth",
+            Self::CordonedByOthers => "cordoned by someone else",
+            Self::Unreadable => "a Lease that cannot be read",
+            Self::Refused => "a Lease that cannot be written",
+        }
+    }
+}
