@@ -1,5 +1,5 @@
-//! Membership by the snapshots of the watches. Worked out anew only when something could be different: matching every
-//! node against every pool costs more than a plan. Pure.
+//! Pool membership from the snapshots of the watches. Pure. It is computed again only if an input changed, because
+//! matching every node with every pool costs more than a plan.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use berth_api::{PoolName, keys};
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, NodeView, PoolView};
 
-/// The membership, and the objects that it was decided from.
+/// The membership, and the input that it was computed from.
 #[derive(Debug, Default)]
 pub struct Belonging {
     pools: Vec<PoolSelector>,
@@ -17,19 +17,19 @@ pub struct Belonging {
     membership: Arc<Membership>,
 }
 
-/// A node, as far as membership is concerned.
+/// A node, as far as membership depends on it.
 #[derive(Debug)]
 struct Known {
     /// The Node's name and labels.
     node: Arc<NodeView>,
-    /// The pool that its BootcNode names.
+    /// Pool that its BootcNode names.
     current: Option<PoolName>,
-    /// The pool that its BootcNode belongs to by its label, which stays while the node leaves.
+    /// Pool label of its BootcNode, which stays while the node leaves.
     label: Option<PoolName>,
 }
 
 impl Belonging {
-    /// Works out the present membership.
+    /// Returns the current membership.
     pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
         let pool = |pool: &PoolView| PoolSelector {
             name: pool.name.clone(),
@@ -77,7 +77,7 @@ impl Known {
     }
 }
 
-/// Every Node, the pool that its BootcNode names, and the one that it belongs to by its label.
+/// Returns every Node with the pool that its BootcNode names, and the pool label of its BootcNode.
 fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
         let host = snapshot.hosts.get(name).map(|host| host.view.as_ref());

@@ -1,12 +1,12 @@
-//! The order in which the members of a pool would go: the plan, made again and again for a future in which all goes well.
+//! Order of a pool's updates. It runs the plan again and again, in a future where all goes well.
 //!
-//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and other
-//! API servers answer. In each round [`plan`] offers berths, and everybody who was offered one, or held one before, comes
-//! back updated. So nothing here knows the order: it is what `plan` makes of it.
+//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and
+//! other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or held one
+//! comes back updated. So the order is the plan's own.
 //!
-//! A plan looks at every member, and a large pool takes a round for each of them when one goes at a time. Only those members
-//! take part in a round that can make a difference to it: all that are unavailable or have nothing to go to, and of the
-//! others, of the first ranks, so many of each zone as there may be offers. Who is updated and available takes part no more.
+//! A plan looks at every member, and a large pool with a capacity of one needs a round per member. Only members that
+//! can affect a round take part in it: those that are unavailable or have no image to go to, and from the first ranks
+//! as many of each zone as there may be offers. Members that are updated and available no longer take part.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,16 +20,17 @@ use crate::controller::plan::candidates::{self, Rank};
 use crate::controller::plan::waves::is_proven;
 use crate::controller::plan::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
 
-/// Members looked at in all rounds together. A pool of which thousands are unavailable at once would need more; then more go
-/// at a time than would in truth, which changes the order between zones at most.
+/// Maximum number of members to look at, over all rounds together. If thousands are unavailable at once, the capacity
+/// is raised to stay below it. That changes the order between zones at most.
 const LOOKS: usize = 1_000_000;
 
-/// The order in which members would go.
+/// Order of a pool's updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Turns of the members that do not run what they should, the first to go first; those that cannot go come last.
+    /// Turns of the members that do not run their image yet, in order; members that get no turn without help come last.
     pub turns: Vec<Turn>,
-    /// The members of the first wave that is never proven unless somebody helps: those that keep all later waves waiting.
+    /// Members that keep a wave from being proven unless a person helps, and so block all later waves. From the first
+    /// such wave.
     pub stuck: Vec<NodeName>,
 }
 
@@ -40,12 +41,12 @@ pub struct Turn {
     pub node: NodeName,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// True when it comes without anybody's help. Otherwise something is in its way that does not end by itself: a failure,
-    /// a missing image, an admin who holds it back, or other members that use up all capacity or keep an earlier wave from being proven.
+    /// True if the turn comes without help. Otherwise something blocks it for good: a failure, a missing image, a hold,
+    /// or other members that use up all capacity or keep an earlier wave unproven.
     pub comes: bool,
 }
 
-/// Says in which order the members of a pool would go.
+/// Returns the order of a pool's updates.
 pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     let mut forecast = told(Future::of(facts), now);
     let ends_by_itself = |order: &Gate| order.reason == GateReason::EarlierPool;
@@ -55,7 +56,7 @@ pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     forecast
 }
 
-/// Goes through the rounds of a future until nobody moves.
+/// Plays rounds until nothing moves.
 fn told(mut future: Future, now: Timestamp) -> Forecast {
     let mut forecast = Forecast::default();
     let mut comes = true;
@@ -79,7 +80,7 @@ fn told(mut future: Future, now: Timestamp) -> Forecast {
 }
 
 impl PoolFacts {
-    /// The facts as they would be for an image that is not resolved yet: it is taken to be one that no member runs.
+    /// Returns the facts for an image that is not resolved yet, assuming that no member runs it.
     #[must_use]
     pub fn with_unknown_image(mut self) -> Self {
         let unknown: Option<Digest> = format!("sha256:{}", "0".repeat(64)).parse().ok();
@@ -90,18 +91,18 @@ impl PoolFacts {
     }
 }
 
-/// A pool in a future in which all goes well.
+/// A pool in a future where all goes well.
 struct Future {
-    /// Facts that the next plan is made from. Between rounds its members are those that take part in every round.
+    /// Facts for the next plan. Between rounds, its members are those that take part in every round.
     facts: PoolFacts,
-    /// The other members, in the order of their ranks: each queue is what is left of a zone, under the name of its first.
+    /// The other members by rank: the rest of each zone, keyed by the name of its first member.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
-    /// Members that cannot go and were taken out, so that others can.
+    /// Blocked members that were taken out so that others can go.
     aside: Vec<Member>,
     helped: bool,
 }
 
-/// Members of one zone that take part in a round, and what is left of the zone meanwhile.
+/// Members of one zone that were dealt into a round, and the rest of the zone.
 struct Hand {
     rank: Rank,
     dealt: usize,
@@ -175,7 +176,7 @@ impl Future {
         (self.facts.capacity, self.facts.published) = (capacity, capacity);
     }
 
-    /// Makes one plan and carries it out. Answers whose turn it was, and whether anything has changed.
+    /// Plays one round. Returns the members that had their turn, and true if anything changed.
     fn round(&mut self, now: Timestamp) -> (Vec<(NodeName, usize)>, bool) {
         let hands = self.deal();
         let mut done = busy(&self.facts);
@@ -204,10 +205,10 @@ impl Future {
         (turns, moved)
     }
 
-    /// Adds the members to the facts that may be offered something, besides those that take part in every round.
+    /// Adds members to the facts that may get an offer in this round.
     fn deal(&mut self) -> Vec<Hand> {
         let limit = self.facts.capacity;
-        // Zones with nodes down come after those that have none, whatever their names.
+        // Zones with unavailable nodes come after zones without, whatever their names.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);
@@ -229,7 +230,7 @@ impl Future {
         hands
     }
 
-    /// Lets those come back updated whose turn it was, and answers them in that order, with their waves.
+    /// Updates the members that had their turn. Returns them in that order, with their waves.
     fn finish(&mut self, done: &[NodeUid]) -> Vec<(NodeName, usize)> {
         let members = self.facts.members.iter().enumerate();
         let places: BTreeMap<NodeUid, usize> = members.map(|(place, m)| (m.uid.clone(), place)).collect();
@@ -242,7 +243,7 @@ impl Future {
                     turns.push((member.name.clone(), member.wave));
                     (member.booted, member.ready) = (Some(digest), true);
                 }
-                // It is about to be proven.
+                // The member runs the target already and is about to be proven.
                 Err(BlockReason::UpToDate) => member.ready = true,
                 Err(_) => {}
             }
@@ -250,8 +251,7 @@ impl Future {
         turns
     }
 
-    /// Takes the members out of the facts again that do not take part in every round. Answers whether a cordon of Berth was
-    /// taken off meanwhile.
+    /// Takes the dealt members out of the facts again. Returns true if one of Berth's cordons was removed.
     fn collect(&mut self, hands: Vec<Hand>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
@@ -278,20 +278,19 @@ impl Future {
         uncordoned
     }
 
-    /// Tells whether the member has somewhere to go, and may.
+    /// True if the member has an image to go to and is not held back.
     fn goes(&self, member: &Member) -> bool {
         !member.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
-    /// The first wave that has somebody who could go.
+    /// Returns the first wave that has a member which could go.
     fn awaits(&self) -> Option<usize> {
         let fit = self.fit.keys().map(|rank| rank.0);
         let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.wave);
         fit.chain(members).min()
     }
 
-    /// Takes everything out that keeps the others from going, and answers the members that keep their wave from being
-    /// proven.
+    /// Removes all blockers from the facts. Returns the members that keep their wave unproven.
     fn help(&mut self) -> Vec<NodeName> {
         self.helped = true;
         self.facts.berths.retain(|seen| seen.berth.is_ok());
@@ -309,7 +308,7 @@ impl Future {
         stuck
     }
 
-    /// Turns of the members that were never offered a berth, in order.
+    /// Returns turns for the members that were never offered a berth, in order.
     fn left(self) -> Vec<Turn> {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
@@ -324,7 +323,7 @@ impl Future {
     }
 }
 
-/// The member as it is once its agent has done all that it does before a turn.
+/// Returns the member after its agent has prepared it for a turn.
 fn prepared(member: &Member, lapsed: bool) -> Member {
     Member {
         published: member.desired.clone(),
@@ -335,14 +334,14 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         heard: true,
         control_plane: None,
         clock_synchronized: true,
-        // The berth forgets it with its next turn.
+        // The berth forgets the lapsed offer with its next turn.
         lapses: member.lapses.max(u32::from(lapsed)),
         ..member.clone()
     }
 }
 
-/// Number of members that go at once, as far as the fleet's limit allows it: nodes of other pools that are unavailable use it
-/// up for good.
+/// Returns how many members may go at once under the fleet's limit. Unavailable nodes of other pools use it up for
+/// good.
 fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;
@@ -352,7 +351,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Nodes that hold a berth or are offered one that they may take: what they were going to do is done after the first round.
+/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end with the first round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts.members.iter().filter(|m| m.held_back).map(|m| &m.uid).collect();
     let is_withdrawn = |berth: &Berth| berth.offer().is_some_and(|offer| held_back.contains(&offer.uid));
@@ -361,7 +360,7 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 
-/// The berth without anything that only the next write of the controller settles.
+/// Returns the berth without state that the controller's next write clears.
 fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
     match &seen.berth {
         Ok(berth) if matches!(berth.state, BerthState::Closed(_)) => {

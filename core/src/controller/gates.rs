@@ -1,5 +1,4 @@
-//! Gates: reasons for which all berths of a pool stay closed, whatever its nodes are like. A pause, a window, an
-//! exclusion. Pure.
+//! Judges the gates of a pool: pauses, windows and exclusions. Pure.
 
 use crate::controller::gate::{FleetGate, Gate, GateReason};
 use berth_api::condition::{self, Verdict};
@@ -10,18 +9,18 @@ use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Input of the gates of one pool.
+/// Input for judging the gates of one pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// The pool.
     pub pool: &'a PoolName,
     /// Spec of the pool.
     pub spec: &'a BootcNodePoolSpec,
-    /// Reason for which the BootcFleet closes all pools.
+    /// Why the BootcFleet closes all pools, if it does.
     pub fleet: Option<FleetGate>,
-    /// The clock of this machine is synchronised.
+    /// True if this machine's clock is synchronised.
     pub clock_synchronized: bool,
-    /// Expected length of a drain and a reboot in this pool, as measured.
+    /// Expected length of a drain and a reboot in this pool, from measurements.
     pub needed: Duration,
     /// Time by this machine's clock.
     pub now: Timestamp,
@@ -30,18 +29,18 @@ pub struct Inputs<'a> {
 /// State of the gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gates {
-    /// The first one that is closed.
+    /// First gate that is closed.
     pub gate: Option<Gate>,
-    /// Time until which reboots may start, under windows or exclusions.
+    /// Latest time when reboots may start, if windows or exclusions apply.
     pub closes: Option<Timestamp>,
-    /// Time when a window or an exclusion begins or ends next.
+    /// Next time when a window or an exclusion begins or ends.
     pub changes: Option<Timestamp>,
     /// The condition `WindowOpen`.
     pub window: Verdict,
 }
 
-/// The gates of all pools, looked at anew only when something could be different: to read and judge a schedule costs more
-/// than everything else in a pass.
+/// Cached gates of all pools. They are judged again only if an input changed, because reading and judging a schedule
+/// costs more than the rest of a pass.
 #[derive(Debug, Default)]
 pub struct Keeper(BTreeMap<PoolName, Judged>);
 
@@ -56,7 +55,7 @@ struct Judged {
 }
 
 impl Keeper {
-    /// The gates of one pool now.
+    /// Returns the current gates of one pool.
     pub fn gates(&mut self, inputs: Inputs<'_>) -> Gates {
         let rollout = inputs.spec.rollout();
         let same = |judged: &&Judged| {
@@ -90,13 +89,13 @@ impl Keeper {
         gates
     }
 
-    /// Forgets the pools that are not among these.
+    /// Forgets all other pools.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }
 }
 
-/// Looks at the gates of one pool.
+/// Judges the gates of one pool.
 pub fn gates(inputs: Inputs<'_>) -> Gates {
     let window = window(inputs);
     let gate = pause(inputs).or(window.gate.clone());

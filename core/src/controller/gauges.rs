@@ -1,5 +1,5 @@
-//! The gauges of the pools and the fleet, for Prometheus. Pure. Their number grows with the pools and with what can be wrong,
-//! and not with the nodes: those tell of themselves. Only a node that holds a berth and does not come back is named here.
+//! Prometheus gauges of the pools and the fleet. Pure. Their number grows with pools and problems, not with nodes,
+//! which have gauges of their own. Nodes are named only if they hold a berth and do not come back.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,31 +19,31 @@ use crate::controller::plan::BlockReason;
 use crate::controller::view::HostContent;
 use crate::gauges::{Gauge, Series, families};
 
-/// Versions of agents that have a series of their own: the most common ones.
+/// Maximum number of agent versions with a series of their own, the most common ones.
 const MAX_VERSIONS: usize = 8;
-/// Label of all others, and of reasons that this version does not know: agents write them, and may write anything.
+/// Label value for all other versions, and for reasons unknown to this version: agents may write any text.
 const OTHER: &str = "Other";
 
-/// A pool, as far as it is measured.
+/// A pool with everything that is measured about it.
 #[derive(Debug)]
 pub struct PoolFacts<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its status.
     pub status: &'a BootcNodePoolStatus,
-    /// Reason for which no berth of it is opened.
+    /// Why none of its berths is opened.
     pub gate: Option<GateReason>,
-    /// Its gates, once they were judged.
+    /// Its gates, if they were judged.
     pub gates: Option<&'a Gates>,
-    /// Nodes that hold a berth of it and do not come back.
+    /// Nodes that hold one of its berths and do not come back.
     pub timed_out: Vec<&'a NodeName>,
-    /// Its members: the image published to each, and the reports.
+    /// Its members: published image and reports.
     pub members: Vec<&'a HostContent>,
-    /// Reasons for which its members are not offered a berth.
+    /// Why its members are not offered a berth.
     pub waiting: Vec<BlockReason>,
 }
 
-/// Everything that is measured.
+/// Input for the gauges.
 #[derive(Debug, Default)]
 pub struct Facts<'a> {
     /// The pools.
@@ -83,7 +83,7 @@ families! {
     node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and does not come back.";
 }
 
-/// The gauges as they are now.
+/// Returns the current gauges.
 pub fn gauges(facts: &Facts<'_>) -> Vec<Gauge> {
     let mut families = Families::new();
     if let Some(fleet) = facts.fleet {
@@ -106,7 +106,7 @@ pub fn gauges(facts: &Facts<'_>) -> Vec<Gauge> {
         }
     }
     let mut versions: Vec<_> = versions.into_iter().collect();
-    // Stable: versions that are as common as one another stay in order.
+    // The sort is stable: equally common versions stay in order.
     versions.sort_by_key(|(_, count)| Reverse(*count));
     let others = versions.split_off(versions.len().min(MAX_VERSIONS));
     for (version, count) in versions {
@@ -252,7 +252,8 @@ fn of_members(families: &mut Families, pool: &PoolFacts<'_>) {
     }
 }
 
-/// Seconds for which a member has been in its phase. Both times are of its own clock: no two machines' are compared.
+/// Returns how many seconds a member has been in its phase. Both times are from its own clock: clocks of two machines
+/// are never compared.
 fn age(content: &HostContent, phase: Phase) -> u64 {
     let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
     let (Some(now), Some(since), false) = (content.heartbeat, content.report.phase_start, is_rest) else {
@@ -261,7 +262,7 @@ fn age(content: &HostContent, phase: Phase) -> u64 {
     u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
 }
 
-/// A reason that can be a label.
+/// Returns a reason as a label value.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = Why::ALL.iter().map(|known| known.word());

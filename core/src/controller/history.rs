@@ -1,8 +1,8 @@
 //! History of a pool: the images that its nodes were deployed to. Pure.
 //!
-//! There is no event "all nodes run it" to keep a record of: nodes join with old images, fall back and go away. So the
-//! history is added up anew from what each node reports of itself, and joined with what it was. Both only ever add to it,
-//! whichever report comes first, twice, or after a change of leader.
+//! There is no moment when all nodes run an image: nodes join with old images, fall back and leave. So each pass adds
+//! the reports of the nodes to the recorded history. The result does not depend on the order of reports, on repeated
+//! reports, or on a change of leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,23 +12,23 @@ use berth_api::pool::{DeployedImage, Target};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Most manifests of one image that a pool's status holds.
+/// Maximum number of manifests per image in a pool's status.
 const MAX_MANIFESTS: usize = 32;
 
-/// Everything that a pool's history depends on.
+/// Input for a pool's history.
 #[derive(Debug)]
 pub struct Facts<'a, Members, Targets> {
-    /// The history as it was.
+    /// Recorded history.
     pub old: &'a [DeployedImage],
     /// Name of the pool.
     pub pool: &'a str,
     /// Deployments of each member.
     pub members: Members,
-    /// The pool's targets, the one before and the one now.
+    /// The pool's targets, the previous one and the current one.
     pub targets: Targets,
     /// Number of images to keep.
     pub limit: usize,
-    /// Time by the leader's clock.
+    /// Current time by the leader's clock.
     pub now: Timestamp,
 }
 
@@ -39,16 +39,17 @@ struct Image<'a> {
     version: Option<&'a String>,
     count: u32,
     last_deployed: Option<&'a Time>,
-    /// True if a node claims that it was deployed in the future.
+    /// True if a node reports a deployment in the future.
     is_ahead: bool,
-    /// Place of the member that was counted last: one counts once, whatever names it knows the image by.
+    /// Index of the member that was counted last: a member counts once, even if it knows the image by several digests.
     counted: Option<usize>,
 }
 
-/// The history, with at most `limit` images: the one that a node was deployed to last comes first. Images that nodes were only
-/// found with come after those.
+/// Returns the history with at most `limit` images, the most recent deployment first. Images without a known deployment
+/// come last.
 ///
-/// A time in the future is from a clock that is ahead: such an image counts as deployed now if no other time is known of it.
+/// A deployment in the future comes from a clock that is ahead. It counts as now, unless another time is known for the
+/// image.
 pub fn history<'a>(
     facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
 ) -> Vec<DeployedImage> {
@@ -63,7 +64,7 @@ pub fn history<'a>(
             image.counted = Some(member);
             image.count = image.count.saturating_add(1);
         }
-        // None is less than anything that is known.
+        // `None` sorts before every known value.
         image.version = image.version.max(deployment.version.as_ref());
         match &deployment.deployed_time {
             Some(time) if time.0 > facts.now => image.is_ahead = true,
@@ -103,7 +104,7 @@ pub fn history<'a>(
     shown.collect()
 }
 
-/// The deployments of all members in this pool, each with the place of its member.
+/// Returns the deployments of all members in this pool, each with the index of its member.
 fn deployments<'a, Targets>(
     facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
 ) -> impl Iterator<Item = (usize, &'a NodeDeployment)> {
@@ -112,8 +113,8 @@ fn deployments<'a, Targets>(
     members.flat_map(move |(member, all)| all.iter().filter(move |d| d.pool == pool).map(move |d| (member, d)))
 }
 
-/// The image that each manifest belongs to. A node that was found with an image knows only the manifest of its own platform.
-/// Its name is known from other nodes, from the pool's target, or from the time when one of these was still there.
+/// Maps each manifest to its image. A node that never deployed its image knows only the manifest of its platform. The
+/// image's digest is learned from other nodes, from the pool's targets, or from the recorded history.
 fn names<'a>(
     facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
 ) -> BTreeMap<&'a Digest, &'a Digest> {
@@ -157,7 +158,7 @@ mod tests {
         Timestamp::from_second(second).unwrap().into()
     }
 
-    /// A node's deployment to an image: its index has that number, its manifest a hundred more.
+    /// A deployment of index `n`, with manifest `n + 100`.
     fn deployed(n: u8, second: i64) -> NodeDeployment {
         NodeDeployment {
             pool: "p".into(),
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The same, by a node that was found with it.
+    /// Deployment `n` of a node that was installed with that image.
     fn found(n: u8) -> NodeDeployment {
         NodeDeployment {
             digest: digest(n + 100),
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A target: an index of this number, with one manifest for each of two architectures.
+    /// A target: index `n`, with one manifest for each of two architectures.
     fn target(n: u8) -> Target {
         let platform = |architecture: &str, manifest: u8| PlatformDigest {
             architecture: architecture.into(),
@@ -194,7 +195,7 @@ mod tests {
         }
     }
 
-    /// The history after a pass at this time, with room for so many images.
+    /// The history after a pass at this time.
     fn at(
         now: i64,
         limit: usize,
@@ -238,7 +239,7 @@ mod tests {
         let joined = after(&two, &[both[0].clone(), both[1].clone(), vec![found(0)]]);
         assert_eq!(shown(&joined)[..2], updated);
         assert_eq!(shown(&joined)[2], (Some("v0"), 1, None));
-        // All go back: it is no longer the image that they were found with, and is known by its index's digest.
+        // All nodes roll back: the image is now one that they deployed, and is known by the digest of its index.
         let back = [
             vec![deployed(1, 50), deployed(2, 20)],
             vec![deployed(1, 40), deployed(2, 30)],
@@ -270,7 +271,7 @@ mod tests {
             let named = history.iter().filter(|image| version(image) == Some("v1"));
             named.map(|image| image.digest.clone()).collect::<Vec<_>>()
         };
-        // They were installed with the first target, and know it by its manifest.
+        // The nodes were installed with the first target, and know it by its manifest.
         let first = at(NOW, 3, &[], &[target(1)], &[vec![found(1)]]);
         assert_eq!(v1(&first), [digest(1)]);
         assert_eq!(first[0].manifests, [digest(101), digest(201)]);
@@ -281,7 +282,7 @@ mod tests {
             &[target(1), target(2)],
             &[vec![deployed(2, 20), found(1)]],
         );
-        // All are replaced by machines that were installed from the same disk image, on both architectures.
+        // All nodes are replaced by machines from the same disk image, on both architectures.
         let arm = NodeDeployment {
             digest: digest(201),
             manifest: digest(201),
@@ -290,7 +291,7 @@ mod tests {
         let third = at(NOW, 3, &second, &[target(2)], &[vec![found(1)], vec![arm]]);
         assert_eq!(v1(&third), [digest(1)], "{third:?}");
         assert_eq!(v1(&at(NOW, 3, &third, &[target(2)], &[])), [digest(1)]);
-        // A history of an earlier version is mended as soon as the name is known.
+        // A history of an earlier version is corrected as soon as the index is known.
         let old = after(&[], &[vec![found(1)]]);
         assert_eq!(v1(&old), [digest(101)]);
         assert_eq!(v1(&at(NOW, 3, &old, &[target(1)], &[])), [digest(1)]);
@@ -309,7 +310,7 @@ mod tests {
             shown(&next),
             [(Some("v2"), 1, Some(NOW + 20)), (Some("v1"), 1, Some(NOW))]
         );
-        // A time of a good clock counts before it, whichever comes first.
+        // A time from a correct clock wins, in whichever order they come.
         let both = [vec![deployed(1, 50)], ahead];
         assert_eq!(shown(&after(&[], &both)), [(Some("v1"), 2, Some(50))]);
         let now = [vec![deployed(1, 50)], vec![deployed(1, NOW)]];
@@ -317,7 +318,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order reports come in, however often, and wherever a leader takes over in between.
+        /// Holds for every order and repetition of reports, and for a change of leader at any point.
         #[test]
         fn the_order_and_repetition_of_reports_make_no_difference(
             nodes in proptest::collection::vec(proptest::collection::vec((0u8..4, 0i64..50, any::<bool>()), 0..4), 1..6),
@@ -332,7 +333,7 @@ mod tests {
             let mut reversed = all.clone();
             reversed.reverse();
             prop_assert_eq!(&pass(&[], &reversed), &whole);
-            // Some are heard of first, then all, then all again.
+            // Some reports come first, then all, then all again.
             let some = pass(&[], &all[..cut.min(all.len())]);
             let then = pass(&some, &reversed);
             prop_assert_eq!(&then, &whole);

@@ -1,8 +1,8 @@
-//! A pool's image: which digest is in force, which other one its tag points at, and what there is to say of both.
+//! A pool's image: the current target, the image that its tag points to, and the condition `ImageResolved`.
 //!
-//! A tag alone is followed: what it points at is adopted once that is old enough. A reference with a tag and a digest is
-//! pinned: its tag is only watched. A digest alone is never asked about again. A reference that the admin changed is
-//! adopted as soon as it is resolved, and what a registry does not say changes nothing.
+//! A reference with only a tag is followed: the image that the tag points to is adopted when it is old enough. A
+//! reference with a tag and a digest is pinned: its tag is only watched. A reference with only a digest is resolved
+//! once. A changed reference is adopted as soon as it is resolved. While a registry does not answer, nothing changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,20 +22,20 @@ mod reason;
 
 pub use reason::ResolveReason;
 
-/// The questions to a registry that a reference leads to.
+/// Registry queries needed for a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// Part of the reference that counts: its digest if it has one, else its tag.
+    /// Part of the reference that decides: its digest if it has one, otherwise its tag.
     pub named: ImageRef,
-    /// The tag, if it has one.
+    /// The tag, if the reference has one.
     pub tag: Option<ImageRef>,
 }
 
 impl Questions {
-    /// The questions of this reference.
+    /// Returns the queries for this reference.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is not an image reference.
     pub fn of(reference: &str) -> Result<Self, ImageRefError> {
         let reference: ImageRef = reference.parse()?;
         let tag = reference.without_digest();
@@ -47,47 +47,47 @@ impl Questions {
         Ok(Self { named, tag })
     }
 
-    /// Says whether what the tag points at becomes the target.
+    /// True if the image that the tag points to becomes the target.
     pub fn follows(&self) -> bool {
         self.tag.as_ref() == Some(&self.named) || Bug::PinFollowed.is_awake()
     }
 }
 
-/// True if what the reference's tag points to becomes the target.
+/// True if the image that the reference's tag points to becomes the target.
 pub fn follows(reference: &str) -> bool {
     Questions::of(reference).is_ok_and(|questions| questions.follows())
 }
 
-/// Last answer of a registry to a question.
+/// A registry's latest answer to a query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
-    /// The last image that it answered.
+    /// Last image that it returned.
     pub found: Option<Found>,
-    /// Why it has not answered since.
+    /// Why it has not answered since, if it failed.
     pub trouble: Option<Trouble>,
 }
 
-/// An image that a registry answered.
+/// An image that a registry returned.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// The image.
     pub image: Target,
-    /// Time since it was asked for.
+    /// Time since it was requested.
     pub age: Duration,
 }
 
-/// Failure to learn something from a registry.
+/// Failure of a registry query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     /// CamelCase reason.
     pub reason: Word,
     /// One line.
     pub message: String,
-    /// Time of the first failure in a row.
+    /// Time of the first of these consecutive failures.
     pub since: Timestamp,
-    /// Number of failures in a row.
+    /// Number of consecutive failures.
     pub attempts: u32,
-    /// Time of the next try. `None`: nobody tries again by himself.
+    /// Time of the next try. `None` if it is not retried.
     pub next: Option<Timestamp>,
 }
 
@@ -104,20 +104,21 @@ impl Trouble {
     }
 }
 
-/// Answers to a pool's questions.
+/// Answers to a pool's queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    /// About what its reference names. Of a reference that was changed: by a request from after the change.
+    /// Answer about the part of the reference that decides. For a changed reference, from a request made after the
+    /// change.
     pub named: Answer,
-    /// About its tag, if it has one.
+    /// Answer about the tag, if the reference has one.
     pub tag: Answer,
-    /// Reference that cannot be asked about.
+    /// Error if the reference cannot be queried.
     pub invalid: Option<String>,
-    /// Nothing is asked, since the BootcFleet cannot be read, which says what may be.
+    /// True if no registry is queried because the BootcFleet, which lists the allowed registries, cannot be read.
     pub fleet_unreadable: bool,
 }
 
-/// Everything that a pool's image depends on.
+/// Input for the decision about a pool's image.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// `image.ref`
@@ -128,44 +129,44 @@ pub struct Facts<'a> {
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// Time for which leaders have known of what is available.
+    /// Time since the available image was first seen, by this leader and earlier ones.
     pub seen: Duration,
-    /// Answers of registries.
+    /// Registry answers.
     pub answers: &'a Answers,
 }
 
-/// Outcome for a pool's image.
+/// Decision about a pool's image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// The target in force. Its time of publishing is that of the one before, if the digest is the same.
+    /// New target. Its publish time is kept if the digest stays the same.
     pub target: Option<Target>,
-    /// The digest that the tag points at, while that is not the target.
+    /// Digest that the tag points to, if it is not the target.
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,
-    /// Fate of an image that is not the target and could become it.
+    /// Whether an image that is not the target may become it.
     pub next: Next,
 }
 
-/// Fate of the image that a pool should change to.
+/// Whether the next image of a pool may be adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// There is none, or nothing but time keeps it from being adopted.
+    /// There is no next image, or only its age keeps it from being adopted.
     Clear,
-    /// The image is refused.
+    /// The next image is refused.
     Refused(Refusal),
-    /// The registry has not said yet which one it is.
+    /// The registry has not reported yet which image is next.
     Unknown,
 }
 
 impl<'a> Facts<'a> {
-    /// The target, if it is from the very reference of the spec.
+    /// Current target, if it was resolved from the reference now in the spec.
     pub fn current(&self) -> Option<&'a Target> {
         self.target.filter(|target| target.image == self.reference)
     }
 
-    /// Says whether the tag is to be asked once more, because what it pointed at has become old enough: whoever has pulled
-    /// back a bad push since then must be heard.
+    /// True if the tag must be queried once more because its image is now old enough: a bad push may have been pulled
+    /// back since the last query.
     pub fn wants_confirmation(&self, questions: &Questions) -> bool {
         let Some(available) = self
             .available
@@ -179,12 +180,12 @@ impl<'a> Facts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // Unless it is known to point elsewhere, which the status has yet to say.
+                // A tag that points elsewhere needs no confirmation; the status will record that image.
                 None => found.is_none(),
             }
     }
 
-    /// Says whether an image that the tag points at has been known for long enough, and the tag was asked after that.
+    /// True if the image that the tag points to was seen for long enough, and the tag was queried after that.
     fn is_ripe(&self, found: &Found) -> bool {
         let seen = match self.available {
             Some(available) if available.digest == found.image.digest => self.seen,
@@ -207,7 +208,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The image as this pool's target.
+    /// Returns the image as this pool's target.
     fn adopted(&self, image: &Target, now: Timestamp) -> Target {
         let same = self.target.filter(|old| old.digest == image.digest);
         let published = same.and_then(|old| old.publish_time.clone());
@@ -219,16 +220,16 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Reason for which an image does not become the target of a pool.
+/// Why an image does not become a pool's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Reason.
     pub reason: Why,
-    /// Details, in words that follow the name of the image.
+    /// Details, written to follow the name of the image.
     pub words: String,
 }
 
-/// Decides about a pool's image. `refusal` says why an image must not become the target, if so.
+/// Decides about a pool's image. `refusal` returns why an image must not become the target.
 pub fn decide(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     match facts.current() {
         Some(current) => kept(facts, current, refusal, now),
@@ -236,7 +237,7 @@ pub fn decide(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, n
     }
 }
 
-/// Decides about a reference that the target is not from.
+/// Decides about a reference that differs from the target's.
 fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let stays = |verdict| Decision {
         target: facts.target.cloned(),
@@ -278,7 +279,7 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
     })
 }
 
-/// Decides about a reference that the target is from.
+/// Decides about a reference that is the target's.
 fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let stays = |available, verdict| Decision {
         target: Some(current.clone()),
@@ -296,7 +297,7 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
         let words = format!("{message}; nothing newer is looked for while the BootcFleet cannot be read");
         return unknown(available, Verdict::yes(Why::FleetUnreadable, words));
     }
-    // The reference was adopted, so that it is one.
+    // The reference was adopted, so it parses.
     let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
         return stays(None, resolved(current));
     };
@@ -338,7 +339,8 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
     }
 }
 
-/// The target with what its builder says of it, where that was not to be had before. What the nodes are told stays.
+/// Adds the version and metadata of an image to the target, where they were unknown before. The specs of the nodes stay
+/// the same.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
@@ -355,7 +357,7 @@ fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(Why, String)> {
     untold_of(facts, questions, facts.available?)
 }
 
-/// Says why what is available is not the target.
+/// Returns why the available image is not the target.
 fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; kubectl berth approve does that";
@@ -372,7 +374,7 @@ fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) ->
     Some((Why::MinimumAge, words))
 }
 
-/// Seconds, in the larger unit.
+/// Formats seconds in a larger unit.
 fn about(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -385,7 +387,7 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// `ImageResolved` of a target in force: that it is, and what else there is to know, the most pressing first.
+/// Returns `ImageResolved` for a current target, with the most important detail as its reason.
 fn said(
     target: &Target,
     trouble: Option<&Trouble>,
@@ -415,20 +417,20 @@ fn said(
     Verdict::yes(reason, message)
 }
 
-/// Time for which this leader, and those before it, have known of what each pool's tag points at.
+/// How long the image behind each pool's tag has been known, to this leader and earlier ones.
 #[derive(Debug, Default)]
 pub struct Ages(BTreeMap<PoolName, Age>);
 
 #[derive(Debug)]
 struct Age {
     digest: Digest,
-    /// Time that former leaders have counted.
+    /// Time that earlier leaders counted.
     before: Duration,
     since: Moment,
 }
 
 impl Ages {
-    /// Takes in what a pool's status says to be available, and answers for how long that has been known.
+    /// Records the available image of a pool's status. Returns how long it has been known.
     pub fn see(&mut self, pool: &PoolName, available: Option<&Available>, now: Moment) -> Duration {
         let Some(available) = available else {
             self.0.remove(pool);
@@ -446,7 +448,7 @@ impl Ages {
         age.before.saturating_add(now.since(age.since))
     }
 
-    /// Forgets the pools that are not among these.
+    /// Forgets all other pools.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

@@ -1,5 +1,5 @@
-//! Memory of what this process has seen, by its own clock and never another machine's. A controller that starts anew
-//! begins to count anew; no safety depends on it. Pure.
+//! Offers, soaks and permits as this process has seen them, timed by its own clock. A restarted controller counts from
+//! zero; no safety depends on it. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::Moment;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::BootcNodeView;
 
-/// Age of each open offer, as seen by this process, and the number of offers that each node let lapse.
+/// Age of each open offer, and the number of offers that each node let lapse, as seen by this process.
 #[derive(Debug, Default)]
 pub struct Offers {
     open: BTreeMap<String, (Offer, Moment)>,
@@ -22,7 +22,7 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Takes in the berths as they are now.
+    /// Records the current berths.
     pub fn see<'a>(&mut self, berths: impl Iterator<Item = (&'a str, &'a Berth)>, now: Moment) {
         let mut open = BTreeMap::new();
         for (lease, berth) in berths {
@@ -32,7 +32,7 @@ impl Offers {
                     let since = before.map_or(now, |(_, since)| *since);
                     open.insert(lease.to_owned(), (offer.clone(), since));
                 }
-                // It takes offers after all.
+                // The node takes offers after all.
                 BerthState::Held(holding) => {
                     self.lapses.remove(&holding.uid);
                     if Bug::ExpiredBerthStolen.is_awake() {
@@ -52,20 +52,20 @@ impl Offers {
         self.open = open;
     }
 
-    /// Time for which an offer has been seen.
+    /// Returns how long an offer has been open.
     pub fn age(&self, lease: &str, now: Moment) -> Duration {
         self.open
             .get(lease)
             .map_or(Duration::ZERO, |(_, since)| now.since(*since))
     }
 
-    /// Notes that an offer was closed because its node did not take it.
+    /// Records that an offer was closed because its node did not take it.
     pub fn lapsed(&mut self, offer: &Offer) {
         let lapses = self.lapses(&offer.uid, &offer.target).saturating_add(1);
         self.lapses.insert(offer.uid.clone(), (offer.target.clone(), lapses));
     }
 
-    /// Number of offers of that digest that the node let lapse.
+    /// Returns how many offers of that digest the node let lapse.
     pub fn lapses(&self, uid: &NodeUid, target: &Digest) -> u32 {
         self.lapses
             .get(uid)
@@ -73,33 +73,33 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Number of times that the node let an offer lapse, of whichever digest that was last.
+    /// Returns how many offers of its last digest the node let lapse.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Forgets the Nodes that are not among these.
+    /// Forgets all other Nodes.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }
 }
 
-/// Time for which this process has seen each wave soak.
+/// How long this process has seen each wave soak.
 #[derive(Debug, Default)]
 pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
 
 #[derive(Debug)]
 struct Soak {
-    /// Target that soaks there.
+    /// Target that the wave soaks with.
     target: Digest,
-    /// Time that former leaders have seen.
+    /// Time that earlier leaders counted.
     before: Duration,
     since: Moment,
     seen: Duration,
 }
 
 impl Soaks {
-    /// Takes in how far the waves of a pool are, on their way to that target.
+    /// Records the progress of a pool's waves towards that target.
     pub fn see(&mut self, pool: &PoolName, target: &Digest, waves: &[WaveStatus], now: Moment) {
         self.0.retain(|(of, wave), soak| {
             of != pool || (soak.target == *target && waves.iter().any(|w| w.name == *wave && is_proven(w)))
@@ -116,7 +116,7 @@ impl Soaks {
         }
     }
 
-    /// Time for which the wave has been seen to soak with that target, as of the last look.
+    /// Returns how long the wave has soaked with that target, as of the last record.
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
         let soak = self
             .0
@@ -130,12 +130,12 @@ fn is_proven(wave: &WaveStatus) -> bool {
     matches!(wave.state, WaveState::Soaking | WaveState::Done)
 }
 
-/// Time after which a permit to pull counts as not used. An agent whose pulls fail backs off for longer in the end: then it goes
-/// behind those that have yet to have their turn.
+/// A permit to pull that is not used for this long counts as unused. The backoff of an agent whose pulls fail becomes
+/// longer than that in the end; its node then queues behind those that had no turn yet.
 pub const LEAVE: Duration = Duration::from_secs(15 * 60);
 
-/// Number of permits to pull that each member did not use. There is no good reason for that, and so no list of reasons:
-/// any such member goes behind those that have yet to have their turn.
+/// Number of permits to pull that each member left unused. The reason does not matter: such a member queues behind
+/// those that had no turn yet.
 #[derive(Debug, Default)]
 pub struct StagingPermits(BTreeMap<String, Leave>);
 
@@ -147,7 +147,7 @@ struct Leave {
 }
 
 impl StagingPermits {
-    /// Takes in what is published and reported now.
+    /// Records the current specs and reports.
     pub fn see(&mut self, hosts: &Objects<BootcNodeView>, now: Moment) {
         self.0.retain(|name, _| hosts.contains_key(name));
         for (name, host) in hosts {
@@ -183,7 +183,7 @@ impl StagingPermits {
         }
     }
 
-    /// Number of times that the node did not use its permit to pull that digest.
+    /// Returns how many permits for that digest the node left unused.
     pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
         self.0
             .get(name)
@@ -248,7 +248,7 @@ mod tests {
             90,
             "what a former leader has seen counts"
         );
-        // The plan for another target is made before anything is seen of its waves.
+        // The plan for another target is made before its waves are recorded.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
         soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);

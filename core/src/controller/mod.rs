@@ -2,10 +2,10 @@
 //!
 //! Imports go one way: a file imports only from files that stand before it here.
 //!
-//! - [`usage`], [`gate`] and [`servers`]: words that the others share.
+//! - [`usage`], [`gate`] and [`servers`]: terms that all others share.
 //! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`memory`], [`turns`], [`troubles`] and
-//!   [`stagings`] are made from them.
-//! - [`belonging`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and what keeps berths closed.
+//!   [`stagings`] are derived from them.
+//! - [`belonging`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
 //! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`] and [`gauges`]: status and metrics.

@@ -1,4 +1,4 @@
-//! Nodes that hold berths or are offered them.
+//! Nodes that hold berths or are offered one.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,21 +9,21 @@ use berth_api::{NodeName, NodeUid, PoolName, keys};
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{LeaseView, made_for};
 
-/// Nodes that have something to do with berths.
+/// Nodes that hold berths or are offered one.
 #[derive(Debug, Clone, Default)]
 pub struct Occupied {
     /// Pools of the berths that each node holds or is offered.
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
-    /// The same nodes' names.
+    /// Names of the same nodes.
     pub names: BTreeMap<NodeUid, NodeName>,
-    /// The berths that are held, by their holders.
+    /// Held berths, by holder.
     pub holdings: BTreeMap<NodeUid, Holding>,
-    /// Labels of the nodes that a Lease names which cannot be read.
+    /// Node labels of the Leases that cannot be read.
     pub unclear: BTreeSet<String>,
 }
 
 impl Occupied {
-    /// Reads who has berths from all Leases.
+    /// Reads the holders and offers from all Leases.
     pub fn of(leases: &[LeaseView]) -> Self {
         let mut occupied = Self::default();
         for lease in leases {
@@ -50,10 +50,10 @@ impl Occupied {
     }
 }
 
-/// Names and UIDs of Nodes that something of ours refers to and that the watch does not show: to be confirmed by a
-/// live read before anything is done about it.
+/// Returns the Nodes that a BootcNode or a berth refers to and that the watch does not show. A live read must confirm
+/// that they are gone before anything is done about it.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
-    // A reference that has the wrong name says nothing of the Node of that UID.
+    // A reference with a wrong name says nothing about the Node with that UID.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
     let is_there = |uid: &str, name: &str| {
         snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)

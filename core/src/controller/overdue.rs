@@ -1,5 +1,5 @@
-//! Holders of berths that do not come back. Pure, and judged only by what this process has seen: the report of a node,
-//! and its agent's writes to its berth. Never by anybody's wall clock.
+//! Holders of berths that do not come back. Pure. They are judged by what this process has seen (node reports, and
+//! writes of agents to their berths), never by a wall clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use crate::Moment;
 use crate::controller::proof::is_unproven;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// Longest silences.
+/// Maximum silence of a holder.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
     pub reboot: Duration,
-    /// An agent that lives is heard of within that.
+    /// A running agent is heard of within this time.
     pub silence: Duration,
 }
 
 impl Timeouts {
-    /// Longest time that a holder may be silent. One that is Ready and does not reboot may have nothing to say between
-    /// two signs of life.
+    /// Returns how long a holder may be silent. A holder that is Ready and does not reboot may report nothing between
+    /// two heartbeats.
     pub fn allowed(self, phase: &HoldPhase, ready: bool) -> Duration {
         let reboots = *phase == HoldPhase::Committed || !ready;
         if reboots {
@@ -32,7 +32,7 @@ impl Timeouts {
         }
     }
 
-    /// Says whether a holder that was last heard of so long ago should have been heard of.
+    /// True if a holder silent for `quiet` is overdue.
     pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
         quiet >= self.allowed(phase, ready)
     }
@@ -43,20 +43,20 @@ impl Timeouts {
 pub struct Holder<'a> {
     /// Its Node.
     pub node: &'a NodeView,
-    /// Its BootcNode, when there is one.
+    /// Its BootcNode, if there is one.
     pub host: Option<&'a BootcNodeView>,
     /// Its holding of the berth.
     pub holding: &'a Holding,
-    /// Time when it was last seen to report something, in its status or on its berth.
+    /// Time of its last report, in its status or on its berth.
     pub heard: Option<Moment>,
-    /// True if that was lately, by the measure of an agent that lives.
+    /// True if that is recent enough for a running agent.
     pub lively: bool,
-    /// Longest silences.
+    /// Maximum silence.
     pub timeouts: Timeouts,
 }
 
 impl Holder<'_> {
-    /// Says whether it has been silent for so long that it may not come back.
+    /// True if it has been silent for too long and may not come back.
     fn is_overdue(&self, now: Moment) -> bool {
         let quiet = self.heard.map(|heard| now.since(heard));
         let passed = quiet.is_some_and(|quiet| self.timeouts.passed(&self.holding.phase, self.node.ready, quiet));
@@ -64,7 +64,7 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent is back, lives and reports what is wrong: its report then counts, and not its silence.
+/// True if a holder's agent is back and reports a problem: its report counts then, in place of its silence.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
@@ -76,15 +76,15 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
     back && says
 }
 
-/// Last signs of life of the holders that this process took for lost.
+/// Last reports of the holders that this process considers lost.
 ///
-/// A leader that starts anew has heard nothing of anybody for no time at all. If a former leader has given a node up,
-/// that stands in the node's status, and stays true until the node is heard of again.
+/// A new leader has not listened for long enough to judge. If an earlier leader considered a node lost, the node's
+/// status says so, and that stays until the node is heard of again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 
 impl Overdue {
-    /// The UIDs of those that do not come back.
+    /// Returns the UIDs of the holders that do not come back.
     pub fn judge<'a>(&mut self, holders: impl Iterator<Item = Holder<'a>>, now: Moment) -> BTreeSet<NodeUid> {
         let (mut lost, mut known) = (BTreeSet::new(), BTreeMap::new());
         for holder in holders {
@@ -99,7 +99,7 @@ impl Overdue {
             if silent {
                 lost.insert(uid.clone());
             }
-            // Kept while the status says so: it was heard of again, and a watch that lags must not undo that.
+            // Kept while the status says so: the node was heard of again, and a lagging watch must not undo that.
             if silent || said {
                 known.insert(uid.clone(), then);
             }
@@ -190,7 +190,7 @@ mod tests {
         assert!(!judge(&mut first, false, 0, 89));
         assert!(judge(&mut first, false, 0, 90));
         assert!(judge(&mut first, true, 0, 91));
-        // Another leader, which saw it first a moment ago.
+        // Another leader, which has just started.
         let mut second = Overdue::default();
         assert!(judge(&mut second, true, 100, 101), "a former leader has given it up");
         assert!(judge(&mut second, true, 100, 102));

@@ -20,17 +20,17 @@ use crate::controller::view::{PoolView, Report};
 pub struct Pool {
     /// Its name.
     pub name: PoolName,
-    /// The object; `None` for a pool that is gone while its berths are still there.
+    /// The object; `None` if the pool is gone but its berths still exist.
     pub object: Option<BootcNodePool>,
-    /// True if it is being deleted, or gone.
+    /// True if it is being deleted or is gone.
     pub deleting: bool,
     /// Error in its selector.
     pub bad_selector: Option<String>,
-    /// Words on why its reference may not be used; none when it may.
+    /// Message why its reference is not allowed; `None` if it is.
     pub refused: Option<String>,
 }
 
-/// Says whether a pool is still what the watch showed of it, as far as the admin writes it. `now`: as it was just read.
+/// True if the pool, just read as `now`, has the spec that the watch showed.
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     let key = |pool: &BootcNodePool| {
         let metadata = &pool.metadata;
@@ -41,7 +41,7 @@ pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
 }
 
 impl Pool {
-    /// The pools that can be read. Berths and members of one that cannot are left as they are.
+    /// Returns the pools that can be read. Berths and members of unreadable pools are left alone.
     pub fn readable(pools: &Objects<PoolView>) -> Vec<Pool> {
         pools
             .values()
@@ -59,7 +59,7 @@ impl Pool {
             .collect()
     }
 
-    /// A pool that only its berths still name.
+    /// Returns a pool that is gone but still has berths.
     pub fn orphaned(name: PoolName) -> Pool {
         Pool {
             name,
@@ -70,39 +70,39 @@ impl Pool {
         }
     }
 
-    /// The target in force.
+    /// Current target.
     pub fn target(&self) -> Option<&berth_api::pool::Target> {
         self.object.as_ref()?.status.as_ref().and_then(|s| s.target.as_ref())
     }
 
-    /// Medians of what its members measured.
+    /// Median phase durations of its members.
     pub(super) fn estimates(&self) -> PhaseDurations {
         let status = self.object.as_ref().and_then(|object| object.status.as_ref());
         status.map(|status| status.phase_durations).unwrap_or_default()
     }
 
-    /// The request for a poll of its tag. One that the status has no room to repeat is none.
+    /// Poll request for its tag. Requests that do not fit into the status are ignored.
     pub fn poll_request(&self) -> Option<&str> {
         let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
         let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
         (1..=64).contains(&request.len()).then_some(request)
     }
 
-    /// The spec names another reference than the one that the target was resolved from, or one that is not allowed: what is
-    /// published is no longer wanted, and what is wanted instead is not known yet.
+    /// True if the spec names another reference than the target's, or one that is not allowed: the published image is
+    /// no longer wanted, and the next one is not known yet.
     pub fn unresolved(&self) -> bool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref());
         self.target()
             .is_some_and(|target| self.refused.is_some() || Some(target.image.as_str()) != reference)
     }
 
-    /// Says whether the pool waits for the one of that name.
+    /// True if the pool waits for the pool of that name.
     pub fn comes_after(&self, name: &PoolName) -> bool {
         let object = self.object.as_ref();
         object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))
     }
 
-    /// The pool's capacity for so many members.
+    /// Returns the pool's capacity for this many members.
     pub fn capacity(&self, members: usize) -> usize {
         match &self.object {
             Some(object) if !self.deleting => object.spec.capacity(members),
@@ -119,7 +119,7 @@ impl Pool {
         self.object.as_ref()?.status.as_ref()
     }
 
-    /// The failures on record, unless the admin has asked to forget them.
+    /// Recorded failures. Empty if the admin has asked for a retry since.
     pub fn failures(&self) -> Failures {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
             return Failures::new();
@@ -131,21 +131,22 @@ impl Pool {
         status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
     }
 
-    /// Time after which a reboot counts as failed.
+    /// Returns `rollout.rebootTimeout`: a reboot that takes longer counts as failed.
     pub fn reboot_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
     }
 
-    /// Longest time for which pods are waited with, unless they are to be waited with for ever.
+    /// Maximum time to wait for pods to go; [`Duration::MAX`] without a limit.
     fn drain_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Expected length of a drain and a reboot of a node that measured these: what it did itself, with an earlier image, but
-    /// no longer than what its pool has measured, or the pool's timeouts before that. One slow turn must not shut it out of
-    /// its windows for ever; nor may a slow pool, since only those that fit measure anew.
+    /// Returns the expected drain and reboot time of a node: its own measurements from an earlier turn, or the pool's
+    /// medians if those are lower or it has none. Without medians, the pool's timeouts are the upper bound. The lower
+    /// value counts because only nodes that fit into a window measure again: neither one slow turn nor a slow pool may
+    /// exclude the node for good.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let either = |expected: Duration, own: Option<Duration>, timeout: Duration| match (expected, own) {
             (Duration::ZERO, own) => own.unwrap_or_default().min(timeout),
@@ -158,7 +159,7 @@ impl Pool {
         }
     }
 
-    /// Expected length of a drain and a reboot in this pool, as far as it is known.
+    /// Returns the expected drain and reboot time in this pool; zero where unknown.
     pub fn estimate(&self) -> Estimate {
         let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
@@ -168,7 +169,7 @@ impl Pool {
         }
     }
 
-    /// Inputs of the pool's gates; `None` for a pool that is gone.
+    /// Returns the input for the pool's gates; `None` if the pool is gone.
     pub fn gate_inputs(
         &self,
         fleet: Option<FleetGate>,
@@ -186,7 +187,7 @@ impl Pool {
         })
     }
 
-    /// The waves of the spec, and those that it does not name.
+    /// Returns the waves of the spec and the implied ones.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
         let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
@@ -208,13 +209,13 @@ impl Pool {
     }
 }
 
-/// Says whether a retry token asks for something that was not done for the last one. A token that is taken away asks
-/// for nothing: no agent acts on it, and its failures stay on record.
+/// True if a retry token asks for a retry that was not made for the last one. A removed token asks for nothing: agents
+/// ignore that, and failures stay recorded.
 pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }
 
-/// Returns the pools that exist and are not being deleted, as far as they can be read.
+/// Returns the pools that exist and are not being deleted. Unreadable pools are included.
 pub fn lasting(pools: &Objects<PoolView>) -> BTreeSet<PoolName> {
     let is_deleting = |pool: &PoolView| {
         let object = pool.object.as_ref();

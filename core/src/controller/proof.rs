@@ -1,12 +1,12 @@
-//! Proof of a holder's boot, as far as its berth and its report show it. Pure.
+//! Proof of a holder's boot, as far as the controller can see it from berth and report. Pure.
 
 use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the holder runs under a boot that it has still to prove, and its berth licenses no reboot as it is. Its agent decides
-/// by more: it remembers a boot under which the berth was committed again. The controller sees that only while another image runs
-/// than the one that was proven last.
+/// True if the holder runs a boot that is not proven yet, and its berth licenses no reboot. Its agent knows more: it
+/// remembers the boot where the berth was committed again. The controller only sees that if another image runs than the
+/// last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;
@@ -16,7 +16,7 @@ pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     is_another_boot || runs_another && !is_licensed(holding, report)
 }
 
-/// True if the holder's reboot is licensed and on its way.
+/// True if the holder's reboot is licensed and has not happened yet.
 pub fn is_licensed(holding: &Holding, report: &Report) -> bool {
     let is_another_boot = report.boot_id.as_ref().is_some_and(|boot| *boot != holding.boot_id);
     holding.phase == HoldPhase::Committed && !is_another_boot && report.staged.as_ref() == Some(&holding.target)

@@ -1,4 +1,4 @@
-//! The fleet's guard over the registries that pools may name.
+//! Checks pools against the registries that the fleet allows.
 
 use berth_api::ImageRef;
 use berth_api::condition::{self, Why};
@@ -8,12 +8,12 @@ use berth_api::image_ref::allowed;
 use crate::controller::pool::Pool;
 use crate::text::few;
 
-/// Reason of `ImageResolved` for a pool that the guard refuses.
+/// Reason of `ImageResolved` for a pool whose registry is not allowed.
 pub const NOT_ALLOWED: Why = Why::RegistryNotAllowed;
 
 impl Pool {
-    /// Refuses the pool's reference unless the fleet allows its registry. One that cannot be read is told by whoever
-    /// resolves it. While the fleet cannot be read (`None`), nobody knows what it allows: a pool that was refused stays so.
+    /// Refuses the pool's reference unless the fleet allows its registry. Invalid references are reported when they are
+    /// resolved. While the fleet cannot be read (`None`), a refused pool stays refused.
     #[must_use]
     pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref()).unwrap_or_default();
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// The pool, and its condition after a pass in which it said this.
+    /// A pool whose last pass wrote this refusal.
     fn pool(reference: &str, refused: Option<&str>) -> Pool {
         let spec = json!({ "nodeSelector": {}, "image": { "ref": reference } });
         let object = json!({ "metadata": { "name": "workers" }, "spec": spec, "status": {} });
@@ -80,7 +80,7 @@ mod tests {
             (good, Some("no"), Some(&fleet), None),
             (bad, None, Some(&fleet), Some("begins with none of")),
             (bad, Some("no"), None, Some("the BootcFleet cannot be read")),
-            // Another reference may be allowed, and nobody knows.
+            // The other reference may be allowed, but that is not known.
             (good, Some("no"), None, Some("the BootcFleet cannot be read")),
             (good, None, None, None),
             ("nonsense", Some("no"), None, None),
@@ -91,7 +91,7 @@ mod tests {
                 (refused, expected) => refused.is_none() && expected.is_none(),
             };
             assert!(is_so, "{reference} {before:?}: {refused:?}");
-            // The pass after the next finds its own words.
+            // The pass after the next one still recognizes its own message.
             if let (Some(words), None) = (&refused, fleet) {
                 assert_eq!(pool(reference, Some(words)).guarded(None).refused, refused);
             }

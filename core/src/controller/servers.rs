@@ -1,4 +1,4 @@
-//! The cluster's API servers: when each said last that it is ready, and what that is worth now.
+//! API servers of the cluster, and when each one last answered that it is ready.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,40 +6,40 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// Time for which an answer counts, and for which a server is asked in vain before it counts as away.
+/// How long an answer counts. A server that has not answered for this long counts as away.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// Everything that the servers have said.
+/// Answers of all servers.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
-    /// The servers were listed at least once since they were asked for.
+    /// True if the servers were listed at least once.
     pub listed: bool,
-    /// Each server of the latest list.
+    /// Servers in the latest list.
     pub servers: BTreeMap<SocketAddr, Asked>,
 }
 
-/// A server that is asked whether it is ready.
+/// A server that is polled for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// The moment since when it is asked.
+    /// Time of the first query.
     pub since: Moment,
-    /// The moment when it last said that it is ready.
+    /// Time of its last answer that it is ready.
     pub ready: Option<Moment>,
 }
 
-/// The state of a server, as far as it is known.
+/// State of a server, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// The server has not said for a while that it is ready, although it was asked all the time.
+    /// Has not answered for a while that it is ready, although it was queried.
     Away,
-    /// The server has not been asked for long enough.
+    /// Not queried for long enough.
     Unknown,
-    /// The server has said lately that it is ready.
+    /// Has recently answered that it is ready.
     Ready,
 }
 
 impl Asked {
-    /// The state of the server now.
+    /// Returns the server's current state.
     pub fn state(&self, now: Moment) -> State {
         let lately = |at: Moment| now.since(at) < FRESH;
         match self.ready {
@@ -51,7 +51,7 @@ impl Asked {
 }
 
 impl Answers {
-    /// The state of every server now.
+    /// Returns the current state of every server.
     pub fn states(&self, now: Moment) -> BTreeMap<SocketAddr, State> {
         let state = |(server, asked): (&SocketAddr, &Asked)| (*server, asked.state(now));
         self.servers.iter().map(state).collect()

@@ -1,5 +1,5 @@
-//! Insights of nodes whose agent is silent. The controller writes them in the agents' place, a few at a time, and never over the
-//! word of an agent that speaks. Pure.
+//! Insights of nodes whose agent is silent. The controller writes them in place of the agents, a few at a time, and
+//! never over a report of an agent that is heard of. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::Moment;
 use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Facts, Unavailable, held, insight};
 
-/// Line about the agent.
+/// Message about the agent.
 const SILENT: &str = "no word from its agent: see whether it runs, and whether it reaches the API server";
-/// So many nodes are looked at in one go,
+/// Maximum number of nodes per batch.
 const BATCH: usize = 10;
-/// and no more before this has passed: fifty a second.
+/// Minimum time between two batches: 50 nodes per second.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// A node whose agent is silent, as the watches show it.
+/// A node whose agent is silent, from the watches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Silent {
     /// Its Node.
@@ -32,7 +32,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// The insight that it should have, given the whole status of its BootcNode, which the view has not. `None`: it belongs to no
+    /// Returns the node's insight, from its BootcNode's whole status, which the view lacks. `None` if it belongs to no
     /// pool, or its BootcNode cannot be read.
     pub fn insight(&self, status: &BootcNodeStatus, now: Timestamp) -> Option<NodeInsight> {
         let (node, spec) = (&self.node, self.host.spec()?);
@@ -59,27 +59,27 @@ impl Silent {
         insight(&facts, status.insight.as_ref(), now)
     }
 
-    /// Says whether an insight made from the other one would be the same.
+    /// True if an insight made from the other one would be the same.
     fn is_as(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.node, &other.node) && Arc::ptr_eq(&self.host, &other.host);
         is_same || self == other
     }
 }
 
-/// The nodes whose agents are silent, and which of them this process has looked at. A leader that starts anew looks at each
-/// once more, and finds what the former one wrote.
+/// Nodes whose agents are silent, with those that this process has handled. A new leader handles each node again and
+/// finds the insights of the earlier leader.
 #[derive(Debug, Default)]
 pub struct Deputy {
     done: BTreeMap<String, Silent>,
-    /// Nobody is looked at before that.
+    /// Time of the next batch.
     next: Option<Moment>,
 }
 
 impl Deputy {
-    /// Takes in all whose agents are silent now, and picks those whose turn it is: nobody has looked at them since something
-    /// changed that their insight depends on. Answers also when the next one is due, if one is left over.
+    /// Takes the currently silent nodes and returns the next batch: nodes that were not handled since an input of their
+    /// insight changed. Also returns when the next batch is due, if any node is left.
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
-        // One that speaks again and falls silent once more is looked at anew.
+        // A node whose agent was heard of and falls silent again is handled again.
         self.done.retain(|name, _| silent.contains_key(name));
         let is_due = |(name, silent): &(String, Silent)| !self.done.get(name).is_some_and(|done| done.is_as(silent));
         let mut due = silent.into_iter().filter(is_due).peekable();
@@ -96,7 +96,7 @@ impl Deputy {
         (picked, more)
     }
 
-    /// Takes note that a node's insight is as it should be.
+    /// Records that a node's insight is up to date.
     pub fn done(&mut self, name: String, silent: Silent) {
         self.done.insert(name, silent);
     }

@@ -1,4 +1,4 @@
-//! The controller's knowledge of the cluster at one moment: projections of the watched objects.
+//! The controller's view of the cluster at one moment: projections of the watched objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use crate::Moment;
 use crate::controller::gate::FleetGate;
 use crate::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
-/// One object as it is known.
+/// A watched object.
 #[derive(Debug)]
 pub struct Entry<V> {
     /// Projection of the object.
     pub view: Arc<V>,
     /// resourceVersion of the object.
     pub version: String,
-    /// Time when it was last seen to report something new of its own. Measured here: never another machine's clock.
+    /// Time of the last change that its own agent made, by this process's clock.
     pub heard: Moment,
 }
 
 impl<V> Entry<V> {
-    /// An object of which nothing but its content matters: without a version, and heard of never.
+    /// Returns an entry without version that was never heard of, for uses that need only the content.
     pub fn new(view: impl Into<Arc<V>>) -> Self {
         Self {
             view: view.into(),
@@ -44,7 +44,7 @@ impl<V> Clone for Entry<V> {
 /// All objects of one kind, by name.
 pub type Objects<V> = BTreeMap<String, Entry<V>>;
 
-/// Knowledge of the watches at one moment.
+/// Watched objects at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// BootcNodePools.
@@ -55,14 +55,14 @@ pub struct Snapshot {
     pub nodes: Arc<Objects<NodeView>>,
     /// Berths.
     pub leases: Arc<Objects<LeaseView>>,
-    /// The BootcFleet that counts, when there is one.
+    /// The BootcFleet `cluster`, if there is one.
     pub fleet: Option<Entry<FleetView>>,
-    /// The kinds that may have been overtaken when it was taken.
+    /// Kinds whose watch may have been stale when the snapshot was taken.
     pub stale: BTreeSet<&'static str>,
 }
 
 impl Snapshot {
-    /// Reason for which the BootcFleet closes all pools.
+    /// Returns why the BootcFleet closes all pools.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),
@@ -70,7 +70,7 @@ impl Snapshot {
         }
     }
 
-    /// Spec of the fleet; `None` when it cannot be read.
+    /// Returns the spec of the fleet; `None` if it cannot be read.
     pub fn fleet_spec(&self) -> Option<BootcFleetSpec> {
         match &self.fleet {
             Some(fleet) => fleet.view.object.as_ref().ok().map(|fleet| fleet.spec.clone()),

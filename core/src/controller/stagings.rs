@@ -1,5 +1,5 @@
-//! How long the pulls of the members took, each reported once, for a histogram. Pure. A leader that has just begun reports no pull
-//! that ended before.
+//! Durations of the members' pulls, each reported once, for a histogram. Pure. A new leader does not report pulls that
+//! ended before it started.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::controller::snapshot::Snapshot;
 /// An image was pulled and staged on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagingNews {
-    /// The node's pool.
+    /// Pool of the node.
     pub pool: PoolName,
-    /// Time from the beginning of the pull until the image was staged, by the node's clock.
+    /// Time from the start of the pull until the image was staged, by the node's clock.
     pub took: Duration,
 }
 
-/// The last pull of each node, as of the last look.
+/// Last pull of each node.
 #[derive(Debug, Default)]
 pub struct Stagings {
-    /// End of the last pull, by the node's clock. It is only compared with itself.
+    /// End of the last pull, by the node's clock. Only compared with earlier values from the same node.
     known: BTreeMap<NodeUid, Option<Timestamp>>,
-    /// Nodes were looked at before.
+    /// True if nodes were recorded before.
     began: bool,
 }
 
 impl Stagings {
-    /// Takes in the nodes as they are now, and returns the pulls that have ended since the last look.
+    /// Records the current nodes, and returns the pulls that ended since the last call.
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<StagingNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);
@@ -44,7 +44,7 @@ impl Stagings {
             };
             let last = content.report.staging_ended;
             self.known.insert(uid.clone(), last);
-            // A node that was not known a moment ago is new, and its first pull is news.
+            // A node that was unknown at the last call is new, and its first pull is reported.
             let is_news = self.began && last.is_some() && old.flatten() != last;
             if let (true, Some(took)) = (is_news, content.report.staging) {
                 let pool = content.spec.pool_name.as_str().into();
@@ -69,7 +69,8 @@ mod tests {
     use crate::controller::snapshot::Entry;
     use crate::controller::view::{BootcNodeView, NodeView};
 
-    /// Seconds of the pulls that are news, for nodes whose last pull began at this second and took so long; 0: they had none.
+    /// Seconds of the pulls that were reported, for nodes whose last pull began at this second and took this long; 0:
+    /// no pull.
     fn look(stagings: &mut Stagings, nodes: &[(&str, i64, i64)]) -> Vec<u64> {
         let mut snapshot = Snapshot::default();
         for (name, began, took) in nodes {

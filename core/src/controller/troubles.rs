@@ -1,5 +1,5 @@
-//! Degraded nodes as the controller sees them come and go: each look is compared with the one before. Pure. A leader that has
-//! just begun repeats nothing of what it finds, but reports when that is over: a former leader has reported its beginning.
+//! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
+//! existing troubles again, but reports their end: an earlier leader reported the start.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use berth_api::{NodeName, NodeUid, PoolName};
 
 use crate::controller::snapshot::Snapshot;
 
-/// Nodes with the same trouble that are told of one by one. A registry that is away troubles thousands at once; the pool's
-/// status and the metrics count them.
+/// Maximum number of nodes with the same trouble that are reported one by one. A registry outage affects thousands at
+/// once; the pool's status and the metrics count them.
 pub const TOLD_OF: usize = 10;
 
 /// Change of a node's `NodeDegraded`.
@@ -20,15 +20,15 @@ pub struct TroubleNews {
     pub uid: NodeUid,
     /// Its pool.
     pub pool: PoolName,
-    /// Reason and message of the condition; `None` when the trouble that was told of is over.
+    /// Reason and message of the condition; `None` if a reported trouble is over.
     pub trouble: Option<(String, String)>,
 }
 
-/// The nodes that are degraded.
+/// Degraded nodes.
 #[derive(Debug, Default)]
 pub struct Troubles {
     known: BTreeMap<NodeUid, Known>,
-    /// Nodes were looked at before.
+    /// True if nodes were recorded before.
     began: bool,
 }
 
@@ -39,7 +39,7 @@ struct Known {
 }
 
 impl Troubles {
-    /// Takes in the nodes as they are now, and says which became degraded, for another reason than before, or recovered.
+    /// Records the current nodes. Returns those that became degraded, changed the reason, or recovered.
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<TroubleNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);
@@ -79,7 +79,7 @@ impl Troubles {
                     if is_told {
                         *others += 1;
                     }
-                    // A former leader has reported it.
+                    // An earlier leader has reported it.
                     if is_told && self.began {
                         tell(Some((reason.clone(), message)));
                     }

@@ -1,5 +1,5 @@
-//! Turns as the controller sees them go by: each berth is compared with what it was when it was last looked at. Pure. Time is
-//! measured by this process's clock, so that a turn of which it saw no beginning has no length.
+//! Turns as the controller sees them, by comparing each berth with its last state. Pure. Times are by this process's
+//! clock, so a turn without a seen start has no duration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// Time for which the news that a turn began announces the reboot as well.
+/// How long the event that a turn began also announces its reboot.
 const ANNOUNCED: Duration = Duration::from_secs(60);
 
-/// End of a turn that was not its holder's word: its Node is gone or excluded, or an admin closed the berth.
+/// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
 pub const TAKEN_AWAY: &str = "TakenAway";
 
 /// Event of a turn.
@@ -29,42 +29,42 @@ pub struct TurnNews {
     pub uid: NodeUid,
     /// The digest that the berth licenses.
     pub target: Digest,
-    /// Event.
+    /// The event.
     pub what: Happened,
 }
 
-/// Things that happen in a turn.
+/// Events of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
     /// The berth was taken.
     Taken,
-    /// The turn was committed. It may be taken back and happen again.
+    /// The turn was committed. A commit can be taken back and happen again.
     Committed {
         /// Time since the berth was taken, if both were seen.
         drain: Option<Duration>,
-        /// True if the last news of this turn is so young that it announces the reboot as well.
+        /// True if the last event of this turn is recent enough to announce the reboot as well.
         announced: bool,
     },
     /// The berth is closed.
     Ended {
-        /// End of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
+        /// Outcome of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
         outcome: &'static str,
-        /// Time from the commit to the proof, of a turn that ended well.
+        /// Time from the commit to the proof, for a turn that ended well.
         reboot: Option<Duration>,
-        /// The holder itself has given the berth back.
+        /// True if the holder gave the berth back itself.
         given_back: bool,
     },
 }
 
-/// The turns that go on.
+/// Running turns.
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, Seen>,
-    /// Berths were looked at before, so that one which is held now and was not then has just been taken.
+    /// True if berths were recorded before, so that a newly held one was just taken.
     began: bool,
 }
 
-/// A berth as it was when it was last looked at.
+/// Last state of a berth.
 #[derive(Debug)]
 struct Seen {
     version: u64,
@@ -77,7 +77,7 @@ struct Turn {
     uid: NodeUid,
     target: Digest,
     taken: Option<Moment>,
-    /// Moment of the last news that announced a reboot.
+    /// Time of the last event that announced a reboot.
     announced: Option<Moment>,
     committed: Option<Moment>,
     is_committed: bool,
@@ -85,15 +85,15 @@ struct Turn {
 }
 
 impl Turns {
-    /// Takes in the berths as they are now, and says what has happened since they were last looked at. A leader that has
-    /// just begun tells nothing of turns that it finds.
+    /// Records the current berths, and returns the events since the last call. A new leader reports no events of turns
+    /// that it finds.
     pub fn see(&mut self, leases: &[LeaseView], now: Moment) -> Vec<TurnNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.leases);
         for lease in leases {
             let known = before.remove(lease.name());
             let version = version(lease);
-            // What was read from the server may be newer than what the watch shows a moment later.
+            // A berth read from the API server may be newer than the watch shows it.
             let is_new = known.as_ref().is_none_or(|known| version > known.version);
             let (Ok(berth), true) = (&lease.berth, is_new) else {
                 self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));
@@ -118,7 +118,7 @@ impl Turns {
     }
 }
 
-/// The turn that goes on now, after the one that did. `taken` is the time at which one that is new was taken.
+/// Returns the current turn, after the one before. `taken` is the start of a new turn, if it was seen.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,
@@ -143,7 +143,7 @@ fn follow(
         let proven = turn.committed.filter(|_| outcome == Some(Outcome::Updated));
         let given_back = match state {
             BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
-            // It was closed in between, unseen.
+            // The berth was closed in between, unseen.
             _ => turn.outcome.is_some(),
         };
         tell(
@@ -173,12 +173,12 @@ fn follow(
         }
         turn
     });
-    // It may have been licensed anew.
+    // The berth may have been licensed again for another target.
     turn.target.clone_from(&holding.target);
     match holding.phase {
         HoldPhase::Taken => {
             if turn.is_committed {
-                // A commit that was taken back: what follows is a drain of its own.
+                // The commit was taken back, and another drain starts.
                 turn.taken = Some(now);
             }
             (turn.committed, turn.is_committed) = (None, false);
@@ -201,7 +201,7 @@ fn follow(
     Some(turn)
 }
 
-/// resourceVersion as the number that it is; versions of one resource are ordered.
+/// Returns the resourceVersion as a number; versions of one resource are ordered.
 fn version(lease: &LeaseView) -> u64 {
     let version = lease.lease.metadata.resource_version.as_deref();
     version.and_then(|v| v.parse().ok()).unwrap_or_default()
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    /// A berth that is moved, with the version of its Lease.
+    /// A berth, with the version of its Lease.
     struct Story {
         turns: Turns,
         berth: Berth,
@@ -311,7 +311,7 @@ mod tests {
             let news = story.goes(committed, 100 + drain);
             assert_eq!(news, [("n1".to_owned(), commits(drain, announced))]);
         }
-        // A leader that did not see the beginning has announced nothing.
+        // A leader that did not see the start has announced nothing.
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         story.turns = Turns::default();
@@ -347,12 +347,12 @@ mod tests {
         story.goes(committed.clone(), 5);
         let back = committed.uncommitted().unwrap();
         assert!(story.goes(back.clone(), 100).is_empty());
-        // The second drain is measured from where it began.
+        // The second drain is measured from its own start.
         let again = story.goes(back.committed(boot("b1")).unwrap(), 107);
         assert_eq!(again, [("n1".to_owned(), commits(7, false))], "the first news is old");
         assert!(story.goes(back.clone(), 108).is_empty());
         let releasing = back.releasing(Outcome::RebootBlocked, boot("b1")).unwrap();
-        // The steps in between were missed.
+        // The steps in between were not seen.
         let news = story.goes(releasing.given_back().unwrap(), 109);
         let end = Happened::Ended {
             outcome: "RebootBlocked",

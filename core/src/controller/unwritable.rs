@@ -1,5 +1,5 @@
-//! Leases that cannot be written, however often it is tried. Each counts as used, so that the other berths of its pool go
-//! on, and is named in the pool's `Degraded`.
+//! Leases that cannot be written. Each counts as used, so that the other berths of its pool stay in use, and is named
+//! in the pool's `Degraded`.
 
 use berth_api::condition::Why;
 use berth_api::{PoolName, keys};
@@ -7,7 +7,7 @@ use berth_api::{PoolName, keys};
 /// A Lease that cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unwritable {
-    /// The pool that it is a berth of.
+    /// Pool of the berth.
     pub pool: PoolName,
     /// Name of the Lease.
     pub lease: String,
@@ -15,10 +15,10 @@ pub struct Unwritable {
     pub why: Obstacle,
 }
 
-/// Reason why a Lease cannot be written.
+/// Why a Lease cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The API server refused the write, with these words.
+    /// The API server refused the write, with this message.
     Refused(String),
     /// The Lease has the name of a berth, but not its label.
     NoLabel,

@@ -1,17 +1,17 @@
-//! Nodes that use up capacity, and why each of them does.
+//! Nodes that use up capacity, and how.
 
 use berth_api::seeded::Bug;
 
-/// A node that uses up capacity, of a pool or of the fleet.
+/// A user of capacity, of a pool or of the fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Use {
-    /// The node, or the Lease that cannot be read.
+    /// Name of the node, or of the Lease if its holder is unknown.
     pub who: String,
-    /// Way in which it does.
+    /// How it uses up capacity.
     pub how: How,
 }
 
-/// Way in which a node uses up capacity.
+/// How capacity is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum How {
     /// The node holds a berth.
@@ -22,9 +22,9 @@ pub enum How {
     Elsewhere,
     /// Its Node is not Ready.
     NotReady,
-    /// The node still carries our cordon, without a berth.
+    /// The node still has our cordon, without a berth.
     CordonedByUs,
-    /// Somebody else has cordoned it.
+    /// The node was cordoned by others.
     CordonedByOthers,
     /// The Lease cannot be read.
     Unreadable,
@@ -33,14 +33,14 @@ pub enum How {
 }
 
 impl Use {
-    /// For people: `n7, cordoned by someone else`.
+    /// Words for the admin: `n7, cordoned by someone else`.
     pub fn words(&self) -> String {
         format!("{}, {}", self.who, self.how.words())
     }
 }
 
 impl How {
-    /// Way in which a Node that is like this is unavailable (U); `None`: it is available.
+    /// Returns why a Node in this state is unavailable (U); `None` if it is available.
     pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
         if Bug::OwnFlagOnly.is_awake() {
             return our_cordon.then_some(Self::CordonedByUs);
@@ -52,7 +52,7 @@ impl How {
         }
     }
 
-    /// Words for people, to stand behind the node's name.
+    /// Words that follow the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "being updated",

@@ -1,5 +1,5 @@
-//! Views of objects: small projections, made when an object arrives, so that a cluster of thousands of nodes fits into
-//! a few tens of megabytes.
+//! Small projections of objects, made when an object arrives, so that a cluster of thousands of nodes fits into a few
+//! tens of megabytes.
 
 use crate::controller::usage::How;
 use berth_api::berth::{self, Berth, BerthState};
@@ -22,25 +22,25 @@ pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Report};
 /// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
-    /// Together with others: nobody waits for it.
+    /// Can wait for other changes.
     Later,
-    /// To be looked at as soon as the rest after the last pass is over.
+    /// To be handled as soon as the pause after the last pass is over.
     Soon,
-    /// To be looked at immediately.
+    /// To be handled immediately.
     Now,
 }
 
-/// A projection, and how two of them differ.
+/// A projection that can be compared with an earlier one.
 pub trait View: PartialEq {
-    /// Says whether a plan made from `other` could look different.
+    /// True if a plan made from `other` may differ.
     fn differs(&self, other: &Self) -> bool;
 
-    /// Urgency of the difference, if there is one.
+    /// Returns the urgency of the change; `None` if it does not matter.
     fn news(&self, other: &Self) -> Option<News> {
         self.differs(other).then_some(News::Soon)
     }
 
-    /// Says whether somebody other than the controller has written in between: an agent's report or renewal.
+    /// True if someone other than the controller has written since `other`: a report or renewal by an agent.
     fn spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }
@@ -55,15 +55,15 @@ pub struct NodeView {
     pub uid: NodeUid,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The kubelet says Ready.
+    /// True if the kubelet reports Ready.
     pub ready: bool,
-    /// `spec.unschedulable`, by anyone's doing.
+    /// `spec.unschedulable`, by any cordon.
     pub unschedulable: bool,
     /// True if it carries our cordon annotation.
     pub our_cordon: bool,
-    /// Time of its creation, by the API server's clock, in seconds since 1970.
+    /// Creation time by the API server's clock, in seconds since 1970.
     pub created: i64,
-    /// Its platform, without what its agent reports.
+    /// Its platform, without the agent's reports.
     pub machine: Machine,
     /// Its `InternalIP` addresses.
     pub addresses: Vec<String>,
@@ -84,7 +84,7 @@ pub struct BootcNodeView {
     pub owner: Option<String>,
     /// Its pool label.
     pub pool_label: Option<String>,
-    /// Content, or the error of reading it.
+    /// Content, or its read error.
     pub content: Result<HostContent, String>,
 }
 
@@ -95,14 +95,14 @@ pub struct HostContent {
     pub spec: BootcNodeSpec,
     /// Report of the agent.
     pub report: Report,
-    /// The agent's pulse; changes without meaning anything else.
+    /// Time of the agent's heartbeat.
     pub heartbeat: Option<Timestamp>,
-    /// The conditions that the controller itself has written, and so no part of the report.
+    /// Conditions that the controller itself has written, so they are not part of the report.
     pub told: Vec<Condition>,
 }
 
 impl HostContent {
-    /// Says whether `RebootTimedOut` is True.
+    /// True if `RebootTimedOut` is True.
     fn reboot_timed_out(&self) -> bool {
         condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
     }
@@ -111,11 +111,11 @@ impl HostContent {
 /// A berth's Lease.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeaseView {
-    /// The Lease without what is not needed to write it back.
+    /// The Lease, without fields that are not needed to write it back.
     pub lease: Lease,
-    /// The pool that its label names.
+    /// Pool of its label.
     pub pool: PoolName,
-    /// The berth that it is, or why it is none.
+    /// The berth, or why it cannot be read.
     pub berth: Result<Berth, String>,
 }
 
@@ -124,24 +124,24 @@ pub struct LeaseView {
 pub struct PoolView {
     /// Its name.
     pub name: PoolName,
-    /// The object, pruned, or why it cannot be read.
+    /// The object, pruned, or its read error.
     pub object: Result<BootcNodePool, String>,
 }
 
 /// The BootcFleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetView {
-    /// The object, pruned, or why it cannot be read.
+    /// The object, pruned, or its read error.
     pub object: Result<BootcFleet, String>,
 }
 
 impl NodeView {
-    /// Way in which the node is unavailable (U), if it is.
+    /// Why the node is unavailable (U), if it is.
     pub(super) fn down(&self) -> Option<How> {
         How::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// Its platform. `host`: its BootcNode.
+    /// Returns its platform. `host` is its BootcNode.
     pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
         let report = host.and_then(BootcNodeView::report);
         // A report from another Node of this name is about another machine.
@@ -161,7 +161,7 @@ impl View for NodeView {
 impl View for BootcNodeView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
-            // What `Waiting` says is for people alone.
+            // `Waiting` is only informational.
             (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out()) != (&b.spec, &b.report, b.reboot_timed_out()),
             (a, b) => a != b,
         };
@@ -187,8 +187,8 @@ impl View for LeaseView {
         self.berth != other.berth || self.lease.metadata.uid != other.lease.metadata.uid
     }
 
-    /// Urgency of the change. The next node waits for a berth that is given back, and all nodes behind it. Any other
-    /// change of a berth can wait.
+    /// Returns the urgency. A berth that was given back is urgent, because all nodes in the queue wait for it. Other
+    /// changes can wait.
     fn news(&self, other: &Self) -> Option<News> {
         let is_closed = |view: &Self| {
             view.berth
@@ -200,7 +200,7 @@ impl View for LeaseView {
             .then_some(if given_back { News::Now } else { News::Later })
     }
 
-    /// Says whether the holder has written. The controller's writes to a held berth say nothing about the holder.
+    /// True if the holder has written. The controller's own writes to a held berth do not count.
     fn spoken(&self, other: &Self) -> bool {
         let holders = |berth: &Berth| {
             let berth = berth.stamped(0);
@@ -245,7 +245,7 @@ impl View for FleetView {
 }
 
 impl FleetView {
-    /// Projects a BootcFleet. Of its annotations it keeps the one that is read.
+    /// Projects a BootcFleet, with the only annotation that is used.
     pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
         match object.0 {
             Ok(mut fleet) => {
@@ -348,12 +348,12 @@ impl BootcNodeView {
         self.content.as_ref().ok().map(|c| &c.report)
     }
 
-    /// Says whether its status reports that it does not come back.
+    /// True if its status reports that the node does not come back.
     pub fn reboot_timed_out(&self) -> bool {
         self.content.as_ref().is_ok_and(HostContent::reboot_timed_out)
     }
 
-    /// Says whether the agent has reported on what is published now, from the Node that it was published for.
+    /// True if the agent has reported on the current spec, from the Node that it was published for.
     pub fn observed(&self) -> bool {
         self.content.as_ref().is_ok_and(|c| {
             self.generation.is_some()
@@ -362,7 +362,7 @@ impl BootcNodeView {
         })
     }
 
-    /// Says whether the agent reports that what Berth did on the node is undone.
+    /// True if the agent reports that Berth's changes on the node are undone.
     pub fn released(&self) -> bool {
         let report = self.report();
         report
@@ -380,7 +380,7 @@ impl LeaseView {
         Self { lease, pool, berth }
     }
 
-    /// Projects a Lease that has the name of a berth of that pool and not its label, as if it had the label.
+    /// Projects a Lease that has the name of a berth but not its label, as if it had the label.
     pub fn without_label(mut lease: Lease, pool: &PoolName) -> Self {
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.insert(keys::LABEL_POOL.to_owned(), pool.to_string());
@@ -418,14 +418,14 @@ impl PoolView {
     }
 }
 
-/// The UID of the Node that a BootcNode was made for.
+/// Returns the UID of the Node that a BootcNode was made for.
 pub fn made_for(host: &BootcNodeView) -> Option<&str> {
     let published = host.spec().map(|s| s.node_uid.as_str());
     let uid = published.filter(|uid| !uid.is_empty());
     uid.or(host.owner.as_deref())
 }
 
-/// Says whether a BootcNode was made for another Node than the one that now has its name.
+/// True if the BootcNode was made for another Node than the one that has its name now.
 pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
         (Some(uid), Some(node)) => uid != node.uid.as_str(),
@@ -434,7 +434,7 @@ pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     }
 }
 
-/// Says whether a BootcNode asks its agent to undo everything: it names no pool, or it is being deleted.
+/// True if the BootcNode asks its agent to undo everything: it names no pool, or is being deleted.
 pub fn is_leaving(host: &BootcNodeView) -> bool {
     host.deleting || host.spec().is_some_and(|s| s.pool_name.is_empty())
 }

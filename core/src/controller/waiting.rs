@@ -1,7 +1,7 @@
-//! The condition `Waiting` of a BootcNode: why a node waits, when that is about this node alone. Pure.
+//! The condition `Waiting` of a BootcNode: why a node waits, if the reason is about this node alone. Pure.
 //!
-//! This is for people, and no decision reads it. A reason that concerns the whole pool (a pause, a window, a halt) stands
-//! on the pool and changes nothing here. A pause reaches the nodes' insights by what is published to them.
+//! It is only informational; no decision depends on it. Reasons about the whole pool (pause, window, halt) are
+//! conditions of the pool and change nothing here. A pause reaches the nodes' insights by way of their specs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,28 +21,28 @@ use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// For how long a node must have had something else to say: what changes back at once is never written.
+/// How long a new condition must be stable before it is written.
 const SETTLE: Duration = Duration::from_secs(1);
-/// So many are written at a time,
+/// Maximum number of writes per batch.
 const BATCH: usize = 10;
-/// and no more before this has passed: fifty a second.
+/// Minimum time between two batches: 50 writes per second.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Words for a node that an admin holds back.
+/// Message for a node that an admin holds back.
 const HELD: &str = "is held back by an admin; kubectl berth unhold lets it go";
 
-/// The answer to why one node waits.
+/// Why one node waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting<'a> {
-    /// Not known, or not about this node: the condition stays as it is.
+    /// Unknown, or not about this node: the condition stays.
     Unjudged,
-    /// Nothing about this node keeps it waiting.
+    /// No reason about this node.
     No,
-    /// This keeps it waiting: reason and message.
+    /// Reason and message.
     Yes(Word, Cow<'a, str>),
 }
 
-/// Words for the members of one pool, put into words once for all of them.
+/// Messages for the members of one pool, formatted once.
 #[derive(Debug)]
 struct Words<'a> {
     plan: &'a Plan,
@@ -64,7 +64,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Returns what to say of a node that waits for this reason; `None`: the plan offers it a berth, or does not know it.
+    /// Returns the state of a node that waits for this reason. `None`: the plan offers it a berth, or does not know it.
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let own = |reason: Word, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
@@ -73,7 +73,7 @@ impl<'a> Words<'a> {
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
             BlockReason::FailedBefore => own(Why::FailedBefore.into(), wait),
-            // The same for every node, and over soon after a leader begins.
+            // These affect every node, and pass soon after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
             BlockReason::NoClock => own(Why::ClockNotSynchronized.into(), wait),
@@ -82,14 +82,14 @@ impl<'a> Words<'a> {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
-            // A matter of the whole pool, or of a leader that is about to begin.
+            // These are about the whole pool, or about a leader that is starting.
             BlockReason::Gate
             | BlockReason::Order
             | BlockReason::Halted
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // Its turn will come, or its agent says itself what is missing.
+            // Its turn will come, or its agent itself reports the cause.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
@@ -106,12 +106,12 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Why a target has no image for a node of this platform.
+/// Returns why a target has no image for this platform.
 fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     let (image, there) = (&target.image, target.shown_platforms());
     let label = keys::LABEL_VARIANT;
     let (reason, message) = match target.choose(platform) {
-        // The plan was made before the last report.
+        // The plan is older than the last report.
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
             let message = format!("{image} has no image for {platform}; it has: {there}");
@@ -132,9 +132,9 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     Waiting::Yes(reason.into(), message.into())
 }
 
-/// Every BootcNode whose condition `Waiting` should say something else than it does, with what it should say.
+/// Returns the new condition `Waiting` of every BootcNode that needs another one.
 ///
-/// A pool without a plan says nothing about its members: a leader that has not planned yet changes nothing.
+/// Members of a pool without a plan are left out: a new leader that has not planned yet changes nothing.
 pub fn wanted(
     snapshot: &Snapshot,
     pools: &[Pool],
@@ -161,7 +161,8 @@ pub fn wanted(
         let is_let_go =
             |told: &&Condition| told.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD);
         let verdict = match (waiting(node), told) {
-            // A gate of the pool says nothing about the node, and this would be a lie as long as it is closed.
+            // With a closed gate the reason is unknown, but the node is no longer held, so the old condition would be
+            // wrong.
             (Waiting::Unjudged, Some(told)) if is_let_go(&told) => Verdict::no(Why::NotWaiting, ""),
             (Waiting::Unjudged, _) | (Waiting::No, None) => return None,
             (Waiting::No, Some(_)) => Verdict::no(Why::NotWaiting, ""),
@@ -177,24 +178,24 @@ pub fn wanted(
     snapshot.hosts.iter().filter_map(verdict).collect()
 }
 
-/// The nodes that are to be told something, in the order in which that came up, and at a bounded rate.
+/// Pending writes of conditions, in order of age, at a limited rate.
 #[derive(Debug, Default)]
 pub struct Desk {
     pending: BTreeMap<NodeName, Pending>,
-    /// Nobody is told anything before that.
+    /// Time of the next batch.
     next: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct Pending {
     verdict: Verdict,
-    /// Since when it should say so, or when it was last tried.
+    /// Time when the condition was first needed, or last tried.
     since: Moment,
 }
 
 impl Desk {
-    /// Takes in what should be told, and picks those whose turn it is. Whoever is picked goes behind all others until the
-    /// watch shows what was written.
+    /// Records the needed conditions and returns the next batch. Nodes in the batch go to the end of the queue until
+    /// the watch shows the write.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
         let pending = |(name, verdict): (NodeName, Verdict)| {
@@ -227,7 +228,7 @@ impl Desk {
         picked.into_iter().filter_map(&mut take).collect()
     }
 
-    /// When somebody's turn comes next.
+    /// Returns when the next batch is due.
     pub fn due(&self) -> Option<Moment> {
         let first = self.pending.values().map(|p| p.since + SETTLE).min()?;
         Some(self.next.map_or(first, |next| first.max(next)))

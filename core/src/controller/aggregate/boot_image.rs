@@ -1,4 +1,4 @@
-//! The boot image in use in a pool: whether machines that join today are too old for the image that they have to change to.
+//! Boot image of a pool: whether machines that join today are too old for the image that they must update to.
 
 use std::collections::BTreeMap;
 
@@ -18,43 +18,43 @@ use crate::skew::{Skew, skew};
 /// Reason of a refusal for a boot image that is too old.
 pub(super) const REASON: Why = Why::BootImageSkew;
 
-/// Everything that a pool's boot image is judged by.
+/// Input for judging a pool's boot image.
 #[derive(Clone, Copy)]
 pub(super) struct Facts<'a> {
-    /// Rules of the pool.
+    /// `bootImage` of the pool's spec.
     pub(super) policy: &'a BootImagePolicy,
     /// Its members.
     pub(super) members: &'a [MemberView<'a>],
-    /// `status.bootImage` as it is.
+    /// Current `status.bootImage`.
     pub(super) before: Option<&'a BootImageStatus>,
 }
 
-/// Verdict about a pool's boot image, and its place in the pool's status.
+/// Verdict on a pool's boot image, and the new `status.bootImage`.
 pub(super) struct Assessment {
     pub(super) status: Option<BootImageStatus>,
     /// `BootImageSkew`
     pub(super) verdict: Verdict,
 }
 
-/// The boot image that the next machine is installed from, as far as it is known.
+/// Boot image that the next machine will be installed from, as far as it is known.
 #[derive(Debug, Clone, Copy)]
 struct InUse<'a> {
     version: Option<&'a str>,
     node: Option<&'a str>,
-    /// Time when its Node was created, in seconds; `None` where an older controller has not kept it.
+    /// Creation time of its Node, in seconds; `None` if an older controller did not record it.
     created: Option<i64>,
-    /// Time when the machine was provisioned, in seconds, but not after its Node was created.
+    /// Time when the machine was provisioned, in seconds; at most the creation time of its Node.
     provisioned: Option<i64>,
-    /// Why its note cannot be read.
+    /// Error of reading the machine's note of its boot image.
     error: Option<&'a str>,
-    /// The machine is no longer a member, or reports no version now.
+    /// True if the machine is no longer a member or no longer reports a version.
     is_remembered: bool,
-    /// Number of newer machines whose version is not known.
+    /// Number of newer machines whose version is unknown.
     newer: usize,
 }
 
 impl InUse<'_> {
-    /// Words about its distance to an image.
+    /// Returns a message about this boot image; `why` compares it with an image.
     fn words(&self, why: &str) -> String {
         let words = match (self.node, self.error) {
             (Some(node), _) if self.is_remembered => {
@@ -73,7 +73,7 @@ impl InUse<'_> {
         }
     }
 
-    /// Position in the order in which the machines were provisioned.
+    /// Sort key: provisioning time, then name.
     fn place(&self) -> (Option<i64>, Option<&str>) {
         (self.provisioned.or(self.created), self.node)
     }
@@ -84,7 +84,7 @@ impl InUse<'_> {
     }
 }
 
-/// Refusal of an image for which the boot image in use is too old.
+/// Refuses an image if the current boot image is too old for it.
 pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
     if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
@@ -103,8 +103,8 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
     }
 }
 
-/// Assesses the boot image in use, for the image in force and for the one that should follow it. `said` is `BootImageSkew` as it
-/// is, if it speaks of the reference that the pool has now.
+/// Assesses the boot image against the current target and against the next one. `said` is the current condition
+/// `BootImageSkew`, if it is about the reference that is now in the spec.
 pub(super) fn assess(
     facts: &Facts<'_>,
     said: Option<&Condition>,
@@ -144,7 +144,7 @@ pub(super) fn assess(
         Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved")
     };
     if let Some(target) = target.filter(|_| !is_disabled) {
-        // Thousands of machines were installed from few images.
+        // Thousands of machines were installed from a few images.
         let mut judged: BTreeMap<Option<&str>, bool> = BTreeMap::new();
         let mut names = vec![];
         for member in facts.members {
@@ -164,8 +164,8 @@ pub(super) fn assess(
     }
 }
 
-/// The verdict about an image that is refused for the boot image in use. While the registry has yet to say again which image
-/// that is, the refusal stays.
+/// Returns the verdict for a next image that is refused because of the boot image. The refusal stays until the registry
+/// reports again which image that is.
 fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     match next {
         Next::Refused(refusal) if refusal.reason == REASON => {
@@ -180,7 +180,7 @@ fn refused(said: Option<&Condition>, next: &Next) -> Option<Verdict> {
     }
 }
 
-/// Time when the manual record in force was first seen.
+/// Time when the current manual record was first seen.
 fn recorded_time(
     policy: &BootImagePolicy,
     before: Option<&BootImageStatus>,
@@ -203,14 +203,14 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
     policy.source.unwrap_or_default()
 }
 
-/// The boot image in use; `None` while no machine has reported anything.
+/// Returns the current boot image; `None` until a machine has reported.
 ///
-/// The newest machine whose version is known decides. A machine that has not looked yet, has no note, or has one that cannot be
-/// read changes nothing: the boot image could be any. Machines are ordered by the time when they were provisioned, which is no
-/// later than the creation of their Nodes, since a Node may be registered again years later.
+/// The newest machine with a known version decides. Machines that have not looked yet, have no note or cannot read it
+/// are skipped: they may have any boot image. Machines are ordered by provisioning time, capped at the creation time of
+/// their Node, because a Node can be registered again years later.
 ///
-/// A machine that goes away, or whose BootcNode does, takes nothing back: the next one is installed from the same image. So its
-/// version counts until a newer machine reports another one, or the admin records one.
+/// The version stays after that machine or its BootcNode is deleted, because the next machine is installed from the
+/// same image. It changes when a newer machine reports another version, or the admin records one.
 fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
     if source(facts.policy) == BootImageSource::Manual {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
@@ -230,7 +230,7 @@ fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
     let newest = known.max_by_key(|machine| machine.place()).copied();
     let mut last = remembered(facts.before);
     if let Some(last) = &mut last {
-        // An earlier controller has not kept when it was provisioned.
+        // An earlier controller did not record the provisioning time.
         let same = reported.iter().find(|machine| machine.is_same_node(last));
         last.provisioned = last.provisioned.or(same.and_then(|same| same.provisioned));
     }
@@ -246,7 +246,7 @@ fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
     Some(in_use)
 }
 
-/// The member's boot image, once its agent has reported which image is booted.
+/// Returns the member's boot image, if its agent has reported a booted image.
 fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     let report = member.host?.report()?;
     report.booted.as_ref()?;
@@ -265,7 +265,8 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     })
 }
 
-/// The boot image of the newest machine so far. A manual record is not remembered: it ends with the admin's word.
+/// Returns the boot image of the newest machine so far. Manual records are not remembered: they end when the admin
+/// removes them.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
     let seconds = |time: &Option<Time>| time.as_ref().map(|time| time.0.as_second());
@@ -292,7 +293,7 @@ fn skew_of(facts: &Facts<'_>, boot: Option<&str>, image: &Target) -> Skew {
     skew(boot, image.version.as_deref(), &[&of_image(image), &own])
 }
 
-/// The limit of an image. One whose configuration could not be read may have any.
+/// Returns the limit of an image. If its configuration could not be read, the limit is unknown.
 fn of_image(image: &Target) -> BootImageLimit {
     match &image.metadata {
         Some(metadata) => metadata.boot_image.clone().unwrap_or_default(),
@@ -303,7 +304,7 @@ fn of_image(image: &Target) -> BootImageLimit {
     }
 }
 
-/// The limit of an image, for people; the pool's own minimum stands in its spec.
+/// Returns the limit of an image for the status. The minimum from the pool's spec fills in where the image has none.
 fn limit_of(facts: &Facts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());

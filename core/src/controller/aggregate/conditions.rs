@@ -1,4 +1,4 @@
-//! The conditions of a pool. Each says in one line what an admin would otherwise have to piece together.
+//! Conditions of a pool. Each message is one line that saves an admin a search.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::text::{NAMED, few};
 
 type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
 
-/// Every condition of the pool but `ImageResolved`.
+/// Returns every condition of the pool but `ImageResolved`.
 pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Vec<(&'static str, Verdict)> {
     vec![
         (types::UPDATED, updated(facts, target, doing)),
@@ -41,7 +41,7 @@ fn count(doing: &Doings<'_>, wanted: Doing) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
-/// Says whether the target in force is what the spec asks for, and may.
+/// True if the current target was resolved from the reference in the spec, and that reference is allowed.
 fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
     facts.refused.is_none() && target.image == facts.reference
 }
@@ -120,13 +120,13 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     waiting(facts)
 }
 
-/// The members that wait for this reason.
+/// Returns the members that wait for this reason.
 fn waits<'a>(facts: &'a Facts<'_>, wanted: BlockReason) -> impl Iterator<Item = &'a NodeName> {
     let waiting = facts.plan.waiting.iter();
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
-/// Describes a pool in which nothing moves: who waits for what, the most telling reason first.
+/// Returns `Progressing` of a pool where nothing moves: the waiting nodes by reason, the most important reason first.
 fn waiting(facts: &Facts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
         let node = |u: &&Use| u.how == How::IsOffered;
@@ -166,7 +166,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
     Verdict::no(Why::Waiting, message)
 }
 
-/// Says what is wrong with the pool itself, which gives the reason, and behind that what is wrong with its nodes.
+/// Returns `Degraded`. Troubles of the pool itself come before troubles of its nodes and give the reason.
 fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(Why::AsExpected, ""),
@@ -195,7 +195,7 @@ fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
 
 fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
-    // Of those that have left, only who does not come back is this pool's business: it keeps its berth.
+    // A holder that left the pool is reported only if it does not come back: it still uses a berth of this pool.
     let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
     let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
     let reason = match troubles.iter().map(|(_, t)| t.kind).max()? {

@@ -1,4 +1,4 @@
-//! Facts that a pool's status depends on.
+//! Input for a pool's status.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use crate::controller::plan::Plan;
 use crate::controller::unwritable::Unwritable;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// A member, as far as the pool's status is concerned.
+/// A member as the pool's status sees it.
 #[derive(Debug)]
 pub struct MemberView<'a> {
     /// Its Node.
     pub node: &'a NodeView,
-    /// Its BootcNode, when there is one.
+    /// Its BootcNode, if there is one.
     pub host: Option<&'a BootcNodeView>,
     /// The berth that it holds.
     pub holding: Option<&'a Holding>,
-    /// True for a holder that has been silent for so long that it may not come back.
+    /// True for a holder that has been silent for too long and may not come back.
     pub overdue: bool,
-    /// True if its agent has been heard of lately.
+    /// True if its agent was heard of recently.
     pub heard: bool,
 }
 
@@ -35,34 +35,34 @@ impl<'a> MemberView<'a> {
     }
 }
 
-/// Everything that a pool's status depends on.
+/// Input for a pool's status.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// Generation of the pool's spec.
     pub generation: Option<i64>,
-    /// The status as it is.
+    /// Current status.
     pub old: &'a BootcNodePoolStatus,
     /// Name of the pool.
     pub pool: &'a str,
-    /// The reference in the spec.
+    /// Image reference in the spec.
     pub reference: &'a str,
     /// Number of images that the history keeps.
     pub history_limit: usize,
-    /// Words on why the reference may not be used; none when it may.
+    /// Message why the reference is not allowed; `None` if it is.
     pub refused: Option<&'a str>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
     /// Rules for boot images.
     pub boot_image: &'a BootImagePolicy,
-    /// Answers of registries about the reference.
+    /// Registry answers about the reference.
     pub answers: &'a Answers,
-    /// True if the tag is looked at at intervals.
+    /// True if the tag is polled.
     pub polled: bool,
-    /// Time for which leaders have known of `status.available`.
+    /// Time since `status.available` was first seen, by this leader and earlier ones.
     pub available_seen: Duration,
-    /// The last request for a poll that was acted on.
+    /// Last poll request that was served.
     pub poll_request: Option<String>,
-    /// The admin has paused the pool.
+    /// True if the admin paused the pool.
     pub paused: bool,
     /// The gates of the pool.
     pub gates: Option<&'a Gates>,
@@ -70,21 +70,21 @@ pub struct Facts<'a> {
     pub reboot_timeout: Duration,
     /// `rollout.retryToken`
     pub retry_token: &'a str,
-    /// Number of nodes that would be members and are excluded.
+    /// Number of excluded nodes that would be members otherwise.
     pub excluded: usize,
-    /// The pool is being deleted.
+    /// True if the pool is being deleted.
     pub deleting: bool,
     /// Error in the selector.
     pub bad_selector: Option<&'a str>,
     /// The members.
     pub members: &'a [MemberView<'a>],
-    /// Nodes that hold a berth of the pool and are not its members any more.
+    /// Nodes that hold a berth of the pool but are no longer members.
     pub away: &'a [MemberView<'a>],
-    /// Conflicts that concern the pool.
+    /// Conflicts that affect the pool.
     pub conflicts: Vec<&'a Conflict>,
-    /// The plan of its berths.
+    /// Plan of its berths.
     pub plan: &'a Plan,
-    /// Error of each Lease that cannot be read.
+    /// Read error of each Lease that cannot be read.
     pub unreadable: Vec<&'a str>,
     /// Leases of the pool that cannot be written.
     pub unwritable: Vec<&'a Unwritable>,
@@ -103,7 +103,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// State of a member, worked out once for counts and messages.
+/// State of a member, computed once for counts and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Doing {
     Updated,

@@ -1,4 +1,4 @@
-//! A pool's status: what an admin reads at three in the morning. Pure.
+//! Computes a pool's status. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,8 +30,8 @@ use facts::Doing;
 pub use facts::{Facts, MemberView};
 use trouble::{is_served, trouble};
 
-/// Decides which image is a pool's target, with the reasons that its members give against a new one: it has nothing for the
-/// platform of some, or the boot image in use is too old for it. `before` is `status.bootImage`.
+/// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
+/// image is too old for it. `before` is the current `status.bootImage`.
 pub fn adopt(
     image: &image::Facts<'_>,
     members: &[MemberView<'_>],
@@ -47,7 +47,7 @@ pub fn adopt(
     image::decide(image, refusal, now)
 }
 
-/// Returns `status.bootImage` as it should be after a decision about the pool's image. `before` is what it is.
+/// Returns the new `status.bootImage`, after the decision about the pool's image. `before` is the current one.
 pub fn boot_image(
     image: &image::Decision,
     members: &[MemberView<'_>],
@@ -62,7 +62,7 @@ pub fn boot_image(
     boot_image::assess(&facts, None, image.target.as_ref(), &image.next, now).status
 }
 
-/// The status as it should be now.
+/// Returns the pool's new status.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let before = facts.old.boot_image.as_ref();
     let image = adopt(&facts.image(), facts.members, (facts.boot_image, before), now);
@@ -79,7 +79,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         before,
     };
     let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
-    // What was said of another reference says nothing of this one.
+    // A condition about another reference says nothing about this one.
     let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
     let boot = boot_image::assess(&boot_image, said, target.as_ref(), &image.next, now);
     let feed = if facts.deleting {
@@ -113,12 +113,12 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
         nodes: counts(facts, target.as_ref(), &doing),
         berths: facts.plan.counts.clone(),
         failures: failures(facts, target.as_ref()),
-        // One that is taken away was obeyed all the same.
+        // A removed token stays recorded as obeyed.
         retry_token: match facts.retry_token {
             "" => facts.old.retry_token.clone(),
             token => Some(token.to_owned()),
         },
-        // What has soaked on the way to another image says nothing about this one.
+        // Soak times with another image do not count for this one.
         waves: match digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
             true => facts.plan.waves.clone(),
             false => vec![],
@@ -141,13 +141,13 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     }
 }
 
-/// Members that cannot run any image of a target. A machine that has not reported its architecture or CPU is not counted:
-/// it waits for the report.
+/// Returns the members that cannot run any image of a target. Machines that have not reported their architecture or CPU
+/// are left out until they report.
 fn unserved<'m, 'a>(members: &'m [MemberView<'a>], target: &'m Target) -> impl Iterator<Item = &'m MemberView<'a>> {
     members.iter().filter(|member| !is_served(member, target))
 }
 
-/// Refusal of an image that has nothing for some members.
+/// Refuses an image that lacks the platform of a member.
 fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusal> {
     let mut nodes = unserved(members, image).peekable();
     nodes.peek()?;
@@ -209,11 +209,11 @@ fn digest(target: Option<&Target>) -> Option<&Digest> {
     target.map(|t| &t.digest)
 }
 
-/// Digests of which failures are kept; the schema allows no more.
+/// Maximum number of digests in `status.failures`, as in the schema.
 const MAX_DIGESTS: usize = 8;
 
-/// The failures to keep: of the target first, then those that are news, then what was on record before. News must not be
-/// what is left out: the berth that tells of it stays closed until it is on record.
+/// Returns the failures to record: failures of the target, then new ones, then recorded ones. New failures must not be
+/// cut off: their berths stay closed until they are recorded.
 fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
     let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
@@ -227,12 +227,12 @@ fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     all.into_iter().take(MAX_DIGESTS).map(one).collect()
 }
 
-/// Number of measurements that a median is made of at least: one slow reboot tells nothing of the next one.
+/// Minimum number of measurements for a median: a single slow reboot predicts nothing.
 const MEASUREMENTS: usize = 3;
 
-/// Medians of what the members measured with the image that they should run. As long as too few have, what others measured
-/// with another image stands in; after that it has no say any more. A node that was repaired for a day has not rebooted for
-/// a day.
+/// Returns medians of the phases that members measured with the current image. While too few have, measurements of all
+/// members count. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a
+/// day.
 fn durations(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> PhaseDurations {
     let lately = |took: &dyn Fn(&Report) -> Option<Duration>| {
         let of = |updated_only: bool| {

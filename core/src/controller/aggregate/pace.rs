@@ -1,18 +1,18 @@
-//! When a pool's status is written. It changes with every report of every node: to write each change would cost several requests
-//! for each node of a rollout. Pure.
+//! Decides when a pool's status is written. Every report of every node changes it, and writing each change would cost
+//! several requests per node in a rollout. Pure.
 
 use std::time::Duration;
 
 use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
-/// Least time between two writes that add to what is done.
+/// Minimum time between two writes of lasting progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// Least time between two writes of what nodes are doing at the moment, which the next of the other writes tells as well.
+/// Minimum time between two writes of transient state, which the next progress write includes as well.
 const PASSING: Duration = Duration::from_secs(3);
 
-/// Least time between the last write of the status and the one that makes `new` of `old`. Zero for a change that others act on or
-/// wait for.
+/// Returns the minimum time between the last write of the status and the write from `old` to `new`. Zero for a change
+/// that others act on or wait for.
 pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO
@@ -23,7 +23,7 @@ pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     }
 }
 
-/// True if something changes that others act on or wait for, and not just counts and messages.
+/// True if something changed that others act on or wait for, beyond counts and messages.
 fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
     old.target != new.target
         || old.failures != new.failures
@@ -35,14 +35,14 @@ fn is_urgent(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> bool {
         || statuses(old) != statuses(new)
 }
 
-/// Type and status of each condition. `Progressing` is left out: between the turn of a node and that of the next one it is False for
-/// a moment.
+/// Type and status of each condition. `Progressing` is left out: it is False for a moment between the turns of two
+/// nodes.
 fn statuses(status: &BootcNodePoolStatus) -> Vec<(&str, &str)> {
     let conditions = status.conditions.iter().filter(|c| c.type_ != types::PROGRESSING);
     conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect()
 }
 
-/// The part of a status that does not return to what it was when the running turns end.
+/// Returns the part of a status that does not change back when the current turns end.
 fn lasting(status: &BootcNodePoolStatus) -> ([u32; 4], Vec<WaveState>) {
     let NodeCounts {
         total,

@@ -1,11 +1,11 @@
-//! A pool's state in the words of kstatus, by which tools wait for what they have applied: `Ready`, `Reconciling` and
-//! `Stalled`. They say nothing new: each follows from the other conditions.
+//! Conditions for tools that use kstatus: `Ready`, `Reconciling` and `Stalled`. All three are derived from the other
+//! conditions.
 
 use crate::controller::image::ResolveReason;
 use berth_api::condition::{self, Verdict, Why, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Reasons of `Degraded` that cost the pool its capacity, or a part of it, until a person acts.
+/// Reasons of `Degraded` that take capacity from the pool until a person acts.
 const POOL_TROUBLES: [&str; 6] = [
     "InvalidSelector",
     "UnreadableLease",
@@ -14,10 +14,10 @@ const POOL_TROUBLES: [&str; 6] = [
     "OrderCycle",
     "UnknownPool",
 ];
-/// Reasons of `ImageResolved` and `FeedFailing` that are not a registry's answer, and that a person must act on.
+/// Reasons of `ImageResolved` and `FeedFailing` that do not come from a registry and need a person to act.
 const REFUSALS: [Why; 3] = [Why::NoSuchPlatform, Why::BootImageSkew, Why::RegistryNotAllowed];
 
-/// True if no further try mends an image that is not resolved for this reason. One that was not found may be pushed yet.
+/// True if an image with this failure stays unresolved until a person acts. A missing image may still be pushed.
 fn is_final(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
@@ -26,7 +26,7 @@ fn is_final(reason: &str) -> bool {
     }
 }
 
-/// True if a tag that was followed so far will not be followed again without a person, for this reason.
+/// True if this failure stops the feed of a followed tag until a person acts.
 fn ends_feed(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(known) => !known.is_passing(),
@@ -34,7 +34,7 @@ fn ends_feed(reason: &str) -> bool {
     }
 }
 
-/// The three conditions, from all others. `follows` is true for a pool that adopts what its tag points to.
+/// Returns the three conditions, derived from all others. `follows`: the pool adopts new images of its tag.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
     let no = || Verdict::no(Why::AsExpected, "");
     let (ready, reconciling, stalled) = match state(conditions, follows) {
@@ -59,7 +59,7 @@ pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str
     ]
 }
 
-/// State of a pool, with the condition that it follows from.
+/// State of a pool, with the condition that it is derived from.
 enum State<'a> {
     Ready(&'a Condition),
     Stalled(&'a Condition),
@@ -82,7 +82,7 @@ fn state(conditions: &[Condition], follows: bool) -> State<'_> {
     // A pool that selects no node has nothing left to do.
     let is_done = |c: &&Condition| c.status == "True" || c.reason == "NoNodes";
     if let Some(done) = of(types::UPDATED).filter(is_done) {
-        // A rollout under way goes on without the feed. Once it is done, nothing new comes.
+        // A running rollout does not need the feed. After it, no new image arrives.
         let dead = is_true(types::FEED_FAILING).filter(|c| follows && ends_feed(&c.reason));
         return match dead {
             Some(dead) => State::Stalled(dead),
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// `Ready Reconciling Stalled reason-of-Ready` of a pool with these conditions, which follows its tag.
+    /// `Ready Reconciling Stalled reason-of-Ready` of a pool that follows its tag and has these conditions.
     fn shown(of: &[(&'static str, &str, &'static str)]) -> String {
         shown_of(of, true)
     }
@@ -149,7 +149,7 @@ mod tests {
                 "F T F OutsideWindow",
             ),
             (with(&[("ImageResolved", "False", "NotBootable")]), "F F T NotBootable"),
-            // The image in force stays, whatever the tag points at now.
+            // The current image stays, whatever the tag points to.
             (
                 with(&[("ImageResolved", "True", "NoSuchPlatform")]),
                 "F T F OutsideWindow",
@@ -158,7 +158,8 @@ mod tests {
             assert_eq!(found, expected);
         }
         for (reason, unresolved, dead) in [
-            // Reason, state of a pool that has no image for it, state of an updated pool whose tag cannot be followed.
+            // Reason, state of a pool that has no image because of it, state of an updated pool whose tag cannot be
+            // followed because of it.
             ("Unauthorized", "F F T Unauthorized", "F F T Unauthorized"),
             ("RegistryBlocked", "F F T RegistryBlocked", "F F T RegistryBlocked"),
             ("ClientSetup", "F F T ClientSetup", "F F T ClientSetup"),
@@ -176,7 +177,7 @@ mod tests {
             ("RateLimited", "F T F OutsideWindow", "T F F AllUpdated"),
             ("InvalidAnswer", "F T F OutsideWindow", "T F F AllUpdated"),
             ("PullSecretUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
-            // Not a registry's answer, and not a refusal.
+            // Neither a registry's answer nor a refusal.
             ("FleetUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
         ] {
             assert_eq!(with(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");

@@ -99,7 +99,7 @@ fn holding(committed: bool) -> Holding {
     berth.holding().unwrap().clone()
 }
 
-/// The registry's answer to a reference that was changed.
+/// The registry's answer about a reference that was changed.
 fn answered(image: &Target) -> Answers {
     let found = image::Found {
         image: image.clone(),
@@ -121,15 +121,15 @@ struct Case {
     paused: bool,
     refused: Option<&'static str>,
     resolved: bool,
-    /// Resolved just now.
+    /// Image that was just resolved.
     news: Option<Target>,
     overdue: bool,
     heard: bool,
-    /// Number of the last members that have left the pool.
+    /// Number of members, counted from the end, that have left the pool.
     away: usize,
-    /// Failures on record.
+    /// Recorded failures.
     failures: Vec<DigestFailures>,
-    /// Obeyed last.
+    /// Retry token that was obeyed last.
     token: Option<&'static str>,
     unwritable: Vec<Unwritable>,
 }
@@ -159,7 +159,7 @@ fn unwritable(why: Obstacle) -> Unwritable {
     }
 }
 
-/// A pool without members and with nothing to say.
+/// A pool without members that has nothing to report.
 fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan) -> Facts<'a> {
     Facts {
         generation: None,
@@ -479,7 +479,7 @@ fn an_image_that_not_every_member_can_run_is_not_adopted() {
         up("n1", reported(Some("v3"))),
         up("n2", reported(Some("v2"))),
         up("n3", reported(Some("v3"))),
-        // They wait until their levels are known, and keep no other node from the image.
+        // These members wait until their CPU level is known, and do not keep other nodes from the image.
         up("n4", reported(None)),
         up("n5", booted(2)),
     ]);
@@ -655,7 +655,7 @@ fn a_node_that_joins_with_a_platform_that_the_target_lacks_is_named() {
         case.says("Degraded"),
         "True NodesDegraded 1 degraded: n2: NoSuchPlatform: quay.io/os:v2 has no image for arm64"
     );
-    // A machine that has not reported its platform yet may be one that the image is for.
+    // A machine that has not reported its platform may still be one that the image supports.
     case.members[1].0.machine = Machine::default();
     assert_eq!(case.status().nodes.degraded, 0);
 }

@@ -1,4 +1,4 @@
-//! Troubles of a pool's members.
+//! Troubles of members that a pool's status reports.
 
 use berth_api::berth::{HoldPhase, Holding, Outcome};
 use berth_api::condition::Why;
@@ -9,25 +9,24 @@ use super::facts::MemberView;
 use crate::controller::overdue::knows_better;
 use crate::controller::view::BootcNodeView;
 
-/// Trouble of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Effect on the pool.
     pub(super) kind: Kind,
     /// CamelCase reason.
     pub(super) reason: String,
-    /// One line.
+    /// Details, in a line.
     pub(super) message: String,
 }
 
-/// Effect of a member's trouble on the pool, the most telling last.
+/// Effect of a member's trouble on the pool, the most serious one last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// Turns end without an update, with this outcome.
+    /// Ends its turns with this outcome, without an update.
     Turn(&'static str),
-    /// The member reports that something is wrong.
+    /// Reports a problem.
     Degraded,
-    /// The member does not come back.
+    /// Does not come back.
     TimedOut,
 }
 
@@ -65,8 +64,8 @@ pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Optio
     unserved_trouble(member, target).or_else(|| bad_turn(member, target))
 }
 
-/// The target has nothing for the member's platform, as of a node that joined after it was adopted. Its agent is asked for
-/// nothing and so has nothing to report.
+/// Reports that the target lacks the member's platform, for example because the node joined after the target was
+/// adopted. Its agent has no image to work on and reports nothing.
 fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     if is_served(member, target) {
         return None;
@@ -78,14 +77,14 @@ fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<Trouble>
     })
 }
 
-/// True unless the member cannot run any image of the target. One that has not reported its architecture or CPU counts as
-/// served: it waits for the report.
+/// True unless the target has no image for the member's platform. Members that have not reported their architecture or
+/// CPU count as served until they report.
 pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
     let platform = member.platform();
     platform.architecture.is_empty() || target.choose(platform) != Choice::NoSuchPlatform
 }
 
-/// The member's turns end without an update. It is tried again and again, and somebody may have to help.
+/// Reports a member whose turns end without an update. It is retried, but a person may have to help.
 fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;
@@ -96,7 +95,7 @@ fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,
-        // Once is an unrelated reboot, and mends itself.
+        // A single one is an unrelated reboot and resolves without help.
         Outcome::NotStaged => turn.attempts > 1,
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };

@@ -1,4 +1,4 @@
-//! One node, and the facts and rules that its pool's plan is made from.
+//! A case for an explanation: one node, with the facts and rules that its pool is planned from.
 
 use berth_api::NodeName;
 use berth_api::pool::BootcNodePoolSpec;
@@ -9,45 +9,44 @@ use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
-/// Plans that the controller makes one after the other before nothing is left for it to do but to offer: it fences, closes,
-/// records and creates.
+/// Maximum number of plans until the controller has nothing left to fence, close, record or create before it offers.
 pub(super) const PASSES: usize = 6;
-/// Openings of windows that are looked at.
+/// Maximum number of window openings to check.
 const OPENINGS: usize = 64;
-/// Length of a window that is long enough for any turn.
+/// Length of a window that is long enough for every turn.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 
-/// One node, and all that its pool's plan is made from.
+/// A node, with the facts and rules that its pool is planned from.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The node.
     pub node: NodeName,
-    /// Facts of its pool; the gates in them are those of the rules.
+    /// Facts of its pool, with gates judged by the rules.
     pub facts: PoolFacts,
-    /// Rules that the gates are judged by.
+    /// Rules for judging the gates.
     pub rules: Rules,
-    /// Time at which it is planned.
+    /// Time of the plan.
     pub now: Timestamp,
-    /// A window is taken to be open, and long enough for any turn.
+    /// True if a window is assumed to be open, and long enough for every turn.
     pub(super) is_open: bool,
 }
 
-/// Rules that a pool's gates are judged by, beside the time.
+/// Input for judging a pool's gates, besides the time.
 #[derive(Debug, Clone)]
 pub struct Rules {
     /// Spec of the pool.
     pub spec: BootcNodePoolSpec,
-    /// Reason for which the BootcFleet closes all pools.
+    /// Why the BootcFleet closes all pools, if it does.
     pub fleet: Option<FleetGate>,
-    /// The controller's clock is synchronised.
+    /// True if the controller's clock is synchronised.
     pub clock_synchronized: bool,
     /// Expected length of a drain and a reboot in the pool.
     pub needed: std::time::Duration,
 }
 
 impl Case {
-    /// A case whose gates are judged by the rules. What a leader does first, to fence the berths of the fleet, is taken as
-    /// done, unless nobody can read them.
+    /// Returns a case with gates judged by the rules. Assumes that the leader has fenced the fleet's berths, unless
+    /// some pools cannot be read.
     pub fn new(node: NodeName, facts: PoolFacts, rules: Rules, now: Timestamp) -> Self {
         let mut this = Self {
             node,
@@ -63,7 +62,7 @@ impl Case {
         this
     }
 
-    /// Judges the gates anew. Answers when a window or an exclusion begins or ends next.
+    /// Judges the gates again. Returns when a window or an exclusion begins or ends next.
     pub(super) fn judge(&mut self) -> Option<Timestamp> {
         let pool = self.facts.pool.clone();
         let gates = gates(Inputs {
@@ -81,15 +80,15 @@ impl Case {
         gates.changes
     }
 
-    /// The facts of the node itself; `None`: it is no member of the pool.
+    /// Returns the facts of the node; `None` if it is not a member of the pool.
     pub(super) fn own(&self) -> Option<&plan::Member> {
         self.facts.members.iter().find(|member| member.name == self.node)
     }
 
-    /// Says whether the plan offers the node a berth, once the controller has done all that it does before; else why not.
+    /// Ok if the plan offers the node a berth, after the controller has done its other writes.
     ///
     /// # Errors
-    /// The plan's reason. For a node that is no member: [`BlockReason::Leaving`].
+    /// The plan's reason. For a node that is not a member: [`BlockReason::Leaving`].
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
@@ -111,13 +110,13 @@ impl Case {
         Err(wait)
     }
 
-    /// The first thing that is in the way; `None`: the node is offered a berth.
+    /// Returns the first obstacle; `None` if the node is offered a berth.
     pub(super) fn obstacle(&self) -> Option<(BlockReason, Option<GateReason>)> {
         let wait = self.offered().err()?;
         Some((wait, self.facts.gate.as_ref().map(|gate| gate.reason)))
     }
 
-    /// Time at which the node is offered a berth, when nothing changes but the time.
+    /// Returns the time when the node is offered a berth if nothing but the time changes.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
         for _ in 0..OPENINGS {

@@ -1,4 +1,4 @@
-//! Changes that might get a node its berth, and what each makes of the facts.
+//! Changes that may get a node its berth, and their effect on the facts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,24 +18,24 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::How;
 use crate::text::few;
 
-/// Nodes of each kind that are tried one by one.
+/// Maximum number of nodes of each kind to try.
 const NODES: usize = 8;
 
-/// One thing that is different. The smallest first: what comes by itself, then what a person does, the more of the rollout
-/// it concerns the later.
+/// A single change. Smaller ones sort first: events that need no person, then actions of a person, ordered by how much
+/// of the rollout they affect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// A node that has a berth ends its turn, updated.
+    /// A node that has a berth ends its turn and is updated.
     TurnEnds(NodeName),
     /// Its own agent has staged and locked the image, and reports that it is prepared.
     Prepared,
-    /// The wave before its own has soaked, after so much time.
+    /// The earlier wave has soaked, after this time.
     Soaked(Duration),
-    /// All nodes of the waves before its own are proven, and these have soaked.
+    /// All nodes of the earlier waves are proven, and these waves have soaked.
     WavesProven(Vec<String>),
-    /// The pools that go first are updated, or can be.
+    /// The pools that go first are updated, or `rollout.after` is corrected.
     EarlierPools,
-    /// The rest of the control plane is as it must be for this cause.
+    /// The rest of the control plane no longer gives this cause.
     ControlPlane(Cause),
     /// Its own agent is heard of again.
     Heard,
@@ -43,7 +43,7 @@ pub enum Change {
     Clock,
     /// The clock of the controller is synchronised.
     ControllerClock,
-    /// An admin lets it go.
+    /// An admin removes its hold.
     Unhold,
     /// Its pool is not paused.
     Resume,
@@ -55,7 +55,7 @@ pub enum Change {
     Recovers(NodeName),
     /// Another node is excluded.
     Excluded(NodeName),
-    /// The pool tries again what has failed.
+    /// The pool retries its failed images.
     Retry,
     /// A window is open, and long enough.
     Window,
@@ -68,7 +68,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Every change without a number that could make a difference to the case, the smallest first.
+    /// Returns every change without a number that may make a difference to the case, smallest first.
     pub(super) fn all(case: &Case) -> Vec<Self> {
         let Some(own) = case.own() else { return vec![] };
         let facts = &case.facts;
@@ -101,7 +101,7 @@ impl Change {
             Self::TurnEnds,
         ));
         all.extend(named(&is_down, Self::Recovers));
-        // To exclude a node is a word on one that does not come back, or is not updated, by itself.
+        // Excluding a node is proposed only if it does not come back, or is not updated, without help.
         let has_failed = |m: &Member| m.desired.as_ref().is_some_and(|digest| m.failed.contains(digest));
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.wave < own.wave && (m.desired.is_none() || m.held_back || has_failed(m));
@@ -112,7 +112,7 @@ impl Change {
         all
     }
 
-    /// The smallest number of each setting that alone is enough.
+    /// Returns the smallest number of each setting that is enough alone.
     pub(super) fn numbers(case: &Case) -> Vec<Self> {
         let facts = &case.facts;
         let most = facts.members.len() + facts.berths.len() + 1;
@@ -123,7 +123,7 @@ impl Change {
         failures.into_iter().chain(unavailable).chain(fleet).collect()
     }
 
-    /// The case as it is after the change; `None`: it is the same.
+    /// Returns the case after the change; `None` if it is the same.
     pub fn applied(&self, case: &Case) -> Option<Case> {
         let mut after = case.clone();
         let is_changed = self.apply(&mut after)?;
@@ -135,7 +135,7 @@ impl Change {
         is_changed.then_some(after)
     }
 
-    /// Makes the change. Answers whether anything is different; `None`: it cannot be made.
+    /// Makes the change. Returns true if something is different, and `None` if the change cannot be made.
     fn apply(&self, case: &mut Case) -> Option<bool> {
         let name = case.node.clone();
         let (facts, rules) = (&mut case.facts, &mut case.rules);
@@ -178,7 +178,7 @@ impl Change {
             Self::Retry => forget(facts),
             Self::Window => {
                 let was = !rollout.windows.is_empty() || !rollout.exclusions.is_empty();
-                // Without a clock nobody can judge a window, however long it is.
+                // Without a clock, no window can be judged.
                 let is_judged = rules.clock_synchronized;
                 (rollout.windows, rollout.exclusions) = (vec![], vec![]);
                 rules.spec.rollout = Some(rollout);
@@ -199,7 +199,7 @@ impl Change {
         })
     }
 
-    /// Takes a node of another pool off the use of the fleet's limit.
+    /// Removes a node of another pool from the use of the fleet's limit.
     fn apply_elsewhere(&self, before: &Case, fleet: &mut FleetUse) {
         let (Self::TurnEnds(node) | Self::Recovers(node)) = self else {
             return;
@@ -217,7 +217,7 @@ impl Change {
         }
     }
 
-    /// The setting of the pool's spec that makes the change, and its value.
+    /// Returns the setting of the pool's spec that makes the change, with its value.
     pub fn setting(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Resume => Some(("rollout.paused", "false".to_owned())),
@@ -227,7 +227,7 @@ impl Change {
         }
     }
 
-    /// Words for people, after `It goes as soon as`.
+    /// Returns the words that follow `It goes as soon as`.
     pub fn words(&self, case: &Case) -> String {
         let pool = &case.facts.pool;
         let from = |number: usize| format!("instead of {number}");
@@ -278,7 +278,7 @@ impl Change {
     }
 }
 
-/// Price of a larger limit.
+/// Returns the cost of a larger limit, in words.
 fn down(nodes: usize) -> String {
     match nodes {
         1 => "1 node may then be down".to_owned(),
@@ -298,8 +298,8 @@ fn control_plane(cause: Cause) -> &'static str {
     }
 }
 
-/// The least number from `low` to `high` with which the node is offered a berth. A larger one is taken to be enough whenever
-/// a smaller one is; where that is not so, the answer is still enough.
+/// Returns the smallest number from `low` to `high` that gets the node a berth. Binary search: assumes that larger
+/// numbers are enough as well. If that does not hold, the result is still enough, but may not be the smallest.
 fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
     let is_enough = |number| change(number).applied(case).is_some_and(|case| case.offered().is_ok());
     if low > high || !is_enough(high) {
@@ -326,7 +326,7 @@ fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, How)> {
         .collect()
 }
 
-/// Says whether the node is of another pool, and uses up the fleet's limit.
+/// True if the node belongs to another pool and uses up the fleet's limit.
 fn is_elsewhere(facts: &PoolFacts, node: &NodeName) -> bool {
     let is_own = facts.uses().iter().any(|user| user.who == node.as_str());
     let fleet = facts.fleet.iter().flat_map(|fleet| &fleet.used_by);
@@ -337,7 +337,7 @@ fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
     Some(facts.members.iter().find(|member| member.name == *node)?.wave)
 }
 
-/// Work that the earlier waves must have done.
+/// Returns the change that finishes the earlier waves.
 fn waves(facts: &PoolFacts, own: &Member) -> Change {
     let before = || facts.members.iter().filter(|m| m.wave < own.wave);
     let is_proven = |m: &Member| m.desired.is_some() && m.booted == m.desired && m.ready && !m.our_cordon;
@@ -363,7 +363,7 @@ fn soak(facts: &mut PoolFacts, own: usize) -> bool {
     is_changed
 }
 
-/// Lets all members of earlier waves be proven that can be, and ends the soak of these waves.
+/// Proves all members of earlier waves that can be proven, and ends the soak of these waves.
 fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     let names: Vec<NodeName> = facts
         .members
@@ -383,7 +383,7 @@ fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     soak(facts, own) || is_changed
 }
 
-/// The member after a turn that went well. A cordon of somebody else stays.
+/// Sets the member to its state after a successful turn. Cordons of others stay.
 fn updated(member: &mut Member) {
     member.booted.clone_from(&member.desired);
     (member.published_uid, member.ready) = (member.uid.clone(), true);
@@ -399,7 +399,7 @@ fn fresh(seen: &SeenBerth, berth: &Berth) -> SeenBerth {
     }
 }
 
-/// Ends the turn of a node that holds a berth or is offered one, or has one of its former pool.
+/// Ends the turn of a node that holds a berth or is offered one, here or in its former pool.
 fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let mut target: Option<Option<Digest>> = None;
     for seen in &mut facts.berths {
@@ -441,7 +441,7 @@ fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
     true
 }
 
-/// Takes a member out of the pool, with its berth: its own agent gives that back, or the controller closes it.
+/// Takes a member out of the pool together with its berth, which its agent gives back or the controller closes.
 fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     let count = facts.members.len();
     for seen in &mut facts.berths {
@@ -458,7 +458,7 @@ fn leave(facts: &mut PoolFacts, node: &NodeName) -> bool {
     facts.members.len() < count
 }
 
-/// Forgets all failures, those on closed berths as well: they are on record by the time that an admin asks.
+/// Forgets all failures. Those on closed berths are included, because they are recorded before an admin can ask.
 fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();

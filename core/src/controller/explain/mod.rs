@@ -1,5 +1,5 @@
-//! Why a node is offered no berth now, and which changes would get it one. Nothing here knows the rules: it runs the plan
-//! itself, with one thing changed at a time. Pure.
+//! Explains why a node is not offered a berth, and which changes would get it one. It knows no rules: it runs the plan
+//! with one change at a time. Pure.
 
 use jiff::Timestamp;
 
@@ -15,25 +15,25 @@ mod tests;
 pub use case::{Case, Rules};
 pub use change::Change;
 
-/// Most changes that are named together, when no two of them are enough.
+/// Maximum number of changes in a combination, if no two changes are enough.
 const TOGETHER: usize = 8;
 
-/// Answer to why a node is not offered a berth.
+/// Explanation why a node is not offered a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// Reason that the plan gives; `None`: it offers the node a berth now. [`BlockReason::HasBerth`]: the node has one.
+    /// Reason of the plan. `None`: the node is offered a berth now. [`BlockReason::HasBerth`]: it has one.
     pub wait: Option<BlockReason>,
-    /// Changes each of which gets the node its berth, the smallest first.
+    /// Changes that get the node a berth alone, smallest first.
     pub alone: Vec<Change>,
-    /// Changes that do so together, when none does alone. Empty: nothing that is known here would.
+    /// Changes that get it a berth together, if none does alone. Empty if no known combination does.
     pub together: Vec<Change>,
-    /// Time at which it is offered a berth when nothing changes but the time, because a window opens or an exclusion ends.
+    /// Time when it is offered a berth if nothing but the time changes: a window opens or an exclusion ends.
     pub opens: Option<Timestamp>,
-    /// Number of members whose turns come before its own, if all goes well; `None`: its turn does not come by itself.
+    /// Number of members whose turns come before its own, if all goes well. `None`: it gets no turn without help.
     pub ahead: Option<usize>,
 }
 
-/// Explains why a node is not offered a berth. `None`: it is no member of the pool.
+/// Explains why a node is not offered a berth. `None` if it is not a member of the pool.
 pub fn explain(case: &Case) -> Option<Explanation> {
     case.own()?;
     let turns = forecast(&case.facts, case.now).turns;
@@ -63,19 +63,19 @@ pub fn explain(case: &Case) -> Option<Explanation> {
     answer.alone.extend(Change::numbers(case));
     answer.alone.sort();
     if answer.alone.is_empty() {
-        // One of two that are enough takes away the first thing that is in the way.
+        // If two changes are enough, one of them removes the first obstacle.
         let firsts = others.into_iter().filter(|(_, _, obstacle)| *obstacle != first);
         let firsts: Vec<(Change, Case)> = firsts.map(|(change, case, _)| (change, case)).collect();
         answer.together = pair(&firsts).unwrap_or_else(|| chain(case));
     }
-    // Time alone ends no other reason.
+    // Time alone removes no other obstacle.
     if matches!(wait, BlockReason::Gate | BlockReason::TooLate) {
         answer.opens = case.opens();
     }
     Some(answer)
 }
 
-/// The first two changes that are enough together.
+/// Returns the first two changes that are enough together.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
         let is_enough = |second: &Change| second.applied(case).is_some_and(|case| case.offered().is_ok());
@@ -87,7 +87,7 @@ fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     })
 }
 
-/// Changes that take away one thing after the other that is in the way, until nothing is.
+/// Returns changes that remove one obstacle after the other, until none is left.
 fn chain(case: &Case) -> Vec<Change> {
     let (mut case, mut changes) = (case.clone(), vec![]);
     loop {

@@ -1,11 +1,11 @@
-//! The facts after the controller has made the writes of a plan, and nobody else has done anything.
+//! The facts after the controller has made the writes of a plan, without writes of others.
 
 use std::time::Duration;
 
 use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
 use crate::controller::usage::How;
 
-/// The facts as the next plan reads them; `None`: nothing is different.
+/// Returns the facts for the next plan; `None` if nothing changed.
 pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     let published = plan.counts.total as usize;
     if plan.writes.is_empty() && published == facts.published && plan.failures == facts.failures {
@@ -37,7 +37,7 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
-/// Brings the use of the fleet's limit to what this pool has become; of the other pools nothing changes.
+/// Updates the use of the fleet's limit for the changes in this pool.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };
@@ -48,7 +48,7 @@ pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     fleet.may_stay = change(fleet.may_stay, is.held, was.held);
 }
 
-/// Part of the fleet's use that is this pool's.
+/// This pool's part of the use of the fleet's limit.
 struct Own {
     held: usize,
     held_or_offered: usize,

@@ -35,7 +35,7 @@ fn explained(node: &str, facts: PoolFacts) -> Explanation {
     explain(&case(node, facts, Rollout::default())).unwrap()
 }
 
-/// Three members and one closed berth, after this change of the first and the second.
+/// Three members and one closed berth, after this change of the first two members.
 fn pool(change: impl FnOnce(&mut Member, &mut Member)) -> PoolFacts {
     let mut facts = facts(1, ["n1", "n2", "n3"].map(member).into(), vec![seen(closed(0))]);
     let [first, second, _] = facts.members.as_mut_slice() else {
@@ -113,7 +113,7 @@ fn each_thing_in_the_way_has_its_change() {
     assert_eq!(alone(|m| m.staged = None), [Change::Prepared]);
     assert_eq!(alone(|m| m.observed = false), [Change::Prepared]);
     assert_eq!(alone(|m| m.heard = false), [Change::Heard]);
-    // One failure halts the rollout too.
+    // A single failure halts the rollout too.
     let halted = |node: &str| {
         let mut facts = pool(|n1, _| n1.failed = vec![digest(2)]);
         facts.max_failures = 1;
@@ -213,7 +213,7 @@ fn what_needs_more_than_one_change_says_which() {
     );
 }
 
-/// The facts of a case, with a pause that the rules know of.
+/// The facts of a case; the rules contain the pause as well.
 fn any_case() -> impl Strategy<Value = Case> {
     (any_facts(), 0..NODES.len(), prop::bool::weighted(0.2)).prop_map(|(mut facts, node, paused)| {
         // Only the controller knows which Leases cannot be written.
@@ -230,7 +230,7 @@ fn config() -> ProptestConfig {
     ProptestConfig::with_cases(1500)
 }
 
-/// Checked by plans that are carried out write by write, not by what explains.
+/// Checked with plans that are carried out write by write, without the code under test.
 #[test]
 fn after_what_is_named_the_plan_offers_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];

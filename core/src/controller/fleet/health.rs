@@ -1,5 +1,5 @@
-//! Health of the fleet: the BootcFleet's status. "Are we updating, and is anything wrong?" is answered here, whatever it is
-//! that fails. Pure.
+//! Health of the fleet: the BootcFleet's status. It answers whether the fleet is updating and whether anything is
+//! wrong. Pure.
 
 use std::time::Duration;
 
@@ -16,87 +16,86 @@ use crate::text::few;
 #[cfg(test)]
 mod tests;
 
-/// Time without a word of an agent after which it is named. Agents give a sign of life every two minutes, so that two were
-/// missed.
+/// An agent that was silent for this long is named. Agents send a heartbeat every two minutes, so two were missed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
-/// Time within which a leader has asked all registries that it asks by itself.
+/// Timeout for a new leader to poll all registries once.
 const FIRST_ANSWERS: Duration = Duration::from_secs(6 * 60);
 
-/// Time after which an agent is silent, when so much silence keeps its node from berths. Whoever lets agents speak less often
-/// has raised that.
+/// Returns how long an agent may be silent before it is named. `agent_silence`: its node is offered no berth after this
+/// much silence. Admins raise it if agents report less often.
 pub fn silent_after(agent_silence: Duration) -> Duration {
     SILENT_AFTER.max(agent_silence.mul_f64(0.3)).min(agent_silence)
 }
 
-/// Reason for which a registry is away, and not merely without what it is asked for.
+/// Reasons that mean that the registry is unavailable, as opposed to lacking an image.
 const AWAY: [&str; 3] = ["RegistryUnavailable", "InvalidAnswer", "RateLimited"];
 
-/// A node that a pool has, as far as the fleet's health is concerned.
+/// Agent of a pool's member.
 #[derive(Debug, Clone, Copy)]
 pub struct Agent<'a> {
     /// Name of the node.
     pub node: &'a str,
     /// Time since the agent was last heard of.
     pub quiet: Duration,
-    /// The node reboots under a berth, and may be silent meanwhile.
+    /// True if the node reboots under a berth, and may be silent meanwhile.
     pub rebooting: bool,
-    /// Says that the API server does not guard the berths, whatever else is wrong with its node.
+    /// True if the agent reports that the API server does not guard the berths.
     pub unguarded: bool,
-    /// The machine's first boot, where it was checked.
+    /// First boot of the machine, if it was checked.
     pub firstboot: Option<FirstBoot>,
 }
 
 impl Agent<'_> {
-    /// Says whether it was not heard of for longer than it may be silent.
+    /// True if it has been silent for too long.
     pub fn is_silent(&self, silent_after: Duration) -> bool {
         self.quiet >= silent_after && !self.rebooting
     }
 }
 
-/// A pool, as far as the fleet's health is concerned.
+/// A pool, as far as the fleet's health depends on it.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolState<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its status; an empty one while nobody has written it.
+    /// Its status; empty until it is first written.
     pub status: &'a BootcNodePoolStatus,
-    /// Failure to look at its image.
+    /// Last failure to poll its image.
     pub trouble: Option<&'a Trouble>,
-    /// A registry has answered this leader about its image, or failed to.
+    /// True if a registry has answered this leader about its image, or failed to.
     pub is_asked: bool,
 }
 
-/// Everything that the fleet's status depends on.
+/// Input for the fleet's status.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// Generation of the spec.
     pub generation: Option<i64>,
-    /// The status as it is.
+    /// Current status.
     pub old: &'a BootcFleetStatus,
     /// `spec.paused`
     pub paused: bool,
     /// The pools, by name.
     pub pools: &'a [PoolState<'a>],
-    /// The nodes that a pool has, by name.
+    /// Agents of all pool members, sorted by node name.
     pub agents: &'a [Agent<'a>],
-    /// Machines that were held back on their first boot.
+    /// Machines that are held back on their first boot.
     pub machines: Machines,
-    /// Error for which the events of such machines cannot be listed.
+    /// Error of listing the events of such machines.
     pub events_unread: Option<String>,
-    /// Objects of Berth's that cannot be read.
+    /// Objects of Berth that cannot be read.
     pub unreadable: &'a [String],
     /// Number of pools among them.
     pub unreadable_pools: usize,
-    /// The watches are old, so that a word of an agent may have been missed.
+    /// True if the watches are stale, so that reports of agents may have been missed.
     pub deaf: bool,
-    /// Time for which this leader has listened to the agents.
+    /// Time since this leader began to listen to the agents.
     pub listened: Duration,
-    /// Time after which an agent is silent.
+    /// An agent that is silent for longer is named.
     pub silent_after: Duration,
 }
 
-/// The status as it should be now.
+/// Returns the fleet's new status.
 pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
     let mut conditions = facts.old.conditions.clone();
     let verdicts = [
@@ -138,7 +137,7 @@ fn nodes(status: &BootcNodePoolStatus) -> FleetNodes {
     }
 }
 
-/// Reason of the pool's `Ready`, which says in one word how it stands.
+/// Reason of the pool's `Ready`: its state in one word.
 fn state(status: &BootcNodePoolStatus) -> Word {
     let ready = condition::find(&status.conditions, condition::pool::READY);
     ready.map_or(Why::NotJudged.into(), |ready| Word::stored(&ready.reason))
@@ -203,7 +202,8 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// A controller that is dead writes nothing: this is about one that lives and cannot do all of its work.
+/// Returns `ControllerHealthy`. A dead controller writes nothing; this is about a running one that cannot do all of its
+/// work.
 fn controller(facts: &Facts<'_>) -> Verdict {
     match facts.unreadable {
         [] => Verdict::yes(Why::AsExpected, ""),
@@ -214,7 +214,7 @@ fn controller(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// `None`: a leader that has not listened for long enough, or cannot, leaves what was said before.
+/// Returns `AgentsHealthy`. `None`: this leader has not listened for long enough, or cannot; the condition stays.
 fn agents(facts: &Facts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
@@ -241,7 +241,7 @@ fn agents(facts: &Facts<'_>) -> Option<Verdict> {
     })
 }
 
-/// `None`: a leader that has yet to ask leaves what a former one has said.
+/// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays.
 fn registry(facts: &Facts<'_>) -> Option<Verdict> {
     let away = |pool: &PoolState<'_>| {
         let trouble = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason))?;
@@ -261,7 +261,7 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
     })
 }
 
-/// Names the pools that no new image reaches. Their own conditions say since when, whoever leads.
+/// Names the pools that receive no new images. Since when is in their own conditions, which survive a change of leader.
 fn feeds(facts: &Facts<'_>) -> Verdict {
     let failing = |pool: &PoolState<'_>| {
         let conditions = &pool.status.conditions;
@@ -307,7 +307,7 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-/// Machines that are held back on their first boot; and those that went wrong then and became nodes all the same.
+/// Reports machines that are held back on their first boot, and machines that joined although their first boot failed.
 fn bootstrap(facts: &Facts<'_>) -> Verdict {
     let nodes = bootstrap_of_nodes(facts);
     let held = &facts.machines.held;

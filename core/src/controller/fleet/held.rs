@@ -1,5 +1,6 @@
-//! Machines that are held back on their first boot. They have no Node, so their events are all that the cluster knows of them, and
-//! events are kept for an hour. The BootcFleet's status keeps them until they become nodes or an admin dismisses them. Pure.
+//! Machines that are held back on their first boot. They have no Node, so the cluster knows them only by their events,
+//! which are kept for an hour. The BootcFleet's status keeps the machines until they become nodes or an admin dismisses
+//! them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +8,19 @@ use berth_api::condition::one_line;
 use berth_api::fleet::{BootcFleetStatus, HeldMachine, JoinedMachine, MAX_HELD};
 use jiff::Timestamp;
 
-/// Report of a machine that is held back, from its event.
+/// Report of a machine that is held back, from an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Name of the Node that the machine would become.
     pub machine: String,
-    /// Its words.
+    /// Message of the event.
     pub message: String,
     /// Time of the report, by the API server's clock.
     pub at: Timestamp,
 }
 
-/// Value of [`berth_api::keys::ANNOTATION_DISMISSED`] after another machine was dismissed. The oldest entries give way.
+/// Returns the new value of [`berth_api::keys::ANNOTATION_DISMISSED`] after one more machine is dismissed. The oldest
+/// entries are dropped.
 pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     let own = format!("{}@{:.0}", machine.name, machine.last_time.0);
     let of_it = format!("{}@", machine.name);
@@ -30,7 +32,7 @@ pub fn dismissed_also(before: &str, machine: &HeldMachine) -> String {
     entries.get(oldest..).unwrap_or_default().join(",")
 }
 
-/// Time of the dismissed report of each machine. What makes no sense dismisses nothing.
+/// Returns the time of the dismissed report of each machine. Invalid entries dismiss nothing.
 fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
     let entries = annotation.split(',').filter_map(|entry| entry.trim().split_once('@'));
     entries
@@ -38,17 +40,17 @@ fn dismissed(annotation: &str) -> BTreeMap<&str, Timestamp> {
         .collect()
 }
 
-/// The machines that were held back on their first boot, as the status of the BootcFleet keeps them.
+/// Machines that were held back on their first boot, as in the status of the BootcFleet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machines {
     /// Machines that are held back now, by name.
     pub held: Vec<HeldMachine>,
-    /// Machines that became nodes since then, by name. Each stays until the API server drops its event.
+    /// Machines that have since become nodes, by name. Each stays until the API server drops its event.
     pub joined: Vec<JoinedMachine>,
 }
 
 impl Machines {
-    /// The machines of a status.
+    /// Reads the machines from a status.
     pub fn of(status: &BootcFleetStatus) -> Self {
         Self {
             held: status.held_machines.clone(),
@@ -57,8 +59,8 @@ impl Machines {
     }
 }
 
-/// Returns the machines as of now, from the known ones and the listed events. `reported` is `None` until the events are listed; no
-/// machine is dropped then. Only times by the API server's clock are compared.
+/// Returns the current machines, from the known ones and the listed events. `reported` is `None` until the events are
+/// listed; no machine is dropped then. Only times by the API server's clock are compared.
 pub fn machines(
     known: &Machines,
     reported: Option<&[Refusal]>,
@@ -94,7 +96,7 @@ pub fn machines(
     }
 }
 
-/// The last report of each machine, by its name.
+/// Returns the last report of each machine, by name.
 fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String, HeldMachine> {
     let mut all: BTreeMap<String, HeldMachine> = known.iter().map(|m| (m.name.clone(), m.clone())).collect();
     for refusal in reported {
@@ -113,7 +115,8 @@ fn last_reports(known: &[HeldMachine], reported: &[Refusal]) -> BTreeMap<String,
     all
 }
 
-/// True if a Node can have this name: a DNS subdomain. No other name can be dismissed, since `,` and `@` separate the dismissals.
+/// True if a Node can have this name: a DNS subdomain. Machines with other names cannot be dismissed, because `,` and
+/// `@` separate the entries.
 fn is_node_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 253
@@ -122,7 +125,7 @@ fn is_node_name(name: &str) -> bool {
             .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'))
 }
 
-/// The time in whole seconds, as the status keeps it.
+/// Rounds a time down to whole seconds, as in the status.
 fn whole(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
@@ -171,7 +174,7 @@ mod tests {
         let joined = machines(&Machines::default(), Some(&reports), is_m7, "");
         assert_eq!(names(&joined.held), [("m8", 90)]);
         assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
-        // Its Node goes within the hour for which the event is kept.
+        // Its Node is deleted within the hour that the event is kept.
         assert_eq!(machines(&joined, Some(&reports), nobody, ""), joined);
         assert_eq!(machines(&joined, None, nobody, ""), joined, "not listed ends nothing");
         let again = machines(&joined, Some(&[refusal("m7", 101)]), nobody, "");

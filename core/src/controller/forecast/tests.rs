@@ -20,7 +20,7 @@ fn with(mut facts: PoolFacts, name: &str, change: impl FnOnce(&mut Member)) -> P
     facts
 }
 
-/// The names in order; a bar stands before the first that needs help.
+/// The names in order, with a bar before the first member that needs help.
 fn order(facts: &PoolFacts) -> String {
     let turns = forecast(facts, at(50)).turns;
     let (comes, helped): (Vec<_>, Vec<_>) = turns.iter().partition(|turn| turn.comes);
@@ -49,7 +49,7 @@ fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
     assert_eq!(order(&facts), "n1 n3 n2");
 }
 
-/// A node of each zone, and one more of the first: with two at once n3 goes before n2.
+/// Two zones, the first with one node more: with two offers at once, n3 goes before n2.
 fn two_zones(capacity: usize) -> PoolFacts {
     let facts = pool(capacity, &["n1", "n2", "n3"]);
     with(facts, "n3", |m| m.zone = "b".into())
@@ -179,7 +179,7 @@ fn who_has_a_berth_goes_first_and_bad_turns_lapses_and_the_control_plane_last() 
     let facts = with(facts, "n1", |m| m.last_turn = Some((digest(2), 1)));
     let facts = with(facts, "n3", |m| m.ready = false);
     let facts = with(facts, "n4", |m| m.last_turn = Some((digest(1), 9)));
-    // That one has no place at the capacity of 1: it is done all the same.
+    // n5 does not fit into the capacity of 1, but is uncordoned all the same.
     let facts = with(facts, "n5", |m| (m.our_cordon, m.unschedulable) = (true, true));
     assert_eq!(order(&facts), "n5 n3 n4 n6 n1 n2 cp");
 }
@@ -321,7 +321,7 @@ prop_compose! {
     }
 }
 
-/// The same with every member in every round.
+/// The forecast with every member in every round.
 fn in_full(facts: &PoolFacts) -> Forecast {
     let mut future = Future::of(facts);
     let fit = std::mem::take(&mut future.fit);

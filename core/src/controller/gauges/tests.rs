@@ -82,11 +82,11 @@ fn members_are_counted_and_never_named() {
         member(in_phase(Phase::Draining, 100), 400),
         member(in_phase(Phase::Draining, 100), 7300),
         member(in_phase(Phase::Updated, 100), 100_000),
-        // Its clock was set back, or its first sign of life is still to come.
+        // Its clock was set back, or it has not sent a heartbeat yet.
         member(in_phase(Phase::Staging, 900), 100),
         member(degraded("DiskFull"), 5),
         member(degraded("<script>"), 5),
-        // An agent that could not begin has no phase, and a person should look at it all the same.
+        // An agent that could not start has no phase, but needs a person all the same.
         member(
             Report {
                 phase: None,

@@ -1,15 +1,16 @@
-//! A pool's image feed: whether new images of its tag still reach the pool. `ImageResolved` is about the image in force and
-//! stays True while the tag cannot be followed; `FeedFailing` says so, and its `lastTransitionTime` says since when.
+//! A pool's image feed: whether new images of its tag still reach the pool. `ImageResolved` is about the current image
+//! and stays True while the tag cannot be queried. `FeedFailing` reports that, and its `lastTransitionTime` gives the
+//! start.
 
 use berth_api::condition::{Verdict, Why};
 use berth_api::pool::Target;
 
 use super::{Facts, Next, Questions, Refusal};
 
-/// `FeedFailing` of a pool. `in_force` is the target after this pass, `next` the fate of the image that the tag points to,
-/// `polled` is true for a pool whose tag is looked at at intervals.
+/// Returns `FeedFailing` of a pool. `in_force` is the target after this pass, `next` says whether the tag's image may
+/// be adopted, and `polled` is true if the tag is polled.
 ///
-/// `None`: this leader has not looked at the tag yet. The condition stays as a former leader wrote it.
+/// `None`: this leader has not queried the tag yet, and the condition stays.
 pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
     let is_resolved = in_force.is_some_and(|target| target.image == facts.reference);
     if !is_resolved {
@@ -50,7 +51,7 @@ pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled:
             format!("the image that {tag} points to is not adopted: it {words}"),
         ));
     }
-    // An image that was resolved in this very pass has just been looked at.
+    // An image that was resolved in this pass was just queried.
     let is_adopted = facts.current().is_none();
     let is_answered = is_adopted || facts.answers.tag.found.is_some();
     is_answered.then(|| Verdict::no(Why::AsExpected, format!("{tag} can be looked at")))

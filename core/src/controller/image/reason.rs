@@ -1,23 +1,23 @@
-//! Reasons for which a registry's answer about an image is missing.
+//! Reasons why a registry's answer about an image is missing.
 
 use berth_api::reasons;
 
 reasons! {
-    /// The sort of a failure to resolve.
+    /// Reason of a failure to resolve an image.
     pub enum ResolveReason {
         /// The client of the registry cannot be set up.
         ClientSetup,
         /// The pool's pull secret does not exist.
         PullSecretNotFound,
-        /// The pool's pull secret cannot be read now.
+        /// The pool's pull secret cannot be read at the moment.
         PullSecretUnreadable,
-        /// The pool's pull secret has no credentials that can be used.
+        /// The pool's pull secret has no usable credentials.
         InvalidPullSecret,
-        /// The reference is not one that can be resolved.
+        /// The reference cannot be resolved.
         InvalidReference,
-        /// The registry's answer makes no sense.
+        /// The registry's answer is invalid.
         InvalidAnswer,
-        /// The registry's answer is not what its digest says.
+        /// The registry's answer does not match its digest.
         DigestMismatch,
         /// The registry does not have the image.
         ImageNotFound,
@@ -25,23 +25,23 @@ reasons! {
         DigestUnavailable,
         /// The image is not for Linux.
         NoSuchPlatform,
-        /// The image is none that a host can boot.
+        /// The image is not bootable.
         NotBootable,
-        /// The registry wants credentials, or other ones.
+        /// The registry requires credentials, or other ones.
         Unauthorized,
-        /// The registry wants fewer requests.
+        /// The registry limits the rate of requests.
         RateLimited,
         /// The registry is blocked by `registries.conf`.
         RegistryBlocked,
-        /// The registry refuses.
+        /// The registry refuses the request.
         RegistryRefused,
-        /// The registry cannot be reached, or fails.
+        /// The registry is unreachable or fails.
         RegistryUnavailable,
     }
 }
 
 impl ResolveReason {
-    /// True if the controller or its settings are the cause, so that no registry was asked.
+    /// True if the cause is the controller or its settings, and no registry was queried.
     pub const fn is_our_own(self) -> bool {
         matches!(
             self,
@@ -54,7 +54,7 @@ impl ResolveReason {
         )
     }
 
-    /// True if the failure mostly passes without a person. Every other one stays until somebody changes the registry, the
+    /// True if the failure usually passes without a person. All others stay until a person changes the registry, the
     /// reference or the controller's settings.
     pub const fn is_passing(self) -> bool {
         matches!(
@@ -63,7 +63,7 @@ impl ResolveReason {
         )
     }
 
-    /// The reason with this word.
+    /// Returns the reason with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
     }

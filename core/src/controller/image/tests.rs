@@ -67,7 +67,7 @@ fn away() -> Option<Trouble> {
     })
 }
 
-/// A pool that follows the tag with image 1 in force.
+/// A pool that follows the tag, with image 1 as its target.
 struct Case {
     reference: String,
     target: Option<Target>,
@@ -117,7 +117,7 @@ impl Case {
         decide(&self.facts(), refusal, at(1000))
     }
 
-    /// Digests in force and available, and the condition.
+    /// Target digest, available digest, and the condition.
     fn says(&self) -> (Option<Digest>, Option<Digest>, String) {
         let Decision {
             target,
@@ -379,11 +379,11 @@ fn ages_go_on_from_what_former_leaders_have_counted() {
     );
 }
 
-/// Kinds of the references, digests of the images, times in seconds, and what is wrong.
+/// Kinds of references, digests of images, times in seconds, and failures.
 type AnyCase = ((usize, usize), (u8, u8, u8, u8), (u64, u64, u64), (bool, bool));
 
-/// Whatever is answered and remembered: a target is the one before or an answer as a whole; what is available never is
-/// the target; a pinned digest changes only with the reference; nothing young is adopted.
+/// Holds for all answers and memories: a target is the previous one or a complete answer; the available image is never
+/// the target; a pinned digest changes only with the reference; no image is adopted too early.
 #[test]
 fn any_facts_keep_the_rules() {
     let kinds = (0..3usize, 0..4usize);
@@ -448,7 +448,7 @@ fn any_facts_keep_the_rules() {
             prop_assert!(available.digest != after.digest && kind != 2 && after.image == reference);
         }
         prop_assert!(decision.verdict.status != Some(true) || after.image == reference);
-        // Of another image than before nothing has been seen yet.
+        // An image that was not available before has not been seen yet.
         let of = |available: &Option<Available>| available.as_ref().map(|a| a.digest.clone());
         let seen = if of(&decision.available) == of(&case.available) {
             case.seen

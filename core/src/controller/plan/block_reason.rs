@@ -1,8 +1,8 @@
-//! Reasons for which members are not offered a berth.
+//! Reasons why members are not offered a berth.
 
 use crate::controller::quorum::Cause;
 
-/// Reason for which a member is not offered a berth.
+/// Why a member is not offered a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BlockReason {
     /// The member runs the target already.
@@ -11,56 +11,56 @@ pub enum BlockReason {
     NoImage,
     /// The target is not published to it yet.
     NotPublished,
-    /// The published spec is for a former Node of that name.
+    /// The published spec is for an earlier Node of that name.
     OtherNode,
-    /// Its agent has not reported on what is published.
+    /// Its agent has not reported on the published spec yet.
     NotObserved,
-    /// The digest failed there before.
+    /// The digest failed on the node before.
     FailedBefore,
     /// The digest is not staged and locked.
     NotStaged,
-    /// Its agent says that it is not prepared: it backs off, or something inhibits the reboot.
+    /// Its agent reports that it is not prepared: it backs off, or the reboot is inhibited.
     NotPrepared,
     /// The node leaves the pool, or its BootcNode is being deleted.
     Leaving,
-    /// Its agent has not been heard of lately.
+    /// Its agent has not been heard of recently.
     Silent,
     /// The member holds a berth, or is offered one.
     HasBerth,
     /// An admin holds it back.
     HeldBack,
-    /// A gate of the pool is closed: [`super::Plan::gate`] says which.
+    /// A gate of the pool is closed: see [`super::Plan::gate`].
     Gate,
     /// The image failed on too many nodes.
     Halted,
-    /// The pool waits for those that go before it: [`super::Plan::order`] says which.
+    /// The pool waits for pools that go first: see [`super::Plan::order`].
     Order,
     /// An earlier wave is not proven yet.
     Wave,
-    /// An earlier wave is proven, and soaks.
+    /// An earlier wave is proven, and still soaks.
     Soaking,
-    /// The member carries the control plane, and I11 keeps it up for this reason.
+    /// The member is a control plane node, and I11 keeps it up for this reason.
     ControlPlane(Cause),
     /// Windows apply, and its clock is not synchronised.
     NoClock,
     /// Its drain and reboot would take longer than the window stays open.
     TooLate,
-    /// The image that the pool asks for now is not resolved yet.
+    /// The image that the spec asks for is not resolved yet.
     Unresolved,
-    /// The watches may show old objects.
+    /// The watches may be stale.
     Outdated,
-    /// Berths are being fenced against writes of a former leader.
+    /// Berths are being fenced against writes of an earlier leader.
     Fencing,
     /// The capacity is used up.
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// There is room, but the Lease is not there yet or not closed yet.
+    /// There is room, but the Lease does not exist yet or is not closed yet.
     NoBerth,
 }
 
 impl BlockReason {
-    /// The word of a metric.
+    /// Label value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UpToDate => "UpToDate",
@@ -92,7 +92,7 @@ impl BlockReason {
         }
     }
 
-    /// Words for people, to stand behind the node's name.
+    /// Words that follow the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::UpToDate => "runs the target",

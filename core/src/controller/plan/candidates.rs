@@ -1,4 +1,4 @@
-//! Members that may be offered a berth, in order, and the reasons for which the others wait.
+//! Members that may be offered a berth, in order, and why the others wait.
 
 use super::block_reason::BlockReason;
 use super::facts::{Failures, Member, PoolFacts, SeenBerth};
@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-/// The digest that the member should be brought to. What is on record as failed there counts as much as what its agent
-/// reports: nobody asked the agent when its berth was closed over its head (I8).
+/// Returns the digest that the member should run. A recorded failure counts as much as one that its agent reports: an
+/// agent whose berth was closed by others does not know of the failure (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.booted.as_ref() == Some(desired) {
@@ -27,7 +27,7 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
     Ok(desired.clone())
 }
 
-/// Checks whether the member is ready to be offered a berth for that digest.
+/// Ok if the member is ready for an offer of that digest.
 pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
     let same = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
     if !same(&member.published) {
@@ -51,7 +51,7 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// Reason that closes the berths for this node alone. `at_work`: this plan takes down another control plane node.
+/// Why no berth is opened for this node in particular. `at_work`: this plan takes down another control plane node.
 pub(super) fn gated(
     facts: &PoolFacts,
     progress: &Progress,
@@ -59,8 +59,8 @@ pub(super) fn gated(
     at_work: Option<Cause>,
     now: Timestamp,
 ) -> Option<BlockReason> {
-    // I10: a node that is down may be what the earlier pools wait for, when it uses up the fleet's limit, or when their
-    // control plane nodes are withheld because of it (I11).
+    // I10: the earlier pools may wait for this very node, because it is down and uses up the fleet's limit, or because
+    // their control plane nodes are withheld while it is down (I11).
     let is_worst_server = || member.control_plane.is_some_and(|verdict| verdict.withhold.is_none());
     let repairs = !member.ready && (facts.is_fleet_starved() || is_worst_server());
     if facts.order.is_some() && !repairs && !Bug::OrderIgnored.is_awake() {
@@ -83,8 +83,8 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Reason for which a berth that the member was offered or has taken is closed for it now; its holder is revoked with
-/// it. The window is its own agent's to judge.
+/// Why an offered or taken berth is no longer open for this member; its holder is revoked. Windows are left to the
+/// agent.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -92,13 +92,13 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Why a holder that cannot give back does not go on to another image, whatever the waves say.
+/// Why a holder that cannot give its berth back must not continue to another image, whatever the waves say.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Reason for which an open offer is to be withdrawn. Softer than [`ready`]: an agent that has yet to report, or is not
-/// heard, lets the offer lapse by itself.
+/// Why an open offer is withdrawn. Less strict than [`ready`]: if the agent has yet to report or is silent, the offer
+/// lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the image that the pool asks for now is not resolved");
@@ -120,10 +120,10 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member, before its zone and its name.
+/// Sort key of a member, before its zone and name.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
-/// The rank of a member that is known to have let so many offers lapse.
+/// Returns the rank of a member that let this many offers lapse.
 pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
     let bad_turns = match &member.last_turn {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
@@ -133,7 +133,8 @@ pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
 }
 
 impl PoolFacts {
-    /// Rank of the member that would be offered a berth first, but for its wave, which means nothing to other pools.
+    /// Returns the rank of the member that would be offered a berth first, without its wave, which means nothing to
+    /// other pools.
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let is_candidate = |m: &&Member| {
@@ -147,7 +148,7 @@ impl PoolFacts {
     }
 }
 
-/// Nodes that let an offer lapse, as the closed berths tell: the last one for each berth.
+/// Nodes that let an offer lapse, as recorded in closed berths: the last one of each berth.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -157,15 +158,15 @@ pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName>
     last.collect()
 }
 
-/// The members in the order in which they get berths: by wave; unavailable ones first, then those whose last turn did not
-/// end badly; then the zone that has the fewest nodes down, then by name. Of those whose turn ended badly, the one with
-/// the fewest such turns comes first, so that two nodes that cannot be drained take turns.
+/// Members in the order of offers: by wave; unavailable members first; then members without a bad last turn, then those
+/// with the fewest bad turns, so that two nodes that cannot be drained alternate; then the zone with the fewest nodes
+/// down; then by name.
 ///
-/// Whoever let an offer lapse goes behind all of its wave who did not, unavailable or not: unlike a turn that ended badly,
-/// nothing makes it wait before the next offer, and it would get every one.
+/// Members that let an offer lapse go last in their wave, even if they are unavailable. They need no backoff before the
+/// next offer, so otherwise they would receive every offer.
 pub(super) struct Queue<'a> {
     ranks: BTreeMap<Rank, Zones<'a>>,
-    /// Nodes that are down or worked on, by zone.
+    /// Number of nodes that are down or worked on, by zone.
     down: Vec<usize>,
     /// Index of each zone.
     zones: BTreeMap<&'a str, usize>,
@@ -176,14 +177,14 @@ pub(super) struct Queue<'a> {
 struct Zones<'a> {
     /// The members of each zone, by name.
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// One entry for each of these zones: the number of nodes down when it was made, the first member, the zone. That number
-    /// only grows, so what stands first is the next one as soon as its number is still true.
+    /// An entry per zone of this rank: number of nodes down when the entry was made, first member, zone. The numbers
+    /// only grow, so the first entry is right if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 
 impl<'a> Queue<'a> {
     pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // What a former controller has left behind.
+        // Lapsed offers that an earlier controller left behind.
         let lapsed = lapsed(berths);
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
@@ -210,7 +211,7 @@ impl<'a> Queue<'a> {
         this
     }
 
-    /// The next member to look at.
+    /// Returns the next member.
     pub(super) fn next(&mut self) -> Option<&'a Member> {
         let mut rank = self.ranks.first_entry()?;
         let Zones { members, first } = rank.get_mut();
@@ -234,7 +235,7 @@ impl<'a> Queue<'a> {
         member
     }
 
-    /// The member got an offer: its zone has one node less up.
+    /// Records an offer to the member: its zone has one more node down.
     pub(super) fn offered(&mut self, member: &'a Member) {
         let zone = self.zones.get(member.zone.as_str());
         if let Some(down) = zone.and_then(|zone| self.down.get_mut(*zone)) {
@@ -251,7 +252,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The order as the words above `Queue` say it: of all that are left the least by rank, nodes down, and name.
+        /// The order documented at `Queue`: of the members left, the least by rank, nodes down and name.
         #[test]
         fn members_come_by_rank_then_nodes_down_then_name(
             nodes in proptest::collection::vec((0usize..2, 0u8..5, any::<bool>()), 0..40),

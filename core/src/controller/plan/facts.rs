@@ -1,4 +1,4 @@
-//! Facts that the plan of one pool depends on.
+//! Input for the plan of one pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,31 +14,31 @@ use crate::controller::gate::Gate;
 use crate::controller::quorum::Verdict;
 use crate::controller::usage::How;
 
-/// All that the plan of one pool depends on.
+/// Input for the plan of one pool.
 #[derive(Debug, Clone)]
 pub struct PoolFacts {
     /// The pool.
     pub pool: PoolName,
     /// The epoch of this leader.
     pub epoch: u64,
-    /// The capacity `k` that the spec asks for; 0 when the pool is being deleted.
+    /// The capacity `k` of the spec; 0 if the pool is being deleted.
     pub capacity: usize,
-    /// The capacity that `status.berths.total` says. Never is more used than that.
+    /// The capacity in `status.berths.total`. No more than that is ever used.
     pub published: usize,
-    /// Reason for which no berth of the pool is opened, whatever its nodes are like.
+    /// Why no berth of the pool is opened, whatever the state of its nodes.
     pub gate: Option<Gate>,
-    /// Time until which reboots may start, under windows or exclusions.
+    /// Latest time when reboots may start, if windows or exclusions apply.
     pub closes: Option<Timestamp>,
-    /// The waves in order, those that the spec does not name included.
+    /// The waves in order, including those that the spec does not name.
     pub waves: Vec<Wave>,
-    /// Content of `status.failures`.
+    /// Recorded failures, from `status.failures`.
     pub failures: Failures,
-    /// The rollout halts at so many failures.
+    /// Number of failures that halts the rollout.
     pub max_failures: usize,
-    /// The spec names another image than the target in force, and that one is not resolved yet: the target is
-    /// withdrawn, whatever comes instead.
+    /// True if the spec names an image that is not resolved yet and differs from the target. The target is withdrawn
+    /// then.
     pub unresolved: bool,
-    /// True when the watches may show old objects: nothing is opened.
+    /// True if the watches may be stale: no berth is opened.
     pub outdated: bool,
     /// The pool's members.
     pub members: Vec<Member>,
@@ -46,79 +46,79 @@ pub struct PoolFacts {
     pub berths: Vec<SeenBerth>,
     /// UIDs of nodes that hold or are offered a berth of another pool.
     pub elsewhere: BTreeSet<NodeUid>,
-    /// Node UIDs of which a live read has just shown that no such Node exists any more.
+    /// UIDs of Nodes that a live read has just shown to be gone.
     pub confirmed_gone: BTreeSet<NodeUid>,
-    /// UIDs of Nodes that are excluded and not Ready: nobody else will close what they hold.
+    /// UIDs of Nodes that are excluded and not Ready, so that the controller must close their berths.
     pub lost: BTreeSet<NodeUid>,
-    /// Use of the fleet's limit by all pools; `None`: there is none.
+    /// Use of the fleet's limit by all pools; `None` without a limit.
     pub fleet: Option<FleetUse>,
-    /// Reason for which the pool waits for those that go before it. It keeps berths from being opened, and revokes nothing.
+    /// Why the pool waits for pools that go first. Keeps berths from being opened, but revokes nothing.
     pub order: Option<Gate>,
 }
 
-/// A berth's Lease as it was read.
+/// A berth's Lease as read.
 #[derive(Debug, Clone)]
 pub struct SeenBerth {
     /// Name of the Lease.
     pub lease: String,
-    /// The berth, or the error of reading it; an unreadable one counts as held by an unknown node.
+    /// The berth, or its read error. An unreadable berth counts as held by an unknown node.
     pub berth: Result<Berth, String>,
-    /// A write of this leader had an unknown fate and may still be on its way.
+    /// True if a write of this leader has an unknown result and may still arrive.
     pub in_doubt: bool,
-    /// The API server refused a write to it. Nothing is written to it, and it counts as used.
+    /// True if the API server refused a write to it. It is not written to, and counts as used.
     pub refused: bool,
-    /// Time for which this process has seen it offered as it is.
+    /// How long this process has seen it with the current offer.
     pub age: Duration,
 }
 
-/// A member of the pool, as far as the plan is concerned.
+/// A member of the pool, as far as the plan depends on it.
 #[derive(Debug, Clone)]
 pub struct Member {
     /// Name of the Node.
     pub name: NodeName,
     /// UID of the Node.
     pub uid: NodeUid,
-    /// The Node is Ready.
+    /// True if the Node is Ready.
     pub ready: bool,
-    /// The Node is unschedulable, by anyone's doing.
+    /// True if the Node is unschedulable, by any cordon.
     pub unschedulable: bool,
-    /// The Node carries our cordon annotation.
+    /// True if the Node has our cordon annotation.
     pub our_cordon: bool,
     /// Digest that the pool's target has for the node's platform.
     pub desired: Option<Digest>,
     /// Digest that is published in the node's BootcNode.
     pub published: Option<Digest>,
-    /// Node UID that the BootcNode was published for.
+    /// UID of the Node that the BootcNode was published for.
     pub published_uid: NodeUid,
-    /// The agent has reported on the current generation of that BootcNode, from a Node of that UID.
+    /// True if the agent has reported on the current generation of that BootcNode, from the Node with that UID.
     pub observed: bool,
-    /// The agent reports `UpdatePrepared`.
+    /// True if the agent reports `UpdatePrepared`.
     pub prepared: bool,
-    /// Digest that is staged with finalization locked.
+    /// Digest that is staged and locked.
     pub staged: Option<Digest>,
     /// Digest that is booted.
     pub booted: Option<Digest>,
     /// Digests that failed on the node.
     pub failed: Vec<Digest>,
-    /// Digest of the last turn that ended badly, and how many did for that digest.
+    /// Digest of the last turn that ended badly, and the number of such turns for it.
     pub last_turn: Option<(Digest, u32)>,
-    /// Number of offers of the desired digest that this process has seen the node let lapse.
+    /// Number of offers of the desired digest that this process has seen lapse on the node.
     pub lapses: u32,
-    /// The agent has been heard of lately.
+    /// True if the agent was heard of recently.
     pub heard: bool,
-    /// Its agent is told to undo everything, for the node leaves the pool or its BootcNode is being deleted: it counts as
-    /// before, and is offered nothing.
+    /// True if its agent must undo everything, because the node leaves the pool or its BootcNode is being deleted. It
+    /// still counts, but is offered nothing.
     pub leaving: bool,
-    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down, but no
-    /// wave and no later pool waits for it.
+    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down,
+    /// but no wave and no later pool waits for it.
     pub abandoned: bool,
-    /// An admin holds it back: it counts as before, stages its image, and is offered nothing.
+    /// True if an admin holds it back. It still counts and stages its image, but is offered nothing.
     pub held_back: bool,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// Its zone; nodes without one are in one zone together.
+    /// Its zone; all nodes without one share a zone.
     pub zone: String,
-    /// Verdict of I11 on it, when it carries the control plane.
+    /// Verdict of I11 on it, if it is a control plane node.
     pub control_plane: Option<Verdict>,
     /// True if its agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
@@ -126,7 +126,7 @@ pub struct Member {
     pub estimate: Estimate,
 }
 
-/// Expected length of a turn, from what was measured.
+/// Expected length of a turn, from measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Time from taking the berth to the end of the drain.
@@ -135,27 +135,27 @@ pub struct Estimate {
     pub reboot: Duration,
 }
 
-/// A wave.
+/// A wave of the rollout, with its soak time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wave {
     /// Its name.
     pub name: String,
-    /// Time for which it must be proven before the next one begins.
+    /// How long it must be proven before the next wave begins.
     pub soak: Duration,
-    /// Time for which it has been, as far as this leader and those before it have seen.
+    /// How long it has been proven so far, by this leader and earlier ones.
     pub soaked: Duration,
 }
 
-/// The nodes on which each digest failed.
+/// Nodes where each digest failed.
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 impl Member {
-    /// Way in which the node is unavailable, if it is.
+    /// Why the node is unavailable, if it is.
     pub(super) fn down(&self) -> Option<How> {
         How::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// Says whether the node is in U: unavailable for whatever reason.
+    /// True if the node is in U: unavailable for any reason.
     pub fn unavailable(&self) -> bool {
         self.down().is_some()
     }
@@ -166,9 +166,10 @@ impl PoolFacts {
         self.berths.iter().filter_map(|s| s.berth.as_ref().ok().map(|b| (s, b)))
     }
 
-    /// Says whether a write of another leader, or one of ours with an unknown fate, could still land on a berth.
+    /// True if a write of another leader, or one of ours with an unknown result, may still arrive at a berth.
     ///
-    /// A berth that the API server refuses to write counts as used already, so a late write to it uses up no more.
+    /// Berths that the API server refuses to write are left out: they count as used already, so a late write uses up no
+    /// more.
     pub(super) fn unfenced(&self) -> bool {
         let is_unfenced = |(seen, berth): (&SeenBerth, &Berth)| {
             let is_open_to_late_writes = seen.in_doubt || berth.epoch != self.epoch;
@@ -177,19 +178,19 @@ impl PoolFacts {
         !Bug::NoEpochStamp.is_awake() && self.readable().any(is_unfenced)
     }
 
-    /// Says whether nodes that are down use up the whole limit of the fleet.
+    /// True if unavailable nodes use up the whole limit of the fleet.
     pub(super) fn is_fleet_starved(&self) -> bool {
         self.fleet.as_ref().is_some_and(FleetUse::is_starved)
     }
 }
 
 impl Wave {
-    /// True if it has yet to soak.
+    /// True if it has to soak for longer.
     pub(super) fn is_short(&self) -> bool {
         self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
     }
 
-    /// Says whether it is a wave that no spec names.
+    /// True if it is one of the waves that no spec names.
     pub(super) fn is_implied(&self) -> bool {
         self.name == REST || self.name == CONTROL_PLANE
     }

@@ -1,4 +1,4 @@
-//! Nodes on which a digest failed (I8), and the halt of the rollout that follows.
+//! Nodes where a digest failed (I8), and the halt of the rollout after too many failures.
 
 use super::facts::{Failures, PoolFacts};
 use crate::controller::gate::{Gate, GateReason};
@@ -8,10 +8,10 @@ use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
 use std::collections::BTreeSet;
 
-/// Number of nodes that are named for each digest; the schema allows no more. No pool may have a larger `maxFailures`.
+/// Maximum number of nodes per digest in `status.failures`, as in the schema, and upper bound of `maxFailures`.
 pub const MAX_NAMED: usize = 64;
 
-/// The failure that a closed berth tells of.
+/// Returns the failure that a closed berth records.
 fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     let BerthState::Closed(closed) = &berth.state else {
         return None;
@@ -21,7 +21,7 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     else {
         return None;
     };
-    // A Node that is made anew under that name is another one, on which nothing has failed.
+    // A new Node of the same name has not failed.
     let node = match closed.reason {
         ClosedReason::Gone => NodeName::new(format!("{node} (deleted)")),
         _ => node.clone(),
@@ -29,13 +29,13 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     Some((target, node))
 }
 
-/// The berth tells of a failure, and nobody has said yet that it is on record.
+/// True if the berth closed with a failure that is not acknowledged as recorded yet.
 pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }
 
-/// The berth tells of a failure that is on record, as the pool's status was read. When as many as can be named are,
-/// one more makes no difference.
+/// True if the berth closed with a failure that `status.failures` lists already. If the list for the digest is full,
+/// the failure counts as recorded.
 pub(super) fn is_recorded(facts: &PoolFacts, berth: &Berth) -> bool {
     failure(berth).is_some_and(|(digest, node)| {
         facts
@@ -50,14 +50,14 @@ fn wanted(facts: &PoolFacts) -> BTreeSet<&Digest> {
     facts.members.iter().filter_map(|m| m.desired.as_ref()).collect()
 }
 
-/// Everything that is on record, that a member reports, or that a closed berth tells of.
+/// Returns all failures: recorded ones, reports of members, and failures of closed berths.
 pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     let mut all = facts.failures.clone();
     let reported = facts
         .members
         .iter()
         .flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
-    // What failed long ago and is not wanted now is each node's own affair.
+    // Reports about digests that are not wanted now are left to the nodes.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));
     let told = facts.readable().filter_map(|(_, berth)| failure(berth));
@@ -67,7 +67,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     all
 }
 
-/// Halts when too many nodes failed with the digests that the members should run now.
+/// Halts the rollout if too many nodes failed with the digests that members should run now.
 pub(super) fn halt(facts: &PoolFacts, failures: &Failures) -> Option<Gate> {
     let failed: Vec<&NodeName> = wanted(facts)
         .iter()

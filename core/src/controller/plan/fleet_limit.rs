@@ -6,8 +6,8 @@ use berth_api::{NodeName, PoolName, text};
 use crate::controller::usage::{How, Use};
 use crate::text::NAMED;
 
-/// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. The plans of all
-/// pools hand it on, so that what one offers the next one counts.
+/// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. It is passed
+/// from the plan of one pool to the next, so that each plan counts the offers of those before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetUse {
     /// Number of nodes that may be unavailable at once.
@@ -18,24 +18,24 @@ pub struct FleetUse {
     pub unavailable: usize,
     /// |H ∪ U ∪ R|
     pub all: usize,
-    /// The first of all these, by name.
+    /// The first nodes in these sets, by name.
     pub used_by: Vec<Use>,
-    /// Number of open offers that may stay, when the limit has become smaller: the holders come first.
+    /// Number of open offers that may stay if the limit was lowered: holders come first.
     pub may_stay: usize,
-    /// A write of another leader, or one of unknown fate, could still land on a berth of any pool.
+    /// True if a write of another leader, or one of unknown result, may still arrive at a berth of any pool.
     pub unfenced: bool,
-    /// The pools of these berths that cannot be read, so that nobody fences them.
+    /// Pools of unfenced berths that cannot be read, so that no plan fences them.
     pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
-    /// I1 over all pools: whether one more berth may be opened, for a node that is unavailable already or is not.
+    /// I1 over all pools: true if one more berth may be opened, for a node that is or is not unavailable already.
     pub fn room_for(&self, is_unavailable: bool) -> bool {
         let room = self.held_or_offered < self.limit && (is_unavailable || self.all < self.limit);
         room || Bug::FleetLimitIgnored.is_awake()
     }
 
-    /// For people, when it is used up.
+    /// Message for a limit that is used up.
     pub fn words(&self) -> String {
         let users = text::names(self.used_by.iter().map(Use::words), self.all);
         format!(
@@ -44,7 +44,7 @@ impl FleetUse {
         )
     }
 
-    /// For people, when berths stay unfenced because nobody can read their pools.
+    /// Message for unfenced berths whose pools cannot be read.
     pub fn unfenced_words(&self) -> Option<String> {
         let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
         let words = format!(
@@ -55,14 +55,14 @@ impl FleetUse {
         (!self.unreadable.is_empty()).then_some(words)
     }
 
-    /// Keeps an open offer, or says that it is one too many.
+    /// Keeps an open offer. False if the offer is one too many.
     pub fn keep_offer(&mut self) -> bool {
         let left = self.may_stay.checked_sub(1);
         self.may_stay = left.unwrap_or_default();
         left.is_some()
     }
 
-    /// Counts an offer to a node that had no berth.
+    /// Counts an offer to a node without a berth.
     pub fn offer(&mut self, node: &NodeName, is_unavailable: bool) {
         self.held_or_offered += 1;
         self.all += usize::from(!is_unavailable);
@@ -72,8 +72,8 @@ impl FleetUse {
         }
     }
 
-    /// Says whether nodes that are unavailable use up the whole limit: nobody else can be offered a berth before one of them
-    /// is repaired.
+    /// True if unavailable nodes use up the whole limit: no other node can be offered a berth until one of them
+    /// recovers.
     pub fn is_starved(&self) -> bool {
         self.unavailable >= self.limit
     }

@@ -1,8 +1,8 @@
-//! The plan of one pool's berths: what is there, in; what to write, out. No I/O, no clock of its own.
+//! Plan of one pool's berths: a pure function from facts to writes.
 //!
-//! Everything that invariant I1 asks of the controller is decided here. The same function runs in production and
-//! in tests that feed it random states. Writes are meant to be made in the order given, each against the very
-//! resourceVersion that was read, and the first one that fails ends the plan: the later ones count on it.
+//! Decides everything that invariant I1 asks of the controller. The same function runs in production and in tests that
+//! feed it random states. Writes must be made in the given order, each against the resourceVersion that was read. The
+//! first failed write ends the plan, because the later ones rely on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,8 +60,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Creates missing berths, but not more than could be used: one for each member, besides those that others have, or
-/// that must stay closed for now. A capacity of a million costs no million Leases.
+/// Creates missing berths, but no more than could be used: one per member, plus those that other nodes use or that must
+/// stay closed for now. A capacity of a million does not create a million Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
@@ -85,18 +85,18 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     }
 }
 
-/// Offers closed berths, as far as I1(b) and the gates allow, and notes why the other members wait.
+/// Offers closed berths, as far as I1(b) and the gates allow it, and records why the other members wait.
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = Free::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
     let unfenced = facts.unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced);
-    // I11: of the control plane this plan takes down no more than one node, whatever each of them could do by itself.
+    // I11: a plan takes down at most one control plane node, even if several could go down separately.
     let mut at_work = None;
     while let Some(member) = queue.next() {
-        // What is closed comes before what its agent has yet to report: it is told to the agent, which then has to report
-        // anew, and must not be taken back because of that.
+        // Gates are checked before the agent's readiness: a gate such as a pause is published to the agent, which then
+        // has to report again. The reason must not change meanwhile.
         let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
             () if facts.confirmed_gone.contains(&member.uid) => Err(BlockReason::OtherNode),
             () if member.leaving => Err(BlockReason::Leaving),
@@ -135,15 +135,14 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
 }
 
-/// The closed berths that may be opened, the lowest number first, so that two plans from one state meet on the same
-/// object.
+/// Closed berths that may be opened, lowest number first, so that two plans of the same state write the same object.
 struct Free<'a>(BTreeMap<u32, &'a SeenBerth>);
 
 impl<'a> Free<'a> {
     fn of(berths: &'a [SeenBerth], limit: usize) -> Self {
         let writable = berths.iter().filter(|seen| !seen.refused);
         let closed = writable.filter_map(|seen| match seen.berth.as_ref() {
-            // I8: what failed there must be on record first.
+            // I8: a failure must be recorded before its berth is opened again.
             Ok(berth) if (berth.index as usize) < limit && !failures::is_unrecorded(berth) => match berth.state {
                 BerthState::Closed(_) => Some((berth.index, seen)),
                 _ => None,
@@ -171,7 +170,7 @@ impl<'a> Free<'a> {
     }
 }
 
-/// The berths as they were read. One that cannot be read, or is closed and cannot be written, counts as held.
+/// Counts the berths as read. A berth that cannot be read, or is closed and cannot be written, counts as held.
 fn counts(facts: &PoolFacts) -> BerthCounts {
     let mut counts = BerthCounts::default();
     for seen in &facts.berths {

@@ -1,4 +1,4 @@
-//! Nodes that use up a pool's capacity: the sets H, R and U of the design, of Node UIDs, each counted once.
+//! Nodes that use up a pool's capacity: the sets H, R and U of Node UIDs, each node counted once.
 
 use super::facts::{Member, PoolFacts, SeenBerth};
 use super::writes::BerthWrite;
@@ -14,12 +14,11 @@ pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
     offered: BTreeSet<&'a NodeUid>,
     unavailable: BTreeSet<&'a NodeUid>,
-    /// Number of Leases that stand for an unknown holder each: those that cannot be read, and closed ones that cannot be
-    /// written.
+    /// Number of Leases with an unknown holder: those that cannot be read, and closed ones that cannot be written.
     unknown: usize,
-    /// |H ∪ R|, counted once: every candidate is judged by it.
+    /// |H ∪ R|, computed once because every candidate is compared with it.
     held_or_offered: usize,
-    /// |H ∪ U ∪ R|, likewise.
+    /// |H ∪ U ∪ R|, computed once.
     all: usize,
 }
 
@@ -29,7 +28,7 @@ impl<'a> Occupancy<'a> {
         for seen in berths {
             match seen.berth.as_ref().map(|b| &b.state) {
                 Ok(BerthState::Held(h)) => this.held.insert(&h.uid),
-                // It cannot be withdrawn.
+                // The API server refuses writes, so the offer cannot be withdrawn.
                 Ok(BerthState::Offered(o)) if seen.refused => this.held.insert(&o.uid),
                 Ok(BerthState::Offered(o)) => this.offered.insert(&o.uid),
                 Ok(BerthState::Closed(_)) if !seen.refused || Bug::RefusedNotCounted.is_awake() => false,
@@ -40,7 +39,7 @@ impl<'a> Occupancy<'a> {
             };
         }
         for member in &facts.members {
-            // A member that still finishes a turn of its former pool is being worked on all the same.
+            // A member that finishes a turn of its earlier pool is being worked on.
             if facts.elsewhere.contains(&member.uid) {
                 this.held.insert(&member.uid);
             }
@@ -63,18 +62,18 @@ impl<'a> Occupancy<'a> {
         self.held_or_offered
     }
 
-    /// Says whether the node has a berth or an offer already.
+    /// True if the node has a berth or an offer.
     pub(super) fn has(&self, uid: &NodeUid) -> bool {
         self.held.contains(uid) || self.offered.contains(uid)
     }
 
-    /// Says whether the node uses up capacity, in any way.
+    /// True if the node uses up capacity in any way.
     pub(super) fn counts(&self, uid: &NodeUid) -> bool {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
-    /// I1(b): whether one more berth may be opened, for this node. A node that is unavailable already may be
-    /// worked on even when others' failures use up the capacity: that is how a broken node gets repaired.
+    /// I1(b): true if one more berth may be opened for this node. A node that is already unavailable may be worked on
+    /// even if failures of others use up the capacity, so that broken nodes can be repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)
@@ -88,7 +87,7 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Everyone who uses up capacity, by name, once the offers are made.
+    /// Returns all users of capacity by name, after the offers are made.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<Use> {
         let mut uses: BTreeMap<String, How> = BTreeMap::new();
         for member in &facts.members {
@@ -115,7 +114,7 @@ impl<'a> Occupancy<'a> {
 }
 
 impl PoolFacts {
-    /// Nodes that use up capacity as it is now, before anything is offered.
+    /// Returns the current users of capacity, before new offers.
     pub fn uses(&self) -> Vec<Use> {
         Occupancy::uses(self, &self.berths, &[])
     }

@@ -79,7 +79,7 @@ fn any_berth(index: u32) -> impl Strategy<Value = SeenBerth> {
     })
 }
 
-/// A berth that is in the way of no offer. Without such cases hardly any plan comes to one.
+/// A berth that blocks no offer. Without such cases, few plans make an offer.
 fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
     (seen.in_doubt, seen.refused) = (false, false);
     if let Ok(berth) = &mut seen.berth {
@@ -155,7 +155,7 @@ prop_compose! {
             }),
             order: if ordered { gate(GateReason::EarlierPool) } else { None },
         };
-        // What other pools use of the fleet's limit, and what this one does.
+        // Use of the fleet's limit by other pools, plus the use by this pool.
         let nobody = PoolFacts { members: vec![], berths: vec![], elsewhere: BTreeSet::new(), ..facts.clone() };
         let mut facts = facts;
         follow(&nobody, &mut facts);
@@ -163,7 +163,7 @@ prop_compose! {
     }
 }
 
-/// The Leases as they change write by write, with the sets counted by hand.
+/// The Leases, changed write by write, with sets counted separately.
 struct World<'a> {
     facts: &'a PoolFacts,
     berths: BTreeMap<String, Result<Berth, String>>,
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
         uids
     }
 
-    /// Number of Leases that stand for an unknown holder each.
+    /// Number of Leases with an unknown holder.
     fn unknown(&self) -> usize {
         let is_refused = |lease: &str| self.facts.berths.iter().any(|seen| seen.lease == lease && seen.refused);
         let is_unknown = |(lease, berth): &(&String, &Result<Berth, String>)| match berth {
@@ -205,7 +205,7 @@ impl<'a> World<'a> {
         self.berths.iter().filter(is_unknown).count()
     }
 
-    /// Checks the limit of the fleet and the order of the pools, and counts the offer.
+    /// Checks the fleet's limit and the order of the pools, and counts the offer.
     fn check_fleet(&mut self, member: &'a Member) {
         let facts = self.facts;
         let fleet = facts.fleet.as_ref();
@@ -259,8 +259,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Checks that no member of a later wave goes before the earlier one is proven and soaked, and none when too many
-    /// have failed.
+    /// Checks that no member goes before the earlier waves are proven and soaked, and that no member goes after too
+    /// many failures.
     fn check_gates(&self, member: &Member) {
         let facts = self.facts;
         let canaries = || facts.members.iter().filter(|m| m.wave == 0);
@@ -358,7 +358,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A Lease as it was just written.
+/// A Lease that was just written.
 fn fresh((lease, berth): (String, Result<Berth, String>)) -> SeenBerth {
     SeenBerth {
         lease,
@@ -369,7 +369,7 @@ fn fresh((lease, berth): (String, Result<Berth, String>)) -> SeenBerth {
     }
 }
 
-/// Carries out so many plans, each of whose writes keeps I1, and answers whom they offer a berth.
+/// Carries out this many plans, checks I1 at each write, and returns the nodes that were offered a berth.
 pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeName> {
     let mut offered = BTreeSet::new();
     for _ in 0..plans {
@@ -386,7 +386,7 @@ pub(crate) fn offered_by(mut facts: PoolFacts, plans: usize) -> BTreeSet<NodeNam
     offered
 }
 
-/// What a write is about, as its floor calls it.
+/// Name of a write, as used for its floor.
 fn kind(write: &BerthWrite, before: &BTreeMap<String, Result<Berth, String>>) -> &'static str {
     let berth = match write {
         BerthWrite::Create(_) => return "create",
@@ -430,7 +430,7 @@ fn every_write_keeps_i1() {
             if !world.offers.is_empty() && facts.fleet.is_some() {
                 reached.note("offer under a fleet's limit");
             }
-            // A smaller capacity is said only when no more than that can be taken.
+            // A smaller capacity is published only if no more berths can be taken.
             let total = plan.counts.total as usize;
             prop_assert!(total == facts.capacity || total == facts.published);
             if total < facts.published {
@@ -476,7 +476,7 @@ fn a_plan_carried_out_leaves_nothing_to_do_but_offers() {
 
 #[test]
 fn boot_ids_do_not_matter_to_the_plan() {
-    // A re-licence in place, with another boot ID, is the agent's business alone.
+    // Licensing the berth again in place, under another boot ID, is up to the agent alone.
     let mut f = super::tests::facts(1, vec![member("n1")], vec![]);
     let back = committed(0, "n1").uncommitted().unwrap();
     let again = back.committed(BootId::from("b2")).unwrap();
@@ -486,17 +486,17 @@ fn boot_ids_do_not_matter_to_the_plan() {
 
 #[test]
 fn nodes_that_never_take_an_offer_starve_nobody() {
-    // Two nodes let every offer lapse, and they come first by name.
+    // Two nodes come first by name and let every offer lapse.
     let mut one = super::tests::facts(1, NODES.map(member).into(), vec![super::tests::seen(closed(0))]);
     assert_eq!(updated_beside_two_that_lapse(&mut one), 3);
-    // One of them is unavailable besides, and would go first.
+    // The second one is also unavailable and would go first.
     let two = vec![super::tests::seen(closed(0)), super::tests::seen(closed(1))];
     let mut two = super::tests::facts(2, NODES.map(member).into(), two);
     two.members[0].unschedulable = true;
     assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
 }
 
-/// Plays so many rounds that everybody could have had a turn twice; n0 and n1 never take an offer.
+/// Plays enough rounds for two turns of every node; n0 and n1 never take an offer.
 fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
     let mut offers = Offers::default();
     let mut clock = Moment::default();
@@ -524,7 +524,7 @@ fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
             let index = berth.index;
             seen.berth = Ok(berth);
             if !["", "n0", "n1"].contains(&node.as_str()) {
-                // The others take theirs, and are done before anybody looks.
+                // The other nodes take their offers and finish before the next plan.
                 seen.berth = Ok(closed(index));
                 f.members.iter_mut().find(|m| m.name.as_str() == node).unwrap().booted = Some(digest(2));
             }

@@ -1,4 +1,5 @@
-//! Brings the berths that exist into order: fences, ghosts, lapsed and withdrawn offers, revokes, a smaller capacity.
+//! Brings the existing berths into order: stamps, berths of gone nodes, lapsed and withdrawn offers, revokes, and a
+//! smaller capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,10 +17,10 @@ use super::writes::{BerthWrite, OPEN_FOR, Plan, WriteReason, open_until};
 use super::{candidates, failures};
 use crate::controller::gate::Gate;
 
-/// Smallest change of a time that a holder is told anew: estimates change a little with every turn.
+/// Smallest change of `open-until` that is written: estimates change slightly with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// Brings every existing berth into order, and returns the berths as they are after that.
+/// Brings the existing berths into order. Returns the berths after these writes.
 pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) -> Vec<SeenBerth> {
     let Plan {
         writes, fleet, gate, ..
@@ -76,18 +77,18 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
 
 /// Offers that may stay open.
 struct Room<'a> {
-    /// Number of them, when the capacity has shrunk: the holders come first.
+    /// Number of offers that may stay, if the capacity was lowered: holders come first.
     left: usize,
-    /// Nodes that have a berth, or an offer that stays: they need no other.
+    /// Nodes that have a berth or a staying offer, and need no other.
     served: BTreeSet<NodeUid>,
-    /// Use of the fleet's limit, which may have become smaller as well.
+    /// Use of the fleet's limit, which may have been lowered as well.
     fleet: Option<&'a mut FleetUse>,
 }
 
 impl<'a> Room<'a> {
     fn of(facts: &PoolFacts, fleet: Option<&'a mut FleetUse>) -> Self {
         let occupancy = Occupancy::of(facts, &facts.berths);
-        // An offer that cannot be withdrawn stays like a holder.
+        // An offer that cannot be withdrawn counts like a holder.
         let stays = |(seen, berth): &(&SeenBerth, &Berth)| berth.holding().is_some() || seen.refused;
         let staying = facts.readable().filter(stays).filter_map(|(_, berth)| berth.node());
         let served = staying.map(|(_, uid)| uid).chain(&facts.elsewhere);
@@ -98,7 +99,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Keeps an offer open, or says why it cannot stay.
+    /// Keeps an offer open. Returns why it cannot stay.
     fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
         if !self.served.insert(offer.uid.clone()) {
             return Err("the node has another berth");
@@ -109,7 +110,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Above the capacity, and the world has been told of that.
+/// True if the berth is above the capacity, and the smaller capacity is published.
 fn above(facts: &PoolFacts, berth: &Berth) -> bool {
     facts.published <= facts.capacity && berth.index as usize >= facts.capacity
 }
@@ -129,13 +130,13 @@ struct Desk<'a> {
 }
 
 impl<'a> Desk<'a> {
-    /// The member, unless it leaves.
+    /// Returns the member, unless it is leaving.
     fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&'a Member> {
         let member = self.members.get(uid).copied();
         member.filter(|m| m.name == *name && !m.leaving)
     }
 
-    /// Next state of a berth, unless it stays as it is.
+    /// Returns the next state of a berth; `None` if it stays as it is.
     fn settled(&mut self, berth: &Berth, age: Duration) -> Option<(Berth, WriteReason)> {
         let facts = self.facts;
         let (next, why) = match &berth.state {
@@ -160,7 +161,7 @@ impl<'a> Desk<'a> {
                 };
                 (berth.closed(ClosedReason::Withdrawn), WriteReason::Withdrawn(reason))
             }
-            // I8: from here on it may be opened again, or go.
+            // I8: recorded, so it may be opened again or deleted.
             BerthState::Closed(_) if failures::is_recorded(facts, berth) => {
                 (berth.acknowledged(), WriteReason::Recorded)
             }
@@ -170,11 +171,11 @@ impl<'a> Desk<'a> {
             }
             BerthState::Closed(_) => return None,
         };
-        // `Refused` cannot happen for the states matched above; then nothing is written.
+        // `Refused` cannot happen for the states matched above; nothing is written then.
         next.ok().map(|next| (next, why))
     }
 
-    /// Reason for which an open offer is to be withdrawn.
+    /// Returns why an open offer is withdrawn.
     fn withdrawal(&self, offer: &Offer) -> Option<&'static str> {
         if let Some(gate) = self.gate {
             return Some(gate.reason.as_str());
@@ -184,9 +185,9 @@ impl<'a> Desk<'a> {
         candidates::withdrawal(self.facts, offer, member).or(gated)
     }
 
-    /// Asks a holder for its berth, or takes that back once the reason is gone. A committed one goes on all the same; a
-    /// gate only keeps it from going on to another digest. An earlier wave does not: the holder that is stuck may use up
-    /// the very capacity that the earlier waves need, and each would wait for the other for ever (I10).
+    /// Asks a holder to give its berth back, or cancels that when the reason is gone. A committed holder continues; a
+    /// gate only keeps it from another digest. An earlier wave does not even do that: a stuck holder may use up the
+    /// capacity that the earlier waves need, and both would wait for each other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;
@@ -194,8 +195,8 @@ impl<'a> Desk<'a> {
         let facts = self.facts;
         let member = self.member(&holding.node, &holding.uid);
         let uncommitted = holding.phase == HoldPhase::Taken;
-        // One whose Node is not Ready may be under a boot that it cannot prove, and so cannot give back: nothing but a gate
-        // of the whole pool keeps it from going on to the image that is wanted now.
+        // A holder that is not Ready may run a boot that it cannot prove, and cannot give its berth back. Only a gate
+        // of the whole pool keeps it from continuing to the current image.
         let can_give_back = |m: &Member| uncommitted && m.ready;
         let own = |m: &Member| match can_give_back(m) {
             true => candidates::closed_for(self.progress, m),
@@ -217,8 +218,8 @@ impl<'a> Desk<'a> {
         berth.revoked(text).ok().map(|next| (next, why))
     }
 
-    /// Tells a holder until when its reboot may start, when that is no longer what it was told: the admin has changed the
-    /// windows, or it is stuck under a bad image and the next window has opened.
+    /// Updates the holder's latest reboot start (`open-until`) if it changed: the admin edited the windows, or the
+    /// holder is stuck on a bad image and the next window has opened.
     fn extended(&self, berth: &Berth, holding: &Holding, member: &Member) -> Option<(Berth, WriteReason)> {
         let wanted = open_until(self.facts, member);
         let same = match (wanted, holding.open_until) {

@@ -1,4 +1,4 @@
-//! Waves: one begins when every earlier one is proven and has soaked.
+//! Waves: each begins when all earlier ones are proven and have soaked.
 
 use super::facts::{Member, PoolFacts, Wave};
 use crate::text::rounded;
@@ -11,14 +11,15 @@ pub(super) struct Progress {
     total: Vec<u32>,
     proven: Vec<u32>,
     states: Vec<WaveState>,
-    /// Members of later waves wait.
+    /// Index of the active wave; members of later waves wait.
     active: usize,
-    /// Unavailable members use up the whole capacity, or those of all pools the fleet's limit: nobody else can be offered a berth before one of them is repaired.
+    /// True if unavailable members use up the whole capacity, or unavailable nodes of all pools the fleet's limit: no
+    /// other node can be offered a berth until one of them recovers.
     starved: bool,
 }
 
-/// Proven: it runs the target, as the agent of this very Node says, and the Node is Ready and ours no more. That the agent
-/// has yet to report on something else that was published, new drain settings for instance, takes nothing back.
+/// True if the member is proven: the agent of this Node reports that it runs the target, and the Node is Ready without
+/// our cordon. A pending report about other published changes, such as new drain settings, does not matter.
 pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.booted == member.desired
@@ -68,22 +69,21 @@ impl Progress {
         self.total.get(index) == self.proven.get(index)
     }
 
-    /// Says whether anybody is in a later wave: nobody else waits for a soak.
+    /// True if a later wave has members: without them, nothing waits for a soak.
     fn follows(&self, index: usize) -> bool {
         self.total.iter().skip(index + 1).any(|n| *n > 0)
     }
 
-    /// State of the earlier wave that the member's wave waits for, if there is one.
+    /// Returns the state of the earlier wave that the member waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
-        // I10: the wave before it cannot go on until it is repaired, and the image may be what repairs it.
+        // I10: the earlier wave cannot continue until this node is repaired, and the new image may repair it.
         if self.starved && !member.ready {
             return None;
         }
         (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
-    /// Waves as the pool's status shows them. A pool whose spec names no wave, and whose nodes are all in one, shows
-    /// none.
+    /// Returns the waves for the pool's status. Empty if the spec names no wave and all members are in the same one.
     pub(super) fn status(&self, facts: &PoolFacts) -> Vec<WaveStatus> {
         let used = self.total.iter().filter(|n| **n > 0).count();
         if used < 2 && facts.waves.iter().all(Wave::is_implied) {
@@ -95,7 +95,7 @@ impl Progress {
     }
 
     fn one(&self, index: usize, wave: &Wave) -> WaveStatus {
-        // A wave that was done once need not soak again because one of its nodes was down for a moment.
+        // A finished wave need not soak again when one of its nodes was down for a moment.
         let kept = self.all_proven(index) || wave.soaked >= wave.soak;
         let soaked = if kept {
             wave.soaked.min(wave.soak)
@@ -113,7 +113,8 @@ impl Progress {
 }
 
 impl PoolFacts {
-    /// Says whether the pool has a node left to update to what it wants now; whoever is not proven counts, as among waves.
+    /// True if the pool has a member left to update: not proven, or the current image is not resolved yet. Abandoned
+    /// members are skipped.
     pub fn has_left(&self) -> bool {
         self.members
             .iter()

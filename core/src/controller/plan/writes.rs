@@ -16,16 +16,15 @@ use crate::controller::quorum::Cause;
 use crate::controller::usage::{How, Use};
 use crate::text::few;
 
-/// Time for which an offer stays open, as seen by this process. An agent takes it within milliseconds; one that does
-/// not is not there.
+/// How long an offer stays open, as seen by this process. A running agent takes it within milliseconds.
 pub const OPEN_FOR: Duration = Duration::from_secs(120);
 
-/// One write to a Lease.
+/// A write to a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BerthWrite {
-    /// POST of a berth that does not exist.
+    /// Creates a berth that does not exist.
     Create(Berth),
-    /// PUT over the Lease that was read.
+    /// Replaces the Lease that was read.
     Update {
         /// Name of the Lease.
         lease: String,
@@ -34,7 +33,7 @@ pub enum BerthWrite {
         /// Reason of the write.
         why: WriteReason,
     },
-    /// DELETE of the Lease that was read: closed, and above the capacity.
+    /// Deletes the Lease that was read: closed, and above the capacity.
     Delete {
         /// Name of the Lease.
         lease: String,
@@ -50,17 +49,17 @@ impl BerthWrite {
         }
     }
 
-    /// Says whether the write offers the berth to a node.
+    /// True if the write offers the berth to a node.
     pub fn is_offer(&self) -> bool {
         let Self::Update { why, .. } = self else { return false };
         *why == WriteReason::Offer
     }
 }
 
-/// Reason for which a berth is written.
+/// Why a berth is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReason {
-    /// A fence: in-flight writes of a former leader, or of our own that are in doubt, now lose.
+    /// A fence: late writes of an earlier leader, and our own of unknown result, are rejected from now on.
     Stamp,
     /// The berth is offered.
     Offer,
@@ -70,52 +69,51 @@ pub enum WriteReason {
     Withdrawn(&'static str),
     /// The holder is asked to give back, for this reason.
     Revoke(&'static str),
-    /// The holder may go on after all.
+    /// The holder may continue after all.
     Unrevoke,
-    /// The holder is told anew until when its reboot may start.
+    /// Updates the holder's latest reboot start (`open-until`).
     Window,
     /// Its Node is gone.
     Gone,
-    /// Its Node is excluded and does not come back.
+    /// Its Node is excluded and not Ready.
     Excluded,
-    /// The failure that ended there stands in the pool's status now.
+    /// The failure that ended there is now recorded in the pool's status.
     Recorded,
-    /// The capacity is smaller now.
+    /// The capacity was lowered.
     Shrunk,
 }
 
-/// Writes of one pool's berths, and what they mean for people.
+/// Writes to one pool's berths, and the explanations for its status.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// The writes, in this order.
+    /// The writes, in order.
     pub writes: Vec<BerthWrite>,
-    /// Reason for which each member that should change is not offered a berth.
+    /// Why each member that should be updated is not offered a berth.
     pub waiting: BTreeMap<NodeName, BlockReason>,
-    /// Nodes that use up the capacity.
+    /// Users of the capacity.
     pub used_by: Vec<Use>,
-    /// Reason for which no berth is opened at all: a gate, or else too many failures.
+    /// Why no berth is opened at all: a gate, otherwise too many failures.
     pub gate: Option<Gate>,
-    /// The image failed on too many nodes, whatever else is closed.
+    /// Set if the image failed on too many nodes, even if another gate is closed.
     pub halt: Option<Gate>,
     /// Control plane nodes that others may wait for, by cause.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
-    /// Messages about API servers' addresses that several Nodes have; none if no member carries the control plane.
+    /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
-    /// Reason for which the pool waits for those that go before it.
+    /// Why the pool waits for pools that go first.
     pub order: Option<Gate>,
-    /// Use of the fleet's limit once the offers are made.
+    /// Use of the fleet's limit after the offers.
     pub fleet: Option<FleetUse>,
     /// Progress of each wave.
     pub waves: Vec<WaveStatus>,
     /// New content of `status.failures`.
     pub failures: Failures,
-    /// The berths as read. `total` is what is to be published now: a smaller capacity only once no open offer
-    /// exceeds it (I1c).
+    /// The berths as read. `total` is the capacity to publish: it is lowered only when no open offer exceeds it (I1c).
     pub counts: BerthCounts,
 }
 
 impl Plan {
-    /// True if the plan writes to the Lease of that name, or creates it.
+    /// True if the plan writes or creates the Lease of that name.
     pub fn writes_to(&self, lease: &str) -> bool {
         self.writes.iter().any(|write| write.lease() == lease)
     }
@@ -140,12 +138,12 @@ impl Plan {
         format!("{words} ({})", few(others))
     }
 
-    /// True if a member waits for anything.
+    /// True if a member waits.
     pub fn has_waiting(&self) -> bool {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
 
-    /// Takes back the offers that were not made, because these writes of the plan failed or were skipped.
+    /// Removes offers from the plan whose writes failed or were skipped.
     pub fn not_made(&mut self, writes: &[BerthWrite]) {
         for write in writes.iter().filter(|write| write.is_offer()) {
             let BerthWrite::Update { berth, .. } = write else {
@@ -161,7 +159,7 @@ impl Plan {
     }
 }
 
-/// Time until which the member's reboot may start: it must be over before the window is.
+/// Latest start of the member's reboot, so that it ends before the window does.
 pub(super) fn open_until(facts: &PoolFacts, member: &Member) -> Option<Timestamp> {
     facts
         .closes

@@ -1,4 +1,4 @@
-//! Facts that publishing depends on.
+//! Input for publishing the specs of BootcNodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,16 +14,15 @@ use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::{BootcNodeView, NodeView};
 
-/// Terms of a pool for its members.
+/// Pool settings that are published to its members.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// The target in force.
+    /// Current target.
     pub target: Option<Target>,
-    /// The spec names another image than that target, which is not resolved yet. The target stays published, so that
-    /// nothing is unstaged because a registry is down, and nobody begins to pull it.
+    /// True if the spec names an image that is not resolved yet and differs from the target. The target stays
+    /// published, so that a registry outage unstages nothing, but no node begins to pull it.
     pub unresolved: bool,
-    /// The first attempt to resolve a target is still under way: a BootcNode that would say nothing yet is not
-    /// created before.
+    /// True if the first target is still being resolved. BootcNodes without an image are not created meanwhile.
     pub resolving: bool,
     /// Number of members that may stage at once.
     pub max_staging: usize,
@@ -49,7 +48,7 @@ pub struct Terms {
     pub estimates: PhaseDurations,
 }
 
-/// Everything that publishing depends on.
+/// Input for publishing.
 #[derive(Debug)]
 pub struct Facts<'a> {
     /// All Nodes.
@@ -62,26 +61,26 @@ pub struct Facts<'a> {
     pub terms: &'a BTreeMap<PoolName, Terms>,
     /// Pools of the berths that each node holds or is offered.
     pub occupied: &'a BTreeMap<NodeUid, BTreeSet<PoolName>>,
-    /// The berths that are held, by their holders.
+    /// Held berths, by holder.
     pub holdings: &'a BTreeMap<NodeUid, Holding>,
-    /// Labels of the nodes that a Lease names which cannot be read.
+    /// Node labels of the Leases that cannot be read.
     pub unclear: &'a BTreeSet<String>,
-    /// BootcNodes (UIDs) whose agents were asked so long ago to release their node that nothing but its capacity waits for
-    /// them.
+    /// BootcNodes (UIDs) whose agents did not release their node in time. They are deleted, unless their node still
+    /// uses up capacity.
     pub overdue: &'a BTreeSet<String>,
     /// The pools that exist and are not being deleted.
     pub lasting: &'a BTreeSet<PoolName>,
-    /// Node UIDs that a live read has shown to exist no more.
+    /// UIDs of Nodes that a live read has shown to be gone.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
-    /// Nodes whose agent has been heard of lately.
+    /// Nodes whose agent was heard of recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// Members that were allowed to pull and did not.
+    /// Permits to pull that members left unused.
     pub leaves: &'a StagingPermits,
-    /// The whole fleet is paused: nobody begins to pull.
+    /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,
 }
 
-/// One node while its spec is being made.
+/// A node's new spec while it is being made.
 pub(super) struct Draft<'a> {
     pub(super) node: &'a NodeView,
     pub(super) host: Option<&'a BootcNodeView>,

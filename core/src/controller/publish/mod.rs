@@ -1,4 +1,4 @@
-//! Publishes the spec of each node's BootcNode, and lets nodes go. Pure.
+//! Publishes the spec of each node's BootcNode, and releases nodes that leave. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub use facts::{Facts, Terms};
 pub use terms::terms;
 pub use write::{HostWrite, object, patch, release};
 
-/// Decides every write to a BootcNode that is due.
+/// Returns all pending writes to BootcNodes.
 pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
     let mut writes = vec![];
     let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
@@ -46,7 +46,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
     writes
 }
 
-/// Deletes a BootcNode whose node is released or gone, or takes our finalizer off it.
+/// Deletes a BootcNode whose node is released or gone. If it is already being deleted, removes our finalizer.
 fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
@@ -82,21 +82,21 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
     })
 }
 
-/// True if a BootcNode need not be kept for the sake of its node: the agent has released the node, or has not done so within
-/// the deadline and the node does not count any more.
+/// True if the BootcNode is no longer needed: the agent has released the node, or the deadline has passed and the node
+/// does not use up capacity.
 fn is_settled(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     host.released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
-/// True if the node uses up capacity of the pool that it has left: it is down, and its agent has not released it. The label of
-/// its BootcNode is the only record of that, for every leader, so the BootcNode stays.
+/// True if the node still uses up capacity of the pool that it left: it is down, and its agent has not released it. The
+/// BootcNode's label is the only record of that, so the BootcNode stays.
 fn counts_still(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
         return false;
     }
     let Some(node) = node else {
-        // A live read shows first whether the Node is gone.
+        // A live read must show first that the Node is gone.
         return made_for(host).is_some();
     };
     let is_excluded = node.labels.contains_key(keys::LABEL_EXCLUDE);
@@ -104,17 +104,17 @@ fn counts_still(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>
     !is_stale(host, Some(node)) && !is_excluded && !is_member && node.down().is_some()
 }
 
-/// Says whether the node holds a berth, is offered one, or is named by a Lease that cannot be read.
+/// True if the node holds a berth, is offered one, or is named by an unreadable Lease.
 fn occupied(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> bool {
     facts.unclear.contains(NodeName::from(name).label().as_ref())
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
 
-/// Spec that is the same for every node of one platform in a pool.
+/// Specs that are the same for all nodes of one platform in a pool.
 type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 
-/// The pool that the node's BootcNode should name, if any, and what it should say before staging is allowed to some.
-/// `None`: nothing is to be changed.
+/// Returns the pool for the node's BootcNode, if any, and its new spec, without permits to stage. `None` if nothing is
+/// to be written.
 fn draft<'a>(
     facts: &Facts<'a>,
     node: &'a NodeView,
@@ -125,24 +125,24 @@ fn draft<'a>(
     let conflict = facts.membership.conflicts.get(&node.name);
     let old = match host {
         Some(host) if is_stale(host, Some(node)) => return None,
-        // Unreadable: whoever broke it repairs it.
+        // An unreadable BootcNode is left to the person who changed it.
         Some(host) => Some(host.spec()?),
         None => None,
     };
     let deleting = host.is_some_and(|h| h.deleting);
     let pool = pool.filter(|_| !deleting);
-    // It finishes first what it has begun: neither pool nor image change under a node that holds a berth.
+    // A node that holds a berth first finishes its turn: its pool and image do not change meanwhile.
     let moves = old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != pool.map_or("", PoolName::as_str));
     if moves && host.is_some_and(|h| occupied(facts, node.name.as_str(), h)) {
         return None;
     }
     let Some(pool) = pool else {
-        // A node that is in conflict has a BootcNode all the same, which says so.
+        // A node in conflict has a BootcNode too, to show the conflict.
         let conflict = conflict.filter(|_| !deleting);
         if old.is_none() && conflict.is_none() {
             return None;
         }
-        // The label stays while the node leaves: its former pool counts it, and is not let go before.
+        // The label stays while the node leaves: its earlier pool still counts it.
         let leaving = host.filter(|host| conflict.is_none() || !is_settled(facts, host, Some(node)));
         let label = leaving.and_then(|host| host.pool_label.clone());
         let node_uid = node.uid.to_string();
@@ -202,8 +202,8 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
     }
 }
 
-/// True if the published spec differs from the wanted one in more than what is worth no write of its own: the estimates, and the
-/// pause on a node that runs the image already.
+/// True if the published spec must be written. Estimates alone are not worth a write, nor is a pause on a node that
+/// already runs its image.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
     let booted = host.report().and_then(|report| report.booted.as_ref());
@@ -217,12 +217,12 @@ fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeS
     needed != *before
 }
 
-/// The digest that a target has for a node's platform.
+/// Returns the target's digest for a platform.
 pub fn desired_digest<'a>(target: Option<&'a Target>, platform: Platform<'_>) -> Option<&'a Digest> {
     target.and_then(|t| t.digest_for(platform))
 }
 
-/// The image for a node of that platform, when the pool has a target and the target has one.
+/// Returns the target's image for a platform.
 fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> {
     let target = terms.target.as_ref()?;
     let digest = target.digest_for(platform)?;
@@ -236,7 +236,7 @@ fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> 
     })
 }
 
-/// The write that brings the BootcNode to the draft, when one is needed.
+/// Returns the write that makes the BootcNode equal the draft; `None` if it does already.
 fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
     let name = draft.node.name.as_str();
     let Some(host) = draft.host else {

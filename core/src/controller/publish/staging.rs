@@ -1,8 +1,8 @@
-//! Members that may pull now.
+//! Permits to pull.
 //!
-//! There are as many permits to pull as members may stage at once. A member that pulls keeps its permit until the pull
-//! is over, since a stopped pull would start over. Any other permit can be passed on: agents look at theirs only before
-//! they begin. So a node that cannot pull, backs off or is not there holds up nobody.
+//! There are as many permits as members may stage at once. A pulling member keeps its permit until the pull ends,
+//! because a stopped pull would start over. Other permits can be passed on: agents check theirs only before they begin.
+//! So a node that cannot pull, backs off or is down blocks no other node.
 
 use std::cmp::Reverse;
 
@@ -14,41 +14,42 @@ use super::facts::{Draft, Facts, Terms};
 use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 
-/// Need of a member for a permit.
+/// A member's claim to a permit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
-    /// The member has the digest, staged or booted, and needs no permit.
+    /// Has the digest, staged or booted, and needs no permit.
     Done,
-    /// The member pulls the digest now.
+    /// Is pulling the digest.
     Pulls,
-    /// The member could pull; the least comes first.
+    /// Could pull; the smallest turn goes first.
     Waits(Turn),
-    /// The member cannot pull, for now.
+    /// Cannot pull at the moment.
     Cannot,
 }
 
-/// Order among those that could pull. Members without failures come first. Of the others the one with the fewest tries
-/// does, so that they take turns.
+/// Order among members that could pull. Members without failures go first, then those with the fewest tries, so that
+/// they take turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Turn {
-    /// The agent reports a failure with this digest.
+    /// True if the agent reports a failure with this digest.
     failing: bool,
-    /// The member holds a berth under a boot that is not proven, and another image is its way out: everybody waits for
+    /// True if the member holds a berth under an unproven boot, and another image is the way out. All others wait for
     /// it, as long as it uses its permits.
     stuck: Reverse<bool>,
-    /// The Node is not Ready. Its agent has been heard of lately, so that a fix can reach it; but it may be down as well.
+    /// True if the Node is not Ready. Its agent was heard of recently, so a new image may repair it, but it may be down
+    /// as well.
     broken: bool,
-    /// Number of permits that it had for long and did not use.
+    /// Number of permits that it left unused.
     unused: u32,
     /// Number of its failures.
     attempts: u32,
-    /// True for a member that has a permit: it keeps it, all else being equal.
+    /// True for a member that already has a permit: it keeps it if all else is equal.
     has_leave: Reverse<bool>,
-    /// Position by name.
+    /// Index in the order of names.
     index: usize,
 }
 
-/// Allows staging to as many members as may stage at once, in the order of their turns.
+/// Allows as many members to stage as may stage at once, in order.
 pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
     let mut places: Vec<(Standing, usize)> = drafts
         .iter()
@@ -60,7 +61,7 @@ pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) 
         .iter()
         .filter(|(standing, _)| *standing == Standing::Pulls && !Bug::PermitsUncounted.is_awake())
         .count();
-    // Withdrawn, or told to wait: whoever has not begun with it does not.
+    // Withdrawn or paused: members that have not begun to pull must not begin.
     let mut free = match terms.unresolved || facts.fleet_paused {
         true => 0,
         false => terms.max_staging.saturating_sub(pulling),
@@ -80,7 +81,7 @@ pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) 
     }
 }
 
-/// `None`: there is no image for it.
+/// Returns the member's claim; `None` if there is no image for it.
 fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
     let digest = &draft.spec.image.as_ref()?.digest;
     let old = draft.host.and_then(|h| h.spec());
@@ -94,15 +95,15 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
-    // It may pull a former digest still, until it has reported on this one; with leave it then goes on to this one.
-    // Also one whose Node is not Ready, as long as its agent speaks: the pull goes on.
+    // A member with a permit may still pull an earlier digest until it has reported on this one; it then continues with
+    // this one. The same holds for a member that is not Ready while its agent reports.
     let pulls = report.is_some_and(|r| r.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::observed);
     if heard && published && (observed || has_leave) && pulls {
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.failed.contains(digest));
-    // An agent finishes its turn, on whatever digest, before it pulls; unless it cannot finish it.
+    // An agent finishes its turn before it pulls, unless it cannot finish.
     let busy = facts.occupied.contains_key(&draft.node.uid);
     let stuck = is_stuck(facts, draft);
     let blocked = report.is_some_and(|r| r.blocked);
@@ -123,7 +124,7 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     }))
 }
 
-/// True if the node holds a berth that it may not be able to give back before it runs another image: its boot is not proven, or
+/// True if the node holds a berth that it may only be able to give back under another image: its boot is not proven, or
 /// its Node is not Ready.
 fn is_stuck(facts: &Facts<'_>, draft: &Draft<'_>) -> bool {
     let Some(holding) = facts.holdings.get(&draft.node.uid) else {
@@ -133,6 +134,6 @@ fn is_stuck(facts: &Facts<'_>, draft: &Draft<'_>) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) || report.is_some_and(|report| is_licensed(holding, report)) {
         return false;
     }
-    // Only its agent remembers that a boot with the former image is not proven; the Node is not Ready then.
+    // Only its agent knows that a boot with the earlier image is not proven; the Node is not Ready then.
     !draft.node.ready || report.is_some_and(|report| is_unproven(holding, report))
 }

@@ -1,4 +1,4 @@
-//! Terms of the pools for their members.
+//! Pool settings that are published to members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use berth_api::pool::BootcNodePoolSpec;
 use super::facts::Terms;
 use crate::controller::pool::Pool;
 
-/// Reports of progress that may reach the API server in a second, from all nodes that stage at once.
+/// Maximum number of progress reports per second, from all nodes that stage at once.
 const PROGRESS: u64 = 50;
 
-/// Shortest interval between two reports of progress of one node, when so many stage at once. It doubles, so that a few more
-/// nodes do not mean another spec for all.
+/// Returns the minimum interval between progress reports of a node, if this many stage at once. Rounded up to a power
+/// of two, so that a few more nodes do not change every spec.
 fn progress_interval(staging: usize) -> Duration {
     let staging = u64::try_from(staging).unwrap_or(u64::MAX);
     match staging.div_ceil(PROGRESS) {
@@ -23,7 +23,7 @@ fn progress_interval(staging: usize) -> Duration {
     }
 }
 
-/// Terms of each pool for its members. `resolving`: the pools whose first resolution is under way.
+/// Returns the terms of each pool. `resolving`: pools whose first resolution is still running.
 pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Terms> {
     let asked = pools.iter().filter_map(|pool| {
         let members = membership.members(&pool.name).len();

@@ -47,7 +47,7 @@ fn target(n: u8) -> Target {
     }
 }
 
-/// A world of nodes, all in pool `a`, whose BootcNodes follow what is published.
+/// Nodes in pool `a`, with BootcNodes that follow the published specs.
 struct World {
     nodes: Objects<NodeView>,
     hosts: Objects<BootcNodeView>,
@@ -126,7 +126,7 @@ impl World {
         })
     }
 
-    /// Makes the writes that are due; no agent reports anything.
+    /// Makes the pending writes; no agent reports.
     fn step(&mut self) -> Vec<HostWrite> {
         let writes = self.writes();
         for write in &writes {
@@ -205,7 +205,7 @@ impl World {
             .collect()
     }
 
-    /// The node reports that it runs the former image under this boot.
+    /// The node reports the earlier image, under this boot.
     fn report_of_boot(&mut self, name: &str, boot: &str) {
         self.report(name, |r| (r.boot_id, r.booted) = (Some(boot.into()), Some(digest(0))));
     }
@@ -596,7 +596,7 @@ fn finalizer_and_owner_are_restored() {
     assert_eq!(finalizers(&mut world), both);
     world.edit("n1", |host| host.owner = Some("another".to_owned()));
     assert_eq!(finalizers(&mut world), both, "only the owner is wrong");
-    // Nothing may be added to the finalizers of an object that is being deleted.
+    // Finalizers cannot be added to an object that is being deleted.
     world.edit("n1", |host| {
         (host.deleting, host.finalizers) = (true, vec![mine.clone()]);
     });

@@ -1,57 +1,57 @@
-//! A write to a BootcNode, and the request body that makes it.
+//! A write to a BootcNode, and its request body.
 
 use berth_api::keys;
 use berth_api::node::{BootcNode, BootcNodeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
-/// One write to a BootcNode.
+/// A write to a BootcNode.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostWrite {
-    /// A node gets its BootcNode.
+    /// Creates the BootcNode of a node.
     Create {
         /// Name of the Node.
         name: String,
-        /// Spec that is published.
+        /// New spec.
         spec: BootcNodeSpec,
         /// The pool label.
         label: Option<String>,
     },
-    /// Something else is published.
+    /// Changes the spec, label or metadata.
     Update {
         /// Name of the Node.
         name: String,
         /// UID of the BootcNode.
         uid: String,
-        /// resourceVersion that the decision was made from.
+        /// resourceVersion that was read.
         version: String,
-        /// Spec that was published before.
+        /// Spec before the write.
         before: Box<BootcNodeSpec>,
-        /// Spec that is published.
+        /// New spec.
         spec: BootcNodeSpec,
         /// The pool label.
         label: Option<String>,
-        /// All finalizers that it shall have.
+        /// All finalizers after the write.
         finalizers: Vec<String>,
     },
-    /// The node is released, or gone.
+    /// Deletes the BootcNode of a node that is released or gone.
     Delete {
         /// Name of the Node.
         name: String,
         /// UID of the BootcNode.
         uid: String,
     },
-    /// The BootcNode is being deleted and may go.
+    /// Removes our finalizer from a BootcNode that is being deleted.
     Release {
         /// Name of the Node.
         name: String,
         /// UID of the BootcNode.
         uid: String,
-        /// resourceVersion that the decision was made from.
+        /// resourceVersion that was read.
         version: String,
         /// The finalizers of others.
         finalizers: Vec<String>,
-        /// The agent has not said that everything is undone.
+        /// True if the agent has not reported that everything is undone.
         late: bool,
     },
 }
@@ -94,11 +94,11 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
     }
 }
 
-/// The merge patch for [`HostWrite::Update`]. With UID and resourceVersion in it, it is a compare-and-swap; unlike
-/// a PUT it leaves alone the labels and annotations that others have put there.
+/// Returns the merge patch for [`HostWrite::Update`]. With UID and resourceVersion it is a compare-and-swap. Unlike a
+/// PUT, it leaves labels and annotations of others alone.
 ///
 /// # Errors
-/// When a spec cannot be written as JSON, which no spec that was read or made here is.
+/// If a spec cannot be serialized, which does not happen for specs that were read or made here.
 pub fn patch(
     name: &str,
     (uid, version): (&str, &str),
@@ -118,8 +118,8 @@ pub fn patch(
     }))
 }
 
-/// The merge patch (RFC 7386) that makes the one value of the other: what is no longer there must be null in it, or the
-/// old value stays.
+/// Returns the merge patch (RFC 7386) from one value to another. Removed keys must be null, otherwise the old values
+/// stay.
 fn changes(before: &Value, after: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return after.clone();

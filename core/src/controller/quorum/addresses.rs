@@ -1,4 +1,4 @@
-//! The nodes that run the listed API servers, by their addresses.
+//! Nodes that run the listed API servers, found by address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use berth_api::waves::is_control_plane;
 use crate::controller::view::NodeView;
 use crate::text::few;
 
-/// An address of an API server that several nodes have. Each of them counts as a node of the control plane.
+/// Address of an API server that several nodes have. Each of them counts as a control plane node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AddressConflict {
     address: IpAddr,
@@ -17,7 +17,7 @@ pub(super) struct AddressConflict {
 }
 
 impl AddressConflict {
-    /// Returns a message for the admin.
+    /// Message for the admin.
     pub(super) fn words(&self) -> String {
         let nodes = few(self.nodes.iter().map(ToString::to_string));
         format!(
@@ -28,15 +28,15 @@ impl AddressConflict {
     }
 }
 
-/// The nodes of the control plane.
+/// The control plane nodes.
 pub(super) struct Owners<'a> {
-    /// Each of them, with its addresses at which an API server is listed.
+    /// Each node, with its addresses where an API server is listed.
     pub(super) nodes: Vec<(&'a NodeView, BTreeSet<IpAddr>)>,
 }
 
 impl<'a> Owners<'a> {
-    /// Returns the nodes that have the label or the address of a listed server. An address of a node with the label is not
-    /// another node's: a kubelet writes its node's addresses, but cannot give its node the label.
+    /// Returns the nodes with the label or with the address of a listed server. An address of a labelled node does not
+    /// count for other nodes: a kubelet can write its addresses, but not the label.
     pub(super) fn of(nodes: impl Iterator<Item = &'a NodeView>, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> Self {
         let (mut labelled, mut others) = (vec![], vec![]);
         for node in nodes {
@@ -57,7 +57,7 @@ impl<'a> Owners<'a> {
         Self { nodes: labelled }
     }
 
-    /// Returns the addresses that more than one node has.
+    /// Returns the addresses that several nodes have.
     pub(super) fn conflicts(&self) -> Vec<AddressConflict> {
         let mut at: BTreeMap<IpAddr, Vec<NodeName>> = BTreeMap::new();
         for (node, addresses) in &self.nodes {
@@ -72,9 +72,9 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Returns the node's addresses at which an API server is listed.
+/// Returns the node's addresses where an API server is listed.
 fn listed(node: &NodeView, servers: &BTreeMap<IpAddr, Vec<SocketAddr>>) -> BTreeSet<IpAddr> {
-    // Most clusters have more nodes than servers, and most passes need to know of none.
+    // Shortcut for clusters with many nodes, and for passes that need no servers.
     if servers.is_empty() {
         return BTreeSet::new();
     }

@@ -1,4 +1,4 @@
-//! A node of the control plane, and how badly off it is.
+//! A control plane node, and how bad its state is.
 
 use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, NodeUid, keys};
@@ -6,38 +6,38 @@ use berth_api::{NodeName, NodeUid, keys};
 use crate::controller::servers::State;
 use crate::controller::view::NodeView;
 
-/// Progress of a berth, in the order in which its node is preferred over another that is at work as well.
+/// Progress of a berth. Of two nodes at work, the one further along is preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
     Offered,
     Taken,
-    /// Or giving back; or its Lease cannot be read.
+    /// Also: giving back, or its Lease cannot be read.
     Committed,
 }
 
-/// Rank of a node by how badly off it is: one that is worse off goes first.
+/// How bad a node's state is: nodes in a worse state go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trouble {
     Nothing,
     CordonedByOthers,
-    /// The node has no berth any more, and still carries our cordon.
+    /// The node has no berth any more but still has our cordon.
     CordonedByUs,
     NotReady,
 }
 
-/// A node of the control plane.
+/// A control plane node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Carrier {
     pub(super) uid: NodeUid,
     pub(super) name: NodeName,
-    /// True if it has the label, and so an etcd member.
+    /// True if it has the label, and so runs an etcd member.
     pub(super) member: bool,
     pub(super) excluded: bool,
     pub(super) ready: bool,
     pub(super) unschedulable: bool,
     pub(super) our_cordon: bool,
     pub(super) at_work: Option<Work>,
-    /// Number of servers that are listed at its addresses, and the state of the best of them.
+    /// Number of servers listed at its addresses.
     pub(super) servers: usize,
     pub(super) server: Option<State>,
 }
@@ -67,7 +67,7 @@ impl Carrier {
         }
     }
 
-    /// True if the node is expected to stay up, as far as its Node says. A cordon by somebody else does not stop an etcd member;
+    /// True if the node is expected to stay up, judging by its Node. A cordon by others does not stop an etcd member;
     /// on an excluded node it announces that the node is about to be taken down.
     pub(super) fn stays_up(&self) -> bool {
         match self.trouble() {

@@ -1,9 +1,9 @@
-//! Invariant I11: how many of the nodes that carry the control plane may be away at once. Pure.
+//! Invariant I11: how many control plane nodes may be down at once. Pure.
 //!
-//! Each node with a control plane label is taken to run an API server and, since etcd is stacked, one etcd member. A node
-//! without the label is taken to run an API server if one is listed at its address and no node with the label has that
-//! address. One of these nodes at a time is worked on, whichever pools they are in; none while another one is worse off; and
-//! the others must be a majority of the servers and of the members that the cluster has.
+//! A node with a control plane label is assumed to run an API server and, as etcd is stacked, an etcd member. A node
+//! without the label is assumed to run an API server if one is listed at its address and no labelled node has that
+//! address. These nodes are worked on one at a time, over all pools. A node in a worse state goes first. The others
+//! must be a majority of all API servers and of all etcd members.
 
 use crate::Moment;
 use crate::controller::servers::{Answers, State};
@@ -24,21 +24,21 @@ use addresses::{AddressConflict, Owners};
 use carrier::{Carrier, Trouble, Work};
 pub use verdict::{Cause, Meanwhile, Verdict};
 
-/// The nodes that carry the control plane, across all pools, and what is known of their servers.
+/// Control plane nodes of all pools, with the state of their servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlPlane {
     carriers: Vec<Carrier>,
-    /// Addresses of API servers that several nodes have.
+    /// API server addresses that several nodes have.
     conflicts: Vec<AddressConflict>,
-    /// True if a list of the API servers is wanted; false if no member of any pool is to be updated.
+    /// True if the list of API servers is needed; false if no member of any pool is to be updated.
     asked: bool,
-    /// The API servers were listed.
+    /// True if the API servers were listed.
     listed: bool,
-    /// Number of those that are.
+    /// Number of listed API servers.
     total: usize,
-    /// The states of those at an address that no Node has.
+    /// States of servers at addresses that no Node has.
     unplaced: Vec<State>,
-    /// A write that this leader did not make, or whose fate it does not know, may still open a berth.
+    /// True if a write of another leader, or one of ours with unknown result, may still open a berth.
     unfenced: bool,
 }
 
@@ -47,7 +47,7 @@ fn majority(of: usize) -> usize {
 }
 
 impl ControlPlane {
-    /// Returns the control plane among these Nodes, which are all that the cluster has. None of them is at work yet.
+    /// Returns the control plane among all Nodes of the cluster, none of them at work yet.
     pub fn of<'a>(nodes: impl Iterator<Item = &'a NodeView>, answers: &Answers, now: Moment) -> Self {
         let states = answers.states(now);
         let mut at: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
@@ -76,8 +76,8 @@ impl ControlPlane {
         }
     }
 
-    /// The same, with the berths of all pools as they were read. `is_fenced`: no late write can open that berth for one of
-    /// these nodes.
+    /// Adds the berths of all pools, as read. `is_fenced` is true if no late write can open that berth for one of these
+    /// nodes.
     #[must_use]
     pub fn with_leases(mut self, leases: &[LeaseView], is_fenced: impl Fn(&LeaseView, &Berth) -> bool) -> Self {
         for lease in leases {
@@ -94,7 +94,7 @@ impl ControlPlane {
         self
     }
 
-    /// Notes a berth of any pool, and whether no write but the next one of this leader can land on it.
+    /// Records a berth of any pool. `fenced` is true if only this leader's next write can still arrive at it.
     pub fn see(&mut self, berth: &Berth, fenced: bool) {
         self.unfenced |= !fenced && !Bug::NoEpochStamp.is_awake();
         let work = match &berth.state {
@@ -103,7 +103,7 @@ impl ControlPlane {
             BerthState::Held(holding) if holding.phase == HoldPhase::Taken => Work::Taken,
             BerthState::Held(_) => Work::Committed,
         };
-        // A Node that was created anew is the same machine.
+        // A Node that was created again is the same machine.
         if let Some((name, uid)) = berth.node() {
             self.at_work(|c| c.uid == *uid || c.name == *name, work);
         }
@@ -115,17 +115,17 @@ impl ControlPlane {
         }
     }
 
-    /// The nodes of the control plane.
+    /// Returns name and UID of the control plane nodes.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeUid)> {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Loss while a node of the control plane is down, however carefully it is done.
+    /// Returns the loss while any control plane node is down; `None` if no loss is expected.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }
 
-    /// Returns a message about each address of an API server that several Nodes have.
+    /// Returns a message for each API server address that several Nodes have.
     pub(super) fn address_conflicts(&self) -> Vec<String> {
         self.conflicts.iter().map(AddressConflict::words).collect()
     }
@@ -150,8 +150,8 @@ impl ControlPlane {
         all
     }
 
-    /// Returns the verdict of I11 on a node; `None` for one that does not carry the control plane. Until the API servers are
-    /// listed, any node may carry it.
+    /// Returns the verdict of I11 on a node; `None` if it is not a control plane node. Until the API servers are
+    /// listed, any node may be one.
     pub fn verdict(&self, uid: &NodeUid) -> Option<Verdict> {
         let Some(node) = self.carriers.iter().find(|c| c.uid == *uid) else {
             if self.listed || !self.asked {
@@ -177,7 +177,7 @@ impl ControlPlane {
         if self.others(node).any(|other| other.at_work.is_some()) && !Bug::SecondServer.is_awake() {
             return Some(Cause::OtherAtWork);
         }
-        // Who is excluded is waited for by nobody, but counts where majorities do.
+        // No node waits for an excluded one, but excluded nodes still count for majorities.
         let mut heeded = self.others(node).filter(|other| !other.excluded);
         if heeded.any(|other| other.trouble() > node.trouble()) {
             return Some(Cause::OtherUnavailable);
@@ -190,7 +190,7 @@ impl ControlPlane {
 
     fn ask_back(&self, node: &Carrier) -> Option<Cause> {
         let work = node.at_work?;
-        // Two at work at once: one of them became a control plane node meanwhile. One goes on.
+        // If two are at work, one of them became a control plane node meanwhile. Only one continues.
         let goes_first = |other: &Carrier| {
             other
                 .at_work
@@ -206,7 +206,8 @@ impl ControlPlane {
         self.lacking(node, true)
     }
 
-    /// Majorities that the cluster would lack without the node. `hopeful`: servers of which nothing is known yet are up.
+    /// Returns the majority that the cluster would lose without the node. `hopeful`: servers in an unknown state count
+    /// as up.
     fn lacking(&self, node: &Carrier, hopeful: bool) -> Option<Cause> {
         if !self.another_answers(node, hopeful) {
             return Some(Cause::NoOtherServer);
@@ -214,11 +215,11 @@ impl ControlPlane {
         (!self.keeps_majority(node, hopeful)).then_some(Cause::NoMajority)
     }
 
-    /// Says whether another server answers, if the cluster has more than one and the node may run one of them.
+    /// True if another server answers. Also true if the cluster has no other server, or the node runs none.
     ///
-    /// A server leaves the list when it stops, so the list alone does not tell how many there are: every other control
-    /// plane node that is not excluded is taken to have one. A node at whose address none is listed runs none, unless
-    /// there are servers at addresses that no node has; then one of these may be its own.
+    /// A stopped server leaves the list, so the list does not show how many there are: every other control plane node
+    /// that is not excluded is assumed to have a server. A node without a listed address runs none, unless servers are
+    /// listed at addresses that no node has: one of these may be its own.
     fn another_answers(&self, node: &Carrier, hopeful: bool) -> bool {
         let on_nodes = self.others(node).filter_map(|o| o.server);
         let on_nodes = on_nodes.filter(|s| answers(*s, hopeful)).count();
@@ -231,9 +232,10 @@ impl ControlPlane {
         !may_run_one || on_nodes + elsewhere.saturating_sub(1) > 0
     }
 
-    /// Says whether the others are a majority of the etcd members and of the servers. None can be kept of two.
+    /// True if the others are a majority of the etcd members and of the servers. With two, a majority is impossible and
+    /// not required.
     fn keeps_majority(&self, node: &Carrier, hopeful: bool) -> bool {
-        // Nothing is taken away by working on what is down already. One that is not Ready may serve all the same.
+        // Work on a node that is already down takes nothing away. But a node that is not Ready may still serve.
         let own = self.state(node);
         let serves = own.is_some_and(|state| answers(state, !hopeful));
         if !node.ready && !serves {
@@ -248,7 +250,7 @@ impl ControlPlane {
         if node.member && members > 2 && rest < majority(members) {
             return false;
         }
-        // One address that no node has is a load balancer's, or somebody else's business.
+        // A single address that no node has belongs to a load balancer or to another system.
         if self.total == self.unplaced.len() && self.total < 2 {
             return true;
         }
@@ -260,13 +262,13 @@ impl ControlPlane {
         servers <= 2 || rest >= majority(servers)
     }
 
-    /// The state of the node's server; `None` when nothing can be told about it.
+    /// Returns the state of the node's server; `None` if nothing is known about it.
     fn state(&self, node: &Carrier) -> Option<State> {
         match node.server {
             _ if !self.listed => Some(State::Unknown),
             Some(state) => Some(state),
             None if self.total == 0 || !self.unplaced.is_empty() => None,
-            // It has left the list.
+            // The server has left the list.
             None => Some(State::Away),
         }
     }

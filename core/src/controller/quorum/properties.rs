@@ -1,4 +1,4 @@
-//! Whatever the state, the plans of all pools together keep I11.
+//! The plans of all pools together keep I11 in any state.
 
 use berth_api::berth::Berth;
 use berth_api::waves::is_control_plane;
@@ -38,7 +38,7 @@ fn any_state() -> impl Strategy<Value = State> {
     prop_oneof![6 => Just(State::Ready), 1 => Just(State::Away), 1 => Just(State::Unknown)]
 }
 
-/// Berths of one pool, which is the one of every second node.
+/// Berths of one pool, which has every second node.
 fn any_berth(index: u32) -> impl Strategy<Value = Berth> {
     (0usize..12, 0usize..NODES.len(), prop::bool::weighted(0.03)).prop_map(move |(kind, node, old)| {
         let berth = match kind {
@@ -78,7 +78,7 @@ prop_compose! {
         let answers = if listed { answers(&servers) } else { Answers::default() };
         let pool = |(number, berths): (usize, [Berth; 3])| {
             let name = ["p", "q"][number];
-            // The helpers make berths of pool p.
+            // The helpers create berths of pool p.
             let berths = berths.map(|berth| seen(Berth { pool: name.into(), ..berth })).to_vec();
             let is_member = |(node, pool): &(&NodeView, &usize)| {
                 **pool == number && !node.labels.contains_key(keys::LABEL_EXCLUDE)
@@ -121,7 +121,7 @@ impl World {
             .filter_map(|s| s.berth.as_ref().ok())
     }
 
-    /// Judges one offer by the words of I11, while these have a berth or an offer.
+    /// Judges one offer by I11, while the nodes `at_work` have a berth or an offer.
     fn judge(&self, uid: &NodeUid, at_work: &BTreeSet<NodeUid>, reached: &Reached) {
         assert!(self.answers.listed, "any node may run a server before they are listed");
         let Some(node) = self.carriers().find(|n| n.uid == *uid) else {
@@ -164,7 +164,7 @@ impl World {
             !is_member || all < 3 || rest > all / 2,
             "{rest} of {all} members are left"
         );
-        // Servers that are listed, wherever they are.
+        // Listed servers, at any address.
         let ready = |asked: &&Asked| asked.state(Moment::after(std::time::Duration::from_secs(3600))) == State::Ready;
         let (all, ready) = (
             self.answers.servers.len(),
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-/// Result of the offers of these plans, judged in the order in which they are made.
+/// Makes the offers of the plans in order, and judges each one.
 fn run(world: &World, reached: &Reached) {
     let mut control_plane = of(&world.nodes, &world.answers);
     world
@@ -221,7 +221,7 @@ fn every_offer_keeps_i11() {
     });
 }
 
-/// Nothing is asked back for what is not known, and an offer that may be made is not withdrawn at once.
+/// Unknown states ask nothing back, and an offer that may be made is not withdrawn at once.
 #[test]
 fn what_may_be_offered_is_not_asked_back() {
     check(config(), any_world(), &[("carrier", 300)], |world, reached| {
@@ -243,7 +243,7 @@ fn what_may_be_offered_is_not_asked_back() {
     });
 }
 
-/// I10: where everything is well somebody may go, and those who wait for each other are none.
+/// I10: if all is well, some node may go, unless the nodes that wait for each other are all there are.
 #[test]
 fn a_control_plane_that_is_well_is_updated() {
     check(config(), any_world(), &[("several", 400)], |world, reached| {

@@ -1,4 +1,4 @@
-//! Nodes of a control plane that may go down, by example.
+//! Control plane nodes that may go down, by example.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
     NodeView::of(&serde_json::from_value(object).unwrap())
 }
 
-/// So many control plane nodes, c1 at 10.0.0.1 and so on, and a worker w.
+/// This many control plane nodes (c1 at 10.0.0.1 and so on), and a worker w.
 fn cluster(count: usize) -> Vec<NodeView> {
     let control = |n| node(&format!("c{n}"), &format!("10.0.0.{n}"), &[LABEL]);
     let worker = node("w", "10.0.0.99", &[]);
@@ -62,7 +62,7 @@ pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
     }
 }
 
-/// Each control plane node has a server, and those of these numbers are in another state than ready.
+/// A server on each control plane node; those with these numbers are in this state, the others ready.
 fn servers(count: usize, other: &[usize], state: State) -> Answers {
     let addresses: Vec<String> = (1..=count).map(|n| format!("10.0.0.{n}")).collect();
     let of = |n: usize| if other.contains(&n) { state } else { State::Ready };
@@ -74,7 +74,7 @@ pub(super) fn of(nodes: &[NodeView], answers: &Answers) -> ControlPlane {
     ControlPlane::of(nodes.iter(), answers, Moment::after(NOW))
 }
 
-/// Why each of so many control plane nodes is offered no berth.
+/// Why each control plane node is offered no berth.
 fn withheld(control_plane: &ControlPlane, count: usize) -> Vec<Option<Cause>> {
     let of = |n| control_plane.verdict(&uid(&format!("c{n}"))).unwrap().withhold;
     (1..=count).map(of).collect()
@@ -127,7 +127,7 @@ fn two_that_are_broken_are_repaired_one_after_the_other() {
         [None, None, UNAVAILABLE],
         "both serve all the same"
     );
-    // The second one serves, and is needed for the majority.
+    // The second one still serves and is needed for the majority.
     assert_eq!(withheld(&broken(&[1]), 3), [None, NO_MAJORITY, UNAVAILABLE]);
     let mut control_plane = broken(&[1, 2]);
     control_plane.see(&offered(0, "c1"), true);
@@ -149,7 +149,7 @@ fn a_cordon_of_somebody_else_announces_that_the_node_goes_down() {
         [None; 3],
         "some cordon all of them, for good"
     );
-    // Two of five are down, and the three others are what is left of etcd.
+    // Two of five are down, so the three others are all that is left of etcd.
     let mut nodes = cluster(5);
     (nodes[0].ready, nodes[1].ready, nodes[2].unschedulable) = (false, false, true);
     let control_plane = of(&nodes, &servers(5, &[1, 2], State::Away));
@@ -195,7 +195,7 @@ fn what_is_not_known_yet_withholds_and_takes_nothing_back() {
     assert_eq!(unknown(3, &[1]), [None, NOT_KNOWN, NOT_KNOWN]);
     assert_eq!(unknown(5, &[1]), [None; 5], "enough of them answer");
     assert_eq!(unknown(3, &[1, 2, 3]), [NOT_KNOWN; 3]);
-    // A broken one may serve all the same, and then the majority needs it.
+    // A broken node may still serve, and then the majority needs it.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
     let mut list = servers(3, &[1], State::Unknown);
@@ -205,7 +205,7 @@ fn what_is_not_known_yet_withholds_and_takes_nothing_back() {
     assert_eq!(withheld(&control_plane, 3)[0], NOT_KNOWN);
     control_plane.see(&taken(0, "c1"), true);
     assert_eq!(ask_back(&control_plane, "c1"), None);
-    // What is certain comes first.
+    // Known reasons come first.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
     let mut control_plane = of(&nodes, &Answers::default());
@@ -320,7 +320,7 @@ fn a_worker_at_whose_address_a_server_is_listed_is_one_of_them() {
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, None);
     control_plane.see(&offered(0, "c1"), true);
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, AT_WORK);
-    // Three of four servers are a majority, two are not; etcd would not mind.
+    // Three of four servers are a majority, two are not; etcd alone would allow it.
     assert_eq!(withheld(&of(&nodes, &listed(State::Away)), 3), [NO_MAJORITY; 3]);
 }
 
@@ -364,7 +364,7 @@ fn a_server_that_has_left_the_list_counts_among_all() {
     assert_eq!(left(&nodes, &[worker]), [NO_MAJORITY; 2]);
     nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
     assert_eq!(left(&nodes, &[c1, worker]), [None, None]);
-    // One without a server of its own is none of those that another one must answer for.
+    // A node without a listed server does not count towards the servers that must answer.
     let control_plane = of(&cluster(3), &answers(&[(c1, State::Away), (c2, State::Away)]));
     assert_eq!(withheld(&control_plane, 3), [NO_OTHER, NO_OTHER, NO_MAJORITY]);
 }

@@ -1,30 +1,30 @@
-//! Verdict of invariant I11 on a node of the control plane.
+//! Verdict of invariant I11 on a control plane node.
 
 use berth_api::reasons;
 
 reasons! {
-    /// Reason that stands against taking down a node of the control plane.
+    /// Why a control plane node must not be taken down.
     #[derive(PartialOrd, Ord)]
     pub enum Cause {
-        /// Another one holds a berth, or is offered one.
+        /// Another control plane node holds a berth or is offered one.
         OtherAtWork = "OtherControlPlaneNode",
-        /// Another one is not Ready, or cordoned.
+        /// Another control plane node is not Ready, or cordoned.
         OtherUnavailable = "ControlPlaneUnavailable",
-        /// The others would be no majority of the API servers or etcd members.
+        /// The others would not be a majority of the API servers or etcd members.
         NoMajority,
         /// No other API server answers.
         NoOtherServer = "NoOtherAPIServer",
-        /// Not all API servers have been asked yet.
+        /// Some API servers have not answered or failed yet.
         NotKnown = "APIServersNotKnown",
         /// The API servers have not been listed yet, so any node may run one.
         NotListed = "APIServersNotListed",
-        /// A write of a former leader, or one of unknown fate, may still open a berth of any pool.
+        /// A write of an earlier leader, or one of unknown result, may still open a berth in some pool.
         Unfenced = "Fencing",
     }
 }
 
 impl Cause {
-    /// Words for people, to stand behind the node's name.
+    /// Words that follow the node's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::OtherAtWork => "waits until another control plane node is updated",
@@ -38,30 +38,30 @@ impl Cause {
     }
 }
 
-/// Verdict of I11 on one node of the control plane.
+/// Verdict of I11 on a control plane node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Why it is offered no berth.
     pub withhold: Option<Cause>,
-    /// Why its offer is withdrawn, or its berth asked back as long as it can give that back: only what is known for
-    /// certain, never that something is not known yet.
+    /// Why its offer is withdrawn, or its berth asked back while it can still be given back. Only known reasons count,
+    /// never missing knowledge.
     pub ask_back: Option<Cause>,
-    /// Why it does not go on to another image under a boot that cannot be proven. What others hold is no reason: two that
-    /// are stuck would keep each other from going on for ever (I10).
+    /// Why it must not continue to another image under a boot that cannot be proven. Berths of others are not a reason:
+    /// two stuck nodes would block each other forever (I10).
     pub stay: Option<Cause>,
 }
 
-/// Loss while a node of a small control plane is down: with one or two members no majority can be kept.
+/// Loss while a node of a small control plane is down: with one or two members no majority can remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meanwhile {
-    /// The only API server, and the only etcd member.
+    /// The node is the only API server and etcd member.
     Everything,
-    /// One of two etcd members, so that the other cannot write.
+    /// The node is one of two etcd members; the other cannot write alone.
     Majority,
 }
 
 impl Meanwhile {
-    /// Loss with one of so many members away; `None` where the rest is a majority.
+    /// Returns the loss with one of this many members down; `None` if the rest is a majority.
     pub fn of(members: usize) -> Option<Self> {
         match members {
             1 => Some(Self::Everything),
@@ -70,7 +70,7 @@ impl Meanwhile {
         }
     }
 
-    /// For people.
+    /// Words for the admin.
     pub fn words(self) -> &'static str {
         match self {
             Self::Everything => "the only control plane node: while it is down no API server answers",

@@ -1,4 +1,4 @@
-//! Facts for the plans of one pass, from the snapshot of the watches. Pure.
+//! Input for the plans of one pass, from the snapshot of the watches. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::controller::publish::desired_digest;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView, Report, is_stale};
 
-/// Input of the plan of one pool's berths, beside the pool: the same for all pools.
+/// Input for the plans of all pools in one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Round<'a> {
     /// Snapshot of the watches.
@@ -28,32 +28,32 @@ pub struct Round<'a> {
     pub leases: &'a [LeaseView],
     /// The nodes that hold berths or are offered them.
     pub occupied: &'a Occupied,
-    /// Leases with a write of ours of unknown fate.
+    /// Leases with a write of ours whose result is unknown.
     pub in_doubt: &'a BTreeSet<String>,
-    /// Leases that the API server refused to write: they count as used, and nothing is written to them.
+    /// Leases that the API server refused to write. They count as used and are not written.
     pub refused: &'a BTreeSet<String>,
-    /// Node UIDs that a live read has shown to exist no more.
+    /// UIDs of Nodes that a live read has shown to be gone.
     pub confirmed_gone: &'a BTreeSet<NodeUid>,
-    /// Nodes whose agent has been heard of lately.
+    /// Nodes whose agent was heard of recently.
     pub heard: &'a BTreeSet<NodeName>,
-    /// BootcNodes (UIDs) whose agents were asked long ago to release their node.
+    /// BootcNodes (UIDs) whose agents did not release their node in time.
     pub overdue: &'a BTreeSet<String>,
-    /// Pools of which what the watches show is not known to be true any more.
+    /// Pools that may have changed since the watches showed them.
     pub outdated: &'a BTreeSet<PoolName>,
-    /// The open offers, and who let some lapse.
+    /// Open offers, and how many each node let lapse.
     pub offers: &'a Offers,
     /// Soak times of the waves so far.
     pub soaks: &'a Soaks,
     /// The gates of each pool.
     pub gates: &'a BTreeMap<PoolName, Gates>,
-    /// Time at which the ages of the offers are measured.
+    /// Current time, for the ages of offers.
     pub now: Moment,
     /// The epoch of this leader.
     pub epoch: u64,
 }
 
 impl Round<'_> {
-    /// The facts for one pool's plan, without what it shares with the others: [`Round::all`] adds that.
+    /// Returns the input for one pool's plan, without the state shared by all pools, which [`Round::all`] adds.
     pub fn of(&self, pool: &Pool) -> PoolFacts {
         let names: Vec<&NodeName> = self.membership.members(&pool.name).collect();
         let capacity = pool.capacity(names.len());
@@ -88,7 +88,7 @@ impl Round<'_> {
                 age: self.offers.age(lease.name(), self.now),
             })
             .collect();
-        // Of all the others nothing is asked.
+        // Other Nodes do not matter here.
         let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
         let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
         let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
@@ -118,7 +118,7 @@ impl Round<'_> {
         }
     }
 
-    /// Says whether the node has a berth or an offer of another pool.
+    /// True if the node has a berth or an offer of another pool.
     fn is_elsewhere(&self, uid: &NodeUid, pool: &PoolName) -> bool {
         self.occupied
             .by_uid
@@ -126,14 +126,14 @@ impl Round<'_> {
             .is_some_and(|pools| pools.iter().any(|p| p != pool))
     }
 
-    /// Says whether what Berth did on the node is not undone yet, as far as its BootcNode says.
+    /// True if Berth's changes on the node are not undone yet, according to its BootcNode.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
         let host = self.snapshot.hosts.get(name.as_str());
         host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))
     }
 
-    /// True if the node's agent has not released it in time, and no berth is left of its last turn.
+    /// True if the node's agent has not released it in time, and it has no berth left.
     fn is_abandoned(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str());
         let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
@@ -141,7 +141,7 @@ impl Round<'_> {
         host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
     }
 
-    /// Says whether the Node is excluded and not Ready.
+    /// True if the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
         let node = self
             .snapshot
@@ -166,9 +166,9 @@ impl Round<'_> {
     }
 }
 
-/// A member as the plan sees it.
+/// Returns the member as the plan sees it.
 fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: bool) -> Option<Member> {
-    // Its agent is told to let go of everything. It may be down or unproven all the same, and counts as such.
+    // Its agent must undo everything. It may still be down or unproven, and counts as such.
     let leaving = host.is_some_and(|h| h.deleting);
     if leaving && Bug::LeavingNotCounted.is_awake() {
         return None;
@@ -176,10 +176,10 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     let spec = host.and_then(BootcNodeView::spec);
     let silent = Report::default();
     let report = host.and_then(BootcNodeView::report).unwrap_or(&silent);
-    // What another pool published says nothing about this one.
+    // The spec that another pool published says nothing about this one.
     let ours = spec.filter(|s| s.pool_name == pool.name.as_str());
     let asked = pool.object.as_ref().map(|o| &o.spec);
-    // Before the agent has obeyed a retry token, what it says of failures is what the token takes back.
+    // Until the agent obeys a retry token, its reported failures are the ones to retry.
     let retried = asked.is_some_and(|s| is_news(s.retry_token(), report.retry_token.as_deref()));
     let zone = asked
         .and_then(|s| node.labels.get(s.zone_key()))

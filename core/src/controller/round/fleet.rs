@@ -1,5 +1,4 @@
-//! Shares of the pools of a cluster: the fleet's limit on nodes that are unavailable at once, and the order in which the
-//! pools go. Pure.
+//! State that the pools share: the fleet's limit on unavailable nodes, and the order of the pools. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,11 +15,11 @@ use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
 impl Round<'_> {
-    /// Use of the fleet's limit by the berths as they were read; `None` without a limit.
+    /// Returns the use of the fleet's limit by the berths as read; `None` without a limit.
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
         let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
-        // Each of these may have a holder that cannot be known.
+        // Leases whose holder is unknown.
         let unknown: Vec<(&str, How)> = self
             .leases
             .iter()
@@ -44,7 +43,7 @@ impl Round<'_> {
             pool.is_some_and(|pool| pool.view.object.is_err())
         };
         let is_refused = |lease: &LeaseView| self.refused.contains(lease.name());
-        // Offers of pools that are not planned, and of Leases that cannot be written, are not withdrawn.
+        // Offers of unreadable pools and of Leases that cannot be written are not withdrawn.
         let stays = |lease: &LeaseView, berth: &Berth| {
             berth.holding().is_some() || is_unreadable(&lease.pool) || is_refused(lease)
         };
@@ -73,7 +72,7 @@ impl Round<'_> {
         })
     }
 
-    /// Way in which a Lease uses up the limit without naming a node.
+    /// Returns how a Lease uses up the limit without naming a node.
     fn unknown(&self, lease: &LeaseView) -> Option<How> {
         match &lease.berth {
             Err(_) => Some(How::Unreadable),
@@ -82,12 +81,12 @@ impl Round<'_> {
         }
     }
 
-    /// True if no write but the next one of this leader can land on the berth.
+    /// True if only this leader's next write can still arrive at the berth.
     pub(super) fn is_fenced(&self, lease: &LeaseView, berth: &Berth) -> bool {
         berth.epoch == self.epoch && !self.in_doubt.contains(lease.name())
     }
 
-    /// Facts for the plans of all pools, in the order of the pools, with what they share.
+    /// Returns the input for the plans of all pools, in the order of the pools, with the shared state.
     pub fn all(&self, pools: &[Pool]) -> Vec<PoolFacts> {
         let mut all: Vec<PoolFacts> = pools.iter().map(|pool| self.of(pool)).collect();
         let fleet = self.fleet_use();
@@ -103,7 +102,7 @@ impl Round<'_> {
 /// Names of the pools that each pool comes after.
 type After<'a> = BTreeMap<&'a str, &'a [String]>;
 
-/// The pools that wait for others, each with the reason. Such a reason keeps berths from being opened, and revokes nothing.
+/// Returns the pools that wait for others, with the reason. It keeps berths from being opened, but revokes nothing.
 fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     let after = pools
         .iter()
@@ -116,7 +115,7 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
     reasons.collect()
 }
 
-/// Reason for which a pool waits for those that go before it.
+/// Returns why a pool waits for pools that go first.
 fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
     let those = |is: &dyn Fn(&str) -> bool| -> String {
         let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| is(name)).collect();
@@ -143,9 +142,9 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>
     gate(GateReason::EarlierPool, message).filter(|_| !earlier.is_empty())
 }
 
-/// The shortest way from a pool over those that go before it back to itself: `a after b after a`.
+/// Returns the shortest cycle from a pool back to itself, in the form `a after b after a`.
 fn circle(pool: &str, after: &After<'_>) -> Option<String> {
-    // The pool by which each was reached.
+    // The pool that each pool was reached from.
     let mut reached: BTreeMap<&str, &str> = BTreeMap::new();
     let mut queue = VecDeque::from([pool]);
     while let Some(at) = queue.pop_front() {

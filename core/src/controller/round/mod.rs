@@ -1,5 +1,5 @@
-//! The plans of all pools: each counts what those before it offer, of the fleet's limit (I1) and to control plane nodes
-//! (I11). Pure.
+//! Plans of all pools. Each plan counts the offers of those before it, for the fleet's limit (I1) and for control plane
+//! nodes (I11). Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ pub use facts::Round;
 pub use rereads::Rereads;
 
 impl Round<'_> {
-    /// True if any member of a pool does not run its target; otherwise no answer of the API servers matters. A node without
-    /// the label counts as well: only the list of the servers shows whether it runs one.
+    /// True if a member of a pool does not run its target, so that the state of the API servers matters. Nodes without
+    /// the label are included: only the list of servers shows whether they run one.
     pub fn needs_servers(&self, pools: &[Pool]) -> bool {
         pools.iter().any(|pool| {
             let names = self.membership.members(&pool.name);
@@ -45,7 +45,7 @@ impl Round<'_> {
         desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
     }
 
-    /// Returns the control plane with the berths as they were read. `answers` is `None` if they are not needed (see
+    /// Returns the control plane with the berths as read. `answers` is `None` if they are not needed (see
     /// [`Self::needs_servers`]).
     pub fn control_plane(&self, answers: Option<&Answers>) -> ControlPlane {
         let Some(answers) = answers else {
@@ -59,7 +59,7 @@ impl Round<'_> {
         let pools: BTreeSet<PoolName> = pools.cloned().collect();
         let cannot_open = |lease: &LeaseView, berth: &Berth| {
             let is_closed = matches!(berth.state, BerthState::Closed(_));
-            // A late offer lands only on a berth that is still closed, and only for a node of its pool.
+            // A late offer can only arrive at a closed berth, and only for a node of its pool.
             self.refused.contains(lease.name()) && !(is_closed && pools.contains(&lease.pool))
         };
         control_plane.with_leases(self.leases, |lease, berth| {
@@ -67,16 +67,16 @@ impl Round<'_> {
         })
     }
 
-    /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last, or it would get the turn
-    /// of the control plane again and again. Under a limit of the fleet the pools come in the order of their best candidates,
-    /// so that one whose nodes cannot be drained starves no other.
+    /// Plans all pools. The pool whose control plane nodes let the most offers lapse comes last; otherwise it would be
+    /// offered the control plane's turn again and again. Under a fleet limit, pools are ordered by their best
+    /// candidates, so that a pool whose nodes cannot be drained does not starve the others.
     pub fn plans(&self, pools: &[Pool], mut control_plane: ControlPlane, wall: Timestamp) -> BTreeMap<PoolName, Plan> {
         let mut all = self.all(pools);
         let mut fleet = all.first().and_then(|facts| facts.fleet.clone());
         let lapses = self.lapses(&control_plane);
         all.sort_by_cached_key(|facts| {
             let best = fleet.as_ref().and_then(|_| facts.best_candidate());
-            // A pool without any has nothing to offer.
+            // Pools without a candidate have nothing to offer.
             (
                 best.is_none(),
                 best,
@@ -92,7 +92,7 @@ impl Round<'_> {
         all.into_iter().map(plan).collect()
     }
 
-    /// The most offers that one control plane node of each pool has let lapse.
+    /// Returns the largest number of offers that a single control plane node of each pool has let lapse.
     fn lapses(&self, control_plane: &ControlPlane) -> BTreeMap<&PoolName, u32> {
         let mut most = BTreeMap::new();
         for (name, uid) in control_plane.nodes() {
@@ -106,8 +106,8 @@ impl Round<'_> {
 }
 
 impl ControlPlane {
-    /// Plans one pool's berths so that I11 holds, and counts what the plan offers: the plans of all pools are made by one
-    /// such value, one after the other.
+    /// Plans one pool's berths under I11 and counts its offers. The plans of all pools must be made with the same
+    /// value, one after the other.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
             member.control_plane = self.verdict(&member.uid);
@@ -168,7 +168,7 @@ mod tests {
         Arc::make_mut(&mut snapshot.pools).insert(name.to_owned(), Entry::new(pool));
     }
 
-    /// Adds a node of that pool, prepared for image 2, and running this one.
+    /// Adds a node of that pool, prepared for image 2, that runs image `booted`.
     fn add_node(snapshot: &mut Snapshot, name: &str, pool: &str, booted: u8) {
         let node = json!({
             "metadata": { "name": name, "uid": name, "labels": { "pool": pool } },
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Runs a function on what all pools share: each has one closed berth, and all agents are heard.
+    /// Runs a function on a round where each pool has one closed berth, and all agents are heard of.
     fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
         let lease = |pool: &Pool| {

@@ -1,4 +1,4 @@
-//! Pools that are read once more before anything is offered, and what follows when one is not as the watches show it. Pure.
+//! Pools that are read again before any offer. If one has changed, some offers are dropped. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,7 @@ use berth_api::PoolName;
 use crate::controller::plan::{BerthWrite, Plan};
 use crate::controller::pool::Pool;
 
-/// Pools that are read anew before the offers of a pass are made: those in which something is to be offered, and those that
-/// go before them.
+/// Pools to read again before the offers of a pass: those with offers, and those that go before them.
 #[derive(Debug)]
 pub struct Rereads<'a> {
     all: &'a [Pool],
@@ -16,7 +15,7 @@ pub struct Rereads<'a> {
 }
 
 impl<'a> Rereads<'a> {
-    /// Pools to read for these plans; `None`: they offer nothing.
+    /// Returns the pools to read for these plans; `None` if no plan makes an offer.
     pub fn of(all: &'a [Pool], plans: &BTreeMap<PoolName, Plan>) -> Option<Self> {
         let offers = |pool: &&Pool| {
             let plan = plans.get(&pool.name);
@@ -37,9 +36,9 @@ impl<'a> Rereads<'a> {
         self.offering.iter().any(|pool| pool.name == *name)
     }
 
-    /// The pools that offer nothing in this pass. `changed`: those that were read and are no longer as the watches show them,
-    /// or could not be read; `fleet_changed`: likewise the fleet. Besides them, and those that go after them, these are all
-    /// that were not to offer anything: nobody has read them, and there may be room for them now.
+    /// Returns the pools that must offer nothing in this pass. `changed`: pools that were read and differ from the
+    /// watches, or could not be read. `fleet_changed`: the same for the fleet. Pools after a changed one are included.
+    /// So are all pools without a planned offer: they were not read again, and the change may have made room for them.
     pub fn closed(&self, changed: &BTreeSet<PoolName>, fleet_changed: bool) -> BTreeSet<PoolName> {
         if changed.is_empty() && !fleet_changed {
             return BTreeSet::new();

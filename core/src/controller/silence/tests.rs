@@ -16,7 +16,7 @@ fn node(ready: &str) -> Arc<NodeView> {
     Arc::new(NodeView::of(&serde_json::from_value(node).unwrap()))
 }
 
-/// A BootcNode of pool `workers` that waits, and its status; with another digest for each other character.
+/// A BootcNode of pool `workers` that waits for the digest of this character, and its status.
 fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeView>, BootcNodeStatus) {
     let digest = |c: char| format!("sha256:{}", c.to_string().repeat(64));
     let status = json!({
@@ -80,7 +80,7 @@ fn what_is_known_is_told_and_the_silence() {
         let insight = silent.insight(&status, at(100)).unwrap();
         assert!(line(&insight).starts_with(expected), "{expected:?}: {insight:?}");
         assert!(insight.message.chars().count() <= MAX_MESSAGE && !insight.message.ends_with('…'));
-        // Another leader finds it as it should be.
+        // Another leader finds the insight up to date.
         let stored = BootcNodeStatus {
             insight: Some(insight.clone()),
             ..status

@@ -1,4 +1,4 @@
-//! View of an agent's report: the parts of a BootcNode's status that the controller needs.
+//! An agent's report: the parts of a BootcNode's status that the controller needs.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use jiff::Timestamp;
 
 use crate::agent::reason::Reason;
 
-/// The parts of an agent's report that the controller needs.
+/// Parts of an agent's report that the controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// Generation that it speaks of.
+    /// Generation that the report is about.
     pub observed_generation: Option<i64>,
     /// UID of the Node that the agent runs on.
     pub node_uid: Option<String>,
@@ -22,64 +22,64 @@ pub struct Report {
     pub booted: Option<Digest>,
     /// Digest that is staged.
     pub staged: Option<Digest>,
-    /// The staged image is locked.
+    /// True if the staged image is locked.
     pub locked: bool,
     /// Boot ID of the host.
     pub boot_id: Option<BootId>,
-    /// The host pulls an image.
+    /// True if the host is pulling an image.
     pub pulling: bool,
-    /// The agent pulls nothing before something is repaired, or another image is published.
+    /// True if the agent pulls nothing until something is repaired or another image is published.
     pub blocked: bool,
-    /// What Berth did on the node is undone.
+    /// True if Berth's changes on the node are undone.
     pub released: bool,
-    /// Phase of the node, for counting and for people. No decision reads it.
+    /// Phase of the node, for counts and messages. No decision depends on it.
     pub phase: Option<Phase>,
     /// Start of that phase, by the node's clock.
     pub phase_start: Option<Timestamp>,
     /// Version of the agent.
     pub agent_version: Option<String>,
-    /// Most demanding variant that the CPU runs.
+    /// Highest CPU variant that the machine runs.
     pub platform_variant: Option<String>,
-    /// The agent could not pull or stage, and tries again later.
+    /// Set if the agent could not pull or stage and will retry.
     pub failure: Option<Failing>,
     /// The last turn that ended badly.
     pub last_turn: Option<BadTurn>,
     /// Digests that failed.
     pub failed: Vec<Digest>,
-    /// `UpdatePrepared` is True.
+    /// True if `UpdatePrepared` is True.
     pub prepared: bool,
-    /// `NodeDegraded` is True: reason and message.
+    /// Reason and message of `NodeDegraded`, if True.
     pub degraded: Option<(String, String)>,
-    /// The agent says that the API server does not guard the berths.
+    /// True if the agent reports that the API server does not guard the berths.
     pub unguarded: bool,
     /// The retry token that the agent obeyed last.
     pub retry_token: Option<String>,
     /// Images that the node was deployed to.
     pub deployments: Vec<NodeDeployment>,
-    /// Length of the last pull there.
+    /// Duration of the node's last pull.
     pub staging: Option<Duration>,
     /// End of that pull, by the node's clock.
     pub staging_ended: Option<Timestamp>,
-    /// Length of the last drain there.
+    /// Duration of the node's last drain.
     pub drain: Option<Duration>,
-    /// Length of the last reboot there.
+    /// Duration of the node's last reboot.
     pub reboot: Option<Duration>,
-    /// The host's clock is synchronised.
+    /// True if the host's clock is synchronised.
     pub clock_synchronized: bool,
-    /// The machine's note of the image that it was installed from.
+    /// The machine's record of the image that it was installed from.
     pub boot_image: BootImageNote,
-    /// The machine's first boot, where it was checked.
+    /// The machine's first boot, if it was checked.
     pub firstboot: Option<FirstBoot>,
 }
 
-/// A machine's note of its boot image. All is empty if the agent has not looked yet, or there is no note.
+/// A machine's record of its boot image. Empty if the agent has not looked yet, or there is no record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootImageNote {
     /// Version of the image.
     pub version: Option<String>,
     /// Time when the machine was provisioned, by its own clock, in seconds since 1970.
     pub provisioned: Option<i64>,
-    /// Why the note cannot be read.
+    /// Error of reading the record.
     pub error: Option<String>,
 }
 
@@ -98,27 +98,27 @@ impl BootImageNote {
 pub struct FirstBoot {
     /// Outcome.
     pub outcome: FirstbootOutcome,
-    /// The kubelet was held back at first.
+    /// True if the kubelet was held back at first.
     pub held: bool,
 }
 
-/// A turn with a berth that did not end in an update.
+/// A turn that ended without an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadTurn {
     /// Outcome of the turn.
     pub outcome: String,
-    /// Details: which pod, which budget, which inhibitor.
+    /// Details: pod, disruption budget or inhibitor.
     pub message: String,
     /// Target of that turn.
     pub digest: Digest,
-    /// Number of turns for that digest that ended like this.
+    /// Number of turns for that digest with such an end.
     pub attempts: u32,
 }
 
 /// A failure to pull or stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failing {
-    /// The digest that it is about.
+    /// Digest that failed.
     pub digest: Option<Digest>,
     /// Number of tries.
     pub attempts: u32,
@@ -134,19 +134,19 @@ impl Report {
         let guarded = condition::find(&status.conditions, condition::node::GUARDED);
         let unguarded = match guarded {
             Some(guarded) => guarded.status == "False",
-            // An agent of an earlier version has no other word for it.
+            // Older agents report it only this way.
             None => degraded
                 .as_ref()
                 .is_some_and(|(reason, _)| reason == Reason::Unguarded.as_str()),
         };
         let released = match condition::find(&status.conditions, condition::node::RELEASED) {
             Some(released) => released.status == "True",
-            // An agent of an earlier version has no such condition.
+            // Older agents do not have this condition.
             None => status.phase == Some(Phase::Released),
         };
         let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
         let is_pulled = |reason: Why| pulled.is_some_and(|c| c.status == "Unknown" && c.reason == reason.as_str());
-        // An image that failed to be pulled is tried again; one that the host's rules refuse is not.
+        // An image whose pull failed is retried; an image that the host's policy refuses is not.
         let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
         let locked = status.staged.as_ref().is_some_and(|s| s.locked);
         Self {

@@ -119,14 +119,14 @@ fn read<T: serde::de::DeserializeOwned>(object: serde_json::Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
-/// A copy of an object in which the value at this JSON pointer is another one.
+/// A copy of an object with another value at this JSON pointer.
 fn with(object: &serde_json::Value, pointer: &str, value: serde_json::Value) -> serde_json::Value {
     let mut object = object.clone();
     *object.pointer_mut(pointer).unwrap() = value;
     object
 }
 
-/// Checks whether a plan may differ after a change, and whether another writer than the controller has made it.
+/// Checks whether a change may change a plan, and whether someone other than the controller made it.
 fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: &str) {
     let found = (after.differs(before), after.spoken(before));
     assert_eq!(found, (differs, spoken), "{what}");
@@ -134,7 +134,7 @@ fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: 
     assert_eq!(after.news(before), news, "{what}");
 }
 
-/// Checks an object that cannot be read for this value in it: only another error is news.
+/// Checks an unreadable object with this value: only another error is a change.
 fn check_unreadable<V: View>(view: impl Fn(serde_json::Value) -> V) {
     let (number, list) = (serde_json::json!(7), serde_json::json!([]));
     check(
@@ -147,9 +147,9 @@ fn check_unreadable<V: View>(view: impl Fn(serde_json::Value) -> V) {
 }
 
 const SAME: (bool, bool) = (false, false);
-/// A plan may differ, and the controller may have written it itself.
+/// Plans may differ, and the controller may have written it.
 const PLAN: (bool, bool) = (true, false);
-/// A sign of life that changes no plan.
+/// A heartbeat that changes no plan.
 const PULSE: (bool, bool) = (false, true);
 const BOTH: (bool, bool) = (true, true);
 

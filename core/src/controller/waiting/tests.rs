@@ -40,7 +40,7 @@ fn wave(name: &str, state: WaveState) -> WaveStatus {
     }
 }
 
-/// Reason and message; no reason for a node that does not wait, nothing where nothing is to be changed.
+/// Reason and message; no reason if the node does not wait; nothing if nothing is to be changed.
 type Said = Option<(&'static str, &'static str)>;
 
 #[test]
@@ -190,7 +190,7 @@ fn a_node_of_unknown_level_waits_and_says_so() {
     );
 }
 
-/// One node of pool `a`, and what its condition says.
+/// A node of pool `a`, with its condition.
 fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
     let conditions: Vec<_> = told
         .into_iter()
@@ -282,7 +282,7 @@ fn a_condition_is_written_when_it_should_say_something_else() {
         said(Some(("True", "NodeConflict", &words)), &BTreeMap::new(), &torn),
         None
     );
-    // A condition keeps only the beginning of a long message.
+    // A condition keeps only the start of a long message.
     let many = Conflict {
         node: "n1".into(),
         pools: (10..90).map(|n| PoolName::new(format!("pool-number-{n}"))).collect(),
@@ -343,7 +343,7 @@ fn a_thousand_nodes_are_told_one_after_the_other() {
     assert_eq!(desk.due(), Some(at(1000)));
     let (mut now, mut passes) = (1000, 0);
     while !left.is_empty() {
-        // A pass that comes early finds nobody.
+        // A pass that comes early gets nothing.
         assert!(passes == 0 || desk.pick(wanted(&left), at(now - 1)).is_empty());
         let picked = desk.pick(wanted(&left), at(now));
         assert_eq!(picked.len(), 10);

@@ -32,7 +32,7 @@ fn noted(note: BootImageNote) -> BootcNodeView {
     })
 }
 
-/// An image of this version that wants boot images of that one.
+/// An image with a version, and the minimum version of boot images that it requires.
 fn image(version: &str, minimum: Option<&str>) -> Target {
     let boot_image = minimum.map(|minimum| BootImageLimit {
         minimum_version: Some(minimum.to_owned()),
@@ -51,7 +51,7 @@ fn image(version: &str, minimum: Option<&str>) -> Target {
     }
 }
 
-/// Members by name and time of creation, each with the version that its machine was installed from.
+/// Members by name and creation time, with the version that each machine was installed from.
 struct Pool {
     nodes: Vec<(NodeView, BootcNodeView)>,
     policy: BootImagePolicy,
@@ -276,10 +276,10 @@ fn a_machine_that_goes_away_takes_nothing_back() {
         (vec![old, ("middle", 2, Some("9.5"))], true, gone),
         (vec![old, new], true, "the newest machine, new, was installed from 9.0"),
         (vec![old, ("new", 3, None)], true, gone),
-        // Its Node was created anew since: it was installed anew, as far as anybody knows.
+        // The Node was created again, so the machine counts as reinstalled.
         (vec![("new", 4, Some("9.4"))], false, ""),
         (vec![old, ("newer", 4, Some("9.4"))], false, ""),
-        // Nothing is known of these: not looked yet, no note, or no version in it.
+        // Nothing is known about these: not looked yet, no note, or no version in it.
         (vec![("new", 4, None)], true, gone),
         (vec![old, ("newer", 4, None)], true, gone),
         (
@@ -297,7 +297,7 @@ fn a_machine_that_goes_away_takes_nothing_back() {
             (refused, true),
             "{now:?}: {words}"
         );
-        // As often as it is looked at.
+        // The result is stable.
         pool.before = pool.assess(Some(&target), &Next::Clear).1;
         assert_eq!(pool.refusal(&target).is_some(), refused, "{now:?}");
     }
@@ -324,12 +324,12 @@ fn what_is_remembered_is_forgotten_by_the_admins_word() {
     pool.policy.source = Some(BootImageSource::Manual);
     pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
     assert_eq!(pool.refusal(&target), None);
-    // The record is the admin's, and goes with the admin's word.
+    // The record belongs to the admin and ends when the admin removes it.
     pool.before = pool.assess(Some(&target), &Next::Clear).1;
     pool.policy = BootImagePolicy::default();
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!((status.version, status.node), (None, None));
-    // An older controller has kept no time: its word counts only where no machine has one.
+    // An older controller recorded no time: its record counts only if no member has a version.
     pool.before = Some(BootImageStatus {
         version: Some("9.0".to_owned()),
         node: Some("new".to_owned()),
@@ -364,7 +364,7 @@ fn a_note_that_cannot_be_read_changes_nothing_and_is_told() {
 fn a_node_that_is_registered_again_makes_no_new_machine() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("new", 300, None), ("old", 400, None)]);
-    // The machine is of 100, and its Node was created again at 400.
+    // The machine was provisioned at 290, and its Node was created again at 400.
     pool.nodes[0].1 = provisioned(Some("9.4"), Some(290));
     pool.nodes[1].1 = provisioned(Some("8.6"), Some(100));
     assert_eq!(pool.refusal(&target), None);
@@ -374,7 +374,7 @@ fn a_node_that_is_registered_again_makes_no_new_machine() {
         (status.node.as_deref(), seconds(&status.provisioned_time)),
         (Some("new"), Some(290))
     );
-    // It is remembered at its place.
+    // Its place in the order is remembered.
     pool.before = Some(status);
     pool.nodes.remove(0);
     assert_eq!(pool.refusal(&target), None);
@@ -417,7 +417,7 @@ fn nothing_is_forgotten_while_all_bootcnodes_are_away() {
         (Some("9.0"), Some("new"))
     );
     pool.before = Some(away);
-    // The agent of the newest has reported its image and not its note.
+    // The newest agent has reported its image but not its boot image.
     pool.nodes = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, None)]).nodes;
     assert!(pool.refusal(&target).is_some());
 }
@@ -444,7 +444,7 @@ fn a_remembered_machine_finds_its_own_time() {
     let mut pool = Pool::of(&[("z", 300, None), ("new", 300, None)]);
     pool.nodes[0].1 = provisioned(Some("9.4"), Some(150));
     pool.nodes[1].1 = provisioned(None, Some(290));
-    // An earlier controller has not kept when it was provisioned, and it does not say what it was installed from any more.
+    // An earlier controller did not record the provisioning time, and the machine no longer reports its boot image.
     pool.before = Some(BootImageStatus {
         version: Some("9.0".to_owned()),
         node: Some("new".to_owned()),

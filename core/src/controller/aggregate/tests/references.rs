@@ -46,7 +46,7 @@ fn a_refused_boot_image_says_nothing_of_the_next_reference() {
             ..BootcNodePoolStatus::default()
         }
     };
-    // Nobody has told yet what the reference points at.
+    // The registry has not yet reported where the reference points.
     let skew = |old: &BootcNodePoolStatus, generation| {
         let (answers, plan) = (Answers::default(), Plan::default());
         let status = status(&of_reference(old, &answers, &plan, generation), Timestamp::UNIX_EPOCH);
@@ -55,7 +55,7 @@ fn a_refused_boot_image_says_nothing_of_the_next_reference() {
     };
     assert_eq!(skew(&refused(1), 1), "NextImageRefused", "the same spec");
     assert_ne!(skew(&refused(1), 2), "NextImageRefused", "another reference");
-    // A tag that is followed may have an edit of something else.
+    // For a followed tag, the edit may have changed something else.
     let mut followed = refused(1);
     followed.target = Some(Target {
         image: "quay.io/os:v3".into(),

@@ -1,5 +1,5 @@
-//! The states of a pool that tools wait for, as a golden file: the scenarios run what `docs/gitops.md` gives to Argo CD and
-//! Flux on it.
+//! States of a pool that tools wait for, as a golden file. The scenarios run the Argo CD and Flux checks of
+//! `docs/gitops.md` on it.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const WAITS: [Said; 2] = [
     ("Progressing", "False", "OutsideWindow"),
 ];
 
-/// All conditions of a pool of which these hold.
+/// All conditions of a pool; the given ones hold.
 fn conditions(of: &[Said]) -> Vec<Condition> {
     let mut all = vec![];
     for (type_, status, reason) in of {

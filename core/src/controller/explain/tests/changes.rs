@@ -1,4 +1,4 @@
-//! What each change makes of a case, and how large its number is.
+//! Effect of each change on a case, and how large its number must be.
 
 use berth_api::BootId;
 use berth_api::berth::Outcome;
@@ -39,7 +39,7 @@ fn exclusion() -> Exclusion {
     }
 }
 
-/// n2 and n3 are in earlier waves than n1, each with a soak of a minute.
+/// Puts n2 and n3 into earlier waves than n1, each with a soak of a minute.
 fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     facts.waves = vec![wave("canary", 60, soaked), wave("more", 60, soaked), wave(REST, 0, 0)];
     for (member, wave) in facts.members.iter_mut().zip([2, 0, 1]) {
@@ -47,7 +47,7 @@ fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     }
 }
 
-/// A fleet whose limit a node of another pool uses up.
+/// A fleet whose limit is used up by a node of another pool.
 pub(super) fn used_up_by(node: &str, how: How) -> FleetUse {
     FleetUse {
         limit: 1,
@@ -226,7 +226,7 @@ fn a_change_leaves_other_nodes_alone() {
     assert_eq!(holders(&recovered), [Some("n2"), Some("n3")]);
     let is_ready = |name| member_of(&recovered, name).ready;
     assert_eq!([is_ready("n2"), is_ready("n3")], [false, true]);
-    // n3 is of the same wave as n1, and n2 of an earlier one.
+    // n3 is in the wave of n1, and n2 in an earlier one.
     let waves = first(|facts, _| {
         facts.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0)];
         (facts.members[0].wave, facts.members[2].wave) = (1, 1);
@@ -262,7 +262,7 @@ fn fewer_members_are_a_smaller_share() {
     assert_eq!(after.facts.capacity, 2, "half of the four that stay");
 }
 
-/// n1 to n3 are of this pool, b1 and b2 of others.
+/// n1 to n3 belong to this pool, b1 and b2 to others.
 #[test]
 fn a_change_counts_once_in_the_fleet() {
     for berth in [taken(0, "n2"), offered(0, "n2")] {
@@ -345,7 +345,7 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
 }
 
-/// The controller publishes, records and creates before it offers: none of that is a reason to wait.
+/// The controller publishes, records and creates before it offers; none of these is a reason to wait.
 #[test]
 fn what_the_controller_does_first_is_no_obstacle() {
     let waits = |change: fn(&mut PoolFacts)| {

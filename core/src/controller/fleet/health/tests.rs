@@ -9,7 +9,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// A pool of three nodes, with a condition that is True.
+/// A pool of three nodes, with one condition True.
 fn pool(updated: u32, is: &str, reason: Why) -> BootcNodePoolStatus {
     let nodes = NodeCounts {
         total: 3,

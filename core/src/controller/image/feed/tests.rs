@@ -35,7 +35,7 @@ fn found(n: u8) -> Answer {
     }
 }
 
-/// The registry has answered image 1 before, if so, and fails now.
+/// The registry answered this before, and fails now.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
         trouble: Some(Trouble {
@@ -49,7 +49,7 @@ fn fails(reason: &'static str, before: Answer) -> Answer {
     }
 }
 
-/// `status reason` of a pool with this reference, which runs image 1 of the reference `of`; `-` where the condition stays.
+/// `status reason` of a pool with this reference that runs image 1 of the reference `of`; `-` if the condition stays.
 fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: bool) -> String {
     let target = image(of, 1);
     let answers = Answers {
@@ -99,7 +99,7 @@ fn a_tag_that_cannot_be_followed_is_said_so_whatever_keeps_it() {
     ] {
         let expected = format!("True {reason}");
         assert_eq!(asked(fails(reason, found(1))), expected);
-        // The next leader has found nothing yet.
+        // The next leader has not found an image yet.
         assert_eq!(asked(fails(reason, Answer::default())), expected);
     }
     assert_eq!(asked(found(1)), "False AsExpected");
@@ -118,13 +118,13 @@ fn what_is_not_followed_does_not_fail() {
     let pinned = format!("{FOLLOWED}@{}", digest(1));
     let by_digest = format!("quay.io/os@{}", digest(1));
     let lost = || fails("ImageNotFound", Answer::default());
-    // A pinned reference adopts nothing, but its tag is watched, and an admin counts on that.
+    // A pinned reference adopts nothing, but an admin relies on its tag being watched.
     assert_eq!(says(&pinned, &pinned, lost(), false, true), "True ImageNotFound");
     assert_eq!(says(&pinned, &pinned, found(2), true, true), "False AsExpected");
     assert_eq!(says(&by_digest, &by_digest, lost(), false, true), "False AsExpected");
-    // An air-gapped cluster asks nothing.
+    // An air-gapped cluster queries no registry.
     assert_eq!(says(FOLLOWED, FOLLOWED, lost(), false, false), "Unknown NotPolled");
-    // ImageResolved speaks of a reference that is not in force.
+    // ImageResolved is about a reference that was not adopted.
     let other = "quay.io/os:other";
     assert_eq!(says(other, FOLLOWED, lost(), false, true), "Unknown ImageNotResolved");
     assert_eq!(says(other, FOLLOWED, found(2), true, true), "Unknown ImageNotResolved");

@@ -1,4 +1,4 @@
-//! What a plan counts, and what it tells of itself.
+//! Counts of a plan, and the nodes that it names.
 
 use berth_api::berth::ClosedReason;
 
@@ -26,7 +26,7 @@ fn a_smaller_capacity_is_said_once_no_offer_exceeds_it() {
 
 #[test]
 fn each_berth_counts_as_what_it_is() {
-    // Held, offered, closed.
+    // Number of held, offered and closed berths.
     let rows = [
         (seen(closed(0)), [0, 0, 1]),
         (refused(closed(0)), [1, 0, 0]),

@@ -1,4 +1,4 @@
-//! Reasons that keep berths closed: waves, failures, windows, API servers; and zones, which only put members in order.
+//! Reasons that keep berths closed (waves, failures, windows, API servers), and zones, which only order members.
 
 use berth_api::BootId;
 use berth_api::berth::{ClosedReason, Outcome};

@@ -1,4 +1,4 @@
-//! The plan by example: what it writes for small pools.
+//! The plan by example: its writes for small pools.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn uid(name: &str) -> NodeUid {
     NodeUid::new(format!("uid-{name}"))
 }
 
-/// A member that is fit for an offer of digest 2.
+/// A member that is ready for an offer of digest 2.
 pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
@@ -55,7 +55,7 @@ pub(crate) fn member(name: &str) -> Member {
     }
 }
 
-/// A control plane node that must not go down, as is known for certain.
+/// Verdict on a control plane node that must not go down for a known reason.
 pub(crate) fn asked_back() -> Verdict {
     let cause = Some(Cause::NoOtherServer);
     Verdict {
@@ -142,7 +142,7 @@ pub(crate) fn facts(k: usize, members: Vec<Member>, berths: Vec<SeenBerth>) -> P
         closes: None,
         waves: vec![wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)],
         failures: Failures::new(),
-        // None of the tests is about it, unless it says so.
+        // High enough not to matter, unless a test sets it.
         max_failures: 100,
         unresolved: false,
         outdated: false,
@@ -160,7 +160,7 @@ fn now(facts: &PoolFacts) -> Plan {
     plan(facts, at(50))
 }
 
-/// The plan in short words, such as `p-0 Offer n1`.
+/// The plan in short, such as `p-0 Offer n1`.
 fn words(plan: &Plan) -> Vec<String> {
     plan.writes
         .iter()
@@ -198,7 +198,7 @@ fn a_large_capacity_is_published_whole_and_costs_no_more_berths_than_members() {
         words(&of(vec![seen(closed(0)), seen(closed(1))])),
         ["p-0 Offer n1", "p-1 Offer n2"]
     );
-    // What others have, nobody knows who has, or must stay closed until a failure is on record is of no use to a member.
+    // A member cannot use berths of other nodes, unreadable berths, or berths with an unrecorded failure.
     let failed = committed(2, "n9").ended(ClosedReason::Gone).unwrap();
     let theirs = vec![seen(taken(0, "n8")), unreadable(1), seen(failed)];
     let created = |plan: &Plan| {
@@ -414,7 +414,7 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
     f.gate = gate(GateReason::Paused);
     let plan = now(&f);
-    // A committed holder goes on; it may only not go on to another image.
+    // A committed holder continues, but must not go to another image.
     assert_eq!(words(&plan), ["p-0 Revoke(\"Paused\") n1", "p-1 Revoke(\"Paused\") n2"]);
     assert_eq!(plan.waiting[&"n3".into()], BlockReason::Gate);
 }

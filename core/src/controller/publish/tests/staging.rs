@@ -1,11 +1,11 @@
-//! Permits to pull: so many at once, and in which order.
+//! Permits to pull: their number and order.
 
 use berth_api::berth::Outcome;
 use berth_api::node::Phase;
 
 use super::*;
 
-/// A failed pull, tried so often.
+/// A failed pull with this number of tries.
 fn failing(n: u8, attempts: u32) -> Option<Failing> {
     Some(Failing {
         digest: Some(digest(n)),
@@ -148,7 +148,7 @@ fn a_holder_that_cannot_prove_its_boot_pulls_first() {
 
 #[test]
 fn a_holder_that_may_not_be_able_to_give_back_pulls_as_well() {
-    // Its reboot was refused under a boot that it had not proven, and another image is wanted now.
+    // Its reboot was refused under an unproven boot, and another image is wanted now.
     let mut world = world(&["n1", "n2"], 1);
     world.commit("n2");
     world.holdings.get_mut(&"uid-n2".into()).unwrap().phase = HoldPhase::Taken;
@@ -184,7 +184,7 @@ fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.commit("n2");
     world.step();
-    // Its host refuses the image, say.
+    // For example, its host refuses the image.
     world.report_of_boot("n2", "boot-2");
     let mut turns = BTreeSet::new();
     for minute in 0..80 {

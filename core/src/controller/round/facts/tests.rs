@@ -1,4 +1,4 @@
-//! Facts by example.
+//! Input for plans, by example.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
     assert!(members("infra", &[keys::LABEL_EXCLUDE], as_is(), "Waiting").is_empty());
 }
 
-/// A berth of that pool, offered to a node or held by it.
+/// A berth of that pool, offered to the node or held by it.
 pub(crate) fn lease(pool: &str, index: u32, (node, uid): (&str, &str), is_held: bool) -> LeaseView {
     let offer = Offer {
         node: node.into(),
@@ -95,7 +95,7 @@ pub(crate) fn lease(pool: &str, index: u32, (node, uid): (&str, &str), is_held: 
     LeaseView::of(lease)
 }
 
-/// Facts for pool `a`, which selects these Nodes by `role: worker`.
+/// Input for pool `a`, which selects these Nodes by `role: worker`.
 fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
     let mut snapshot = Snapshot::default();
     for node in nodes {
@@ -128,7 +128,7 @@ fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
     shared.of(&Pool::readable(&snapshot.pools)[0])
 }
 
-/// A worker, with one more label.
+/// A worker with one extra label.
 fn worker(name: &str, uid: &str, ready: bool, label: &str) -> serde_json::Value {
     let ready = if ready { "True" } else { "False" };
     serde_json::json!({

@@ -1,4 +1,4 @@
-//! Two pools of one fleet by example: what is offered in one pass, and why the others wait.
+//! Two pools of one fleet by example: the offers of one pass, and why the others wait.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, Node
 
 const EPOCH: u64 = 7;
 
-/// A BootcNode of that pool, prepared for image 2, and running this one.
+/// A BootcNode of that pool, prepared for image 2, that runs image `booted`.
 pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView {
     let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
     let prepared = json!({ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
@@ -44,7 +44,7 @@ pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView
     BootcNodeView::of(serde_json::from_value(host).unwrap())
 }
 
-/// A cluster whose nodes run image 1, have image 2 staged, and are asked to run that.
+/// A cluster whose nodes run image 1 and have image 2 staged as their target.
 #[derive(Default)]
 struct Site {
     snapshot: Snapshot,
@@ -52,13 +52,13 @@ struct Site {
     offers: Offers,
     /// Leases that cannot be written.
     refused: BTreeSet<String>,
-    /// The API servers, one on each of these nodes.
+    /// Nodes with an API server.
     servers: BTreeSet<&'static str>,
     servers_listed: bool,
 }
 
 impl Site {
-    /// Pools `a` and `b` with these nodes, each with room for all of them, under a limit of the fleet.
+    /// Pools `a` and `b` with these nodes, each with room for all of them, under a fleet limit.
     fn new(limit: Value, a: &[&str], b: &[&str]) -> Self {
         let mut this = Self {
             servers_listed: true,
@@ -113,7 +113,7 @@ impl Site {
         });
     }
 
-    /// The berth of that pool and number is offered to a node.
+    /// Offers a berth to the node.
     fn offer(&mut self, pool: &str, index: u32, node: &str) {
         let offer = Offer {
             node: node.into(),
@@ -124,7 +124,7 @@ impl Site {
         self.lease(Berth::new(pool.into(), index, EPOCH).offered(offer).unwrap());
     }
 
-    /// The berth of that pool and number is held by a node.
+    /// Lets the node hold a berth.
     fn hold(&mut self, pool: &str, index: u32, node: &str) {
         self.offer(pool, index, node);
         let name = Berth::new(pool.into(), index, EPOCH).name();
@@ -134,7 +134,7 @@ impl Site {
         self.lease(offered.taken(&node.into(), &node.into(), None, boot).unwrap());
     }
 
-    /// The image that the node runs.
+    /// Sets the image that the node runs.
     fn node(&mut self, name: &str, pool: &str, booted: u8) {
         let host = prepared_host(name, pool, booted);
         Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), Entry::new(host));
@@ -173,7 +173,7 @@ impl Site {
         self.plans_without(&BTreeSet::new())
     }
 
-    /// Plans in which these pools are known to be no longer as they are shown.
+    /// Plans with these pools known to be outdated.
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = Belonging::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
@@ -205,13 +205,13 @@ impl Site {
         shared.plans(&pools, control_plane, now)
     }
 
-    /// The nodes that are offered a berth in one pass.
+    /// Nodes that are offered a berth in one pass.
     fn offered(&self) -> Vec<String> {
         offered(&self.plans())
     }
 
-    /// The nodes that are offered one after a live read showed that these pools, or the fleet, are not as the watches show
-    /// them; and the pools that were read.
+    /// Nodes that are offered a berth after a live read showed changes of these pools or the fleet, and the pools that
+    /// were read.
     fn offered_after(&self, changed: &[&str], fleet_changed: bool) -> (Vec<String>, Vec<String>) {
         let pools = Pool::readable(&self.snapshot.pools);
         let plans = self.plans();
@@ -227,7 +227,7 @@ impl Site {
         plans.values().find_map(|plan| plan.waiting.get(&node.into()).copied())
     }
 
-    /// Reason for which a pool waits for others, and whom the message names.
+    /// Why a pool waits for others, with the message.
     fn order(&self, pool: &str) -> Option<(&'static str, String)> {
         let order = self.plans().remove(&pool.into()).unwrap().order?;
         Some((order.reason.as_str(), order.message))
@@ -240,7 +240,7 @@ fn address(node: &str) -> String {
     format!("10.0.{}.{number}", if pool == "a" { 1 } else { 2 })
 }
 
-/// The API server on that node.
+/// API server of the node.
 fn server(node: &str) -> SocketAddr {
     format!("{}:6443", address(node)).parse().unwrap()
 }
@@ -337,7 +337,7 @@ fn a_refused_stamp_withholds_the_control_plane_only_of_its_own_pool() {
         site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
         site
     };
-    // No late offer of a pool without control plane nodes can be for one of them.
+    // A late offer of a pool without control plane nodes cannot go to a control plane node.
     let mut site = unstamped("b");
     site.servers = ["a1", "a2"].into();
     site.refused.insert("b-0".to_owned());
@@ -455,7 +455,7 @@ fn a_pool_that_cannot_be_drained_starves_no_other() {
         ["b1"],
         "whoever went in vain before comes later, in whichever pool"
     );
-    // A node that is no candidate any more says nothing of its pool.
+    // A node that is no longer a candidate does not affect the order of its pool.
     site.offers.lapsed(&Offer {
         node: "b1".into(),
         uid: "b1".into(),
@@ -484,7 +484,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.ready("b2", false);
     assert!(site.offered().is_empty(), "it is not proven any more");
     site.ready("b2", true);
-    // What was begun goes on.
+    // Turns that have begun continue.
     site.offer("a", 0, "a1");
     site.node("b2", "b", 1);
     let plans = site.plans();
@@ -514,7 +514,7 @@ fn what_a_live_read_shows_otherwise_is_offered_to_nobody() {
     site.fleet(Value::Null);
     assert_eq!(site.offered_after(&["a"], false), (names(&["b1"]), names(&["a", "b"])));
     assert!(site.offered_after(&[], true).0.is_empty());
-    // The pool that goes first is read as well, though nothing is offered there.
+    // The pool that goes first is read as well, although nothing is offered there.
     site.pool("c", 1, &["b"]);
     site.node("b1", "b", 2);
     site.pool("a", 1, &["b"]);
