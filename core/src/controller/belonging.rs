@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_membership_depends_on_asks_for_another_look() {
+    fn membership_is_computed_again_only_if_needed() {
         let (mut belonging, mut world) = (Belonging::default(), Snapshot::default());
         node(&mut world, "n1", "worker", "True");
         pool(&mut world, "a", "worker", 0);

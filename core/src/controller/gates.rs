@@ -164,15 +164,15 @@ fn window(inputs: Inputs<'_>) -> Gates {
         Opening::Closed { next, why } => {
             let what = match why {
                 ClosedCause::Outside => "outside all windows",
-                ClosedCause::Excluded => "an exclusion is in force",
+                ClosedCause::Excluded => "an exclusion applies",
             };
-            let next_words = next.map_or("no window is ahead".to_owned(), |next| {
+            let next_words = next.map_or("no window is scheduled".to_owned(), |next| {
                 format!("reboots may start at {next}")
             });
             let longest = schedule.longest(inputs.now, salt);
             if let Some(longest) = longest.filter(|longest| *longest <= inputs.needed) {
                 let message = format!(
-                    "the longest window lasts {}, and a drain and a reboot take {} here; write a longer one",
+                    "the longest window is {}, but a drain and a reboot take {}; set a longer window",
                     words(longest),
                     words(inputs.needed)
                 );
@@ -189,7 +189,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
 
 /// Formats a duration for people: `1h 30m`.
 fn words(duration: Duration) -> String {
-    SignedDuration::try_from(duration).map_or("for ever".to_owned(), |d| format!("{d:#}"))
+    SignedDuration::try_from(duration).map_or("forever".to_owned(), |d| format!("{d:#}"))
 }
 
 fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_open_and_compares_no_clock() {
+    fn a_pool_without_windows_is_open() {
         let gates = look(Rollout::default(), "2026-11-20T12:00:00Z", |i| {
             i.clock_synchronized = false
         });
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_and_closes_by_itself() {
+    fn a_window_opens_and_closes_with_time() {
         let rollout = || friday("0 22 * * 5", "8h");
         let before = look(rollout(), "2026-11-20T20:59:59Z", |_| ());
         assert_eq!(reason(&before), "OutsideWindows");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_judged_is_closed_and_says_why() {
+    fn unjudged_windows_are_closed() {
         let inside = "2026-11-20T22:00:00Z";
         let clock = look(friday("0 22 * * 5", "8h"), inside, |i| i.clock_synchronized = false);
         assert_eq!(reason(&clock), "ClockNotSynchronized");
@@ -320,12 +320,12 @@ mod tests {
         assert_eq!(reason(&short), "WindowTooShort");
         assert_eq!(
             short.window.message,
-            "the longest window lasts 5m, and a drain and a reboot take 10m here; write a longer one"
+            "the longest window is 5m, but a drain and a reboot take 10m; set a longer window"
         );
     }
 
     #[test]
-    fn what_was_judged_holds_until_something_changes() {
+    fn judged_gates_are_cached_until_a_change() {
         let pool = PoolName::from("p");
         let mut keeper = Keeper::default();
         let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {

@@ -53,32 +53,32 @@ pub struct Facts<'a> {
 }
 
 families! {
-    fleet_condition: "berth_fleet_condition", "1 for the status that a condition of the BootcFleet has, 0 for the others.";
+    fleet_condition: "berth_fleet_condition", "1 for the current status of each BootcFleet condition, 0 for the others.";
     held: "berth_fleet_held_machines", "Machines that are held back on their first boot and have not become nodes.";
     agents: "berth_fleet_agents", "Members of all pools by the version of their agent.";
-    condition: "berth_pool_condition", "1 for the status that a condition of the pool has, 0 for the others.";
-    transition: "berth_pool_condition_transition_timestamp_seconds", "Time since when a condition of the pool has its status.";
-    nodes: "berth_pool_nodes", "Members of a pool by state; a node is counted in each that is true of it, and in total.";
-    phases: "berth_pool_phase_nodes", "Members of a pool by the phase that they are in.";
-    longest: "berth_pool_phase_longest_seconds", "Longest time that a member has been in this phase, by its own clock, as of its last sign of life.";
-    degraded: "berth_pool_degraded_nodes", "Members that a person should look at, by reason.";
+    condition: "berth_pool_condition", "1 for the current status of each pool condition, 0 for the others.";
+    transition: "berth_pool_condition_transition_timestamp_seconds", "Unix time of the last status change of each pool condition.";
+    nodes: "berth_pool_nodes", "Members of a pool by state; a node counts in every state that applies, and in total.";
+    phases: "berth_pool_phase_nodes", "Members of a pool by phase.";
+    longest: "berth_pool_phase_longest_seconds", "Longest time that a member has been in this phase, by its own clock, as of its last heartbeat.";
+    degraded: "berth_pool_degraded_nodes", "Members that need attention, by reason.";
     waiting: "berth_pool_waiting_nodes", "Members that are not offered a berth, by reason.";
-    failed: "berth_pool_failed_nodes", "Nodes on which an image failed that is on record.";
+    failed: "berth_pool_failed_nodes", "Nodes with a recorded failure of an image.";
     berths: "berth_pool_berths", "Berths of a pool by state; total is its capacity.";
-    median: "berth_pool_phase_median_seconds", "Median of what members measured lately for staging, drain, and reboot until they were proven.";
-    target: "berth_pool_target_info", "1, with the image that the pool's members should run.";
+    median: "berth_pool_phase_median_seconds", "Median duration of staging, drain and reboot (until proven), as measured by members.";
+    target: "berth_pool_target_info", "1, labelled with the pool's target image.";
     published: "berth_pool_target_publish_timestamp_seconds", "Time when the target was first published.";
-    available: "berth_pool_available_info", "1, with the image that the pool's tag points at, while it is not the target.";
-    feed_failing: "berth_pool_feed_failing", "1 while no new image reaches the pool, by the reason: the tag cannot be looked at, or its image is refused.";
-    unresolved: "berth_pool_image_unresolved", "1 while the reference of the pool is not resolved, by the reason.";
-    boot_image: "berth_pool_boot_image_info", "1, with the version that new machines are installed from.";
-    too_old: "berth_pool_boot_image_too_old_nodes", "Machines that were installed from an image which is too old for the target.";
-    unchecked: "berth_pool_boot_image_unchecked", "1 while nobody can say whether new machines could join: the check of boot images is off, or the versions cannot be compared.";
-    window_open: "berth_pool_window_open", "1 while reboots may start, as far as windows and exclusions go.";
-    opens: "berth_pool_window_next_open_timestamp_seconds", "Time when reboots may start next, while they may not.";
-    closes: "berth_pool_window_close_timestamp_seconds", "Time until which reboots may start, while they may.";
-    halted: "berth_rollout_halted", "1 when the image failed on so many nodes that no other one is tried.";
-    gate: "berth_gate_closed", "1 while no berth of the pool is opened, for this reason.";
+    available: "berth_pool_available_info", "1 if the tag points to an image other than the target.";
+    feed_failing: "berth_pool_feed_failing", "1 if no new image reaches the pool, by reason: the tag cannot be queried, or its image is refused.";
+    unresolved: "berth_pool_image_unresolved", "1 if the pool's reference is not resolved, by reason.";
+    boot_image: "berth_pool_boot_image_info", "1, labelled with the boot image version of new machines.";
+    too_old: "berth_pool_boot_image_too_old_nodes", "Machines whose boot image is too old for the target.";
+    unchecked: "berth_pool_boot_image_unchecked", "1 if it is unknown whether new machines can join: the boot image check is disabled, or versions cannot be compared.";
+    window_open: "berth_pool_window_open", "1 if windows and exclusions allow reboots to start.";
+    opens: "berth_pool_window_next_open_timestamp_seconds", "Unix time of the next window start; absent while a window is open.";
+    closes: "berth_pool_window_close_timestamp_seconds", "Unix time when the open window ends; absent if none is open.";
+    halted: "berth_rollout_halted", "1 if the rollout is halted (maxFailures reached).";
+    gate: "berth_gate_closed", "1 if no berth of the pool is opened, by reason.";
     timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and do not come back.";
     node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and does not come back.";
 }

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_before_stays_when_nodes_go_and_old_images_come() {
+    fn old_images_stay_in_the_history() {
         let both = [vec![deployed(2, 20), found(1)], vec![deployed(2, 30), found(1)]];
         let two = after(&[], &both);
         let updated = [(Some("v2"), 2, Some(30)), (Some("v1"), 2, None)];
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_are_kept_and_what_was_done_in_another_pool_is_its_own() {
+    fn only_the_newest_images_of_the_pool_stay() {
         let mut elsewhere = deployed(9, 90);
         elsewhere.pool = "q".into();
         let all: Vec<_> = (1..6).map(|n| deployed(n, n.into())).chain([elsewhere]).collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_keeps_its_name_when_the_nodes_that_knew_it_are_replaced() {
+    fn an_image_keeps_its_index_digest() {
         let v1 = |history: &[DeployedImage]| {
             let named = history.iter().filter(|image| version(image) == Some("v1"));
             named.map(|image| image.digest.clone()).collect::<Vec<_>>()
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_ahead_makes_no_image_the_newest_for_ever() {
+    fn a_fast_clock_makes_no_image_newest_forever() {
         let ahead = vec![deployed(1, NOW + 5000)];
         let first = after(&[], std::slice::from_ref(&ahead));
         assert_eq!(shown(&first), [(Some("v1"), 1, Some(NOW))], "no later than now");

@@ -81,7 +81,7 @@ pub struct Found {
 pub struct Trouble {
     /// CamelCase reason.
     pub reason: Word,
-    /// One line.
+    /// Details, in a line.
     pub message: String,
     /// Time of the first of these consecutive failures.
     pub since: Timestamp,
@@ -252,7 +252,7 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
         };
     }
     if facts.answers.fleet_unreadable {
-        let words = "the BootcFleet cannot be read; no image is resolved until it can";
+        let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
         return stays(Verdict::unknown(Why::FleetUnreadable, words));
     }
     let answer = &facts.answers.named;
@@ -294,7 +294,7 @@ fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option
     if facts.answers.fleet_unreadable {
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
-        let words = format!("{message}; nothing newer is looked for while the BootcFleet cannot be read");
+        let words = format!("{message}; no newer image is queried while the BootcFleet cannot be read");
         return unknown(available, Verdict::yes(Why::FleetUnreadable, words));
     }
     // The reference was adopted, so it parses.
@@ -360,12 +360,12 @@ fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(Why, String)> {
 /// Returns why the available image is not the target.
 fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
     if !questions.follows() {
-        let words = "is adopted when image.ref names its digest; kubectl berth approve does that";
+        let words = "is adopted when image.ref names its digest; to do that: kubectl berth approve";
         return Some((Why::ImageAvailable, words.to_owned()));
     }
     let left = facts.minimum_age.as_secs().saturating_sub(available.seen_seconds);
     let words = match left {
-        0 => "is adopted once the registry has confirmed it (image.minimumAge is over)".to_owned(),
+        0 => "is adopted as soon as the registry confirms it (image.minimumAge is over)".to_owned(),
         left => format!(
             "is adopted in {}, if the tag stays there (image.minimumAge)",
             about(left)
@@ -395,21 +395,21 @@ fn said(
     why: impl FnOnce() -> Option<(Why, String)>,
 ) -> Verdict {
     let mut message = match target.image.ends_with(&target.digest.to_string()) {
-        true => format!("{} is in force", target.image),
+        true => format!("{} is resolved", target.image),
         false => format!("{} is {}", target.image, target.digest),
     };
     let mut reason = Word::from(Why::Resolved);
     if let (Some(available), Some((because, words))) = (available, why()) {
         let version = available.version.as_ref().map_or_else(String::new, |v| format!("{v} "));
         message = format!(
-            "{message}; the tag points at {version}{}, which {words}",
+            "{message}; the tag points to {version}{}, which {words}",
             available.digest
         );
         reason = because.into();
     }
     if let Some(trouble) = trouble {
         message = format!(
-            "{message}; it stays in force while the tag cannot be looked at: {}",
+            "{message}; the pool keeps it while the tag cannot be queried: {}",
             trouble.words()
         );
         reason = trouble.reason.clone();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_ages_from_first_sight_and_a_new_one_anew() {
+    fn an_offer_ages_from_first_sight() {
         let (mut offers, start) = (Offers::default(), Moment::default());
         let at = |seconds| start + Duration::from_secs(seconds);
         let closed = Berth::new("p".into(), 0, 1);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_soaked_with_one_image_has_not_with_the_next() {
+    fn another_image_soaks_from_zero() {
         let (mut soaks, start) = (Soaks::default(), Moment::default());
         let pool = PoolName::from("p");
         let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };

@@ -93,7 +93,7 @@ mod tests {
             .is_empty()
         };
         assert!(!missing("u1", "n1"));
-        assert!(!missing("u1", "n2"), "somebody wrote the wrong name");
+        assert!(!missing("u1", "n2"), "the name is wrong");
         assert!(missing("u2", "n1"), "another Node came under that name");
     }
 

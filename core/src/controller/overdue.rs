@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_given_up_is_so_until_heard_of_under_any_leader() {
+    fn a_lost_holder_stays_lost_until_heard_of() {
         let (start, node) = (Moment::default(), node());
         let at = |seconds| start + Duration::from_secs(seconds);
         let timeouts = Timeouts {

@@ -61,11 +61,8 @@ mod tests {
             assert!(is(taken.clone(), &there, booted, None));
             assert!(!is(HoldPhase::Releasing(Outcome::Updated), &there, booted, None));
         }
-        assert!(
-            !is(committed.clone(), &here, 9, Some(2)),
-            "it was licensed again, and goes on"
-        );
-        assert!(is(committed, &here, 9, None), "but what it was licensed for is gone");
+        assert!(!is(committed.clone(), &here, 9, Some(2)), "it was licensed again");
+        assert!(is(committed, &here, 9, None), "but the licensed image is not staged");
         assert!(is(taken, &here, 9, Some(2)), "or the reboot was refused");
     }
 }

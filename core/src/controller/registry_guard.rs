@@ -19,12 +19,12 @@ impl Pool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref()).unwrap_or_default();
         self.refused = match (fleet, reference.parse::<ImageRef>()) {
             (Some(fleet), Ok(parsed)) if !allowed(&fleet.allowed_registries, &parsed) => Some(format!(
-                "{reference} begins with none of the BootcFleet's allowedRegistries ({}); what was resolved before stays",
+                "{reference} is in none of the BootcFleet's allowedRegistries ({}); the pool keeps its previous image",
                 few(fleet.allowed_registries.iter().cloned())
             )),
             (None, Ok(_)) if self.was_refused() => Some(format!(
-                "the BootcFleet's allowedRegistries refused the pool, and whether they allow {reference} now is not known: the \
-                 BootcFleet cannot be read; what was resolved before stays"
+                "the BootcFleet's allowedRegistries refused the pool, and it is unknown whether they allow \
+                 {reference}: the BootcFleet cannot be read; the pool keeps its previous image"
             )),
             _ => None,
         };
@@ -55,7 +55,7 @@ mod tests {
         let mut object: BootcNodePool = serde_json::from_value(object).unwrap();
         let verdict = match refused {
             Some(words) => Verdict::no(NOT_ALLOWED, words),
-            None => Verdict::yes(Why::Resolved, "it is in force"),
+            None => Verdict::yes(Why::Resolved, "it is resolved"),
         };
         let conditions = &mut object.status.as_mut().unwrap().conditions;
         condition::set(
@@ -72,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn who_was_refused_stays_so_while_the_fleet_cannot_be_read() {
+    fn a_refused_pool_stays_refused_without_the_fleet() {
         let fleet: BootcFleetSpec = serde_json::from_value(json!({ "allowedRegistries": ["quay.io/a"] })).unwrap();
         let (good, bad) = ("quay.io/a/os:1", "quay.io/b/os:1");
         for (reference, before, fleet, expected) in [
             (good, None, Some(&fleet), None),
             (good, Some("no"), Some(&fleet), None),
-            (bad, None, Some(&fleet), Some("begins with none of")),
+            (bad, None, Some(&fleet), Some("is in none of")),
             (bad, Some("no"), None, Some("the BootcFleet cannot be read")),
             // The other reference may be allowed, but that is not known.
             (good, Some("no"), None, Some("the BootcFleet cannot be read")),

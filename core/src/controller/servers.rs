@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_away_once_it_was_asked_in_vain_for_a_while() {
+    fn a_server_without_answers_is_away() {
         let at = |seconds| Moment::after(Duration::from_secs(seconds));
         let state = |ready: Option<u64>, now| {
             let asked = Asked {

@@ -16,7 +16,7 @@ use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Facts, Unavailable, held, insight};
 
 /// Message about the agent.
-const SILENT: &str = "no word from its agent: see whether it runs, and whether it reaches the API server";
+const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
 /// Maximum number of nodes per batch.
 const BATCH: usize = 10;
 /// Minimum time between two batches: 50 nodes per second.

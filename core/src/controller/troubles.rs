@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_is_told_once_and_its_end_once() {
+    fn each_trouble_and_its_end_are_reported_once() {
         let mut troubles = Troubles::default();
         let said = |node: &str, reason: &str| (node.to_owned(), (reason != "-").then(|| reason.to_owned()));
         let found = look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]);
@@ -147,7 +147,7 @@ mod tests {
         let both = [("a", "-"), ("b", "NodeNotReady")];
         let found = look(&mut troubles, &both);
         let expected = [said("a", "-"), said("b", "NodeNotReady")];
-        assert_eq!(found, expected, "the end of what a former leader has reported");
+        assert_eq!(found, expected, "the end of a trouble that an earlier leader reported");
         assert!(look(&mut troubles, &both).is_empty());
         assert_eq!(look(&mut troubles, &[("b", "DiskFull")]), [said("b", "DiskFull")]);
         assert_eq!(look(&mut troubles, &[("b", "-")]), [said("b", "-")]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_that_all_share_is_told_of_some() {
+    fn a_shared_trouble_is_reported_for_some() {
         let mut troubles = Troubles::default();
         let names: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
         let all = |reason| -> Vec<(&str, &str)> { names.iter().map(|name| (name.as_str(), reason)).collect() };
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             look(&mut troubles, &all("-")).len(),
             TOLD_OF,
-            "the end of what was told"
+            "the end of a reported trouble"
         );
         assert_eq!(look(&mut troubles, &all("ImageNotFound")).len(), TOLD_OF, "room again");
     }

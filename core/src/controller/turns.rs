@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_told_of_step_by_step_and_each_step_once() {
+    fn each_step_of_a_turn_is_reported_once() {
         let mut story = Story::new();
         let n1 = |what| vec![("n1".to_owned(), what)];
         assert_eq!(story.goes(story.taken(), 10), n1(Happened::Taken));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_began_a_moment_ago_has_announced_its_reboot() {
+    fn a_new_turn_announces_its_reboot() {
         for (drain, announced) in [(0, true), (59, true), (60, false), (600, false)] {
             let mut story = Story::new();
             story.goes(story.taken(), 100);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn news_names_the_berth_the_node_and_what_it_is_licensed_for_by_then() {
+    fn events_name_berth_node_and_current_target() {
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         let committed = story.berth.committed(boot("b1")).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_is_taken_back_is_no_reboot() {
+    fn a_withdrawn_commit_is_not_a_reboot() {
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         let committed = story.berth.committed(boot("b1")).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_what_was_seen_is_not_news() {
+    fn older_versions_report_nothing() {
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         let old = story.lease(story.version);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_tells_nothing_of_what_it_finds_but_of_what_follows() {
+    fn a_new_leader_reports_only_later_events() {
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         story.berth = story.berth.committed(boot("b1")).unwrap();

@@ -57,7 +57,7 @@ impl How {
         match self {
             Self::Holds => "being updated",
             Self::IsOffered => "offered a berth",
-            Self::Elsewhere => "being updated by its former pool",
+            Self::Elsewhere => "being updated by its previous pool",
             Self::NotReady => "not Ready",
             Self::CordonedByUs => "still cordoned by Berth",
             Self::CordonedByOthers => "cordoned by someone else",

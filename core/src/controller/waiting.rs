@@ -29,7 +29,7 @@ const BATCH: usize = 10;
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Message for a node that an admin holds back.
-const HELD: &str = "is held back by an admin; kubectl berth unhold lets it go";
+const HELD: &str = "is held back by an admin; to release it: kubectl berth unhold";
 
 /// Why one node waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,13 +118,13 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
             (Why::NoSuchPlatform, message)
         }
         Choice::VariantUnknown if platform.variant == Variant::NotReported => {
-            let message = format!("{image} has images for {there}; waits for the node's agent to report its CPU");
+            let message = format!("{image} supports {there}; waiting for the node's agent to report its CPU");
             (Why::CpuLevelUnknown, message)
         }
         Choice::VariantUnknown => {
             let message = format!(
-                "{image} has images for {there}, and which of them the node's CPU runs is not known; update the agent, or \
-                 label the node with {label}"
+                "{image} supports {there}, and it is unknown which of them the node's CPU runs; update the agent, \
+                 or label the node with {label}"
             );
             (Why::CpuLevelUnknown, message)
         }

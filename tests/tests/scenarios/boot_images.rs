@@ -145,7 +145,7 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
     part.until_says("BootImageSkew", "True", "BootImageTooOld", &gone, SOON)
         .await?;
     boot_image(part, json!({ "enforcement": "Disabled" })).await?;
-    part.until_says("BootImageSkew", "False", "Disabled", "nobody looks", SOON)
+    part.until_says("BootImageSkew", "False", "Disabled", "not checked", SOON)
         .await?;
     let (v4, _) = demanding(part, "10.3.0", "9.6").await?;
     part.until_run(&v4, &[1], LONG).await?;

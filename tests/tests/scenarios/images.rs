@@ -159,7 +159,7 @@ async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
 async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
     let v1 = begin(part).await?;
     image(part, json!({ "ref": format!("{}@{}", v1.reference, v1.digest) })).await?;
-    part.until_says("ImageResolved", "True", "Resolved", "is in force", SOON)
+    part.until_says("ImageResolved", "True", "Resolved", "is resolved", SOON)
         .await?;
     let boots = part.boots(1);
     let v2 = moved(part, "2.0.0").await?;
@@ -274,14 +274,8 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     ensure!(!well && said.contains("RegistryUnavailable"), "{said}");
     part.until_says("ImageResolved", "True", "RegistryUnavailable", "next try at", SOON)
         .await?;
-    part.until_says(
-        "FeedFailing",
-        "True",
-        "RegistryUnavailable",
-        "cannot be looked at",
-        SOON,
-    )
-    .await?;
+    part.until_says("FeedFailing", "True", "RegistryUnavailable", "cannot be queried", SOON)
+        .await?;
     let failing_since = feed_since(part).await?;
     // Number 0 leads.
     part.cluster.controllers.kill(0);
@@ -292,7 +286,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
         "another leader has moved the time since when the tag cannot be followed"
     );
     ensure!(
-        !well && said.contains("since") && said.contains("stays in force"),
+        !well && said.contains("since") && said.contains("the pool keeps it"),
         "{said}"
     );
     ensure!(
@@ -300,9 +294,9 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
         "the digest in force stays"
     );
     part.cluster.registry.restart().await?;
-    part.until_says("ImageResolved", "True", "Resolved", "is in force", LONG)
+    part.until_says("ImageResolved", "True", "Resolved", "is resolved", LONG)
         .await?;
-    part.until_says("FeedFailing", "False", "AsExpected", "can be looked at", SOON)
+    part.until_says("FeedFailing", "False", "AsExpected", "can be queried", SOON)
         .await?;
     ensure!(part.status().await?.target.as_ref() == Some(&before));
     let v3 = moved(part, "3.0.0").await?;

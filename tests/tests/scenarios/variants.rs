@@ -32,7 +32,7 @@ pub async fn of_each_cpu(part: &Part<'_>) -> Result<()> {
     part.pool(plain, json!({ "maxUnavailable": 1 })).await?;
     part.until_run(lesser, &[1], LONG).await?;
     part.until_run(plain, &[2], LONG).await?;
-    let words = "which of them the node's CPU runs is not known";
+    let words = "it is unknown which of them the node's CPU runs";
     part.until_waiting(&[part.node(3)], "CpuLevelUnknown", words, LONG)
         .await?;
     let image = part.bootc_node(part.node(3)).await?.spec.image;

@@ -61,15 +61,15 @@ impl InUse<'_> {
                 format!("the newest machine so far, {node}, which is gone or silent, {why}")
             }
             (Some(node), Some(error)) => {
-                format!("the newest machine, {node}, has a note of its boot image that cannot be read: {error}")
+                format!("the boot image record of the newest machine, {node}, cannot be read: {error}")
             }
             (Some(node), None) => format!("the newest machine, {node}, {why}"),
-            (None, _) => format!("a machine of the recorded boot image {why}"),
+            (None, _) => format!("a machine with the recorded boot image {why}"),
         };
         match self.newer {
             0 => words,
-            1 => format!("{words}; the boot image of 1 newer machine is not known"),
-            newer => format!("{words}; the boot images of {newer} newer machines are not known"),
+            1 => format!("{words}; the boot image of 1 newer machine is unknown"),
+            newer => format!("{words}; the boot images of {newer} newer machines are unknown"),
         }
     }
 
@@ -94,8 +94,8 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
         Skew::Exceeded(why) => Some(Refusal {
             reason: REASON,
             words: format!(
-                "is for machines with a newer boot image: {}; install new machines from a newer one, or record it with \
-                 bootImage.source: Manual, or warn only with bootImage.enforcement: Warn",
+                "needs a newer boot image: {}; install new machines from a newer boot image, record it with \
+                 bootImage.source: Manual, or set bootImage.enforcement: Warn",
                 in_use.words(&why)
             ),
         }),
@@ -128,20 +128,20 @@ pub(super) fn assess(
     };
     let is_disabled = enforcement(facts.policy) == BootImageEnforcement::Disabled;
     let verdict = if is_disabled {
-        let words = "bootImage.enforcement is Disabled: nobody looks whether new machines could join";
+        let words = "bootImage.enforcement is Disabled: boot images are not checked";
         Verdict::no(Why::Disabled, words)
     } else if let Some(refused) = refused(said, next) {
         refused
     } else if let Some(target) = target {
         match (skew_of(facts, version, target), &in_use) {
             (Skew::NoLimit, _) => Verdict::no(Why::NoLimit, ""),
-            (_, None) => Verdict::unknown(Why::NotReported, "no machine has told what it was installed from"),
+            (_, None) => Verdict::unknown(Why::NotReported, "no machine has reported its boot image"),
             (Skew::Within, _) => Verdict::no(Why::WithinLimit, ""),
             (Skew::Exceeded(why), Some(in_use)) => Verdict::yes(Why::BootImageTooOld, in_use.words(&why)),
             (Skew::Unknown(why), Some(in_use)) => Verdict::unknown(Why::CannotCompare, in_use.words(&why)),
         }
     } else {
-        Verdict::unknown(Why::ImageNotResolved, "no image is in force; see ImageResolved")
+        Verdict::unknown(Why::ImageNotResolved, "the pool has no image yet; see ImageResolved")
     };
     if let Some(target) = target.filter(|_| !is_disabled) {
         // Thousands of machines were installed from a few images.

@@ -106,9 +106,9 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
     }
     if !is_current(facts, target) {
         let message = match facts.refused {
-            Some(_) => format!("nobody goes on to {}; see ImageResolved", target.image),
+            Some(_) => format!("no node updates to {}; see ImageResolved", target.image),
             None => format!(
-                "nobody goes on to {} before {} is resolved",
+                "no node updates to {} until {} is resolved",
                 target.image, facts.reference
             ),
         };
@@ -177,7 +177,7 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
 
 fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
     if let Some(error) = facts.bad_selector {
-        let message = format!("{error}; the pool keeps the nodes it has, and gets no more");
+        let message = format!("{error}; the pool keeps its nodes and gets no new ones");
         return Some((Why::InvalidSelector.into(), message));
     }
     if !facts.unreadable.is_empty() {
@@ -213,7 +213,7 @@ fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(Word, Str
 
 fn paused(facts: &Facts<'_>) -> Verdict {
     if facts.paused {
-        let message = "no berth is offered, and nodes that have not committed give theirs back";
+        let message = "no berth is offered; nodes that have not committed give their berths back";
         Verdict::yes(Why::PausedByAdmin, message)
     } else if facts
         .plan
@@ -223,7 +223,7 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     {
         Verdict::yes(
             Why::PausedByFleet,
-            "BootcFleet cluster is paused, and every pool with it",
+            "BootcFleet cluster is paused, so every pool is paused",
         )
     } else {
         Verdict::no(Why::NotPaused, "")

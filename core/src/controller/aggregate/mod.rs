@@ -153,7 +153,7 @@ fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusa
     nodes.peek()?;
     let nodes = few(nodes.map(|member| format!("{} ({})", member.node.name, member.platform())));
     let words = format!(
-        "has images for {}, not for {nodes}; add that platform to the image, or exclude these nodes",
+        "supports {}, not {nodes}; add that platform to the image, or exclude these nodes",
         image.shown_platforms()
     );
     Some(Refusal {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wait_for_is_written_at_once_and_the_rest_together() {
+    fn urgent_changes_are_written_at_once() {
         let old = with(|_| {});
         for (new, expected) in [
             (with(|s| s.observed_generation = Some(2)), Duration::ZERO),

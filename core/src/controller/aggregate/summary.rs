@@ -189,7 +189,7 @@ mod tests {
                 "{reason}: the tag is only watched"
             );
             let going = with(&[("FeedFailing", "True", reason)]);
-            assert_eq!(going, "F T F OutsideWindow", "{reason}: the rollout goes on");
+            assert_eq!(going, "F T F OutsideWindow", "{reason}: the rollout continues");
         }
         let deleting = [("Updated", "True", "AllUpdated"), ("Progressing", "True", "Deleting")];
         assert_eq!(shown(&deleting), "F T F Deleting");

@@ -191,7 +191,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
 }
 
 #[test]
-fn what_was_measured_with_another_image_loses_its_say() {
+fn measurements_with_the_target_come_first() {
     let measured = |updated: &[u64], others: &[u64]| {
         let report = |image: u8, minutes: &u64| Report {
             reboot: Some(Duration::from_secs(minutes * 60)),
@@ -214,7 +214,7 @@ fn what_was_measured_with_another_image_loses_its_say() {
 }
 
 #[test]
-fn one_slow_reboot_is_no_measure_of_the_next() {
+fn a_single_slow_reboot_makes_no_median() {
     let measured = |minutes: &[u64]| {
         let reboot = |m: &u64| Report {
             reboot: Some(Duration::from_secs(m * 60)),
@@ -244,7 +244,7 @@ fn a_lease_that_lost_its_label_is_named() {
 }
 
 #[test]
-fn a_lease_that_cannot_be_written_is_named_with_the_servers_words() {
+fn an_unwritable_lease_is_named_with_the_error() {
     let mut case = case(vec![]);
     case.unwritable = vec![unwritable(Obstacle::Refused("webhook x denied the request".to_owned()))];
     let says = case.says("Degraded");
@@ -352,7 +352,7 @@ fn every_member_is_counted_where_it_is() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pool_hides_no_node() {
+fn a_pools_trouble_hides_no_node() {
     let degraded = Report {
         degraded: Some(("DiskFull".into(), "no space".into())),
         ..booted(1)
@@ -370,7 +370,7 @@ fn what_is_wrong_with_a_pool_hides_no_node() {
     });
     assert!(
         case.says("Degraded").starts_with("True NodesDegraded 1 "),
-        "to wait is no trouble"
+        "waiting is not a trouble"
     );
     case.unwritable = vec![unwritable(Obstacle::NoLabel)];
     let says = case.says("Degraded");
@@ -388,11 +388,14 @@ fn a_fleet_that_stays_unfenced_names_the_pools() {
         unfenced: true,
         ..FleetUse::default()
     });
-    assert_eq!(case.says("Progressing"), "False Waiting waits for the new leader: n1");
+    assert_eq!(
+        case.says("Progressing"),
+        "False Waiting waits for the new leader to fence the berths: n1"
+    );
     case.plan.fleet.as_mut().unwrap().unreadable = vec!["b".into(), "c".into()];
     let says = case.says("Progressing");
     assert!(
-        says.starts_with("False Fencing ") && says.contains("cannot be read: b, c; mend"),
+        says.starts_with("False Fencing ") && says.contains("cannot be read: b, c; repair"),
         "{says}"
     );
 }
@@ -412,7 +415,7 @@ fn done_is_done() {
 }
 
 #[test]
-fn who_waits_is_told_for_what() {
+fn progressing_names_the_waiting_nodes() {
     let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
     case.plan = Plan {
         waiting: [("n1".into(), BlockReason::Capacity)].into(),
@@ -455,20 +458,20 @@ fn who_waits_is_told_for_what() {
 }
 
 #[test]
-fn a_registry_that_is_not_allowed_is_said_so_and_the_target_stays() {
+fn a_forbidden_registry_keeps_the_target() {
     let mut case = case(vec![up("n1", booted(1)), up("n2", booted(2))]);
     case.refused = Some("not allowed");
     assert_eq!(case.says("ImageResolved"), "False RegistryNotAllowed not allowed");
     assert!(case.says("Updated").starts_with("False ImageNotResolved"));
     assert_eq!(
         case.says("Progressing"),
-        "False ImageNotResolved nobody goes on to quay.io/os:v2; see ImageResolved"
+        "False ImageNotResolved no node updates to quay.io/os:v2; see ImageResolved"
     );
     assert_eq!(case.status().target, Some(target()));
 }
 
 #[test]
-fn an_image_that_not_every_member_can_run_is_not_adopted() {
+fn an_image_must_run_on_every_member() {
     let reported = |variant: Option<&str>| Report {
         node_uid: Some("u".into()),
         agent_version: Some("0.1.0".into()),
@@ -497,7 +500,7 @@ fn an_image_that_not_every_member_can_run_is_not_adopted() {
     assert_eq!(case.status().target.unwrap().digest, digest(2), "n2 cannot run it");
     assert_eq!(
         case.says("ImageResolved"),
-        "False NoSuchPlatform quay.io/os:v3 has images for amd64/v3, not for n2 (amd64/v2); add that platform to the image, \
+        "False NoSuchPlatform quay.io/os:v3 supports amd64/v3, not n2 (amd64/v2); add that platform to the image, \
          or exclude these nodes"
     );
     case.members[1] = up("n2", reported(Some("v4")));
@@ -537,7 +540,7 @@ fn an_agent_that_is_back_knows_better() {
     assert_eq!(
         case.condition("Degraded").reason,
         "RebootTimedOut",
-        "it has fallen silent since"
+        "it is silent again"
     );
     case.heard = true;
     case.members[0].1 = Some(host(reports(holding(true).boot_id.as_str())));
@@ -549,7 +552,7 @@ fn an_agent_that_is_back_knows_better() {
 }
 
 #[test]
-fn a_silent_holder_that_has_left_the_pool_is_reported_by_it() {
+fn a_silent_holder_outside_the_pool_is_reported() {
     let mut case = case(vec![
         up("n2", booted(2)),
         (node("n1"), Some(host(booted(1))), Some(holding(false))),
@@ -607,7 +610,7 @@ fn a_node_whose_turns_end_badly_is_named() {
 }
 
 #[test]
-fn a_failure_that_is_news_is_on_record_however_many_are() {
+fn new_failures_are_recorded_before_old_ones() {
     let failed = |n: u8| DigestFailures {
         digest: digest(n),
         nodes: vec!["n1".into()],
@@ -636,18 +639,22 @@ fn a_failure_that_is_news_is_on_record_however_many_are() {
     case.plan.failures.remove(&digest(17));
     assert_eq!(old(&case), first, "and nothing changes after that");
     case.plan.failures.insert(digest(2), ["n1".into()].into());
-    assert_eq!(old(&case)[..2], [digest(2), digest(40)], "the target's come first");
+    assert_eq!(
+        old(&case)[..2],
+        [digest(2), digest(40)],
+        "failures of the target come first"
+    );
 }
 
 #[test]
-fn a_retry_token_that_is_taken_away_stays_obeyed() {
+fn a_removed_retry_token_stays_obeyed() {
     let mut case = case(vec![]);
     case.token = Some("a");
     assert_eq!(case.status().retry_token.as_deref(), Some("a"));
 }
 
 #[test]
-fn a_node_that_joins_with_a_platform_that_the_target_lacks_is_named() {
+fn a_new_node_of_another_platform_is_named() {
     let mut case = case(vec![up("n1", booted(2)), up("n2", Report::default())]);
     case.members[1].0.machine = Machine::new("arm64", &BTreeMap::new());
     assert_eq!(case.status().nodes.degraded, 1);
@@ -697,7 +704,7 @@ fn waves_start_over_with_another_target() {
 }
 
 #[test]
-fn only_those_who_do_something_are_named() {
+fn only_active_nodes_are_named() {
     let case = case(vec![
         (node("n1"), Some(host(booted(1))), Some(holding(false))),
         up("n2", booted(1)),

@@ -233,18 +233,17 @@ impl Change {
         let from = |number: usize| format!("instead of {number}");
         match self {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
-            Self::Prepared => "its agent has staged and locked the image, and says that it is prepared".to_owned(),
+            Self::Prepared => "its agent has staged and locked the image and reports that it is prepared".to_owned(),
             Self::Soaked(left) => format!(
-                "the wave before its own has soaked ({} left)",
+                "the earlier wave has soaked ({} left)",
                 SignedDuration::try_from(*left).map_or_else(|_| "many years".to_owned(), |left| format!("{left:#}"))
             ),
-            Self::WavesProven(waves) => format!(
-                "every node of the earlier waves is proven, and these have soaked: {}",
-                few(waves.iter().cloned())
-            ),
+            Self::WavesProven(waves) => {
+                format!("these waves are proven and have soaked: {}", few(waves.iter().cloned()))
+            }
             Self::EarlierPools => match case.facts.order.as_ref() {
                 Some(order) if order.reason != GateReason::EarlierPool => {
-                    "rollout.after names pools that exist, and goes in no circle".to_owned()
+                    "rollout.after names existing pools and has no cycle".to_owned()
                 }
                 _ => "the pools that go first are updated".to_owned(),
             },
@@ -258,8 +257,8 @@ impl Change {
             Self::FleetReadable => "BootcFleet cluster can be read: repair or delete it".to_owned(),
             Self::Recovers(node) => format!("{node} is Ready and schedulable"),
             Self::Excluded(node) => format!("{node} is excluded: kubectl berth exclude {node}"),
-            Self::Retry => format!("what failed is tried again: kubectl berth retry {pool}"),
-            Self::Window => "a window is open, long enough for a drain and a reboot".to_owned(),
+            Self::Retry => format!("failed images are retried: kubectl berth retry {pool}"),
+            Self::Window => "a window is open that is long enough for a drain and a reboot".to_owned(),
             Self::MaxFailures(n) => format!("rollout.maxFailures is {n} {}", from(case.facts.max_failures)),
             Self::MaxUnavailable(n) => format!(
                 "rollout.maxUnavailable is {n} {}; {}",
@@ -292,7 +291,7 @@ fn control_plane(cause: Cause) -> &'static str {
         Cause::OtherUnavailable => "every other control plane node is Ready and schedulable",
         Cause::NoMajority => "the other control plane nodes are a majority without it",
         Cause::NoOtherServer => "another API server answers /readyz",
-        Cause::NotKnown => "the API servers have been asked for /readyz",
+        Cause::NotKnown => "all API servers have been queried for /readyz",
         Cause::NotListed => "the API servers have been listed",
         Cause::Unfenced => "the new leader has fenced the berths",
     }

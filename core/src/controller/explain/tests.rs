@@ -159,13 +159,13 @@ fn a_later_wave_waits_for_proof_and_for_the_soak() {
             Change::Excluded("n1".into())
         ]
     );
-    assert_eq!(held.ahead, None, "it does not come by itself");
+    assert_eq!(held.ahead, None, "it gets no turn without help");
     let lost = waves(|m| (m.desired, m.ready) = (None, false), 60);
     assert_eq!(lost.alone, [Change::Excluded("n1".into())], "there is no image for it");
 }
 
 #[test]
-fn a_closed_window_opens_by_itself_and_a_pause_does_not() {
+fn only_a_window_opens_with_time() {
     let windows = |paused| {
         let rollout = Rollout {
             windows: friday(),
@@ -195,7 +195,7 @@ fn a_closed_window_opens_by_itself_and_a_pause_does_not() {
 }
 
 #[test]
-fn what_needs_more_than_one_change_says_which() {
+fn changes_are_combined_if_needed() {
     let two = explained("n1", pool(|n1, _| (n1.heard, n1.held_back) = (false, true)));
     assert_eq!((two.alone, two.together), (vec![], vec![Change::Heard, Change::Unhold]));
     let facts = pool(|n1, _| (n1.heard, n1.held_back, n1.staged) = (false, true, None));
@@ -204,7 +204,7 @@ fn what_needs_more_than_one_change_says_which() {
     assert_eq!(
         three.together,
         [Change::Unhold, Change::Prepared, Change::Heard],
-        "in the order in which they are met"
+        "in the order that they are met"
     );
     let none = explained("n1", pool(|n1, _| n1.desired = None));
     assert_eq!(
@@ -232,7 +232,7 @@ fn config() -> ProptestConfig {
 
 /// Checked with plans that are carried out write by write, without the code under test.
 #[test]
-fn after_what_is_named_the_plan_offers_the_node_a_berth() {
+fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];
     check(config(), any_case(), &floors, |case, reached| {
         let goes = |case: &Case| offered_by(case.facts.clone(), PASSES).contains(&case.node);

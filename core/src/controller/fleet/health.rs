@@ -172,14 +172,14 @@ fn updating(facts: &Facts<'_>) -> Verdict {
         )
     };
     if !going.is_empty() {
-        Verdict::yes(Why::Progressing, words("on their way", going))
+        Verdict::yes(Why::Progressing, words("in progress", going))
     } else if facts.unreadable_pools > 0 {
         let pools = format!("{} pools cannot be read; see ControllerHealthy", facts.unreadable_pools);
         Verdict::unknown(Why::UnreadableObjects, pools)
     } else if facts.pools.is_empty() {
         Verdict::no(Why::NoPools, "there is no BootcNodePool")
     } else if !stalled.is_empty() {
-        Verdict::no(Why::Stalled, words("a person must act for", stalled))
+        Verdict::no(Why::Stalled, words("waiting for a person", stalled))
     } else if facts.pools.iter().all(|pool| is(pool, condition::pool::READY)) {
         Verdict::no(
             Why::AllUpdated,
@@ -196,9 +196,9 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     match facts.paused {
         true => Verdict::yes(
             Why::Paused,
-            "every pool is paused, and no node begins to pull; what is committed finishes",
+            "every pool is paused; no node begins to pull, and committed nodes finish",
         ),
-        false => Verdict::no(Why::NotPaused, "each pool goes by its own spec"),
+        false => Verdict::no(Why::NotPaused, "each pool follows its own spec"),
     }
 }
 
@@ -224,7 +224,7 @@ fn agents(facts: &Facts<'_>) -> Option<Verdict> {
     if !silent.is_empty() {
         let names = few(silent.iter().map(|agent| agent.node.to_owned()));
         let message = format!(
-            "{} of {} agents were not heard of for {} s: {names}",
+            "{} of {} agents silent for {} s: {names}",
             silent.len(),
             facts.agents.len(),
             facts.silent_after.as_secs()
@@ -257,7 +257,7 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
     Some(match (facts.pools, away.is_empty()) {
         ([], _) => Verdict::unknown(Why::NoPools, "there is no BootcNodePool"),
         (_, true) => Verdict::yes(Why::AsExpected, ""),
-        (_, false) => Verdict::no(Why::RegistryAway, format!("images in force stay; {}", few(away))),
+        (_, false) => Verdict::no(Why::RegistryAway, format!("pools keep their images; {}", few(away))),
     })
 }
 
@@ -277,7 +277,7 @@ fn feeds(facts: &Facts<'_>) -> Verdict {
         Verdict::yes(Why::AsExpected, "")
     } else {
         let message = format!(
-            "{} of {} pools get no new image: {}; their conditions ImageResolved and FeedFailing say why",
+            "{} of {} pools get no new image: {}; see their conditions ImageResolved and FeedFailing",
             failing.len(),
             facts.pools.len(),
             few(failing)
@@ -295,12 +295,12 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
         .collect();
     match (facts.agents, named.is_empty()) {
         ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
-        (_, true) => Verdict::yes(Why::AsExpected, "no agent says otherwise"),
+        (_, true) => Verdict::yes(Why::AsExpected, "no agent reports otherwise"),
         (_, false) => Verdict::no(
             crate::agent::reason::Reason::Unguarded,
             format!(
-                "{} take no berth, since the API server does not keep agents to their own nodes, or that cannot be told; apply \
-                 admission-policies.yaml",
+                "{} take no berth: the API server lets agents write to other nodes' objects, or this could not be \
+                 checked; apply admission-policies.yaml",
                 few(named)
             ),
         ),
@@ -329,7 +329,7 @@ fn bootstrap(facts: &Facts<'_>) -> Verdict {
         count => format!("{count} machines are"),
     };
     let mut message = format!(
-        "{machines} held back on first boot and did not join: {}; kubectl berth dismiss MACHINE forgets one",
+        "{machines} held back on first boot and did not join: {}; to dismiss one: kubectl berth dismiss MACHINE",
         few(named)
     );
     if nodes.status == Some(false) {
@@ -362,7 +362,7 @@ fn bootstrap_of_nodes(facts: &Facts<'_>) -> Verdict {
         (_, count) => Verdict::no(
             Why::FirstBootFailed,
             format!(
-                "{count} of {checked} first boots that were checked went wrong: {}; status.firstboot of each node says how",
+                "{count} of {checked} first-boot checks failed: {}; see status.firstboot of each node",
                 few(named)
             ),
         ),

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_held_until_it_is_a_node_or_dismissed() {
+    fn a_machine_is_held_until_joined_or_dismissed() {
         let nobody = |_: &str| false;
         let first = held(
             &[],
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_an_admin_that_makes_no_sense_dismisses_nothing() {
+    fn an_invalid_annotation_dismisses_nothing() {
         let known = held(&[], &[refusal("m7", 100)], |_| false, "");
         for annotation in [
             "m7",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_kept_than_there_is_room_for() {
+    fn the_number_of_machines_is_limited() {
         let many: Vec<Refusal> = (0..200).map(|n| refusal(&format!("m{n:03}"), n)).collect();
         let held = held(&[], &many, |_| false, "");
         assert_eq!(held.len(), MAX_HELD);

@@ -32,7 +32,7 @@ fn order(facts: &PoolFacts) -> String {
 }
 
 #[test]
-fn what_opens_ends_or_is_done_before_a_turn_changes_no_order() {
+fn passing_obstacles_do_not_change_the_order() {
     let mut facts = pool(1, &["n2", "n1", "n3"]);
     facts.waves = vec![wave("canary", 3600, 0), wave("rest", 0, 0)];
     facts.gate = Some(Gate {
@@ -56,7 +56,7 @@ fn two_zones(capacity: usize) -> PoolFacts {
 }
 
 #[test]
-fn nothing_that_passes_keeps_a_node_from_its_turn() {
+fn passing_obstacles_block_no_turn() {
     type Change = fn(&mut PoolFacts);
     let changes: [(&str, Change); 9] = [
         ("a window closes", |f| f.closes = Some(at(50))),
@@ -132,7 +132,7 @@ fn the_fleets_limit_says_how_many_go_at_once() {
 }
 
 #[test]
-fn a_failure_that_only_a_berth_tells_of_counts() {
+fn a_failure_of_a_closed_berth_counts() {
     let mut facts = pool(1, &["n1", "n2"]);
     let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
     facts.berths = vec![seen(failed)];
@@ -167,11 +167,11 @@ fn many_that_are_down_go_several_at_once() {
     facts.members.iter_mut().for_each(|m| m.ready = false);
     assert_eq!(at_once(&facts, 1), 4, "a million looks are enough for that");
     assert_eq!(at_once(&facts, 10), 10);
-    assert_eq!(at_once(&facts, 0), 0, "nobody goes by itself");
+    assert_eq!(at_once(&facts, 0), 0, "no member goes without help");
 }
 
 #[test]
-fn who_has_a_berth_goes_first_and_bad_turns_lapses_and_the_control_plane_last() {
+fn holders_go_first_and_control_plane_nodes_last() {
     let mut facts = pool(1, &["cp", "n1", "n2", "n3", "n4", "n5", "n6"]);
     let lapsed = offered(0, "n2").closed(ClosedReason::Lapsed).unwrap();
     facts.berths = vec![seen(lapsed), seen(taken(1, "n5"))];
@@ -203,15 +203,11 @@ fn zones_take_turns_as_far_as_several_go_at_once() {
 }
 
 #[test]
-fn what_does_not_end_by_itself_is_said() {
+fn members_that_need_help_are_named() {
     let stuck = |facts: &PoolFacts| forecast(facts, at(50)).stuck;
     let nobody: Vec<NodeName> = vec![];
     let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
-    assert_eq!(
-        order(&cordoned),
-        "n2 | n1 n3",
-        "somebody has cordoned it and does not take that back"
-    );
+    assert_eq!(order(&cordoned), "n2 | n1 n3", "an admin has cordoned it for good");
     assert_eq!(stuck(&cordoned), nobody);
     let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
     assert_eq!(order(&room), "n2 n1 n3");
@@ -231,7 +227,7 @@ fn what_does_not_end_by_itself_is_said() {
     assert_eq!(
         (order(&cordoned_later), stuck(&cordoned_later)),
         ("| n2 n3 n1".to_owned(), vec![NodeName::from("n1")]),
-        "with help a cordon keeps nobody either"
+        "with help a cordon blocks no member either"
     );
     cordoned_later.members.iter_mut().for_each(|m| m.wave = 0);
     assert_eq!(
@@ -261,7 +257,7 @@ fn what_does_not_end_by_itself_is_said() {
 }
 
 #[test]
-fn an_image_that_nobody_knows_is_one_that_nobody_runs() {
+fn no_member_runs_an_unknown_image() {
     let facts = with(pool(1, &["n1", "n2"]), "n1", |m| m.booted = m.desired.clone());
     assert_eq!(order(&facts), "n2");
     assert_eq!(order(&facts.with_unknown_image()), "n1 n2");
@@ -332,7 +328,7 @@ fn in_full(facts: &PoolFacts) -> Forecast {
 
 proptest! {
     #[test]
-    fn the_members_that_are_left_out_of_a_round_make_no_difference(facts in any_facts()) {
+    fn skipped_members_make_no_difference(facts in any_facts()) {
         prop_assert_eq!(forecast(&facts, at(50)), in_full(&facts));
     }
 
@@ -346,7 +342,7 @@ proptest! {
 }
 
 #[test]
-fn the_first_to_be_offered_a_berth_is_whom_the_plan_names() {
+fn the_forecast_begins_with_the_plans_offer() {
     check(
         ProptestConfig::default(),
         any_facts(),

@@ -150,7 +150,7 @@ fn the_most_common_versions_of_agents_have_a_series_each() {
 }
 
 #[test]
-fn a_pool_tells_its_conditions_its_image_and_its_window() {
+fn a_pool_has_gauges_for_conditions_and_windows() {
     let digest: berth_api::Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
     let status = BootcNodePoolStatus {
         conditions: vec![condition("RolloutHalted", "True"), condition("WindowOpen", "Unknown")],
@@ -227,12 +227,12 @@ fn a_pool_tells_its_conditions_its_image_and_its_window() {
         &["pool_window_open p 0", "pool_window_next_open_timestamp_seconds p 600"],
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
-    assert!(lines(&Facts::default()).is_empty(), "what is gone has no series");
+    assert!(lines(&Facts::default()).is_empty(), "a pool that is gone has no series");
     assert_eq!(gauges(&Facts::default()).len(), 28);
 }
 
 #[test]
-fn a_pool_whose_boot_image_nobody_looks_at_says_so() {
+fn unchecked_boot_images_have_a_gauge() {
     for (why, unchecked) in [
         (Some(Why::Disabled), 1),
         (Some(Why::CannotCompare), 1),

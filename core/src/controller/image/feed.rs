@@ -16,7 +16,7 @@ pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled:
     if !is_resolved {
         return Some(Verdict::unknown(
             Why::ImageNotResolved,
-            "the reference of the spec is not in force yet; see ImageResolved",
+            "the reference in the spec is not resolved yet; see ImageResolved",
         ));
     }
     if facts.answers.fleet_unreadable {
@@ -24,12 +24,12 @@ pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled:
     }
     let questions = Questions::of(facts.reference).ok()?;
     let Some(tag) = &questions.tag else {
-        return Some(Verdict::no(Why::AsExpected, "the reference names a digest and no tag"));
+        return Some(Verdict::no(Why::AsExpected, "the reference has a digest and no tag"));
     };
     if !polled {
         return Some(Verdict::unknown(
             Why::NotPolled,
-            format!("image.pollInterval is 0: {tag} is looked at only when a poll is requested"),
+            format!("image.pollInterval is 0: {tag} is queried only on request (kubectl berth poll)"),
         ));
     }
     if let Some(trouble) = &facts.answers.tag.trouble {
@@ -38,7 +38,7 @@ pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled:
             None => "not tried again".to_owned(),
         };
         let message = format!(
-            "{tag} cannot be looked at: {}; attempt {}, {next_try}",
+            "{tag} cannot be queried: {}; attempt {}, {next_try}",
             trouble.message, trouble.attempts
         );
         return Some(Verdict::yes(trouble.reason.clone(), message));
@@ -54,7 +54,7 @@ pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled:
     // An image that was resolved in this pass was just queried.
     let is_adopted = facts.current().is_none();
     let is_answered = is_adopted || facts.answers.tag.found.is_some();
-    is_answered.then(|| Verdict::no(Why::AsExpected, format!("{tag} can be looked at")))
+    is_answered.then(|| Verdict::no(Why::AsExpected, format!("{tag} can be queried")))
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Case {
 }
 
 #[test]
-fn a_reference_is_asked_about_by_its_digest_and_watched_by_its_tag() {
+fn queries_use_the_digest_and_the_tag() {
     let of = |text: &str| {
         let questions = Questions::of(text).unwrap();
         let tag = questions.tag.as_ref().map(ToString::to_string);
@@ -158,7 +158,7 @@ fn a_reference_is_asked_about_by_its_digest_and_watched_by_its_tag() {
 }
 
 #[test]
-fn what_is_in_force_is_described_once_its_configuration_can_be_read() {
+fn metadata_is_added_as_soon_as_known() {
     let said = Some(ImageMetadata {
         revision: Some("abc".into()),
         ..ImageMetadata::default()
@@ -179,10 +179,10 @@ fn what_is_in_force_is_described_once_its_configuration_can_be_read() {
                 metadata: said.clone(),
                 ..before.clone()
             };
-            assert_eq!(target, expected, "the platforms stay: nobody is rebooted for it");
+            assert_eq!(target, expected, "the platforms stay, so no node reboots");
         }
         case.target.as_mut().unwrap().metadata = Some(ImageMetadata::default());
-        assert_eq!(case.decide().target, case.target, "what was read stays");
+        assert_eq!(case.decide().target, case.target, "the metadata stays");
     }
 }
 
@@ -199,7 +199,7 @@ fn each_way_to_write_a_reference_has_its_own_rule() {
 }
 
 #[test]
-fn a_changed_reference_is_adopted_whatever_the_age_and_with_nothing_of_the_old_one() {
+fn a_changed_reference_is_adopted_at_once() {
     let mut case = case("quay.io/other:1", found(7, Duration::ZERO));
     case.target = Some(image(FOLLOWED, 1));
     case.available = Some(available(2, 0));
@@ -227,7 +227,7 @@ fn a_changed_reference_is_adopted_whatever_the_age_and_with_nothing_of_the_old_o
 }
 
 #[test]
-fn a_new_digest_is_adopted_when_it_is_old_enough_and_the_tag_was_asked_after_that() {
+fn a_new_digest_must_age_and_be_confirmed() {
     let mut case = case(FOLLOWED, found(2, Duration::ZERO));
     case.minimum_age = HOUR;
     let waits = (Some(digest(1)), Some(digest(2)), "Some(true) MinimumAge".to_owned());
@@ -247,14 +247,14 @@ fn a_new_digest_is_adopted_when_it_is_old_enough_and_the_tag_was_asked_after_tha
     );
     assert_eq!(at_age(3605, 5), (true, false));
     case.answers.tag = Answer::default();
-    assert!(case.wants_confirmation(), "a leader that has just begun");
+    assert!(case.wants_confirmation(), "a new leader");
     assert_eq!(case.says(), waits);
     case.answers.tag = found(3, Duration::ZERO);
     let other = case.decide().available.unwrap();
     assert_eq!(
         (other.digest, other.seen_seconds),
         (digest(3), 0),
-        "another one begins anew"
+        "another digest starts from zero"
     );
     assert!(!case.wants_confirmation());
     case.answers.tag = found(1, Duration::ZERO);
@@ -295,7 +295,7 @@ fn a_time_left_has_the_larger_unit() {
 }
 
 #[test]
-fn what_the_members_cannot_run_is_not_adopted_and_said() {
+fn a_refused_image_is_not_adopted() {
     let mut case = case(FOLLOWED, found(2, Duration::ZERO));
     case.unserved = true;
     let refused = (Some(digest(1)), Some(digest(2)), "Some(true) NoSuchPlatform".to_owned());
@@ -313,7 +313,7 @@ fn what_the_members_cannot_run_is_not_adopted_and_said() {
 }
 
 #[test]
-fn an_image_in_force_stays_and_says_so_while_the_fleet_cannot_be_read() {
+fn an_unreadable_fleet_keeps_the_target() {
     for reference in [FOLLOWED.to_owned(), pinned(1)] {
         let mut case = case(&reference, Answer::default());
         case.available = Some(available(2, 0));
@@ -342,7 +342,7 @@ fn a_countdown_changes_a_status_twenty_times_at_most() {
 }
 
 #[test]
-fn what_is_in_force_stays_while_the_registry_is_away_and_the_message_says_since_when() {
+fn a_registry_outage_keeps_the_target() {
     for reference in [FOLLOWED.to_owned(), pinned(1)] {
         let mut case = case(&reference, Answer::default());
         case.available = Some(available(2, 0));
@@ -356,7 +356,7 @@ fn what_is_in_force_stays_while_the_registry_is_away_and_the_message_says_since_
 }
 
 #[test]
-fn ages_go_on_from_what_former_leaders_have_counted() {
+fn ages_continue_from_earlier_leaders() {
     let (mut ages, start, pool) = (Ages::default(), Moment::default(), PoolName::from("p"));
     let later = |seconds| start + Duration::from_secs(seconds);
     let mut see = |available: Option<Available>, seconds| ages.see(&pool, available.as_ref(), later(seconds)).as_secs();
@@ -440,7 +440,7 @@ fn any_facts_keep_the_rules() {
             prop_assert_eq!(&after.platforms, &answered.image.platforms);
             if before.image == reference {
                 reached.note("moved by its tag");
-                prop_assert_eq!(kind, 0, "only a followed tag changes its digest by itself");
+                prop_assert_eq!(kind, 0, "only a followed tag changes its digest");
                 prop_assert!(minimum == 0 || (known < 4 && digest(known) == after.digest && age + minimum <= seen));
             }
         }

@@ -21,7 +21,7 @@ pub enum BlockReason {
     NotStaged,
     /// Its agent reports that it is not prepared: it backs off, or the reboot is inhibited.
     NotPrepared,
-    /// The node leaves the pool, or its BootcNode is being deleted.
+    /// The node is leaving the pool, or its BootcNode is being deleted.
     Leaving,
     /// Its agent has not been heard of recently.
     Silent,
@@ -97,13 +97,13 @@ impl BlockReason {
         match self {
             Self::UpToDate => "runs the target",
             Self::NoImage => "has no image for its platform",
-            Self::NotPublished => "has not been told its image",
-            Self::OtherNode => "was created anew",
+            Self::NotPublished => "has no published image yet",
+            Self::OtherNode => "was re-created under the same name",
             Self::NotObserved => "has not reported on its image",
             Self::FailedBefore => "failed with this image before",
             Self::NotStaged => "has not staged its image",
             Self::NotPrepared => "is not prepared",
-            Self::Leaving => "leaves the pool",
+            Self::Leaving => "is leaving the pool",
             Self::Silent => "has a silent agent",
             Self::HasBerth => "is being updated",
             Self::HeldBack => "is held back by an admin",
@@ -116,8 +116,8 @@ impl BlockReason {
             Self::NoClock => "waits because its clock is not synchronised",
             Self::TooLate => "waits for the next window: its drain and reboot would outlast this one",
             Self::Unresolved => "waits until the pool's image is resolved",
-            Self::Outdated => "waits until the controller's watches show the pool as it is",
-            Self::Fencing => "waits for the new leader",
+            Self::Outdated => "waits for the controller to catch up with the pool's changes",
+            Self::Fencing => "waits for the new leader to fence the berths",
             Self::Capacity => "waits for a berth",
             Self::FleetCapacity => "waits because maxUnavailable of BootcFleet cluster is used up",
             Self::NoBerth => "waits for a berth to be closed or created",

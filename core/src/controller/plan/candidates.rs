@@ -101,7 +101,7 @@ pub(super) fn stays(member: &Member) -> Option<&'static str> {
 /// lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
-        return Some("the image that the pool asks for now is not resolved");
+        return Some("the pool's current image is not resolved");
     }
     let Some(member) = member else {
         return Some("the node is no longer a member");

@@ -48,8 +48,8 @@ impl FleetUse {
     pub fn unfenced_words(&self) -> Option<String> {
         let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
         let words = format!(
-            "BootcFleet cluster has a limit, and a former leader may still offer berths of pools that cannot be read: {}; \
-             mend them (the controller's log says what is wrong), or take maxUnavailable out of BootcFleet cluster",
+            "an earlier leader may still offer berths of pools that cannot be read: {}; repair these pools (see the \
+             controller's log), or remove maxUnavailable from BootcFleet cluster",
             text::names(pools, self.unreadable.len())
         );
         (!self.unreadable.is_empty()).then_some(words)

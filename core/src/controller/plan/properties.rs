@@ -306,7 +306,7 @@ impl<'a> World<'a> {
             let unproven = holding.phase == HoldPhase::Committed;
             assert!(
                 !unproven || c.outcome == Some(Outcome::Failed),
-                "what was never proven has failed"
+                "an unproven turn has failed"
             );
             return;
         }
@@ -350,7 +350,7 @@ impl<'a> World<'a> {
                 }
                 assert!(
                     berth.holding().is_none() || before.holding().is_some(),
-                    "nobody is made a holder"
+                    "the controller makes no holder"
                 );
                 self.berths.insert(lease.clone(), Ok(berth.clone()));
             }
@@ -485,7 +485,7 @@ fn boot_ids_do_not_matter_to_the_plan() {
 }
 
 #[test]
-fn nodes_that_never_take_an_offer_starve_nobody() {
+fn nodes_that_take_no_offer_starve_no_other() {
     // Two nodes come first by name and let every offer lapse.
     let mut one = super::tests::facts(1, NODES.map(member).into(), vec![super::tests::seen(closed(0))]);
     assert_eq!(updated_beside_two_that_lapse(&mut one), 3);

@@ -43,7 +43,7 @@ pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Po
 }
 
 #[test]
-fn a_retry_token_that_is_taken_away_forgets_nothing() {
+fn a_removed_retry_token_forgets_nothing() {
     let mut pool = pool("r/os:1", Some("r/os:1"));
     let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
     let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
@@ -67,7 +67,7 @@ fn a_retry_token_that_is_taken_away_forgets_nothing() {
 }
 
 #[test]
-fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
+fn a_withdrawn_target_stays_published() {
     assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
     assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
     let reverted = pool("r/os:1", Some("r/os:2"));
@@ -79,7 +79,7 @@ fn a_target_of_another_reference_is_withdrawn_and_stays_published() {
 }
 
 #[test]
-fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published() {
+fn a_forbidden_registry_withdraws_the_target() {
     let fleet = |list: &[&str]| BootcFleetSpec {
         allowed_registries: list.iter().map(ToString::to_string).collect(),
         ..BootcFleetSpec::default()
@@ -109,7 +109,7 @@ fn a_registry_that_is_not_allowed_withdraws_the_target_and_leaves_it_published()
 }
 
 #[test]
-fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
+fn estimates_are_capped_by_pool_and_timeout() {
     let minutes = |m: u64| Duration::from_secs(m * 60);
     let estimate = |median: Option<u32>, own: Option<u64>| {
         let mut pool = pool("r/os:1", Some("r/os:1"));
@@ -127,13 +127,13 @@ fn a_node_is_expected_to_take_no_longer_than_its_pool_or_its_timeout() {
     assert_eq!(
         estimate(Some(180), Some(2)),
         minutes(2),
-        "or nobody could bring the median down"
+        "otherwise the median could not fall"
     );
     assert_eq!(estimate(Some(180), None), minutes(3));
     assert_eq!(
         estimate(Some(86_400), None),
         minutes(15),
-        "as an older controller told it"
+        "as written by an older controller"
     );
 }
 
@@ -150,7 +150,7 @@ fn a_pool_is_as_shown_until_its_spec_changes() {
     };
     let mut reported = object("u", 1, None);
     reported.status = Some(BootcNodePoolStatus::default());
-    assert!(is_as_shown(&shown, Some(&reported)), "a status is no change");
+    assert!(is_as_shown(&shown, Some(&reported)), "a new status is not a change");
     assert!(!is_as_shown(&shown, Some(&object("other", 1, None))));
     assert!(!is_as_shown(&shown, Some(&object("u", 2, None))));
     assert!(!is_as_shown(

@@ -50,7 +50,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
                 Duration::ZERO => Duration::ZERO,
                 asked => asked.max(least),
             },
-            paused: spec.paused(),
+            paused: spec.is_paused(),
             estimates: pool.estimates(),
         };
         (pool.name.clone(), terms)

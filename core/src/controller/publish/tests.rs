@@ -233,7 +233,7 @@ impl World {
 }
 
 #[test]
-fn a_member_is_told_what_it_needs_and_then_left_alone() {
+fn a_spec_is_published_once() {
     let mut world = world(&["n1"], 1);
     let writes = world.step();
     assert!(matches!(&writes[..], [HostWrite::Create { label: Some(l), .. }] if l == "a"));
@@ -301,7 +301,7 @@ fn each_node_gets_the_image_that_its_cpu_runs() {
 }
 
 #[test]
-fn nothing_is_said_before_there_is_something_to_say() {
+fn no_bootcnode_before_the_first_image() {
     let mut world = world(&["n1"], 1);
     let terms = world.terms.get_mut(&"a".into()).unwrap();
     (terms.target, terms.resolving) = (None, true);
@@ -356,7 +356,7 @@ fn a_node_that_leaves_is_released_by_its_agent() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_is_let_go_in_the_end_unless_it_holds() {
+fn a_silent_node_is_released_after_the_deadline() {
     let mut world = world(&["n1"], 1);
     world.step();
     world.membership = Membership::default();
@@ -394,7 +394,7 @@ fn a_node_that_is_down_is_kept_for_the_pool_that_it_left() {
         assert!(!is_let_go(is_deleting, |_| ()));
         assert!(is_let_go(is_deleting, |w| w.change("n1", |node| node.ready = true)));
         let cordoned: Change = |w| w.change("n1", |node| (node.ready, node.our_cordon) = (true, true));
-        assert!(!is_let_go(is_deleting, cordoned), "nobody has taken our cordon off");
+        assert!(!is_let_go(is_deleting, cordoned), "our cordon is still there");
         let excluded: Change = |w| {
             w.change("n1", |node| {
                 node.labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
@@ -411,7 +411,7 @@ fn a_node_that_is_down_is_kept_for_the_pool_that_it_left() {
 }
 
 #[test]
-fn a_node_in_conflict_counts_in_its_former_pool_until_it_is_released() {
+fn a_node_in_conflict_counts_until_released() {
     let label_after = |change: fn(&mut World)| {
         let mut world = world(&["n1"], 1);
         world.step();
@@ -443,14 +443,14 @@ fn a_bootcnode_that_an_admin_deletes_comes_back() {
     world.step();
     world.edit("n1", |h| h.deleting = true);
     world.step();
-    assert!(world.spec("n1").pool_name.is_empty(), "its agent lets go first");
+    assert!(world.spec("n1").pool_name.is_empty(), "its agent releases it first");
     world.report("n1", |r| r.released = true);
     assert!(matches!(&world.step()[..], [HostWrite::Release { .. }]));
     assert!(matches!(&world.step()[..], [HostWrite::Create { .. }]));
 }
 
 #[test]
-fn a_node_created_anew_gets_a_bootcnode_of_its_own() {
+fn a_recreated_node_gets_a_new_bootcnode() {
     let mut world = world(&["n1"], 1);
     world.step();
     let mut new = node("n1");
@@ -478,7 +478,7 @@ fn a_node_that_is_gone_is_cleaned_up() {
 }
 
 #[test]
-fn a_node_in_conflict_is_let_go_and_keeps_its_bootcnode() {
+fn a_node_in_conflict_keeps_its_bootcnode() {
     let mut world = world(&["n1"], 1);
     let conflict = |stays_in: Option<&str>| Conflict {
         node: "n1".into(),

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_makes_the_one_spec_of_the_other() {
+    fn a_patch_turns_one_spec_into_another() {
         let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
         let selector = |key: &str| LabelSelector {
             match_labels: Some([(key.to_owned(), "x".to_owned())].into()),

@@ -91,7 +91,7 @@ const NO_OTHER: Option<Cause> = Some(Cause::NoOtherServer);
 const NOT_KNOWN: Option<Cause> = Some(Cause::NotKnown);
 
 #[test]
-fn nobody_goes_while_another_is_down_but_the_one_that_is_down() {
+fn only_the_node_that_is_down_goes() {
     for count in [1, 2, 3, 5] {
         let mut nodes = cluster(count);
         assert_eq!(
@@ -117,7 +117,7 @@ fn nobody_goes_while_another_is_down_but_the_one_that_is_down() {
 }
 
 #[test]
-fn two_that_are_broken_are_repaired_one_after_the_other() {
+fn two_broken_nodes_are_repaired_in_turn() {
     let mut nodes = cluster(3);
     (nodes[0].ready, nodes[1].ready) = (false, false);
     let broken = |away: &[usize]| of(&nodes, &servers(3, away, State::Away));
@@ -135,7 +135,7 @@ fn two_that_are_broken_are_repaired_one_after_the_other() {
 }
 
 #[test]
-fn a_cordon_of_somebody_else_announces_that_the_node_goes_down() {
+fn a_foreign_cordon_announces_maintenance() {
     let mut nodes = cluster(3);
     nodes[0].unschedulable = true;
     let ready = servers(3, &[], State::Ready);
@@ -176,7 +176,7 @@ fn the_servers_that_answer_must_be_a_majority_without_it() {
 }
 
 #[test]
-fn what_is_not_known_yet_withholds_and_takes_nothing_back() {
+fn unknown_states_withhold_but_revoke_nothing() {
     for count in [1, 2, 3, 5] {
         let mut control_plane = of(&cluster(count), &Answers::default());
         assert_eq!(withheld(&control_plane, count), vec![NOT_KNOWN; count]);
@@ -223,7 +223,7 @@ fn a_berth_of_any_pool_keeps_the_others() {
         let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
         control_plane.see(&berth, true);
         assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
-        assert_eq!(ask_back(&control_plane, "c1"), None, "who is at work goes on");
+        assert_eq!(ask_back(&control_plane, "c1"), None, "a node at work continues");
     }
     let mut nodes = cluster(3);
     nodes[0].uid = "new".into();
@@ -237,7 +237,7 @@ fn a_berth_of_any_pool_keeps_the_others() {
 }
 
 #[test]
-fn an_unreadable_lease_stands_for_the_node_that_its_label_names() {
+fn an_unreadable_lease_counts_for_its_label() {
     let mut lease = lease::create(&taken(0, "c1"), "ns", Duration::from_secs(1), Timestamp::UNIX_EPOCH);
     lease.metadata.annotations = None;
     let view = LeaseView::of(lease);
@@ -294,7 +294,7 @@ fn of_two_at_work_one_goes_on() {
 }
 
 #[test]
-fn two_that_are_stuck_do_not_keep_each_other_from_going_on() {
+fn two_stuck_nodes_do_not_block_each_other() {
     let mut nodes = cluster(3);
     (nodes[0].ready, nodes[1].ready) = (false, false);
     let stays = |answers: &Answers| {
@@ -309,7 +309,7 @@ fn two_that_are_stuck_do_not_keep_each_other_from_going_on() {
 }
 
 #[test]
-fn a_worker_at_whose_address_a_server_is_listed_is_one_of_them() {
+fn a_worker_with_a_listed_server_counts() {
     let nodes = cluster(3);
     let listed = |worker| {
         let mut answers = servers(3, &[], State::Ready);
@@ -325,7 +325,7 @@ fn a_worker_at_whose_address_a_server_is_listed_is_one_of_them() {
 }
 
 #[test]
-fn who_is_excluded_is_a_member_that_nobody_waits_for() {
+fn an_excluded_member_counts_for_majorities_only() {
     let excluded = |count: usize, change: fn(&mut NodeView), away: &[usize]| {
         let mut nodes = cluster(count);
         nodes[0].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
@@ -338,7 +338,7 @@ fn who_is_excluded_is_a_member_that_nobody_waits_for() {
     assert_eq!(
         excluded(3, |n| n.unschedulable = true, &[]),
         NO_MAJORITY,
-        "somebody takes it down"
+        "an admin is taking it down"
     );
     assert_eq!(excluded(5, |n| n.unschedulable = true, &[]), None);
 }
@@ -370,7 +370,7 @@ fn a_server_that_has_left_the_list_counts_among_all() {
 }
 
 #[test]
-fn one_at_an_address_of_no_node_may_be_anybodys() {
+fn a_server_at_an_unknown_address_may_be_any() {
     let (x, y, z) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
     let (ready, away) = (State::Ready, State::Away);
     let of = |count, list: &[(&str, State)]| withheld(&of(&cluster(count), &answers(list)), count);
@@ -379,7 +379,7 @@ fn one_at_an_address_of_no_node_may_be_anybodys() {
     assert_eq!(of(3, &[(x, ready), (y, ready), (z, ready)]), [None; 3]);
     assert_eq!(of(3, &[(x, ready), (y, ready), (z, away)]), [NO_MAJORITY; 3]);
     assert_eq!(of(3, &[(x, ready)]), [None; 3], "a load balancer");
-    assert_eq!(of(3, &[]), [None; 3], "nobody lists any");
+    assert_eq!(of(3, &[]), [None; 3], "no server is listed");
     assert_eq!(of(2, &[("10.0.0.1", away), (x, ready)]), [None, NO_OTHER]);
     assert_eq!(of(1, &[("10.0.0.1", ready), (x, away)]), [NO_OTHER]);
 }
@@ -402,7 +402,7 @@ fn where_no_server_is_listed_only_members_count() {
 }
 
 #[test]
-fn a_small_control_plane_says_what_is_away_meanwhile() {
+fn a_small_control_plane_names_the_loss() {
     let meanwhile = |count| of(&cluster(count), &Answers::default()).meanwhile();
     let expected = [None, Some(Meanwhile::Everything), Some(Meanwhile::Majority), None];
     assert_eq!([0, 1, 2, 3].map(meanwhile), expected);

@@ -31,9 +31,9 @@ impl Cause {
             Self::OtherUnavailable => "waits until every other control plane node is Ready and schedulable",
             Self::NoMajority => "waits until the other control plane nodes are a majority without it",
             Self::NoOtherServer => "waits until another API server answers /readyz",
-            Self::NotKnown => "waits until the API servers have been asked for /readyz",
+            Self::NotKnown => "waits until all API servers have been queried for /readyz",
             Self::NotListed => "waits until the API servers have been listed (EndpointSlices of default/kubernetes)",
-            Self::Unfenced => "waits for the new leader",
+            Self::Unfenced => "waits for the new leader to fence the berths",
         }
     }
 }

@@ -125,20 +125,20 @@ fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>
     let unknown = those(&|name| !after.contains_key(name));
     if !unknown.is_empty() {
         let message = format!(
-            "rollout.after names {unknown}, and there is no such pool that can be read: no node is offered a berth; create it, \
-             or take it out of rollout.after"
+            "rollout.after names {unknown}, which does not exist or cannot be read: no node is offered a berth; \
+             create or repair it, or remove it from rollout.after"
         );
         return gate(GateReason::UnknownPool, message);
     }
     if let Some(circle) = circle(pool, after) {
         let message = format!(
-            "rollout.after goes in a circle, {circle}: no node of these pools is offered a berth; take one of them out of \
-             rollout.after"
+            "rollout.after has a cycle, {circle}: no node of these pools is offered a berth; remove one of them \
+             from rollout.after"
         );
         return gate(GateReason::OrderCycle, message);
     }
     let earlier = those(&|name| left.contains(name));
-    let message = format!("waits until all nodes of {earlier} are updated, as rollout.after says");
+    let message = format!("waits until all nodes of {earlier} are updated (rollout.after)");
     gate(GateReason::EarlierPool, message).filter(|_| !earlier.is_empty())
 }
 

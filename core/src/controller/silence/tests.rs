@@ -48,7 +48,7 @@ fn line(insight: &NodeInsight) -> String {
 }
 
 #[test]
-fn what_is_known_is_told_and_the_silence() {
+fn an_insight_reports_the_silence() {
     let none = json!([]);
     for (ready, conditions, expected) in [
         (
@@ -108,7 +108,7 @@ fn all(names: std::ops::Range<usize>) -> BTreeMap<String, Silent> {
 }
 
 #[test]
-fn thousands_that_fall_silent_at_once_are_told_one_after_another_and_once() {
+fn many_silent_nodes_are_handled_in_batches() {
     let (mut deputy, mut now) = (Deputy::default(), Moment::default());
     let mut picked = BTreeMap::<String, u32>::new();
     let mut due = Some(now);
@@ -132,7 +132,7 @@ fn thousands_that_fall_silent_at_once_are_told_one_after_another_and_once() {
 }
 
 #[test]
-fn a_node_is_looked_at_again_when_something_changed_or_it_spoke_in_between() {
+fn a_changed_node_is_handled_again() {
     let mut now = Moment::default();
     let mut deputy = Deputy::default();
     let mut pick = |silent: Option<Silent>, done: bool| {

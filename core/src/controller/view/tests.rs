@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn only_the_holder_speaks_for_itself_on_its_berth() {
+fn only_writes_of_the_holder_count_as_heard() {
     let at = |seconds| Timestamp::from_second(seconds).unwrap();
     let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
     let offer = Offer {
@@ -41,7 +41,7 @@ fn only_the_holder_speaks_for_itself_on_its_berth() {
 }
 
 #[test]
-fn a_server_without_guard_shows_beside_a_graver_trouble() {
+fn a_missing_guard_is_reported_besides_other_troubles() {
     let unguarded = |conditions: &[(&str, &str, &str)]| {
         let mut node = BootcNode::new("n1", BootcNodeSpec::default());
         let mut status = berth_api::node::BootcNodeStatus::default();
@@ -172,7 +172,7 @@ fn a_node_differs_in_what_plans_read() {
 }
 
 #[test]
-fn a_bootcnode_tells_an_agents_words_from_ours() {
+fn our_own_conditions_are_not_a_report() {
     let condition = |type_: &str, status: &str| json!({ "type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let owner = |uid: &str| json!([{ "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid }]);
     let host = json!({
@@ -238,7 +238,7 @@ fn a_report_counts_for_its_node_and_generation() {
         !observed(Some(2), Some(2), "v"),
         "another Node of this name has reported"
     );
-    assert!(!observed(None, None, "u"), "nothing is known of what is published");
+    assert!(!observed(None, None, "u"), "the published generation is unknown");
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_fleet_differs_in_what_plans_read() {
 }
 
 #[test]
-fn a_dismissed_machine_is_news_of_the_fleet_and_other_annotations_are_none() {
+fn only_the_dismissed_annotation_matters() {
     let fleet = |annotations: serde_json::Value| {
         let object = json!({ "metadata": { "name": "cluster", "annotations": annotations }, "spec": {} });
         FleetView::of(serde_json::from_value(object).unwrap())

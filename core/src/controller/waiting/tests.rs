@@ -44,7 +44,7 @@ fn wave(name: &str, state: WaveState) -> WaveStatus {
 type Said = Option<(&'static str, &'static str)>;
 
 #[test]
-fn only_what_is_about_the_node_itself_is_said_on_it() {
+fn waiting_is_about_the_node_alone() {
     let plan = Plan {
         waves: vec![
             wave("a", WaveState::Done),
@@ -66,7 +66,7 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
         ),
         (
             &[BlockReason::HeldBack],
-            Some(("Held", "is held back by an admin; kubectl berth unhold lets it go")),
+            Some(("Held", "is held back by an admin; to release it: kubectl berth unhold")),
         ),
         (
             &[BlockReason::FailedBefore],
@@ -142,7 +142,7 @@ fn only_what_is_about_the_node_itself_is_said_on_it() {
 }
 
 #[test]
-fn a_node_of_unknown_level_waits_and_says_so() {
+fn an_unknown_cpu_level_is_reported() {
     let mut target = target();
     let one = &target.platforms[0];
     target.platforms = ["v2", "v3"]
@@ -165,14 +165,14 @@ fn a_node_of_unknown_level_waits_and_says_so() {
         said(Variant::NotReported),
         yes(
             "CpuLevelUnknown",
-            "r/os:1 has images for amd64/v2, amd64/v3; waits for the node's agent to report its CPU"
+            "r/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU"
         )
     );
     assert_eq!(
         said(Variant::Unknown),
         yes(
             "CpuLevelUnknown",
-            "r/os:1 has images for amd64/v2, amd64/v3, and which of them the node's CPU runs is not known; update the agent, \
+            "r/os:1 supports amd64/v2, amd64/v3, and it is unknown which of them the node's CPU runs; update the agent, \
              or label the node with berth.dev/platform-variant"
         )
     );
@@ -227,7 +227,7 @@ fn pool() -> Pool {
 }
 
 #[test]
-fn a_condition_is_written_when_it_should_say_something_else() {
+fn only_changed_conditions_are_written() {
     let proven = "waits until wave b is proven";
     let plan = |wait| Plan {
         waves: vec![wave("b", WaveState::Active)],
@@ -265,7 +265,7 @@ fn a_condition_is_written_when_it_should_say_something_else() {
     assert_eq!(
         said(wave_waiting, &BTreeMap::new(), &membership),
         None,
-        "nobody has planned yet"
+        "there is no plan yet"
     );
     let nowhere = Membership::default();
     assert_eq!(said(wave_waiting, &BTreeMap::new(), &nowhere), no, "it is in no pool");
@@ -298,7 +298,7 @@ fn a_condition_is_written_when_it_should_say_something_else() {
 }
 
 #[test]
-fn a_node_that_is_let_go_again_is_told_so_behind_a_closed_gate() {
+fn a_released_hold_ends_behind_a_closed_gate() {
     let mut membership = Membership::default();
     membership.join("n1".into(), "a".into());
     let said = |is_held: bool, wait| {
@@ -327,7 +327,7 @@ fn a_node_that_is_let_go_again_is_told_so_behind_a_closed_gate() {
 }
 
 #[test]
-fn a_thousand_nodes_are_told_one_after_the_other() {
+fn a_thousand_conditions_are_written_in_batches() {
     let mut desk = Desk::default();
     let start = Moment::default();
     let at = |millis| start + Duration::from_millis(millis);
@@ -355,7 +355,7 @@ fn a_thousand_nodes_are_told_one_after_the_other() {
 }
 
 #[test]
-fn a_node_whose_write_fails_holds_up_nobody() {
+fn a_failed_write_delays_no_other_node() {
     let mut desk = Desk::default();
     let at = |seconds| Moment::default() + Duration::from_secs(seconds);
     let wanted = || -> BTreeMap<NodeName, Verdict> {

@@ -138,11 +138,11 @@ async fn opts_out(rig: &mut Rig) -> Result<()> {
     let image = demanding(rig, "6.2.0", "5.9").await?;
     let paused = json!({ "paused": true, "maxStaging": "100%" });
     rig.cluster.pool(POOL, &image.reference, paused).await?;
-    let why = "a machine of the recorded boot image was installed from 5.6, which is older than the minimum 5.9";
+    let why = "a machine with the recorded boot image was installed from 5.6, which is older than the minimum 5.9";
     says(rig, "True", "NextImageRefused", why).await?;
     is_untouched(rig, &before).await?;
     rule(rig, json!({ "enforcement": "Disabled" })).await?;
-    says(rig, "False", "Disabled", "nobody looks").await?;
+    says(rig, "False", "Disabled", "not checked").await?;
     for host in &rig.cluster.hosts {
         rig.until_staged(host, &image).await?;
     }

@@ -70,9 +70,9 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     part.rollout(excluding(from, from + 1.hour())).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
     ensure!(Timestamp::now() >= from, "not before the exclusion begins");
-    part.until_says("Progressing", "False", "Excluded", "an exclusion is in force", SOON)
+    part.until_says("Progressing", "False", "Excluded", "an exclusion applies", SOON)
         .await?;
-    part.until_says("WindowOpen", "False", "Excluded", "an exclusion is in force", SOON)
+    part.until_says("WindowOpen", "False", "Excluded", "an exclusion applies", SOON)
         .await?;
     // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
     part.unblock(node).await?;
@@ -329,10 +329,10 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
         .await?;
-    let words = "the longest window lasts 3s, and a drain and a reboot take";
+    let words = "the longest window is 3s, but a drain and a reboot take";
     part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON)
         .await?;
-    part.until_says("Progressing", "False", "WindowTooShort", "write a longer one", SOON)
+    part.until_says("Progressing", "False", "WindowTooShort", "set a longer window", SOON)
         .await?;
     part.until_says("Progressing", "False", "WindowTooShort", words, SOON)
         .await?;

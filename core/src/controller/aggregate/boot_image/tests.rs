@@ -107,7 +107,7 @@ impl Pool {
 fn refused() -> Next {
     Next::Refused(Refusal {
         reason: REASON,
-        words: "is for machines".to_owned(),
+        words: "needs a newer".to_owned(),
     })
 }
 
@@ -141,16 +141,12 @@ fn the_newest_machine_shows_the_boot_image_in_use() {
 }
 
 #[test]
-fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
+fn unknown_limits_and_versions_refuse_no_image() {
     let mut pool = Pool::of(&[("n1", 1, Some("8.6"))]);
     assert_eq!(pool.refusal(&image("11.0", None)), None);
     let (said, status) = pool.assess(Some(&image("11.0", None)), &Next::Clear);
     assert_eq!(said, "Some(false) NoLimit");
-    assert_eq!(
-        status.unwrap().version.as_deref(),
-        Some("8.6"),
-        "it is shown all the same"
-    );
+    assert_eq!(status.unwrap().version.as_deref(), Some("8.6"), "it is still shown");
     pool.nodes[0].1 = host(None);
     let target = image("9.6", Some("9.2"));
     assert_eq!(pool.refusal(&target), None);
@@ -163,7 +159,7 @@ fn nobody_is_refused_without_a_limit_or_a_certain_answer() {
     pool.nodes.clear();
     assert_eq!(pool.refusal(&target), None);
     let (said, _) = pool.assess(Some(&target), &Next::Clear);
-    assert_eq!(said, "None NotReported no machine has told what it was installed from");
+    assert_eq!(said, "None NotReported no machine has reported its boot image");
     let (said, _) = pool.assess(None, &Next::Unknown);
     assert!(said.starts_with("None ImageNotResolved"), "{said}");
 }
@@ -174,7 +170,7 @@ fn the_admin_decides_what_comes_of_it() {
     let target = image("9.6", Some("9.2"));
     assert!(pool.refusal(&target).is_some());
     let (said, _) = pool.assess(Some(&image("9.5", None)), &refused());
-    assert_eq!(said, "Some(true) NextImageRefused the next image is for machines");
+    assert_eq!(said, "Some(true) NextImageRefused the next image needs a newer");
     assert_eq!(pool.assess(None, &refused()).0, said);
     pool.policy.enforcement = Some(BootImageEnforcement::Warn);
     assert_eq!(pool.refusal(&target), None);
@@ -193,7 +189,7 @@ fn the_admin_decides_what_comes_of_it() {
 }
 
 #[test]
-fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
+fn a_manual_record_replaces_the_machines_reports() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let target = image("9.6", Some("9.2"));
     pool.policy.source = Some(BootImageSource::Manual);
@@ -208,19 +204,19 @@ fn a_manual_record_counts_in_place_of_the_machines_and_keeps_its_time() {
         ..status
     });
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    assert_eq!(status.recorded_time, time(5), "the record is as old as it was");
+    assert_eq!(status.recorded_time, time(5), "the time of the record is kept");
     pool.policy.manual = Some(ManualBootImage { version: "9.1".into() });
     assert!(
         pool.refusal(&target)
             .unwrap()
-            .contains("a machine of the recorded boot image was installed from 9.1")
+            .contains("a machine with the recorded boot image was installed from 9.1")
     );
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
     assert_eq!(status.recorded_time, time(1000), "it is another record");
 }
 
 #[test]
-fn the_pools_own_minimum_counts_besides_the_images() {
+fn the_pools_minimum_counts_as_well() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.4"))]);
     assert_eq!(pool.refusal(&image("9.6", Some("9.2"))), None);
     pool.policy.minimum_version = Some("9.5".into());
@@ -237,7 +233,7 @@ fn the_pools_own_minimum_counts_besides_the_images() {
 }
 
 #[test]
-fn a_refusal_stays_until_the_registry_says_which_image_is_next() {
+fn a_refusal_stays_until_the_registry_answers() {
     let mut pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let target = image("9.5", None);
     let verdict = pool
@@ -247,12 +243,12 @@ fn a_refusal_stays_until_the_registry_says_which_image_is_next() {
     berth_api::condition::set(&mut conditions, "BootImageSkew", verdict, None, Timestamp::UNIX_EPOCH);
     pool.said = conditions.pop();
     let (said, _) = pool.assess(Some(&target), &Next::Unknown);
-    assert_eq!(said, "Some(true) NextImageRefused the next image is for machines");
+    assert_eq!(said, "Some(true) NextImageRefused the next image needs a newer");
     assert_eq!(pool.assess(Some(&target), &Next::Clear).0, "Some(false) NoLimit");
 }
 
 #[test]
-fn an_image_whose_labels_could_not_be_read_is_not_called_without_limit() {
+fn unreadable_labels_are_not_a_missing_limit() {
     let pool = Pool::of(&[("n1", 1, Some("9.0"))]);
     let mut target = image("9.5", None);
     target.metadata = None;
@@ -265,7 +261,7 @@ fn an_image_whose_labels_could_not_be_read_is_not_called_without_limit() {
 }
 
 #[test]
-fn a_machine_that_goes_away_takes_nothing_back() {
+fn a_deleted_machine_still_counts() {
     let target = image("9.6", Some("9.2"));
     let old = ("old", 1, Some("9.4"));
     let new = ("new", 3, Some("9.0"));
@@ -285,7 +281,7 @@ fn a_machine_that_goes_away_takes_nothing_back() {
         (
             vec![old, new, ("newer", 4, None), ("newest", 5, None)],
             true,
-            "was installed from 9.0, which is older than the minimum 9.2; the boot images of 2 newer machines are not known",
+            "was installed from 9.0, which is older than the minimum 9.2; the boot images of 2 newer machines are unknown",
         ),
     ] {
         let mut pool = Pool::of(&[old, new]);
@@ -304,12 +300,12 @@ fn a_machine_that_goes_away_takes_nothing_back() {
 }
 
 #[test]
-fn what_is_remembered_is_forgotten_by_the_admins_word() {
+fn a_manual_record_replaces_the_remembered_one() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("new", 3, Some("9.0"))]);
     pool.before = pool.assess(Some(&target), &Next::Clear).1;
     pool.nodes[0].1 = tests::host(Report::default());
-    assert!(pool.refusal(&target).is_some(), "its BootcNode was made anew");
+    assert!(pool.refusal(&target).is_some(), "its BootcNode was created again");
     pool.nodes.clear();
     assert!(pool.refusal(&target).is_some());
     let silent = Pool {
@@ -341,7 +337,7 @@ fn what_is_remembered_is_forgotten_by_the_admins_word() {
 }
 
 #[test]
-fn a_note_that_cannot_be_read_changes_nothing_and_is_told() {
+fn an_unreadable_record_is_reported() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("n1", 1, None)]);
     pool.nodes[0].1 = noted(BootImageNote {
@@ -351,7 +347,7 @@ fn a_note_that_cannot_be_read_changes_nothing_and_is_told() {
     let (said, _) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(
         said,
-        "None CannotCompare the newest machine, n1, has a note of its boot image that cannot be read: it is longer than 64 KiB"
+        "None CannotCompare the boot image record of the newest machine, n1, cannot be read: it is longer than 64 KiB"
     );
     pool.nodes.push((node("n0", 0), host(Some("9.0"))));
     assert!(
@@ -361,7 +357,7 @@ fn a_note_that_cannot_be_read_changes_nothing_and_is_told() {
 }
 
 #[test]
-fn a_node_that_is_registered_again_makes_no_new_machine() {
+fn a_node_registered_again_is_not_new() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("new", 300, None), ("old", 400, None)]);
     // The machine was provisioned at 290, and its Node was created again at 400.
@@ -388,7 +384,7 @@ fn a_node_that_is_registered_again_makes_no_new_machine() {
 }
 
 #[test]
-fn what_an_earlier_controller_remembered_keeps_its_place() {
+fn a_record_of_an_earlier_controller_keeps_its_place() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("n1", 300, None)]);
     pool.nodes[0].1 = provisioned(Some("9.4"), Some(290));
@@ -403,7 +399,7 @@ fn what_an_earlier_controller_remembered_keeps_its_place() {
 }
 
 #[test]
-fn nothing_is_forgotten_while_all_bootcnodes_are_away() {
+fn missing_bootcnodes_lose_no_record() {
     let target = image("9.6", Some("9.2"));
     let mut pool = Pool::of(&[("old", 1, Some("9.4")), ("new", 3, Some("9.0"))]);
     let before = pool.assess(Some(&target), &Next::Clear).1;

@@ -12,7 +12,7 @@ fn of_reference<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'
 }
 
 #[test]
-fn the_time_of_publishing_is_that_of_the_digest() {
+fn a_digest_keeps_its_publish_time() {
     let old = BootcNodePoolStatus {
         target: Some(Target {
             publish_time: Some(Timestamp::from_second(7).unwrap().into()),
@@ -34,7 +34,7 @@ fn the_time_of_publishing_is_that_of_the_digest() {
 }
 
 #[test]
-fn a_refused_boot_image_says_nothing_of_the_next_reference() {
+fn a_refusal_ends_with_the_reference() {
     let refused = |generation| {
         let mut conditions = vec![];
         let verdict = Verdict::yes(Why::NextImageRefused, "the next image is for newer machines");

@@ -36,7 +36,7 @@ fn conditions(of: &[Said]) -> Vec<Condition> {
 }
 
 #[test]
-fn the_golden_states_are_what_the_controller_says() {
+fn the_golden_states_match_the_conditions() {
     let with = |more: &[Said]| conditions(&[&WAITS[..], more].concat());
     let mut states = Map::new();
     for (name, conditions) in [

@@ -155,7 +155,7 @@ fn each_change_takes_away_its_obstacle() {
 }
 
 #[test]
-fn a_change_of_what_is_so_already_is_none() {
+fn a_change_without_effect_is_left_out() {
     let case = first(|facts, _| {
         in_waves(facts, 60);
         facts.members.iter_mut().skip(1).for_each(updated);
@@ -239,7 +239,7 @@ fn a_change_leaves_other_nodes_alone() {
 }
 
 #[test]
-fn a_turn_for_an_older_image_updates_nobody() {
+fn a_turn_for_an_older_image_updates_no_node() {
     let case = first(|facts, _| {
         facts.members[1].desired = Some(digest(3));
         facts.berths = vec![seen(taken(0, "n2"))];
@@ -337,7 +337,7 @@ fn a_number_is_found_wherever_it_lies() {
         facts.failures = [(digest(2), nodes.collect())].into();
         facts.max_failures = MAX_NAMED - 1;
     });
-    assert_eq!(many, [Change::MaxFailures(MAX_NAMED)], "the largest that can be told");
+    assert_eq!(many, [Change::MaxFailures(MAX_NAMED)], "the largest possible number");
     let zero = numbers("n1", |facts| {
         facts.members[1].failed = vec![digest(2)];
         facts.max_failures = 0;
@@ -347,7 +347,7 @@ fn a_number_is_found_wherever_it_lies() {
 
 /// The controller publishes, records and creates before it offers; none of these is a reason to wait.
 #[test]
-fn what_the_controller_does_first_is_no_obstacle() {
+fn pending_controller_writes_are_not_obstacles() {
     let waits = |change: fn(&mut PoolFacts)| {
         let mut facts = pool(|_, _| ());
         change(&mut facts);
@@ -423,7 +423,7 @@ fn no_more_than_eight_changes_are_named_together() {
 }
 
 #[test]
-fn canaries_that_all_have_berths_are_proven_together() {
+fn canaries_with_berths_are_proven_together() {
     let case = first(|facts, _| {
         facts.waves = vec![wave("canary", 0, 0), wave(REST, 0, 0)];
         facts.members[0].wave = 1;

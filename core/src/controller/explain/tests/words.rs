@@ -16,7 +16,7 @@ fn each_change_has_words_for_people() {
         (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
         (
             Change::WavesProven(vec!["canary".into(), "more".into()]),
-            "these have soaked: canary, more",
+            "have soaked: canary, more",
         ),
         (Change::Heard, "heard of again"),
         (Change::Clock, "clock of its host"),
@@ -47,8 +47,8 @@ fn each_change_has_words_for_people() {
     assert!(one.ends_with("; 1 node may then be down"), "{one}");
     for (reason, expected) in [
         (GateReason::EarlierPool, "the pools that go first are updated"),
-        (GateReason::OrderCycle, "names pools that exist, and goes in no circle"),
-        (GateReason::UnknownPool, "names pools that exist, and goes in no circle"),
+        (GateReason::OrderCycle, "names existing pools and has no cycle"),
+        (GateReason::UnknownPool, "names existing pools and has no cycle"),
     ] {
         case.facts.order = gate(reason);
         let words = Change::EarlierPools.words(&case);
@@ -59,7 +59,7 @@ fn each_change_has_words_for_people() {
         (Cause::OtherUnavailable, "Ready and schedulable"),
         (Cause::NoMajority, "a majority without it"),
         (Cause::NoOtherServer, "another API server answers"),
-        (Cause::NotKnown, "asked for /readyz"),
+        (Cause::NotKnown, "queried for /readyz"),
         (Cause::NotListed, "have been listed"),
         (Cause::Unfenced, "fenced the berths"),
     ] {

@@ -86,11 +86,11 @@ fn one_object_answers_whether_nodes_are_updated() {
         (vec![state("a", &done)], "False AllUpdated: 3 of 3 nodes updated"),
         (
             vec![state("a", &done), state("b", &going), state("c", &stalled)],
-            "True Progressing: 4 of 9 nodes updated; on their way: b: 1 of 3 (Draining)",
+            "True Progressing: 4 of 9 nodes updated; in progress: b: 1 of 3 (Draining)",
         ),
         (
             vec![state("a", &done), state("c", &stalled)],
-            "False Stalled: 3 of 6 nodes updated; a person must act for: c: 0 of 3 (TooManyFailures)",
+            "False Stalled: 3 of 6 nodes updated; waiting for a person: c: 0 of 3 (TooManyFailures)",
         ),
         (
             vec![state("a", &done), state("d", &paused)],
@@ -125,7 +125,7 @@ fn pools_that_get_no_new_image_are_named_with_the_time() {
         (
             vec![state("a", &well), state("b", &dead), state("c", &unresolved)],
             "False FeedsFailing: 2 of 3 pools get no new image: b (Unauthorized since 1970-01-01T00:01:00Z), \
-             c (InvalidReference since 1970-01-01T00:01:00Z); their conditions ImageResolved and FeedFailing say why",
+             c (InvalidReference since 1970-01-01T00:01:00Z); see their conditions ImageResolved and FeedFailing",
         ),
     ] {
         let status = status(&facts(&old, &pools, &[]), at(1000));
@@ -134,7 +134,7 @@ fn pools_that_get_no_new_image_are_named_with_the_time() {
 }
 
 #[test]
-fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
+fn a_new_leader_remembers_silent_agents() {
     let old = BootcFleetStatus::default();
     let (lively, dead) = (agent("n1", 20), agent("n2", 270));
     let away = Agent {
@@ -145,14 +145,14 @@ fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
     let first = status(&facts(&old, &[], &all), at(1));
     assert_eq!(
         said(&first, types::AGENTS_HEALTHY),
-        "False AgentsSilent: 1 of 3 agents were not heard of for 270 s: n2"
+        "False AgentsSilent: 1 of 3 agents silent for 270 s: n2"
     );
     let anew = [lively, agent("n2", 10), away];
     let young = Facts {
         listened: Duration::from_secs(10),
         ..facts(&first, &[], &anew)
     };
-    assert_eq!(status(&young, at(2)), first, "a new leader has heard nobody's silence");
+    assert_eq!(status(&young, at(2)), first, "a new leader has not listened yet");
     assert_eq!(
         said(&status(&facts(&first, &[], &anew), at(3)), types::AGENTS_HEALTHY),
         "True AsExpected: "
@@ -163,13 +163,13 @@ fn a_dead_agent_is_named_and_a_new_leader_does_not_forget_it() {
     };
     assert!(
         find(&status(&deaf, at(1)).conditions, types::AGENTS_HEALTHY).is_none(),
-        "a word may have been missed"
+        "a report may have been missed"
     );
     assert!(said(&status(&facts(&old, &[], &[]), at(1)), types::AGENTS_HEALTHY).starts_with("Unknown NoNodes"));
 }
 
 #[test]
-fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
+fn failing_registries_and_objects_are_named() {
     let old = BootcFleetStatus::default();
     let quiet = pool(3, "Ready", Why::AllUpdated);
     let trouble = |reason: &str| Trouble {
@@ -202,7 +202,7 @@ fn registries_guards_and_objects_that_fail_are_told_with_their_names() {
     );
     assert_eq!(
         said(&away, types::REGISTRY_REACHABLE),
-        "False RegistryAway: images in force stay; workers: no route"
+        "False RegistryAway: pools keep their images; workers: no route"
     );
     assert!(said(&away, types::GUARDED).starts_with("False Unguarded: n1 take no berth"));
     assert_eq!(
@@ -261,7 +261,7 @@ fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
 }
 
 #[test]
-fn a_fleet_says_whether_it_is_paused_and_of_which_spec() {
+fn a_paused_fleet_is_reported_with_its_generation() {
     let old = BootcFleetStatus::default();
     let first = status(
         &Facts {
@@ -283,7 +283,7 @@ fn a_fleet_says_whether_it_is_paused_and_of_which_spec() {
 }
 
 #[test]
-fn first_boots_that_went_wrong_are_counted_and_named() {
+fn failed_first_boots_are_counted_and_named() {
     let old = BootcFleetStatus::default();
     let of = |node, firstboot| Agent {
         firstboot,
@@ -301,13 +301,13 @@ fn first_boots_that_went_wrong_are_counted_and_named() {
         ),
         (
             vec![of("n1", allowed), of("n2", away), of("n3", None)],
-            "False FirstBootFailed: 1 of 2 first boots that were checked went wrong: n2 (RegistryAway); status.firstboot of each \
-             node says how",
+            "False FirstBootFailed: 1 of 2 first-boot checks failed: n2 (RegistryAway); see status.firstboot of \
+             each node",
         ),
         (
             vec![of("n1", allowed), of("n2", overridden)],
-            "False FirstBootFailed: 1 of 2 first boots that were checked went wrong: n2 (held back at first, then Overridden); \
-             status.firstboot of each node says how",
+            "False FirstBootFailed: 1 of 2 first-boot checks failed: n2 (held back at first, then Overridden); \
+             see status.firstboot of each node",
         ),
     ] {
         let status = status(&facts(&old, &[], &agents), at(1));
@@ -339,7 +339,7 @@ fn events_that_cannot_be_listed_are_told() {
 }
 
 #[test]
-fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
+fn held_machines_are_named_before_joined_ones() {
     let old = BootcFleetStatus::default();
     let machine = HeldMachine {
         name: "worker-7".to_owned(),
@@ -354,7 +354,7 @@ fn a_machine_that_is_held_back_is_named_beside_those_that_joined() {
         ..facts(&old, &[], agents)
     };
     let words = "1 machine is held back on first boot and did not join: worker-7: installed from 9.0.1, older than the \
-                 minimum 9.2; kubectl berth dismiss MACHINE forgets one";
+                 minimum 9.2; to dismiss one: kubectl berth dismiss MACHINE";
     let none = status(&held(&[]), at(100));
     assert_eq!(
         said(&none, types::BOOTSTRAP_HEALTHY),

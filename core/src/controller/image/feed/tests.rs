@@ -87,7 +87,7 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
 }
 
 #[test]
-fn a_tag_that_cannot_be_followed_is_said_so_whatever_keeps_it() {
+fn every_failure_of_a_tag_is_reported() {
     let asked = |answer| says(FOLLOWED, FOLLOWED, answer, false, true);
     for reason in [
         "Unauthorized",

@@ -5,7 +5,7 @@ use berth_api::berth::ClosedReason;
 use super::*;
 
 #[test]
-fn a_smaller_capacity_is_said_once_no_offer_exceeds_it() {
+fn a_smaller_capacity_waits_for_offers() {
     let total = |k: usize, berths: [Berth; 2]| {
         let mut f = facts(k, names(&["n1", "n2", "n3"]), berths.map(seen).into());
         f.published = 3;
@@ -14,7 +14,7 @@ fn a_smaller_capacity_is_said_once_no_offer_exceeds_it() {
     assert_eq!(
         total(1, [taken(0, "n1"), taken(1, "n2")]),
         1,
-        "nobody else can take one"
+        "no other node can take one"
     );
     assert_eq!(
         total(2, [taken(0, "n1"), offered(1, "n2")]),

@@ -126,7 +126,7 @@ fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_w
     let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
     f.members[1].wave = 1;
     f.members[1].unschedulable = true;
-    assert!(now(&f).writes.is_empty(), "a cordon is no reason");
+    assert!(now(&f).writes.is_empty(), "a cordon is not a reason");
     f.members[1].ready = false;
     assert_eq!(words(&now(&f)), ["p-0 Offer n9"]);
     f.berths = vec![seen(taken(0, "n9"))];
@@ -187,7 +187,7 @@ fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
     f.members[1].wave = 1;
     f.members[0].booted = Some(digest(2));
     f.members[0].observed = false;
-    assert!(now(&f).writes.is_empty(), "new drain settings, say, are no reason");
+    assert!(now(&f).writes.is_empty(), "new drain settings are not a reason");
     f.members[0].ready = false;
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\") n2"]);
 }
@@ -207,10 +207,7 @@ fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for
         BlockReason::Capacity,
         "the first wave needs the very berth"
     );
-    assert!(
-        plan.writes.is_empty(),
-        "nothing keeps the holder from going on: {plan:?}"
-    );
+    assert!(plan.writes.is_empty(), "the holder continues: {plan:?}");
     f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
     f.members[1].control_plane = Some(asked_back());
@@ -363,7 +360,7 @@ fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
     f.berths = vec![seen(
         berth.taken(&"n2".into(), &uid("n2"), None, BootId::from("b")).unwrap(),
     )];
-    assert!(now(&f).writes.is_empty(), "a better estimate is no news");
+    assert!(now(&f).writes.is_empty(), "a better estimate is not written");
     f.closes = Some(at(50 + 40 + 30 + 59));
     assert!(now(&f).writes.is_empty(), "nor is less than a minute");
     f.closes = Some(at(50 + 40 + 30 + 60));
@@ -429,6 +426,6 @@ fn a_plan_offers_a_berth_to_one_control_plane_node() {
     assert_eq!(
         words(&now(&f)),
         ["p-0 Offer c2", "p-1 Offer n1"],
-        "one that gets none keeps nobody"
+        "a node without an offer blocks no other"
     );
 }

@@ -187,7 +187,7 @@ fn berths_are_created_closed_and_offered_later() {
 }
 
 #[test]
-fn a_large_capacity_is_published_whole_and_costs_no_more_berths_than_members() {
+fn a_large_capacity_creates_few_berths() {
     let of = |berths: Vec<SeenBerth>| now(&facts(1_000_000, names(&["n1", "n2"]), berths));
     let plan = of(vec![]);
     assert_eq!(
@@ -238,7 +238,7 @@ fn holders_and_open_offers_use_up_capacity() {
 }
 
 #[test]
-fn others_failures_use_up_capacity_but_a_broken_node_can_be_repaired() {
+fn a_broken_node_can_always_be_repaired() {
     let mut members = names(&["n1", "n2", "n3"]);
     members[2].ready = false;
     let mut f = facts(1, members, vec![seen(closed(0))]);
@@ -405,7 +405,7 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
     let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1"))]);
     f.members[0].heard = false;
     f.members[0].observed = false;
-    assert!(now(&f).writes.is_empty(), "a late report is no reason");
+    assert!(now(&f).writes.is_empty(), "a late report is not a reason");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
 }
 
 #[test]
-fn a_withdrawn_image_goes_no_further_while_the_new_one_is_not_resolved() {
+fn a_withdrawn_image_reaches_no_further_node() {
     let berths = vec![
         seen(taken(0, "n1")),
         seen(committed(1, "n2")),
@@ -446,7 +446,7 @@ fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
     f.members[0].ready = false;
     assert!(
         now(&f).writes.is_empty(),
-        "it may have to go on from a boot that cannot be proven"
+        "it may have to leave a boot that cannot be proven"
     );
     f.members[0].ready = true;
     let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
@@ -509,14 +509,14 @@ fn a_berth_in_doubt_is_fenced_first() {
 fn an_unreadable_lease_counts_as_held() {
     let f = facts(1, names(&["n1"]), vec![unreadable(0)]);
     let plan = now(&f);
-    assert!(plan.writes.is_empty(), "nor is it created anew");
+    assert!(plan.writes.is_empty(), "nor is it created again");
     assert_eq!(plan.counts.held, 1);
     let f = facts(2, names(&["n1", "n2"]), vec![unreadable(0), seen(closed(1))]);
     assert_eq!(words(&now(&f)), ["p-1 Offer n1"]);
 }
 
 #[test]
-fn a_pool_grows_only_as_far_as_it_has_said() {
+fn a_pool_grows_only_to_its_published_capacity() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(closed(0)), seen(closed(1))]);
     f.published = 1;
     let plan = now(&f);
@@ -527,7 +527,7 @@ fn a_pool_grows_only_as_far_as_it_has_said() {
 }
 
 #[test]
-fn a_pool_shrinks_by_withdrawing_saying_closing_and_deleting() {
+fn a_pool_shrinks_step_by_step() {
     // Capacity 2 -> 1, one holder and one open offer.
     let berths = vec![seen(taken(0, "n1")), seen(offered(1, "n2"))];
     let mut f = facts(1, names(&["n1", "n2"]), berths);
@@ -555,7 +555,7 @@ fn a_shrunk_pool_lets_its_holders_finish() {
 }
 
 #[test]
-fn a_shrink_is_not_said_while_writes_may_be_on_their_way() {
+fn a_shrink_waits_for_late_writes() {
     let mut f = facts(1, vec![], vec![seen(closed(0)), seen(closed(1))]);
     f.published = 2;
     f.berths[1].in_doubt = true;
@@ -575,7 +575,7 @@ fn a_pool_that_goes_gives_up_all_its_berths() {
 }
 
 #[test]
-fn a_berth_that_cannot_be_written_counts_as_used_and_stops_no_other() {
+fn an_unwritable_berth_counts_as_used() {
     let members = || names(&["n1", "n2", "n3"]);
     let mut old = closed(0);
     old.epoch = 6;
@@ -592,7 +592,7 @@ fn a_berth_that_cannot_be_written_counts_as_used_and_stops_no_other() {
 }
 
 #[test]
-fn an_offer_that_cannot_be_withdrawn_keeps_its_place_in_a_smaller_pool() {
+fn an_unwritable_offer_stays_in_a_smaller_pool() {
     let mut f = facts(
         1,
         names(&["n1", "n2"]),

@@ -26,7 +26,7 @@ fn so_many_stage_at_once() {
     assert_eq!(
         world.allowed(),
         ["n2", "n3", "n4"],
-        "who backs off leaves its place to others"
+        "a node that backs off passes its permit on"
     );
     world.report("n1", |r| r.failure = None);
     assert!(world.step().is_empty(), "and waits for the next one");
@@ -52,7 +52,7 @@ fn who_pulls_keeps_its_place() {
     world.terms.get_mut(&"a".into()).unwrap().unresolved = false;
     world.heard.remove(&"n1".into());
     world.step();
-    assert_eq!(world.allowed(), ["n2"], "but not for ever");
+    assert_eq!(world.allowed(), ["n2"], "but not forever");
     world.heard.insert("n1".into());
     world.report("n1", |_| {});
     world.step();
@@ -60,14 +60,14 @@ fn who_pulls_keeps_its_place() {
 }
 
 #[test]
-fn nobody_begins_to_pull_while_the_fleet_is_paused() {
+fn no_node_begins_to_pull_while_paused() {
     let mut world = world(&["n1", "n2", "n3"], 2);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
     world.report("n1", |r| r.pulling = true);
     world.fleet_paused = true;
     world.step();
-    assert_eq!(world.allowed(), ["n1"], "who pulls goes on");
+    assert_eq!(world.allowed(), ["n1"], "a pulling node continues");
     world.fleet_paused = false;
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
@@ -93,7 +93,7 @@ fn nodes_that_fail_take_turns() {
     }
     world.report("n2", |r| r.failure = None);
     world.step();
-    assert_eq!(world.allowed(), ["n2"], "who has not failed comes first");
+    assert_eq!(world.allowed(), ["n2"], "a node without failures comes first");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_holder_that_cannot_prove_its_boot_pulls_first() {
 }
 
 #[test]
-fn a_holder_that_may_not_be_able_to_give_back_pulls_as_well() {
+fn a_stuck_holder_pulls_as_well() {
     // Its reboot was refused under an unproven boot, and another image is wanted now.
     let mut world = world(&["n1", "n2"], 1);
     world.commit("n2");
@@ -180,7 +180,7 @@ fn leave_that_is_not_used_goes_round() {
 }
 
 #[test]
-fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
+fn a_stuck_holder_passes_unused_permits_on() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.commit("n2");
     world.step();
@@ -198,14 +198,14 @@ fn a_stuck_holder_that_uses_no_leave_passes_it_on() {
 }
 
 #[test]
-fn nobody_begins_with_an_image_that_is_withdrawn() {
+fn no_node_begins_a_withdrawn_image() {
     let mut world = world(&["n1", "n2", "n3"], 2);
     world.step();
     world.staged("n3", 1);
     world.step();
     world.terms.get_mut(&"a".into()).unwrap().unresolved = true;
     world.step();
-    assert_eq!(world.allowed(), ["n3"], "who has it keeps it");
+    assert_eq!(world.allowed(), ["n3"], "a node keeps its permit");
     assert_eq!(
         world.spec("n1").image.as_ref().unwrap().digest,
         digest(1),
@@ -224,7 +224,7 @@ fn another_digest_starts_over() {
     world.report("n3", |r| r.booted = Some(digest(3)));
     let writes = world.step();
     assert_eq!(writes.len(), 3, "published to all at once");
-    assert_eq!(world.allowed(), ["n1", "n3"], "who has it already takes no place");
+    assert_eq!(world.allowed(), ["n1", "n3"], "a node with the image needs no permit");
 }
 
 #[test]

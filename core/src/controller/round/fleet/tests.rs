@@ -275,7 +275,7 @@ fn the_pools_share_what_the_fleet_has_left() {
 }
 
 #[test]
-fn everybody_who_is_away_counts_once_whatever_the_pool() {
+fn each_unavailable_node_counts_once() {
     let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
     site.offer("b", 0, "b1");
     assert_eq!(site.offered(), ["a1"], "an offer of the other pool counts");
@@ -285,14 +285,14 @@ fn everybody_who_is_away_counts_once_whatever_the_pool() {
     assert_eq!(
         site.offered(),
         ["b2"],
-        "who is down may be repaired, and nobody else goes"
+        "a node that is down may be repaired, and no other goes"
     );
     site.offer("a", 0, "a1");
     assert!(site.offered().is_empty(), "but not beyond the limit");
 }
 
 #[test]
-fn a_berth_that_cannot_be_written_closes_no_other_pool() {
+fn an_unwritable_berth_affects_no_other_pool() {
     let unstamped = |pool: &str| {
         let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
         site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
@@ -315,7 +315,7 @@ fn a_berth_that_cannot_be_written_closes_no_other_pool() {
 }
 
 #[test]
-fn nodes_without_the_label_that_run_api_servers_go_one_at_a_time() {
+fn unlabelled_api_servers_go_one_at_a_time() {
     let mut site = Site::new(Value::Null, &["a1", "a2", "a3"], &["b1", "b2"]);
     assert_eq!(site.offered().len(), 5, "none of them runs one");
     site.servers = ["a1", "a2", "a3"].into();
@@ -331,7 +331,7 @@ fn nodes_without_the_label_that_run_api_servers_go_one_at_a_time() {
 }
 
 #[test]
-fn a_refused_stamp_withholds_the_control_plane_only_of_its_own_pool() {
+fn a_refused_stamp_affects_only_its_own_pool() {
     let unstamped = |pool: &str| {
         let mut site = Site::new(Value::Null, &["a1", "a2"], &["b1", "b2"]);
         site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
@@ -349,7 +349,7 @@ fn a_refused_stamp_withholds_the_control_plane_only_of_its_own_pool() {
 }
 
 #[test]
-fn who_uses_the_fleets_limit_up_is_named() {
+fn users_of_the_fleets_limit_are_named() {
     let mut site = Site::new(json!(3), &["a1", "a2", "a3"], &["b1", "b2"]);
     site.offer("b", 0, "b1");
     site.ready("b2", false);
@@ -357,11 +357,7 @@ fn who_uses_the_fleets_limit_up_is_named() {
     let up =
         "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1, offered a berth, b2, not Ready";
     let offered = format!("{up}, a1, offered a berth");
-    assert_eq!(
-        words(&site, "a"),
-        Some(offered),
-        "what this very pass offers counts as well"
-    );
+    assert_eq!(words(&site, "a"), Some(offered), "offers of this pass count as well");
     for node in ["a1", "a2", "a3", "b1"] {
         site.ready(node, false);
     }
@@ -379,11 +375,11 @@ fn an_older_leader_may_still_offer_in_any_pool() {
     assert!(site.offered().is_empty());
     assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
     site.fleet(Value::Null);
-    assert_eq!(site.offered(), ["a1"], "without a limit each pool is by itself");
+    assert_eq!(site.offered(), ["a1"], "without a limit the pools are independent");
 }
 
 #[test]
-fn a_pool_that_cannot_be_read_is_named_when_its_berths_stay_unfenced() {
+fn unreadable_pools_with_unfenced_berths_are_named() {
     let mut site = Site::new(json!(2), &["a1"], &["b1"]);
     site.lease(Berth::new("b".into(), 0, EPOCH - 1));
     let unreadable = |site: &Site| site.plans()[&"a".into()].fleet.clone().unwrap().unreadable;
@@ -402,7 +398,7 @@ fn a_pool_that_cannot_be_read_is_named_when_its_berths_stay_unfenced() {
 }
 
 #[test]
-fn under_a_smaller_limit_offers_that_are_not_taken_are_withdrawn() {
+fn a_smaller_limit_withdraws_open_offers() {
     let withdrawn = |site: &Site| -> Vec<String> {
         let plans = site.plans();
         let writes = plans.values().flat_map(|plan| &plan.writes);
@@ -453,7 +449,7 @@ fn a_pool_that_cannot_be_drained_starves_no_other() {
     assert_eq!(
         site.offered(),
         ["b1"],
-        "whoever went in vain before comes later, in whichever pool"
+        "nodes that let an offer lapse come later, in any pool"
     );
     // A node that is no longer a candidate does not affect the order of its pool.
     site.offers.lapsed(&Offer {
@@ -474,7 +470,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
     site.pool("a", 1, &["b"]);
     assert_eq!(site.offered(), ["b1", "b2"]);
     assert_eq!(site.wait("a1"), Some(BlockReason::Order));
-    let words = "waits until all nodes of b are updated, as rollout.after says";
+    let words = "waits until all nodes of b are updated (rollout.after)";
     assert_eq!(site.order("a"), Some(("EarlierPool", words.to_owned())));
     assert_eq!(site.order("b"), None);
     site.node("b1", "b", 2);
@@ -492,7 +488,7 @@ fn a_pool_waits_until_those_before_it_are_updated() {
 }
 
 #[test]
-fn who_is_down_and_uses_up_the_fleets_limit_waits_for_no_pool() {
+fn a_node_that_uses_up_the_limit_goes_first() {
     let mut site = Site::new(json!(1), &["a1", "a2"], &["b1"]);
     site.pool("a", 2, &["b"]);
     site.ready("a2", false);
@@ -502,13 +498,13 @@ fn who_is_down_and_uses_up_the_fleets_limit_waits_for_no_pool() {
 }
 
 #[test]
-fn what_a_live_read_shows_otherwise_is_offered_to_nobody() {
+fn a_pool_changed_since_the_watch_offers_nothing() {
     let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
     let mut site = Site::new(json!(1), &["a1"], &["b1"]);
     assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a"])));
     assert!(
         site.offered_after(&["a"], false).0.is_empty(),
-        "b has room now, and nobody has read it"
+        "b has room now but was not read"
     );
     assert!(site.offered_after(&[], true).0.is_empty());
     site.fleet(Value::Null);
@@ -529,7 +525,7 @@ fn what_a_live_read_shows_otherwise_is_offered_to_nobody() {
 }
 
 #[test]
-fn an_order_that_makes_no_sense_is_named_and_offers_nothing() {
+fn an_invalid_order_offers_nothing() {
     let mut site = Site::new(Value::Null, &["a1"], &["b1"]);
     site.pool("a", 1, &["c", "b"]);
     let (reason, message) = site.order("a").unwrap();
@@ -549,11 +545,7 @@ fn an_order_that_makes_no_sense_is_named_and_offers_nothing() {
     assert!(site.offered().is_empty());
     site.pool("c", 0, &["c"]);
     assert_eq!(site.order("c").unwrap().0, "OrderCycle");
-    assert_eq!(
-        site.order("b"),
-        None,
-        "who waits for a pool without nodes has nobody to wait for"
-    );
+    assert_eq!(site.order("b"), None, "a pool without nodes delays no other");
 }
 
 #[test]
