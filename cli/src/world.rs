@@ -11,12 +11,12 @@ use berth_api::membership::Membership;
 use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, PoolName, keys};
 use berth_core::Moment;
-use berth_core::controller::belonging::Belonging;
 use berth_core::controller::explain::Rules;
 use berth_core::controller::gates::{Gates, gates};
+use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::memory::{Offers, Soaks};
 use berth_core::controller::occupied::Occupied;
-use berth_core::controller::usage::{How, Use};
+use berth_core::controller::usage::{CapacityUse, UseKind};
 
 use berth_core::controller::plan::{FleetUse, Plan, PoolFacts};
 use berth_core::controller::pool::Pool;
@@ -68,7 +68,7 @@ impl World {
             .iter()
             .filter(|host| host.status.as_ref().is_some_and(is_heard));
         let mut this = Self {
-            membership: Belonging::default().of(&seen),
+            membership: MembershipCache::default().of(&seen),
             occupied: Occupied::of(&leases),
             heard: heard.map(|host| NodeName::new(host.name_any())).collect(),
             gates: pools
@@ -208,7 +208,7 @@ impl Room {
 }
 
 /// `n7 holds berth workers-0 (draining)`, `n3 is not Ready`.
-fn words(facts: &PoolFacts, user: &Use) -> String {
+fn words(facts: &PoolFacts, user: &CapacityUse) -> String {
     let who = &user.who;
     let of_user = facts.berths.iter().find_map(|seen| {
         let berth = seen.berth.as_ref().ok()?;
@@ -216,7 +216,7 @@ fn words(facts: &PoolFacts, user: &Use) -> String {
         Some((&seen.lease, &berth.state))
     });
     match (user.how, of_user) {
-        (How::Holds, Some((lease, BerthState::Held(holding)))) => {
+        (UseKind::Holds, Some((lease, BerthState::Held(holding)))) => {
             let phase = match holding.phase {
                 HoldPhase::Taken => "draining",
                 HoldPhase::Committed => "rebooting",
@@ -224,7 +224,7 @@ fn words(facts: &PoolFacts, user: &Use) -> String {
             };
             format!("{who} holds berth {lease} ({phase})")
         }
-        (How::IsOffered, Some((lease, _))) => format!("{who} is offered berth {lease}"),
+        (UseKind::IsOffered, Some((lease, _))) => format!("{who} is offered berth {lease}"),
         (how, _) => format!("{} is {}", clean(who), how.words()),
     }
 }
@@ -246,7 +246,7 @@ fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
         .filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
     snapshot::Snapshot {
         pools: Arc::new(snapshot.pools.iter().map(|o| entry(o, pool(o))).collect()),
-        hosts: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, host(o))).collect()),
+        bootc_nodes: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, host(o))).collect()),
         nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
         leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
         fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_api::berth::Outcome;
-use berth_core::controller::gauges::{self, Facts};
+use berth_core::controller::gauges::{self, GaugeFacts};
 use berth_core::controller::stagings::StagingNews;
 use berth_core::controller::turns::{Happened, TAKEN_AWAY, TurnNews};
 use berth_core::gauges::Gauge as Gauges;
@@ -75,7 +75,7 @@ impl Default for Metrics {
             drains: lengths(),
             reboots: lengths(),
             process: Board::new(process(false)),
-            pools: Board::new(gauges::gauges(&Facts::default())),
+            pools: Board::new(gauges::gauges(&GaugeFacts::default())),
             known: Arc::default(),
         }
     }
@@ -150,7 +150,7 @@ impl Metrics {
     }
 
     /// Shows these pools and the fleet from now on. All series of pools that are not among them disappear.
-    pub fn show(&self, facts: &Facts<'_>) {
+    pub fn show(&self, facts: &GaugeFacts<'_>) {
         self.pools.show(gauges::gauges(facts));
         let now: Vec<String> = facts.pools.iter().map(|pool| pool.name.to_owned()).collect();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,7 +192,7 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use berth_api::pool::BootcNodePoolStatus;
-    use berth_core::controller::gauges::PoolFacts;
+    use berth_core::controller::gauges::MeasuredPool;
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -203,8 +203,8 @@ mod tests {
         text
     }
 
-    fn pool<'a>(name: &'a str, status: &'a BootcNodePoolStatus) -> PoolFacts<'a> {
-        PoolFacts {
+    fn pool<'a>(name: &'a str, status: &'a BootcNodePoolStatus) -> MeasuredPool<'a> {
+        MeasuredPool {
             name,
             status,
             gate: None,
@@ -259,7 +259,7 @@ mod tests {
             );
         }
         let status = BootcNodePoolStatus::default();
-        metrics.show(&Facts {
+        metrics.show(&GaugeFacts {
             pools: vec![pool("a", &status), pool("b", &status)],
             fleet: None,
         });
@@ -278,7 +278,7 @@ mod tests {
         ] {
             assert!(both.lines().any(|l| l == line), "no {line} in {both}");
         }
-        metrics.show(&Facts {
+        metrics.show(&GaugeFacts {
             pools: vec![pool("a", &status)],
             fleet: None,
         });
@@ -295,7 +295,7 @@ mod tests {
                 given_back,
             },
         );
-        metrics.show(&Facts {
+        metrics.show(&GaugeFacts {
             pools: vec![pool("a", &status)],
             fleet: None,
         });

@@ -2,31 +2,31 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use berth_core::controller::view::News;
+use berth_core::controller::view::Urgency;
 use tokio::sync::Notify;
 
 /// Changes since the last look: only the most urgent is kept.
 #[derive(Debug, Default)]
 pub struct WakeQueue {
-    latest: Mutex<Option<News>>,
+    latest: Mutex<Option<Urgency>>,
     changed: Notify,
 }
 
 impl WakeQueue {
     /// Notes a change.
-    pub fn tell(&self, news: News) {
+    pub fn tell(&self, news: Urgency) {
         let mut latest = self.lock();
         *latest = (*latest).max(Some(news));
         self.changed.notify_one();
     }
 
     /// The most urgent change since [`Self::clear`].
-    pub fn latest(&self) -> Option<News> {
+    pub fn latest(&self) -> Option<Urgency> {
         *self.lock()
     }
 
     /// Waits for a change that is at least as urgent as that. Only one task may wait at a time.
-    pub async fn wait(&self, news: News) {
+    pub async fn wait(&self, news: Urgency) {
         while self.latest() < Some(news) {
             self.changed.notified().await;
         }
@@ -37,7 +37,7 @@ impl WakeQueue {
         *self.lock() = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<News>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Urgency>> {
         self.latest.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -75,25 +75,25 @@ mod tests {
         let news: Vec<_> = states
             .iter()
             .zip(&states[1..])
-            .map(|(old, new)| new.news(old))
+            .map(|(old, new)| new.urgency(old))
             .collect();
-        use News::{Later, Now};
+        use Urgency::{Later, Now};
         assert_eq!(news, [Later, Later, Later, Now, Later].map(Some));
-        assert_eq!(states[0].news(&states[0].clone()), None);
+        assert_eq!(states[0].urgency(&states[0].clone()), None);
     }
 
     #[tokio::test]
     async fn whoever_waits_hears_of_nothing_less() {
         let board = WakeQueue::default();
         let hears = async |news| tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok();
-        assert!(!hears(News::Later).await);
-        board.tell(News::Later);
-        assert!(hears(News::Later).await && !hears(News::Soon).await);
-        board.tell(News::Now);
-        board.tell(News::Soon);
-        assert!(hears(News::Now).await, "the most urgent counts");
+        assert!(!hears(Urgency::Later).await);
+        board.tell(Urgency::Later);
+        assert!(hears(Urgency::Later).await && !hears(Urgency::Soon).await);
+        board.tell(Urgency::Now);
+        board.tell(Urgency::Soon);
+        assert!(hears(Urgency::Now).await, "the most urgent counts");
         board.clear();
-        assert!(!hears(News::Later).await);
+        assert!(!hears(Urgency::Later).await);
     }
 
     #[tokio::test]
@@ -101,9 +101,9 @@ mod tests {
         let board = Arc::new(WakeQueue::default());
         let waiting = tokio::spawn({
             let board = board.clone();
-            async move { board.wait(News::Now).await }
+            async move { board.wait(Urgency::Now).await }
         });
-        for news in [News::Soon, News::Now] {
+        for news in [Urgency::Soon, Urgency::Now] {
             tokio::task::yield_now().await;
             board.tell(news);
         }

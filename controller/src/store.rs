@@ -13,7 +13,7 @@ use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
 use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
-use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, News, NodeView, PoolView, View};
+use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView, Urgency, View};
 use berth_shell::listen::with_watch_listener;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -70,7 +70,7 @@ impl<V: View> Table<V> {
     fn entry(&self, name: &str, version: String, view: V, now: Moment) -> Entry<V> {
         let old = self.current.get(name);
         let heard = match old {
-            Some(old) if !view.spoken(&old.view) => old.heard,
+            Some(old) if !view.has_spoken(&old.view) => old.heard,
             _ => now,
         };
         // After a new list most objects are as they were: they are not kept twice.
@@ -105,7 +105,7 @@ impl<V: View> Table<V> {
     }
 
     /// Takes one event in. If a plan could now look different, returns how soon that has to be looked at.
-    fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<News> {
+    fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<Urgency> {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeMap::new());
@@ -120,15 +120,15 @@ impl<V: View> Table<V> {
             Event::InitDone => {
                 self.current = Arc::new(self.listed.take().unwrap_or_default());
                 (self.ready, self.synced, self.heard, self.resumed) = (true, true, now, None);
-                Some(News::Soon)
+                Some(Urgency::Soon)
             }
             Event::Apply((name, version, view)) => {
                 let entry = self.entry(&name, version, view, now);
                 let view = entry.view.clone();
                 let old = Arc::make_mut(&mut self.current).insert(name, entry);
-                old.map_or(Some(News::Soon), |old| view.news(&old.view))
+                old.map_or(Some(Urgency::Soon), |old| view.urgency(&old.view))
             }
-            Event::Delete((name, _, _)) => Arc::make_mut(&mut self.current).remove(&name).map(|_| News::Soon),
+            Event::Delete((name, _, _)) => Arc::make_mut(&mut self.current).remove(&name).map(|_| Urgency::Soon),
         }
     }
 }
@@ -292,7 +292,7 @@ impl Store {
 
     /// Asks for another pass.
     pub fn wake(&self) {
-        self.news.tell(News::Soon);
+        self.news.tell(Urgency::Soon);
     }
 
     /// Changes since the last snapshot.
@@ -321,7 +321,7 @@ impl Store {
         }
         Some(Snapshot {
             pools: tables.pools.current.clone(),
-            hosts: tables.hosts.current.clone(),
+            bootc_nodes: tables.hosts.current.clone(),
             nodes: tables.nodes.current.clone(),
             leases: tables.leases.current.clone(),
             fleet: tables.fleets.current.get(fleet::NAME).cloned(),
@@ -357,7 +357,7 @@ mod tests {
             self.0 != other.0
         }
 
-        fn spoken(&self, other: &Self) -> bool {
+        fn has_spoken(&self, other: &Self) -> bool {
             self.1 != other.1
         }
     }

@@ -16,12 +16,12 @@ use berth_api::berth::{Berth, Offer, lease};
 use berth_api::membership::Membership;
 use berth_api::{BootId, Digest, NodeName, NodeUid};
 use berth_core::Moment;
-use berth_core::controller::belonging::Belonging;
+use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::{self, PoolFacts};
 use berth_core::controller::pool::{self, Pool};
-use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::Round;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView};
@@ -80,7 +80,7 @@ impl World {
             let name = node_name(n);
             let pool = pool_name(n % pools);
             Arc::make_mut(&mut world.snapshot.nodes).insert(name.clone(), Entry::new(node(n, &pool, zones)?));
-            Arc::make_mut(&mut world.snapshot.hosts)
+            Arc::make_mut(&mut world.snapshot.bootc_nodes)
                 .insert(name.clone(), Entry::new(host(n, &pool, (n / pools).is_multiple_of(2))?));
             world.heard.insert(NodeName::new(name));
         }
@@ -104,7 +104,7 @@ impl World {
         let (offers, soaks) = (Offers::default(), Soaks::default());
         let (mut offered, mut published) = (0, 0);
         for _ in 0..runs {
-            let membership = time(&mut belonging, || Belonging::default().of(&self.snapshot));
+            let membership = time(&mut belonging, || MembershipCache::default().of(&self.snapshot));
             let occupied = Occupied::of(&self.leases);
             let shared = Round {
                 snapshot: &self.snapshot,
@@ -144,10 +144,10 @@ impl World {
         }
     }
 
-    fn publish(&self, pools: &[Pool], membership: &Membership, occupied: &Occupied) -> Vec<HostWrite> {
-        publish::publish(&publish::Facts {
+    fn publish(&self, pools: &[Pool], membership: &Membership, occupied: &Occupied) -> Vec<BootcNodeWrite> {
+        publish::publish(&publish::PublishFacts {
             nodes: &self.snapshot.nodes,
-            hosts: &self.snapshot.hosts,
+            bootc_nodes: &self.snapshot.bootc_nodes,
             membership,
             terms: &publish::terms(pools, membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
@@ -157,7 +157,7 @@ impl World {
             lasting: &pool::lasting(&self.snapshot.pools),
             confirmed_gone: &BTreeSet::new(),
             heard: &self.heard,
-            leaves: &StagingPermits::default(),
+            permits: &StagingPermits::default(),
             fleet_paused: false,
         })
     }

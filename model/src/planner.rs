@@ -11,14 +11,14 @@ use berth_api::membership::Membership;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
 use berth_core::controller::aggregate::{self, MemberView};
-use berth_core::controller::belonging::Belonging;
 use berth_core::controller::gate::FleetGate;
-use berth_core::controller::gates::{self, Gates, Keeper};
-use berth_core::controller::memory::{LEAVE, Offers, StagingPermits};
+use berth_core::controller::gates::{self, GateCache, Gates};
+use berth_core::controller::membership::MembershipCache;
+use berth_core::controller::memory::{Offers, PERMIT_TIMEOUT, StagingPermits};
 use berth_core::controller::occupied::{Occupied, missing_nodes};
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::pool;
-use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::{Rereads, Round};
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{Entry, Snapshot};
@@ -167,8 +167,8 @@ pub struct Plans {
 /// all that a worker looks at, so that it is asked about more changes than any single history has.
 #[derive(Debug, Default)]
 struct Caches {
-    belonging: Belonging,
-    gates: Keeper,
+    belonging: MembershipCache,
+    gates: GateCache,
 }
 
 /// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
@@ -279,7 +279,11 @@ impl<'a> Pass<'a> {
 
     fn decide(&self) -> Passed {
         let occupied = Occupied::of(&self.leases);
-        let names = self.snapshot.hosts.keys().map(|name| NodeName::from(name.as_str()));
+        let names = self
+            .snapshot
+            .bootc_nodes
+            .keys()
+            .map(|name| NodeName::from(name.as_str()));
         let heard = names
             .filter(|name| !self.view.silent.has(rich::node(Some(name))))
             .collect();
@@ -412,7 +416,7 @@ impl<'a> Pass<'a> {
         let known = status.and_then(|status| status.available.as_ref());
         let facts = watch::image_facts(object, &answers, watch::seen(known, self.view.counts));
         let member = |name: &NodeName| {
-            let host = self.snapshot.hosts.get(name.as_str());
+            let host = self.snapshot.bootc_nodes.get(name.as_str());
             Some(MemberView {
                 node: self.snapshot.nodes.get(name.as_str())?.view.as_ref(),
                 host: host.map(|host| host.view.as_ref()),
@@ -436,9 +440,9 @@ impl<'a> Pass<'a> {
     }
 
     fn publishes(&self, occupied: &Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
-        let writes = publish::publish(&publish::Facts {
+        let writes = publish::publish(&publish::PublishFacts {
             nodes: &self.snapshot.nodes,
-            hosts: &self.snapshot.hosts,
+            bootc_nodes: &self.snapshot.bootc_nodes,
             membership: &self.membership,
             terms: &publish::terms(&self.pools, &self.membership, &BTreeSet::new()),
             occupied: &occupied.by_uid,
@@ -448,18 +452,18 @@ impl<'a> Pass<'a> {
             lasting: &pool::lasting(&self.snapshot.pools),
             confirmed_gone: &self.confirmed_gone,
             heard,
-            leaves: &self.permits(),
+            permits: &self.permits(),
             fleet_paused: self.view.fleet.paused,
         });
-        let small = |write: &HostWrite| {
+        let small = |write: &BootcNodeWrite| {
             let node = rich::node(Some(&write.name().into()));
             let before = self.view.nodes.get(usize::from(node)).and_then(|n| n.spec);
             let deleting = before.is_some_and(|s| s.deleting);
             let spec = match write {
-                HostWrite::Create { spec, .. } => Some(watch::small_spec(spec, false)),
-                HostWrite::Update { spec, .. } => Some(watch::small_spec(spec, deleting)),
-                HostWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
-                HostWrite::Release { .. } => None,
+                BootcNodeWrite::Create { spec, .. } => Some(watch::small_spec(spec, false)),
+                BootcNodeWrite::Update { spec, .. } => Some(watch::small_spec(spec, deleting)),
+                BootcNodeWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
+                BootcNodeWrite::Release { .. } => None,
             };
             // Words for people, and the rest that the model has not.
             let counts = self.world.max_staging != 0;
@@ -479,11 +483,11 @@ impl<'a> Pass<'a> {
             return permits;
         }
         let is_unused = |name: &str| self.view.unused.has(rich::node(Some(&NodeName::from(name))));
-        let hosts = self.snapshot.hosts.iter().filter(|(name, _)| is_unused(name));
+        let hosts = self.snapshot.bootc_nodes.iter().filter(|(name, _)| is_unused(name));
         let hosts = hosts.map(|(name, host)| (name.clone(), Entry::new(Arc::new(watch::permitted(&host.view)))));
         let hosts = Arc::new(hosts.collect::<BTreeMap<_, _>>());
         permits.see(&hosts, Moment::default());
-        permits.see(&hosts, Moment::after(LEAVE));
+        permits.see(&hosts, Moment::after(PERMIT_TIMEOUT));
         permits
     }
 
@@ -548,7 +552,7 @@ impl<'a> Pass<'a> {
 }
 
 /// The gates of each pool, as the controller keeps them.
-fn gates(view: &View, pools: &[pool::Pool], keeper: &mut Keeper) -> BTreeMap<PoolName, Gates> {
+fn gates(view: &View, pools: &[pool::Pool], keeper: &mut GateCache) -> BTreeMap<PoolName, Gates> {
     let mut all = BTreeMap::new();
     for (pool, terms) in pools.iter().zip(&view.pools) {
         let Some(object) = &pool.object else { continue };

@@ -23,7 +23,7 @@ use berth_core::controller::image::{self, Ages, Found};
 use berth_core::controller::memory::Soaks;
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::{
-    BadTurn, BootImageNote, BootcNodeView, FleetView, HostContent, LeaseView, NodeView, PoolView, Report,
+    BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, LeaseView, NodeView, PoolView, Report,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
@@ -83,7 +83,7 @@ impl Eyes {
         }
         snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
         snapshot.nodes = Arc::new(nodes);
-        snapshot.hosts = Arc::new(hosts);
+        snapshot.bootc_nodes = Arc::new(hosts);
         snapshot
     }
 
@@ -180,7 +180,7 @@ fn reference(image: Image) -> String {
 
 fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
     let pool = (spec.pool != NONE).then(|| rich::pool(spec.pool).to_string());
-    let content = HostContent {
+    let content = BootcNodeContent {
         spec: BootcNodeSpec {
             pool_name: pool.clone().unwrap_or_default(),
             node_uid: rich::uid(number, spec.uid).to_string(),
@@ -481,9 +481,13 @@ pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
 }
 
 /// Facts about a pool's image.
-pub fn image_facts<'a>(object: &'a BootcNodePool, answers: &'a image::Answers, seen: Duration) -> image::Facts<'a> {
+pub fn image_facts<'a>(
+    object: &'a BootcNodePool,
+    answers: &'a image::Answers,
+    seen: Duration,
+) -> image::ImageFacts<'a> {
     let status = object.status.as_ref();
-    image::Facts {
+    image::ImageFacts {
         reference: object.spec.image_ref(),
         minimum_age: object.spec.minimum_age(),
         target: status.and_then(|status| status.target.as_ref()),

@@ -31,7 +31,7 @@ impl Reconciler {
         pools = pools.into_iter().map(|pool| pool.guarded(fleet.as_ref())).collect();
         pools.extend(self.orphans(&snapshot, &berths, now).await?);
         let lately = snapshot
-            .hosts
+            .bootc_nodes
             .iter()
             .filter(|(_, host)| now.since(host.heard) < self.settings.agent_silence);
         let heard = lately.map(|(name, _)| NodeName::from(name.as_str())).collect();
@@ -126,7 +126,7 @@ fn warn_unreadable(snapshot: &Snapshot) {
             tracing::warn!(pool = %entry.view.name, %error, "pool cannot be read; it is left as it is");
         }
     }
-    for (name, entry) in snapshot.hosts.iter() {
+    for (name, entry) in snapshot.bootc_nodes.iter() {
         if let Err(error) = &entry.view.content {
             tracing::warn!(node = %name, %error, "BootcNode cannot be read; it is left as it is");
         }

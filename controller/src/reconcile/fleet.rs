@@ -11,7 +11,7 @@ use berth_api::keys::ANNOTATION_DISMISSED;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
 use berth_core::controller::fleet::held::{Machines, machines};
-use berth_core::controller::image::{Answer, Answers, Trouble};
+use berth_core::controller::image::{Answer, Answers, QueryFailure};
 use berth_core::controller::snapshot::Entry;
 use berth_core::controller::view::BootcNodeView;
 
@@ -119,7 +119,7 @@ impl Reconciler {
                     .map(|e| format!("Lease {}: {e}", lease.name())),
             );
         }
-        for (name, host) in seen.snapshot.hosts.iter() {
+        for (name, host) in seen.snapshot.bootc_nodes.iter() {
             unreadable.extend(
                 host.view
                     .content
@@ -148,7 +148,7 @@ impl Reconciler {
             .map_or("", String::as_str);
         let is_node = |name: &str| seen.snapshot.nodes.contains_key(name);
         let reports = self.outside.firstboots.reports();
-        let facts = health::Facts {
+        let facts = health::FleetStatusFacts {
             machines: machines(&Machines::of(old), reports.refusals.as_deref(), is_node, dismissed),
             events_unread: reports.error,
             generation: object.metadata.generation,
@@ -182,7 +182,7 @@ pub(super) fn agents<'a>(findings: &'a Findings) -> Vec<Agent<'a>> {
             firstboot: content.report.firstboot,
         })
     };
-    seen.snapshot.hosts.iter().filter_map(agent).collect()
+    seen.snapshot.bootc_nodes.iter().filter_map(agent).collect()
 }
 
 /// Nodes that have committed, and may be silent while they reboot.
@@ -193,8 +193,8 @@ fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     committed.map(|holding| &holding.uid).collect()
 }
 
-/// Trouble with what the pool's reference names, or with its tag.
-fn trouble(answers: &Answers) -> Option<&Trouble> {
+/// Failure to query the pool's reference, or its tag.
+fn trouble(answers: &Answers) -> Option<&QueryFailure> {
     answers.named.trouble.as_ref().or(answers.tag.trouble.as_ref())
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
 use berth_core::controller::pool;
-use berth_core::controller::publish::{self, HostWrite};
+use berth_core::controller::publish::{self, BootcNodeWrite};
 use futures::StreamExt;
 
 use super::Reconciler;
@@ -25,7 +25,7 @@ impl Reconciler {
         resolutions: &Resolutions,
         mut berths: Berths,
     ) -> Result<Berths, Lost> {
-        self.memory.leaves.see(&seen.snapshot.hosts, seen.now);
+        self.memory.leaves.see(&seen.snapshot.bootc_nodes, seen.now);
         let mut writes = self.host_writes(seen, membership, resolutions, &berths);
         // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
         if writes.iter().any(|write| lets_go(seen, write)) {
@@ -38,7 +38,7 @@ impl Reconciler {
         }
         writes.retain(|write| self.memory.backoffs.ready(&key(write.name()), seen.now));
         let kube = self.kube.clone();
-        let results: Vec<(HostWrite, Result<(), CallError>)> = futures::stream::iter(writes)
+        let results: Vec<(BootcNodeWrite, Result<(), CallError>)> = futures::stream::iter(writes)
             .map(|write| {
                 let kube = kube.clone();
                 async move {
@@ -71,13 +71,13 @@ impl Reconciler {
         membership: &Membership,
         resolutions: &Resolutions,
         berths: &Berths,
-    ) -> Vec<HostWrite> {
+    ) -> Vec<BootcNodeWrite> {
         // The pools whose first resolution is under way.
         let first = resolutions.iter().filter(|(_, r)| r.first);
         let resolving = first.map(|(name, _)| name.clone()).collect();
-        publish::publish(&publish::Facts {
+        publish::publish(&publish::PublishFacts {
             nodes: &seen.snapshot.nodes,
-            hosts: &seen.snapshot.hosts,
+            bootc_nodes: &seen.snapshot.bootc_nodes,
             membership,
             terms: &publish::terms(&seen.pools, membership, &resolving),
             occupied: &berths.occupied.by_uid,
@@ -87,7 +87,7 @@ impl Reconciler {
             lasting: &pool::lasting(&seen.snapshot.pools),
             confirmed_gone: &seen.confirmed_gone,
             heard: &seen.heard,
-            leaves: &self.memory.leaves,
+            permits: &self.memory.leaves,
             fleet_paused: seen.snapshot.fleet_gate().is_some(),
         })
     }
@@ -98,26 +98,26 @@ fn key(name: &str) -> String {
 }
 
 /// Says whether a write takes a node out of the pool that it is in.
-fn lets_go(seen: &Seen, write: &HostWrite) -> bool {
+fn lets_go(seen: &Seen, write: &BootcNodeWrite) -> bool {
     match write {
-        HostWrite::Create { .. } => false,
-        HostWrite::Delete { .. } | HostWrite::Release { .. } => true,
-        HostWrite::Update { name, spec, .. } => {
-            let host = seen.snapshot.hosts.get(name);
+        BootcNodeWrite::Create { .. } => false,
+        BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { .. } => true,
+        BootcNodeWrite::Update { name, spec, .. } => {
+            let host = seen.snapshot.bootc_nodes.get(name);
             let old = host.and_then(|h| h.view.spec());
             old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != spec.pool_name)
         }
     }
 }
 
-async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
+async fn execute(kube: &Kube, write: &BootcNodeWrite) -> Result<(), CallError> {
     let api = kube.all::<BootcNode>();
     match write {
-        HostWrite::Create { name, spec, label } => {
+        BootcNodeWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
             kube.create(&api, &object).await.map(drop)
         }
-        HostWrite::Update {
+        BootcNodeWrite::Update {
             name,
             uid,
             version,
@@ -130,8 +130,8 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
                 .map_err(|e| CallError::Refused(e.to_string()))?;
             kube.merge(&api, name, body).await.map(drop)
         }
-        HostWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
-        HostWrite::Release {
+        BootcNodeWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
+        BootcNodeWrite::Release {
             name,
             uid,
             version,
@@ -144,19 +144,19 @@ async fn execute(kube: &Kube, write: &HostWrite) -> Result<(), CallError> {
     }
 }
 
-fn log(write: &HostWrite) {
+fn log(write: &BootcNodeWrite) {
     match write {
-        HostWrite::Create { name, spec, .. } | HostWrite::Update { name, spec, .. } => {
+        BootcNodeWrite::Create { name, spec, .. } | BootcNodeWrite::Update { name, spec, .. } => {
             let digest = spec.image.as_ref().map(|i| i.digest.to_string());
             tracing::info!(
                 node = %name, pool = %spec.pool_name, digest = digest.as_deref().unwrap_or("none"),
                 staging = ?spec.staging, "published"
             );
         }
-        HostWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
-        HostWrite::Release { name, late, .. } if *late => tracing::warn!(
+        BootcNodeWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
+        BootcNodeWrite::Release { name, late, .. } if *late => tracing::warn!(
             node = %name, "BootcNode let go although its agent has not said that everything is undone"
         ),
-        HostWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode let go"),
+        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode let go"),
     }
 }

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{NodeUid, PoolName};
 use berth_core::Moment;
-use berth_core::controller::belonging::Belonging;
-use berth_core::controller::gates::Keeper;
+use berth_core::controller::gates::GateCache;
 use berth_core::controller::image::Ages;
+use berth_core::controller::membership::MembershipCache;
 use berth_core::controller::memory::{Offers, Soaks, StagingPermits};
 use berth_core::controller::overdue::Overdue;
-use berth_core::controller::silence::Deputy;
+use berth_core::controller::silence::SilentQueue;
 use berth_core::controller::stagings::Stagings;
 use berth_core::controller::troubles::Troubles;
 use berth_core::controller::turns::Turns;
-use berth_core::controller::waiting::Desk;
+use berth_core::controller::waiting::WriteQueue;
 
 use super::unwritable::Remembered;
 use crate::backoff::Backoffs;
@@ -34,17 +34,17 @@ pub(super) struct Memory {
     /// The open offers, and who let some lapse.
     pub(super) offers: Offers,
     /// The pool of each node.
-    pub(super) belonging: Belonging,
+    pub(super) belonging: MembershipCache,
     /// The gates of all pools.
-    pub(super) gates: Keeper,
+    pub(super) gates: GateCache,
     /// Soak times of the waves so far.
     pub(super) soaks: Soaks,
     /// Time for which each pool's available image has been known.
     pub(super) ages: Ages,
     /// Which nodes are to be told why they wait.
-    pub(super) desk: Desk,
+    pub(super) desk: WriteQueue,
     /// Which nodes have the insight that tells of their silent agent.
-    pub(super) deputy: Deputy,
+    pub(super) deputy: SilentQueue,
     /// Members that were allowed to pull and did not.
     pub(super) leaves: StagingPermits,
     /// Nodes that do not come back.

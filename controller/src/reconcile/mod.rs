@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_api::membership::Membership;
 use berth_core::Moment;
 use berth_core::controller::snapshot::Snapshot;
-use berth_core::controller::view::{News, is_leaving};
+use berth_core::controller::view::{Urgency, is_leaving};
 use tokio::time::timeout;
 
 use crate::api::{CallError, Kube};
@@ -111,11 +111,11 @@ impl Reconciler {
     async fn rest(&self, rested: Moment) {
         let wait = || self.due.map_or(TICK, |due| due.since(time::now()).min(TICK));
         let news = self.store.news();
-        let _ = timeout(wait(), news.wait(News::Later)).await;
-        if news.latest() == Some(News::Later) {
-            let _ = timeout(wait().min(REST), news.wait(News::Soon)).await;
+        let _ = timeout(wait(), news.wait(Urgency::Later)).await;
+        if news.latest() == Some(Urgency::Later) {
+            let _ = timeout(wait().min(REST), news.wait(Urgency::Soon)).await;
         }
-        let _ = timeout(rested.since(time::now()), news.wait(News::Now)).await;
+        let _ = timeout(rested.since(time::now()), news.wait(Urgency::Now)).await;
     }
 
     /// Asks for another pass no later than that.
@@ -170,7 +170,7 @@ impl Reconciler {
     /// Phase 2, pure: who belongs to which pool.
     fn membership(&mut self, seen: &Seen) -> Arc<Membership> {
         let mut asked = BTreeMap::new();
-        for host in seen.snapshot.hosts.values() {
+        for host in seen.snapshot.bootc_nodes.values() {
             if is_leaving(&host.view) {
                 let since = self.memory.asked.get(&host.view.uid).copied();
                 asked.insert(host.view.uid.clone(), since.unwrap_or(seen.now));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::berth::Berth;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_api::{NodeName, PoolName};
-use berth_core::controller::gauges::{Facts, PoolFacts};
+use berth_core::controller::gauges::{GaugeFacts, MeasuredPool};
 use berth_core::controller::plan::BerthWrite;
 use berth_core::controller::pool::Pool;
 use berth_core::controller::quorum::ControlPlane;
@@ -109,18 +109,18 @@ fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
     pool.object.as_ref()?.status.as_ref()
 }
 
-fn measured(findings: &Findings) -> Facts<'_> {
+fn measured(findings: &Findings) -> GaugeFacts<'_> {
     let snapshot = &findings.seen.snapshot;
     let fleet = snapshot.fleet.as_ref();
     let fleet = fleet.and_then(|fleet| fleet.view.object.as_ref().ok()?.status.as_ref());
     let pools = findings.seen.pools.iter();
-    Facts {
+    GaugeFacts {
         pools: pools.filter_map(|pool| pool_facts(findings, pool)).collect(),
         fleet,
     }
 }
 
-fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<PoolFacts<'a>> {
+fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<MeasuredPool<'a>> {
     let status = status(pool)?;
     let plan = findings.planned.plans.get(&pool.name);
     let gates = findings.gates.get(&pool.name);
@@ -130,10 +130,10 @@ fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<PoolFacts<'a
     let holdings = leases.filter_map(|l| l.berth.as_ref().ok()?.holding());
     let lost = holdings.filter(|holding| findings.timed_out.contains(&holding.uid));
     let content = |name: &NodeName| {
-        let host = findings.seen.snapshot.hosts.get(name.as_str())?;
+        let host = findings.seen.snapshot.bootc_nodes.get(name.as_str())?;
         host.view.content.as_ref().ok()
     };
-    Some(PoolFacts {
+    Some(MeasuredPool {
         name: pool.name.as_str(),
         status,
         gate: gate.map(|gate| gate.reason),

@@ -107,7 +107,7 @@ impl Reconciler {
             let ours = |f: &String| f == keys::FINALIZER_POOL;
             let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             let name = pool.name.as_str();
-            let nodes = seen.snapshot.hosts.values().any(|host| {
+            let nodes = seen.snapshot.bootc_nodes.values().any(|host| {
                 let published = host.view.spec().map(|s| s.pool_name.as_str());
                 host.view.pool_label.as_deref() == Some(name) || published == Some(name)
             });
@@ -151,7 +151,7 @@ fn status(
         .filter_map(|l| l.berth.as_ref().err())
         .map(String::as_str)
         .collect();
-    let facts = aggregate::Facts {
+    let facts = aggregate::PoolStatusFacts {
         generation: object.metadata.generation,
         old,
         pool: pool.name.as_str(),
@@ -203,7 +203,11 @@ fn member<'a>(
 ) -> Option<MemberView<'a>> {
     let seen = &findings.seen;
     let node = seen.snapshot.nodes.get(name.as_str())?.view.as_ref();
-    let host = seen.snapshot.hosts.get(name.as_str()).map(|entry| entry.view.as_ref());
+    let host = seen
+        .snapshot
+        .bootc_nodes
+        .get(name.as_str())
+        .map(|entry| entry.view.as_ref());
     let holding = holdings.get(&node.uid).copied();
     let overdue = findings.timed_out.contains(&node.uid);
     let heard = seen.heard.contains(name);

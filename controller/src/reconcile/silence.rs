@@ -32,7 +32,11 @@ impl Reconciler {
         let mut silent = BTreeMap::new();
         for agent in agents.iter().filter(|agent| agent.is_silent(after)) {
             let node = seen.snapshot.nodes.get(agent.node).map(|entry| entry.view.clone());
-            let host = seen.snapshot.hosts.get(agent.node).map(|entry| entry.view.clone());
+            let host = seen
+                .snapshot
+                .bootc_nodes
+                .get(agent.node)
+                .map(|entry| entry.view.clone());
             if let Some((node, host)) = node.zip(host) {
                 silent.insert(agent.node.to_owned(), Silent { node, host });
             }
@@ -43,7 +47,7 @@ impl Reconciler {
             self.again(due);
         }
         let picked = picked.into_iter().filter_map(|(name, silent)| {
-            let version = seen.snapshot.hosts.get(&name)?.version.clone();
+            let version = seen.snapshot.bootc_nodes.get(&name)?.version.clone();
             Some((name, silent, version))
         });
         let (kube, now) = (self.kube.clone(), seen.wall);

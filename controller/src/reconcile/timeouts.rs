@@ -27,9 +27,9 @@ impl Reconciler {
         });
         let holders: Vec<Holder<'_>> = holders.collect();
         let timed_out = self.memory.overdue.judge(holders.into_iter(), seen.now);
-        let hosts = || seen.snapshot.hosts.iter();
+        let hosts = || seen.snapshot.bootc_nodes.iter();
         let said = hosts()
-            .filter(|(_, host)| host.view.reboot_timed_out())
+            .filter(|(_, host)| host.view.has_timed_out())
             .map(|(name, _)| name);
         let lost = seen
             .snapshot
@@ -51,12 +51,12 @@ impl Reconciler {
         timed_out: &BTreeSet<NodeUid>,
         name: &str,
     ) -> Result<(), Lost> {
-        let (Some(host), Some(node)) = (seen.snapshot.hosts.get(name), seen.snapshot.nodes.get(name)) else {
+        let (Some(host), Some(node)) = (seen.snapshot.bootc_nodes.get(name), seen.snapshot.nodes.get(name)) else {
             return Ok(());
         };
         let lost = timed_out.contains(&node.view.uid);
         let key = format!("timeout/{name}");
-        if lost == host.view.reboot_timed_out()
+        if lost == host.view.has_timed_out()
             || host.view.content.is_err()
             || !self.memory.backoffs.ready(&key, seen.now)
         {
@@ -114,7 +114,7 @@ fn holder<'a>(
     lease: &LeaseView,
     holding: &'a Holding,
 ) -> Holder<'a> {
-    let host = seen.snapshot.hosts.get(node.name.as_str());
+    let host = seen.snapshot.bootc_nodes.get(node.name.as_str());
     // By what this process has seen of it: its report, and what it wrote on its berth.
     let berth = seen.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {

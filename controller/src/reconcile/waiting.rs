@@ -35,7 +35,7 @@ impl Reconciler {
             self.again(due);
         }
         let bodies = picked.into_iter().filter_map(|(name, verdict)| {
-            let host = seen.snapshot.hosts.get(name.as_str())?;
+            let host = seen.snapshot.bootc_nodes.get(name.as_str())?;
             let reason = verdict.reason.clone();
             Some((
                 told(name.as_str(), &host.view, (types::WAITING, verdict), seen.wall),

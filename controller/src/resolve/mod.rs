@@ -256,7 +256,7 @@ impl Resolver {
         }
         if let (Ok(questions), Some(available)) = (&asked.questions, wish.available) {
             let answers = self.resolution(wish, &asked, now).answers;
-            let facts = image::Facts {
+            let facts = image::ImageFacts {
                 reference: wish.reference,
                 minimum_age: wish.minimum_age,
                 target: wish.target,

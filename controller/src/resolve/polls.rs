@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use berth_api::pool::Target;
 use berth_core::Moment;
-use berth_core::controller::image::{Answer, Found, Trouble};
+use berth_core::controller::image::{Answer, Found, QueryFailure};
 use berth_shell::retry;
 use jiff::Timestamp;
 
@@ -82,10 +82,10 @@ impl Failure {
         if urgent { self.soon } else { self.late }
     }
 
-    fn trouble(&self, next: Option<Moment>) -> Trouble {
+    fn trouble(&self, next: Option<Moment>) -> QueryFailure {
         let (noted, wall) = self.noted;
         let at = |next: Moment| wall.checked_add(next.since(noted)).unwrap_or(wall);
-        Trouble {
+        QueryFailure {
             reason: self.error.reason.into(),
             message: self.error.message.clone(),
             since: self.since,

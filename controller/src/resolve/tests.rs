@@ -1,6 +1,6 @@
 use berth_api::condition::Verdict;
 use berth_core::controller::image::{Decision, decide};
-use berth_core::controller::view::News;
+use berth_core::controller::view::Urgency;
 
 use super::registry::tests::{Registry, image_of, registry};
 use super::*;
@@ -54,7 +54,7 @@ impl Case {
     }
 
     fn take(&mut self, resolution: Resolution) -> Verdict {
-        let facts = image::Facts {
+        let facts = image::ImageFacts {
             reference: &self.reference,
             minimum_age: self.minimum_age,
             target: self.target.as_ref(),
@@ -104,7 +104,7 @@ async fn until(resolver: &mut Resolver, pools: &mut [Case], is_so: impl Fn(&[Cas
         }
         assert!(now < deadline, "{last:?}");
         let due = resolver.due().map_or(SOON, |due| due.since(time::now()));
-        let _ = tokio::time::timeout(due.min(SOON), resolver.store.news().wait(News::Later)).await;
+        let _ = tokio::time::timeout(due.min(SOON), resolver.store.news().wait(Urgency::Later)).await;
         resolver.store.news().clear();
     }
 }

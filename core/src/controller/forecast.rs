@@ -22,7 +22,7 @@ use crate::controller::plan::{BerthWrite, BlockReason, Member, PoolFacts, SeenBe
 
 /// Maximum number of members to look at, over all rounds together. If thousands are unavailable at once, the capacity
 /// is raised to stay below it. That changes the order between zones at most.
-const LOOKS: usize = 1_000_000;
+const MAX_LOOKS: usize = 1_000_000;
 
 /// Order of a pool's updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Turn {
 
 /// Returns the order of a pool's updates.
 pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
-    let mut forecast = told(Future::of(facts), now);
+    let mut forecast = play(Future::of(facts), now);
     let ends_by_itself = |order: &Gate| order.reason == GateReason::EarlierPool;
     if !facts.order.as_ref().is_none_or(ends_by_itself) {
         forecast.turns.iter_mut().for_each(|turn| turn.comes = false);
@@ -57,7 +57,7 @@ pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
 }
 
 /// Plays rounds until nothing moves.
-fn told(mut future: Future, now: Timestamp) -> Forecast {
+fn play(mut future: Future, now: Timestamp) -> Forecast {
     let mut forecast = Forecast::default();
     let mut comes = true;
     loop {
@@ -103,7 +103,7 @@ struct Future {
 }
 
 /// Members of one zone that were dealt into a round, and the rest of the zone.
-struct Hand {
+struct DealtZone {
     rank: Rank,
     dealt: usize,
     rest: VecDeque<Member>,
@@ -140,7 +140,7 @@ impl Future {
             .collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         for member in members {
-            let fit = !member.unavailable() && !busy.contains(&member.uid) && !member.held_back;
+            let fit = !member.is_unavailable() && !busy.contains(&member.uid) && !member.held_back;
             match candidates::wanted(&member, &facts.failures) {
                 Ok(_) if fit => {
                     let key = (candidates::rank(&member, member.lapses), member.zone.clone());
@@ -159,7 +159,7 @@ impl Future {
         for ((rank, _), zone) in zones {
             this.keep(rank, zone);
         }
-        let least = this.facts.members.len().saturating_mul(now.members.len()) / LOOKS;
+        let least = this.facts.members.len().saturating_mul(now.members.len()) / MAX_LOOKS;
         if this.facts.capacity > 0 && this.facts.capacity < least {
             this.raise(least);
         }
@@ -206,7 +206,7 @@ impl Future {
     }
 
     /// Adds members to the facts that may get an offer in this round.
-    fn deal(&mut self) -> Vec<Hand> {
+    fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
         // Zones with unavailable nodes come after zones without, whatever their names.
         let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.zone.as_str()).collect();
@@ -221,7 +221,7 @@ impl Future {
                 self.facts.members.extend(rest.drain(..dealt));
                 left = left.saturating_sub(dealt);
                 let rank = *rank;
-                hands.push(Hand { rank, dealt, rest });
+                hands.push(DealtZone { rank, dealt, rest });
             }
             if left == 0 {
                 break;
@@ -252,11 +252,11 @@ impl Future {
     }
 
     /// Takes the dealt members out of the facts again. Returns true if one of Berth's cordons was removed.
-    fn collect(&mut self, hands: Vec<Hand>) -> bool {
+    fn collect(&mut self, hands: Vec<DealtZone>) -> bool {
         let dealt: usize = hands.iter().map(|hand| hand.dealt).sum();
         let always = self.facts.members.len().saturating_sub(dealt);
         let mut dealt = self.facts.members.split_off(always).into_iter();
-        for Hand {
+        for DealtZone {
             rank,
             dealt: count,
             mut rest,
@@ -274,7 +274,7 @@ impl Future {
         let helped = self.helped;
         self.facts
             .members
-            .retain(|m| !is_proven(m) || m.unavailable() && !helped);
+            .retain(|m| !is_proven(m) || m.is_unavailable() && !helped);
         uncordoned
     }
 
@@ -346,7 +346,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;
     };
-    let own = facts.members.iter().filter(|m| m.unavailable()).count();
+    let own = facts.members.iter().filter(|m| m.is_unavailable()).count();
     let others = fleet.unavailable.saturating_sub(own);
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }

@@ -1,13 +1,15 @@
 //! Judges the gates of a pool: pauses, windows and exclusions. Pure.
 
-use crate::controller::gate::{FleetGate, Gate, GateReason};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use berth_api::condition::{self, Verdict};
 use berth_api::pool::{BootcNodePoolSpec, Rollout};
 use berth_api::windows::{ClosedCause, Opening, Schedule, WindowSpec};
 use berth_api::{PoolName, duration};
 use jiff::{SignedDuration, Timestamp};
-use std::collections::BTreeMap;
-use std::time::Duration;
+
+use crate::controller::gate::{FleetGate, Gate, GateReason};
 
 /// Input for judging the gates of one pool.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +44,7 @@ pub struct Gates {
 /// Cached gates of all pools. They are judged again only if an input changed, because reading and judging a schedule
 /// costs more than the rest of a pass.
 #[derive(Debug, Default)]
-pub struct Keeper(BTreeMap<PoolName, Judged>);
+pub struct GateCache(BTreeMap<PoolName, Judged>);
 
 #[derive(Debug)]
 struct Judged {
@@ -54,7 +56,7 @@ struct Judged {
     gates: Gates,
 }
 
-impl Keeper {
+impl GateCache {
     /// Returns the current gates of one pool.
     pub fn gates(&mut self, inputs: Inputs<'_>) -> Gates {
         let rollout = inputs.spec.rollout();
@@ -327,7 +329,7 @@ mod tests {
     #[test]
     fn judged_gates_are_cached_until_a_change() {
         let pool = PoolName::from("p");
-        let mut keeper = Keeper::default();
+        let mut keeper = GateCache::default();
         let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {
             let spec = spec(rollout);
             let (needed, now) = (Duration::from_secs(needed), at(now));
@@ -383,7 +385,7 @@ mod tests {
             now: at("2026-11-20T22:00:00Z"),
         };
         for (change, expected) in rows {
-            let mut keeper = Keeper::default();
+            let mut keeper = GateCache::default();
             assert_eq!(reason(&keeper.gates(open)), "");
             let mut changed = open;
             change(&mut changed);
@@ -394,7 +396,7 @@ mod tests {
     #[test]
     fn a_pool_that_is_gone_is_forgotten() {
         let spec = BootcNodePoolSpec::default();
-        let mut keeper = Keeper::default();
+        let mut keeper = GateCache::default();
         for name in ["p", "q"] {
             keeper.gates(Inputs {
                 pool: &name.into(),

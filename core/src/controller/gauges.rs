@@ -16,7 +16,7 @@ use crate::controller::gate::GateReason;
 use crate::controller::gates::Gates;
 use crate::controller::image::ResolveReason;
 use crate::controller::plan::BlockReason;
-use crate::controller::view::HostContent;
+use crate::controller::view::BootcNodeContent;
 use crate::gauges::{Gauge, Series, families};
 
 /// Maximum number of agent versions with a series of their own, the most common ones.
@@ -26,7 +26,7 @@ const OTHER: &str = "Other";
 
 /// A pool with everything that is measured about it.
 #[derive(Debug)]
-pub struct PoolFacts<'a> {
+pub struct MeasuredPool<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its status.
@@ -38,16 +38,16 @@ pub struct PoolFacts<'a> {
     /// Nodes that hold one of its berths and do not come back.
     pub timed_out: Vec<&'a NodeName>,
     /// Its members: published image and reports.
-    pub members: Vec<&'a HostContent>,
+    pub members: Vec<&'a BootcNodeContent>,
     /// Why its members are not offered a berth.
     pub waiting: Vec<BlockReason>,
 }
 
 /// Input for the gauges.
 #[derive(Debug, Default)]
-pub struct Facts<'a> {
+pub struct GaugeFacts<'a> {
     /// The pools.
-    pub pools: Vec<PoolFacts<'a>>,
+    pub pools: Vec<MeasuredPool<'a>>,
     /// Status of the BootcFleet.
     pub fleet: Option<&'a BootcFleetStatus>,
 }
@@ -84,7 +84,7 @@ families! {
 }
 
 /// Returns the current gauges.
-pub fn gauges(facts: &Facts<'_>) -> Vec<Gauge> {
+pub fn gauges(facts: &GaugeFacts<'_>) -> Vec<Gauge> {
     let mut families = Families::new();
     if let Some(fleet) = facts.fleet {
         families.held.add([], fleet.held_machines.len());
@@ -199,7 +199,7 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
     }
 }
 
-fn of_gates(families: &mut Families, pool: &PoolFacts<'_>) {
+fn of_gates(families: &mut Families, pool: &MeasuredPool<'_>) {
     let label = [("pool", pool.name)];
     if let Some(gates) = pool.gates {
         let is_open = gates.window.status == Some(true);
@@ -221,7 +221,7 @@ fn of_gates(families: &mut Families, pool: &PoolFacts<'_>) {
     }
 }
 
-fn of_members(families: &mut Families, pool: &PoolFacts<'_>) {
+fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     let mut phases: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
     let mut degraded: BTreeMap<&str, u32> = BTreeMap::new();
     for content in &pool.members {
@@ -254,7 +254,7 @@ fn of_members(families: &mut Families, pool: &PoolFacts<'_>) {
 
 /// Returns how many seconds a member has been in its phase. Both times are from its own clock: clocks of two machines
 /// are never compared.
-fn age(content: &HostContent, phase: Phase) -> u64 {
+fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
     let (Some(now), Some(since), false) = (content.heartbeat, content.report.phase_start, is_rest) else {
         return 0;

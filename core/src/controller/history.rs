@@ -17,7 +17,7 @@ const MAX_MANIFESTS: usize = 32;
 
 /// Input for a pool's history.
 #[derive(Debug)]
-pub struct Facts<'a, Members, Targets> {
+pub struct HistoryFacts<'a, Members, Targets> {
     /// Recorded history.
     pub old: &'a [DeployedImage],
     /// Name of the pool.
@@ -51,7 +51,11 @@ struct Image<'a> {
 /// A deployment in the future comes from a clock that is ahead. It counts as now, unless another time is known for the
 /// image.
 pub fn history<'a>(
-    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
+    facts: &HistoryFacts<
+        'a,
+        impl Iterator<Item = &'a [NodeDeployment]> + Clone,
+        impl Iterator<Item = &'a Target> + Clone,
+    >,
 ) -> Vec<DeployedImage> {
     // In whole seconds, as the API server keeps it.
     let now = Time(Timestamp::from_second(facts.now.as_second()).unwrap_or(facts.now));
@@ -106,7 +110,7 @@ pub fn history<'a>(
 
 /// Returns the deployments of all members in this pool, each with the index of its member.
 fn deployments<'a, Targets>(
-    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
+    facts: &HistoryFacts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
 ) -> impl Iterator<Item = (usize, &'a NodeDeployment)> {
     let pool = facts.pool;
     let members = facts.members.clone().enumerate();
@@ -116,7 +120,11 @@ fn deployments<'a, Targets>(
 /// Maps each manifest to its image. A node that never deployed its image knows only the manifest of its platform. The
 /// image's digest is learned from other nodes, from the pool's targets, or from the recorded history.
 fn names<'a>(
-    facts: &Facts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, impl Iterator<Item = &'a Target> + Clone>,
+    facts: &HistoryFacts<
+        'a,
+        impl Iterator<Item = &'a [NodeDeployment]> + Clone,
+        impl Iterator<Item = &'a Target> + Clone,
+    >,
 ) -> BTreeMap<&'a Digest, &'a Digest> {
     let mut names: BTreeMap<&Digest, &Digest> = BTreeMap::new();
     let mut learn = |manifest: &'a Digest, image: &'a Digest| {
@@ -203,7 +211,7 @@ mod tests {
         targets: &[Target],
         reports: &[Vec<NodeDeployment>],
     ) -> Vec<DeployedImage> {
-        history(&Facts {
+        history(&HistoryFacts {
             old,
             pool: "p",
             members: reports.iter().map(Vec::as_slice),

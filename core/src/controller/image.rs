@@ -64,7 +64,7 @@ pub struct Answer {
     /// Last image that it returned.
     pub found: Option<Found>,
     /// Why it has not answered since, if it failed.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<QueryFailure>,
 }
 
 /// An image that a registry returned.
@@ -78,7 +78,7 @@ pub struct Found {
 
 /// Failure of a registry query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct QueryFailure {
     /// CamelCase reason.
     pub reason: Word,
     /// Details, in a line.
@@ -91,7 +91,7 @@ pub struct Trouble {
     pub next: Option<Timestamp>,
 }
 
-impl Trouble {
+impl QueryFailure {
     fn words(&self) -> String {
         let next = match self.next {
             Some(at) => format!(", next try at {at:.0}"),
@@ -120,7 +120,7 @@ pub struct Answers {
 
 /// Input for the decision about a pool's image.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct ImageFacts<'a> {
     /// `image.ref`
     pub reference: &'a str,
     /// `image.minimumAge`
@@ -159,7 +159,7 @@ pub enum Next {
     Unknown,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> ImageFacts<'a> {
     /// Current target, if it was resolved from the reference now in the spec.
     pub fn current(&self) -> Option<&'a Target> {
         self.target.filter(|target| target.image == self.reference)
@@ -230,7 +230,7 @@ pub struct Refusal {
 }
 
 /// Decides about a pool's image. `refusal` returns why an image must not become the target.
-pub fn decide(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
+pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     match facts.current() {
         Some(current) => kept(facts, current, refusal, now),
         None => changed(facts, refusal, now),
@@ -238,7 +238,7 @@ pub fn decide(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, n
 }
 
 /// Decides about a reference that differs from the target's.
-fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
+fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let stays = |verdict| Decision {
         target: facts.target.cloned(),
         available: None,
@@ -280,7 +280,12 @@ fn changed(facts: &Facts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now:
 }
 
 /// Decides about a reference that is the target's.
-fn kept(facts: &Facts<'_>, current: &Target, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
+fn kept(
+    facts: &ImageFacts<'_>,
+    current: &Target,
+    refusal: impl Fn(&Target) -> Option<Refusal>,
+    now: Timestamp,
+) -> Decision {
     let stays = |available, verdict| Decision {
         target: Some(current.clone()),
         available,
@@ -353,12 +358,12 @@ fn described(current: &Target, same: &Target) -> Target {
     }
 }
 
-fn untold(facts: &Facts<'_>, questions: &Questions) -> Option<(Why, String)> {
+fn untold(facts: &ImageFacts<'_>, questions: &Questions) -> Option<(Why, String)> {
     untold_of(facts, questions, facts.available?)
 }
 
 /// Returns why the available image is not the target.
-fn untold_of(facts: &Facts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
+fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; to do that: kubectl berth approve";
         return Some((Why::ImageAvailable, words.to_owned()));
@@ -390,7 +395,7 @@ fn resolved(target: &Target) -> Verdict {
 /// Returns `ImageResolved` for a current target, with the most important detail as its reason.
 fn said(
     target: &Target,
-    trouble: Option<&Trouble>,
+    trouble: Option<&QueryFailure>,
     available: Option<&Available>,
     why: impl FnOnce() -> Option<(Why, String)>,
 ) -> Verdict {

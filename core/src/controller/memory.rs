@@ -132,15 +132,15 @@ fn is_proven(wave: &WaveStatus) -> bool {
 
 /// A permit to pull that is not used for this long counts as unused. The backoff of an agent whose pulls fail becomes
 /// longer than that in the end; its node then queues behind those that had no turn yet.
-pub const LEAVE: Duration = Duration::from_secs(15 * 60);
+pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Number of permits to pull that each member left unused. The reason does not matter: such a member queues behind
 /// those that had no turn yet.
 #[derive(Debug, Default)]
-pub struct StagingPermits(BTreeMap<String, Leave>);
+pub struct StagingPermits(BTreeMap<String, Permit>);
 
 #[derive(Debug)]
-struct Leave {
+struct Permit {
     digest: Digest,
     idle_since: Option<Moment>,
     unused: u32,
@@ -148,9 +148,9 @@ struct Leave {
 
 impl StagingPermits {
     /// Records the current specs and reports.
-    pub fn see(&mut self, hosts: &Objects<BootcNodeView>, now: Moment) {
-        self.0.retain(|name, _| hosts.contains_key(name));
-        for (name, host) in hosts {
+    pub fn see(&mut self, bootc_nodes: &Objects<BootcNodeView>, now: Moment) {
+        self.0.retain(|name, _| bootc_nodes.contains_key(name));
+        for (name, host) in bootc_nodes {
             let (Some(spec), Some(report)) = (host.view.spec(), host.view.report()) else {
                 continue;
             };
@@ -161,24 +161,24 @@ impl StagingPermits {
                 self.0.remove(name);
                 continue;
             };
-            let new = || Leave {
+            let new = || Permit {
                 digest: digest.clone(),
                 idle_since: None,
                 unused: 0,
             };
-            let leave = self.0.entry(name.clone()).or_insert_with(new);
-            if leave.digest != *digest {
-                *leave = new();
+            let permit = self.0.entry(name.clone()).or_insert_with(new);
+            if permit.digest != *digest {
+                *permit = new();
             }
             let idle = spec.staging == Staging::Allowed && !report.pulling;
-            match (idle, leave.idle_since) {
-                (true, None) => leave.idle_since = Some(now),
-                (true, Some(since)) if now.since(since) >= LEAVE => {
-                    leave.unused += 1;
-                    leave.idle_since = Some(now);
+            match (idle, permit.idle_since) {
+                (true, None) => permit.idle_since = Some(now),
+                (true, Some(since)) if now.since(since) >= PERMIT_TIMEOUT => {
+                    permit.unused += 1;
+                    permit.idle_since = Some(now);
                 }
                 (true, Some(_)) => {}
-                (false, _) => leave.idle_since = None,
+                (false, _) => permit.idle_since = None,
             }
         }
     }
@@ -187,8 +187,8 @@ impl StagingPermits {
     pub fn unused(&self, name: &str, digest: &Digest) -> u32 {
         self.0
             .get(name)
-            .filter(|leave| leave.digest == *digest && !Bug::PermitKept.is_awake())
-            .map_or(0, |leave| leave.unused)
+            .filter(|permit| permit.digest == *digest && !Bug::PermitKept.is_awake())
+            .map_or(0, |permit| permit.unused)
     }
 }
 
@@ -288,12 +288,12 @@ mod tests {
         };
         let mut see = |host: Value, seconds: u64| {
             let view = BootcNodeView::of(serde_json::from_value(host).unwrap());
-            let hosts = [("n1".to_owned(), Entry::new(view))].into();
-            permits.see(&hosts, start + Duration::from_secs(seconds));
+            let bootc_nodes = [("n1".to_owned(), Entry::new(view))].into();
+            permits.see(&bootc_nodes, start + Duration::from_secs(seconds));
             [1, 2].map(|n| permits.unused("n1", &digest(n).parse().unwrap()))
         };
         let idle = || host("Allowed", json!({}));
-        let whole = LEAVE.as_secs();
+        let whole = PERMIT_TIMEOUT.as_secs();
         assert_eq!(see(idle(), 0), [0, 0]);
         assert_eq!(see(idle(), whole - 1), [0, 0]);
         assert_eq!(see(idle(), whole), [0, 1], "of this digest alone");

@@ -2,16 +2,15 @@
 //!
 //! Imports go one way: a file imports only from files that stand before it here.
 //!
-//! - [`usage`], [`gate`] and [`servers`]: terms that all others share.
+//! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: terms that all others share.
 //! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`memory`], [`turns`], [`troubles`] and
 //!   [`stagings`] are derived from them.
-//! - [`belonging`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
+//! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
 //! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`] and [`gauges`]: status and metrics.
 
 pub mod aggregate;
-pub mod belonging;
 pub mod explain;
 pub mod fleet;
 pub mod forecast;
@@ -20,6 +19,7 @@ pub mod gates;
 pub mod gauges;
 pub mod history;
 pub mod image;
+pub mod membership;
 pub mod memory;
 pub mod occupied;
 pub mod overdue;

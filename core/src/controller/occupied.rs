@@ -58,12 +58,12 @@ pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeU
     let is_there = |uid: &str, name: &str| {
         snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
     };
-    let hosts = snapshot
-        .hosts
+    let bootc_nodes = snapshot
+        .bootc_nodes
         .iter()
         .filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
     let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
-    let missing = hosts.chain(holders).filter(|(uid, name)| !is_there(uid, name));
+    let missing = bootc_nodes.chain(holders).filter(|(uid, name)| !is_there(uid, name));
     missing.map(|(uid, name)| (uid.into(), name.into())).collect()
 }
 

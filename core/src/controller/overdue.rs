@@ -89,7 +89,7 @@ impl Overdue {
         let (mut lost, mut known) = (BTreeSet::new(), BTreeMap::new());
         for holder in holders {
             let uid = &holder.node.uid;
-            let said = holder.host.is_some_and(BootcNodeView::reboot_timed_out);
+            let said = holder.host.is_some_and(BootcNodeView::has_timed_out);
             let overdue = holder.is_overdue(now);
             let before = self.0.get(uid).copied().filter(|_| !overdue);
             let Some(then) = before.or((overdue || said).then_some(holder.heard)) else {
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::controller::plan::tests::committed;
-    use crate::controller::view::HostContent;
+    use crate::controller::view::BootcNodeContent;
 
     #[test]
     fn every_silent_holder_is_overdue_and_no_other() {
@@ -149,7 +149,7 @@ mod tests {
         let mut host = BootcNodeView::of(kube::core::DeserializeGuard(
             Ok(serde_json::from_value(object).unwrap()),
         ));
-        if let Ok(HostContent { told, .. }) = &mut host.content {
+        if let Ok(BootcNodeContent { told, .. }) = &mut host.content {
             let verdict = match said {
                 true => condition::Verdict::yes(condition::Why::RebootTimedOut, ""),
                 false => condition::Verdict::no(condition::Why::NoBerth, ""),

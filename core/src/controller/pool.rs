@@ -90,7 +90,7 @@ impl Pool {
 
     /// True if the spec names another reference than the target's, or one that is not allowed: the published image is
     /// no longer wanted, and the next one is not known yet.
-    pub fn unresolved(&self) -> bool {
+    pub fn is_unresolved(&self) -> bool {
         let reference = self.object.as_ref().map(|o| o.spec.image_ref());
         self.target()
             .is_some_and(|target| self.refused.is_some() || Some(target.image.as_str()) != reference)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::Moment;
 
 /// How long an answer counts. A server that has not answered for this long counts as away.
-const FRESH: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Answers of all servers.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +41,7 @@ pub enum State {
 impl Asked {
     /// Returns the server's current state.
     pub fn state(&self, now: Moment) -> State {
-        let lately = |at: Moment| now.since(at) < FRESH;
+        let lately = |at: Moment| now.since(at) < ANSWER_TIMEOUT;
         match self.ready {
             Some(ready) if lately(ready) => State::Ready,
             None if lately(self.since) => State::Unknown,

@@ -20,7 +20,7 @@ const SILENT: &str = "no word from its agent: check that it runs and reaches the
 /// Maximum number of nodes per batch.
 const BATCH: usize = 10;
 /// Minimum time between two batches: 50 nodes per second.
-const INTERVAL: Duration = Duration::from_millis(200);
+const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A node whose agent is silent, from the watches.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,13 +69,13 @@ impl Silent {
 /// Nodes whose agents are silent, with those that this process has handled. A new leader handles each node again and
 /// finds the insights of the earlier leader.
 #[derive(Debug, Default)]
-pub struct Deputy {
+pub struct SilentQueue {
     done: BTreeMap<String, Silent>,
     /// Time of the next batch.
     next: Option<Moment>,
 }
 
-impl Deputy {
+impl SilentQueue {
     /// Takes the currently silent nodes and returns the next batch: nodes that were not handled since an input of their
     /// insight changed. Also returns when the next batch is due, if any node is left.
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
@@ -90,7 +90,7 @@ impl Deputy {
         if picked.is_empty() {
             return (picked, None);
         }
-        let next = now + INTERVAL;
+        let next = now + BATCH_INTERVAL;
         self.next = Some(next);
         let more = due.peek().map(|_| next);
         (picked, more)

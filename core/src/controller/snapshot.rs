@@ -50,7 +50,7 @@ pub struct Snapshot {
     /// BootcNodePools.
     pub pools: Arc<Objects<PoolView>>,
     /// BootcNodes.
-    pub hosts: Arc<Objects<BootcNodeView>>,
+    pub bootc_nodes: Arc<Objects<BootcNodeView>>,
     /// Nodes.
     pub nodes: Arc<Objects<NodeView>>,
     /// Berths.

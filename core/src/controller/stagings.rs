@@ -32,7 +32,7 @@ impl Stagings {
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<StagingNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);
-        for (name, host) in snapshot.hosts.iter() {
+        for (name, host) in snapshot.bootc_nodes.iter() {
             let Some(node) = snapshot.nodes.get(name) else {
                 continue;
             };
@@ -94,7 +94,7 @@ mod tests {
             .unwrap();
             let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
             Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
-            Arc::make_mut(&mut snapshot.hosts).insert((*name).to_owned(), Entry::new(view));
+            Arc::make_mut(&mut snapshot.bootc_nodes).insert((*name).to_owned(), Entry::new(view));
         }
         let news = stagings.see(&snapshot).into_iter();
         news.map(|news| news.took.as_secs()).collect()

@@ -47,7 +47,7 @@ impl Troubles {
         for known in before.values().filter(|known| known.is_told) {
             *told.entry(known.reason.clone()).or_default() += 1;
         }
-        for (name, host) in snapshot.hosts.iter() {
+        for (name, host) in snapshot.bootc_nodes.iter() {
             let Some(node) = snapshot.nodes.get(name) else {
                 continue;
             };
@@ -130,7 +130,7 @@ mod tests {
             .unwrap();
             let view = BootcNodeView::of(DeserializeGuard(Ok(host)));
             Arc::make_mut(&mut snapshot.nodes).insert((*name).to_owned(), Entry::new(NodeView::of(&node)));
-            Arc::make_mut(&mut snapshot.hosts).insert((*name).to_owned(), Entry::new(view));
+            Arc::make_mut(&mut snapshot.bootc_nodes).insert((*name).to_owned(), Entry::new(view));
         }
         let news = troubles.see(&snapshot).into_iter();
         news.map(|n| (n.node.to_string(), n.trouble.map(|(reason, _)| reason)))

@@ -11,7 +11,7 @@ use crate::Moment;
 use crate::controller::view::LeaseView;
 
 /// How long the event that a turn began also announces its reboot.
-const ANNOUNCED: Duration = Duration::from_secs(60);
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
 pub const TAKEN_AWAY: &str = "TakenAway";
@@ -59,14 +59,14 @@ pub enum Happened {
 /// Running turns.
 #[derive(Debug, Default)]
 pub struct Turns {
-    leases: BTreeMap<String, Seen>,
+    leases: BTreeMap<String, LastSeen>,
     /// True if berths were recorded before, so that a newly held one was just taken.
     began: bool,
 }
 
 /// Last state of a berth.
 #[derive(Debug)]
-struct Seen {
+struct LastSeen {
     version: u64,
     turn: Option<Turn>,
 }
@@ -111,7 +111,7 @@ impl Turns {
             };
             let before = known.and_then(|known| known.turn);
             let turn = follow(before, &berth.state, self.began.then_some(now), now, &mut tell);
-            self.leases.insert(lease.name().to_owned(), Seen { version, turn });
+            self.leases.insert(lease.name().to_owned(), LastSeen { version, turn });
         }
         self.began = true;
         news
@@ -187,7 +187,7 @@ fn follow(
             turn.is_committed = true;
             if !is_found {
                 turn.committed = Some(now);
-                let announced = turn.announced.is_some_and(|at| now.since(at) < ANNOUNCED);
+                let announced = turn.announced.is_some_and(|at| now.since(at) < ANNOUNCE_TIMEOUT);
                 if !announced {
                     turn.announced = Some(now);
                 }

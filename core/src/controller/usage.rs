@@ -4,16 +4,16 @@ use berth_api::seeded::Bug;
 
 /// A user of capacity, of a pool or of the fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Use {
+pub struct CapacityUse {
     /// Name of the node, or of the Lease if its holder is unknown.
     pub who: String,
     /// How it uses up capacity.
-    pub how: How,
+    pub how: UseKind,
 }
 
 /// How capacity is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum How {
+pub enum UseKind {
     /// The node holds a berth.
     Holds,
     /// The node is offered a berth.
@@ -32,14 +32,14 @@ pub enum How {
     Refused,
 }
 
-impl Use {
+impl CapacityUse {
     /// Words for the admin: `n7, cordoned by someone else`.
     pub fn words(&self) -> String {
         format!("{}, {}", self.who, self.how.words())
     }
 }
 
-impl How {
+impl UseKind {
     /// Returns why a Node in this state is unavailable (U); `None` if it is available.
     pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
         if Bug::OwnFlagOnly.is_awake() {

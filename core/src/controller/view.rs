@@ -1,7 +1,8 @@
 //! Small projections of objects, made when an object arrives, so that a cluster of thousands of nodes fits into a few
 //! tens of megabytes.
 
-use crate::controller::usage::How;
+use std::collections::BTreeMap;
+
 use berth_api::berth::{self, Berth, BerthState};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec};
@@ -13,7 +14,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DeserializeGuard;
-use std::collections::BTreeMap;
+
+use crate::controller::usage::UseKind;
 
 mod report;
 
@@ -21,7 +23,7 @@ pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Report};
 
 /// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
+pub enum Urgency {
     /// Can wait for other changes.
     Later,
     /// To be handled as soon as the pause after the last pass is over.
@@ -36,12 +38,12 @@ pub trait View: PartialEq {
     fn differs(&self, other: &Self) -> bool;
 
     /// Returns the urgency of the change; `None` if it does not matter.
-    fn news(&self, other: &Self) -> Option<News> {
-        self.differs(other).then_some(News::Soon)
+    fn urgency(&self, other: &Self) -> Option<Urgency> {
+        self.differs(other).then_some(Urgency::Soon)
     }
 
     /// True if someone other than the controller has written since `other`: a report or renewal by an agent.
-    fn spoken(&self, other: &Self) -> bool {
+    fn has_spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }
 }
@@ -85,12 +87,12 @@ pub struct BootcNodeView {
     /// Its pool label.
     pub pool_label: Option<String>,
     /// Content, or its read error.
-    pub content: Result<HostContent, String>,
+    pub content: Result<BootcNodeContent, String>,
 }
 
 /// Spec and pruned status of a BootcNode.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HostContent {
+pub struct BootcNodeContent {
     /// Spec, as the controller published it.
     pub spec: BootcNodeSpec,
     /// Report of the agent.
@@ -101,9 +103,9 @@ pub struct HostContent {
     pub told: Vec<Condition>,
 }
 
-impl HostContent {
+impl BootcNodeContent {
     /// True if `RebootTimedOut` is True.
-    fn reboot_timed_out(&self) -> bool {
+    fn has_timed_out(&self) -> bool {
         condition::is_true(&self.told, condition::node::REBOOT_TIMED_OUT)
     }
 }
@@ -137,8 +139,8 @@ pub struct FleetView {
 
 impl NodeView {
     /// Why the node is unavailable (U), if it is.
-    pub(super) fn down(&self) -> Option<How> {
-        How::down(self.ready, self.unschedulable, self.our_cordon)
+    pub(super) fn down(&self) -> Option<UseKind> {
+        UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
     /// Returns its platform. `host` is its BootcNode.
@@ -162,7 +164,7 @@ impl View for BootcNodeView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
             // `Waiting` is only informational.
-            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.reboot_timed_out()) != (&b.spec, &b.report, b.reboot_timed_out()),
+            (Ok(a), Ok(b)) => (&a.spec, &a.report, a.has_timed_out()) != (&b.spec, &b.report, b.has_timed_out()),
             (a, b) => a != b,
         };
         let envelope = |v: &Self| {
@@ -174,7 +176,7 @@ impl View for BootcNodeView {
             || (&self.owner, &self.pool_label) != (&other.owner, &other.pool_label)
     }
 
-    fn spoken(&self, other: &Self) -> bool {
+    fn has_spoken(&self, other: &Self) -> bool {
         match (&self.content, &other.content) {
             (Ok(a), Ok(b)) => a.report != b.report || a.heartbeat != b.heartbeat,
             (a, b) => a != b,
@@ -189,7 +191,7 @@ impl View for LeaseView {
 
     /// Returns the urgency. A berth that was given back is urgent, because all nodes in the queue wait for it. Other
     /// changes can wait.
-    fn news(&self, other: &Self) -> Option<News> {
+    fn urgency(&self, other: &Self) -> Option<Urgency> {
         let is_closed = |view: &Self| {
             view.berth
                 .as_ref()
@@ -197,11 +199,11 @@ impl View for LeaseView {
         };
         let given_back = is_closed(self) && !is_closed(other);
         self.differs(other)
-            .then_some(if given_back { News::Now } else { News::Later })
+            .then_some(if given_back { Urgency::Now } else { Urgency::Later })
     }
 
     /// True if the holder has written. The controller's own writes to a held berth do not count.
-    fn spoken(&self, other: &Self) -> bool {
+    fn has_spoken(&self, other: &Self) -> bool {
         let holders = |berth: &Berth| {
             let berth = berth.stamped(0);
             berth.revoked(None).unwrap_or(berth)
@@ -311,7 +313,7 @@ impl BootcNodeView {
                 let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
                 let is_ours = |c: &mut Condition| condition::node::OF_CONTROLLER.contains(&c.type_.as_str());
                 let told = status.conditions.extract_if(.., is_ours).collect();
-                let content = HostContent {
+                let content = BootcNodeContent {
                     spec: object.spec,
                     report: Report::of(status),
                     heartbeat,
@@ -349,12 +351,12 @@ impl BootcNodeView {
     }
 
     /// True if its status reports that the node does not come back.
-    pub fn reboot_timed_out(&self) -> bool {
-        self.content.as_ref().is_ok_and(HostContent::reboot_timed_out)
+    pub fn has_timed_out(&self) -> bool {
+        self.content.as_ref().is_ok_and(BootcNodeContent::has_timed_out)
     }
 
     /// True if the agent has reported on the current spec, from the Node that it was published for.
-    pub fn observed(&self) -> bool {
+    pub fn is_observed(&self) -> bool {
         self.content.as_ref().is_ok_and(|c| {
             self.generation.is_some()
                 && c.report.observed_generation >= self.generation
@@ -363,7 +365,7 @@ impl BootcNodeView {
     }
 
     /// True if the agent reports that Berth's changes on the node are undone.
-    pub fn released(&self) -> bool {
+    pub fn is_released(&self) -> bool {
         let report = self.report();
         report
             .is_some_and(|r| r.released && r.observed_generation.is_some() && r.observed_generation == self.generation)

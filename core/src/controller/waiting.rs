@@ -22,11 +22,11 @@ use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeView, NodeView};
 
 /// How long a new condition must be stable before it is written.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of writes per batch.
 const BATCH: usize = 10;
 /// Minimum time between two batches: 50 writes per second.
-const INTERVAL: Duration = Duration::from_millis(200);
+const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Message for a node that an admin holds back.
 const HELD: &str = "is held back by an admin; to release it: kubectl berth unhold";
@@ -149,7 +149,10 @@ pub fn wanted(
         (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
         (None, None) => Waiting::No,
         (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
-            let host = snapshot.hosts.get(node.name.as_str()).map(|host| host.view.as_ref());
+            let host = snapshot
+                .bootc_nodes
+                .get(node.name.as_str())
+                .map(|host| host.view.as_ref());
             let wait = words.plan.waiting.get(&node.name).copied();
             words.waiting(&node.name, wait, node.platform(host))
         }),
@@ -175,12 +178,12 @@ pub fn wanted(
         };
         Some((node.name.clone(), verdict))
     };
-    snapshot.hosts.iter().filter_map(verdict).collect()
+    snapshot.bootc_nodes.iter().filter_map(verdict).collect()
 }
 
 /// Pending writes of conditions, in order of age, at a limited rate.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct WriteQueue {
     pending: BTreeMap<NodeName, Pending>,
     /// Time of the next batch.
     next: Option<Moment>,
@@ -193,7 +196,7 @@ struct Pending {
     since: Moment,
 }
 
-impl Desk {
+impl WriteQueue {
     /// Records the needed conditions and returns the next batch. Nodes in the batch go to the end of the queue until
     /// the watch shows the write.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
@@ -207,7 +210,7 @@ impl Desk {
         if self.next.is_some_and(|next| now < next) {
             return vec![];
         }
-        let ripe = |p: &Pending| now.since(p.since) >= SETTLE;
+        let ripe = |p: &Pending| now.since(p.since) >= SETTLE_TIMEOUT;
         let mut picked: Vec<(Moment, &NodeName)> = self
             .pending
             .iter()
@@ -217,7 +220,7 @@ impl Desk {
         picked.sort();
         let picked: Vec<NodeName> = picked.into_iter().take(BATCH).map(|(_, name)| name.clone()).collect();
         if !picked.is_empty() {
-            self.next = Some(now + INTERVAL);
+            self.next = Some(now + BATCH_INTERVAL);
         }
         let mut take = |name: NodeName| {
             let pending = self.pending.get_mut(&name)?;
@@ -230,7 +233,7 @@ impl Desk {
 
     /// Returns when the next batch is due.
     pub fn due(&self) -> Option<Moment> {
-        let first = self.pending.values().map(|p| p.since + SETTLE).min()?;
+        let first = self.pending.values().map(|p| p.since + SETTLE_TIMEOUT).min()?;
         Some(self.next.map_or(first, |next| first.max(next)))
     }
 }

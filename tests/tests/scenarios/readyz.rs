@@ -8,7 +8,7 @@ use berth_controller::readyz::Readyz;
 use berth_controller::store::Store;
 use berth_core::controller::quorum::{self, Cause};
 use berth_core::controller::servers::Answers;
-use berth_core::controller::view::{News, NodeView};
+use berth_core::controller::view::{NodeView, Urgency};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::hosts::real::{Bridge, bridge, unavailable};
 use berth_tests::ports::Port;
@@ -136,7 +136,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     let mut server = plane.another_apiserver(port.number())?;
     let took = until(&readyz, "both answer", |a| !is_alone(a)).await?;
     println!("a second API server is seen after {took:?}");
-    tokio::time::timeout(LONG, store.news().wait(News::Later))
+    tokio::time::timeout(LONG, store.news().wait(Urgency::Later))
         .await
         .context("nobody was woken")?;
 

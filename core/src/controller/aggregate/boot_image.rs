@@ -20,7 +20,7 @@ pub(super) const REASON: Why = Why::BootImageSkew;
 
 /// Input for judging a pool's boot image.
 #[derive(Clone, Copy)]
-pub(super) struct Facts<'a> {
+pub(super) struct BootImageFacts<'a> {
     /// `bootImage` of the pool's spec.
     pub(super) policy: &'a BootImagePolicy,
     /// Its members.
@@ -85,7 +85,7 @@ impl InUse<'_> {
 }
 
 /// Refuses an image if the current boot image is too old for it.
-pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
+pub(super) fn refusal(facts: &BootImageFacts<'_>, image: &Target) -> Option<Refusal> {
     if enforcement(facts.policy) != BootImageEnforcement::ReleaseRecommended || Bug::BootImageIgnored.is_awake() {
         return None;
     }
@@ -106,7 +106,7 @@ pub(super) fn refusal(facts: &Facts<'_>, image: &Target) -> Option<Refusal> {
 /// Assesses the boot image against the current target and against the next one. `said` is the current condition
 /// `BootImageSkew`, if it is about the reference that is now in the spec.
 pub(super) fn assess(
-    facts: &Facts<'_>,
+    facts: &BootImageFacts<'_>,
     said: Option<&Condition>,
     target: Option<&Target>,
     next: &Next,
@@ -211,7 +211,7 @@ fn source(policy: &BootImagePolicy) -> BootImageSource {
 ///
 /// The version stays after that machine or its BootcNode is deleted, because the next machine is installed from the
 /// same image. It changes when a newer machine reports another version, or the admin records one.
-fn in_use<'a>(facts: &'a Facts<'_>) -> Option<InUse<'a>> {
+fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
     if source(facts.policy) == BootImageSource::Manual {
         let version = facts.policy.manual.as_ref().map(|manual| manual.version.as_str());
         return Some(InUse {
@@ -285,7 +285,7 @@ fn version_of<'a>(member: &MemberView<'a>) -> Option<&'a str> {
     member.host?.report()?.boot_image.version.as_deref()
 }
 
-fn skew_of(facts: &Facts<'_>, boot: Option<&str>, image: &Target) -> Skew {
+fn skew_of(facts: &BootImageFacts<'_>, boot: Option<&str>, image: &Target) -> Skew {
     let own = BootImageLimit {
         minimum_version: facts.policy.minimum_version.clone(),
         ..BootImageLimit::default()
@@ -305,7 +305,7 @@ fn of_image(image: &Target) -> BootImageLimit {
 }
 
 /// Returns the limit of an image for the status. The minimum from the pool's spec fills in where the image has none.
-fn limit_of(facts: &Facts<'_>, image: &Target) -> BootImageLimit {
+fn limit_of(facts: &BootImageFacts<'_>, image: &Target) -> BootImageLimit {
     let mut limit = of_image(image);
     limit.minimum_version = limit.minimum_version.or(facts.policy.minimum_version.clone());
     limit

@@ -7,18 +7,22 @@ use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word, pool as types};
 use berth_api::pool::Target;
 
-use super::facts::{Doing, Facts};
-use super::trouble::{Kind, trouble};
+use super::facts::{MemberState, PoolStatusFacts};
+use super::trouble::{Effect, trouble};
 use crate::controller::gate::{Gate, GateReason};
 use crate::controller::plan::BlockReason;
 use crate::controller::plan::FleetUse;
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::{NAMED, few};
 
-type Doings<'a> = BTreeMap<&'a NodeName, Doing>;
+type MemberStates<'a> = BTreeMap<&'a NodeName, MemberState>;
 
 /// Returns every condition of the pool but `ImageResolved`.
-pub(super) fn all(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Vec<(&'static str, Verdict)> {
+pub(super) fn all(
+    facts: &PoolStatusFacts<'_>,
+    target: Option<&Target>,
+    doing: &MemberStates<'_>,
+) -> Vec<(&'static str, Verdict)> {
     vec![
         (types::UPDATED, updated(facts, target, doing)),
         (types::PROGRESSING, progressing(facts, target, doing)),
@@ -37,23 +41,23 @@ fn version(target: &Target) -> String {
     }
 }
 
-fn count(doing: &Doings<'_>, wanted: Doing) -> usize {
+fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
 /// True if the current target was resolved from the reference in the spec, and that reference is allowed.
-fn is_current(facts: &Facts<'_>, target: &Target) -> bool {
+fn is_current(facts: &PoolStatusFacts<'_>, target: &Target) -> bool {
     facts.refused.is_none() && target.image == facts.reference
 }
 
-fn updated(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
+fn updated(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {
     let Some(target) = target.filter(|t| is_current(facts, t)) else {
         return Verdict::no(
             Why::ImageNotResolved,
             "the image of the spec is not resolved; see ImageResolved",
         );
     };
-    let done = count(doing, Doing::Updated);
+    let done = count(doing, MemberState::Updated);
     if facts.members.is_empty() {
         return Verdict::unknown(Why::NoNodes, "the selector matches no node");
     }
@@ -65,18 +69,18 @@ fn updated(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Ve
     }
 }
 
-fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -> Verdict {
+fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {
     if facts.deleting {
         return Verdict::yes(Why::Deleting, "the pool waits for its nodes and berths to be released");
     }
     if facts.members.is_empty() {
         return Verdict::no(Why::NoNodes, "the selector matches no node");
     }
-    let names = |wanted: Doing| few(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
+    let names = |wanted: MemberState| few(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
     let active = [
-        (Doing::Rebooting, Why::Rebooting, "reboot"),
-        (Doing::Draining, Why::Draining, "drain"),
-        (Doing::Staging, Why::Staging, "stage"),
+        (MemberState::Rebooting, Why::Rebooting, "reboot"),
+        (MemberState::Draining, Why::Draining, "drain"),
+        (MemberState::Staging, Why::Staging, "stage"),
     ];
     let parts: Vec<String> = active
         .iter()
@@ -84,7 +88,7 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
         .map(|(d, _, verb)| format!("{verb}: {}", names(*d)))
         .collect();
     if let Some((_, reason, _)) = active.iter().find(|(d, _, _)| count(doing, *d) > 0) {
-        let done = count(doing, Doing::Updated);
+        let done = count(doing, MemberState::Updated);
         let message = format!("{done} of {} updated; {}", facts.members.len(), parts.join("; "));
         return Verdict::yes(*reason, message);
     }
@@ -94,7 +98,7 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
             "the image is not resolved to a digest yet; see ImageResolved",
         );
     };
-    if count(doing, Doing::Updated) == facts.members.len() {
+    if count(doing, MemberState::Updated) == facts.members.len() {
         let current = is_current(facts, target);
         return Verdict::no(
             if current { Why::Updated } else { Why::ImageNotResolved },
@@ -121,20 +125,20 @@ fn progressing(facts: &Facts<'_>, target: Option<&Target>, doing: &Doings<'_>) -
 }
 
 /// Returns the members that wait for this reason.
-fn waits<'a>(facts: &'a Facts<'_>, wanted: BlockReason) -> impl Iterator<Item = &'a NodeName> {
+fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterator<Item = &'a NodeName> {
     let waiting = facts.plan.waiting.iter();
     waiting.filter(move |(_, wait)| **wait == wanted).map(|(name, _)| name)
 }
 
 /// Returns `Progressing` of a pool where nothing moves: the waiting nodes by reason, the most important reason first.
-fn waiting(facts: &Facts<'_>) -> Verdict {
+fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
-        let node = |u: &&Use| u.how == How::IsOffered;
+        let node = |u: &&CapacityUse| u.how == UseKind::IsOffered;
         let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
         return Verdict::yes(Why::Offered, format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
-        let users = few(facts.plan.used_by.iter().map(Use::words));
+        let users = few(facts.plan.used_by.iter().map(CapacityUse::words));
         let (used, total) = (facts.plan.used_by.len(), facts.plan.counts.total);
         let message = format!("{used} of {total} used: {users}");
         return Verdict::no(Why::Waiting, message);
@@ -167,7 +171,7 @@ fn waiting(facts: &Facts<'_>) -> Verdict {
 }
 
 /// Returns `Degraded`. Troubles of the pool itself come before troubles of its nodes and give the reason.
-fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
+fn degraded(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Verdict {
     match (pool_trouble(facts), node_trouble(facts, target)) {
         (None, None) => Verdict::no(Why::AsExpected, ""),
         (Some((reason, pool)), Some((_, nodes))) => Verdict::yes(reason, format!("{pool}; {nodes}")),
@@ -175,7 +179,7 @@ fn degraded(facts: &Facts<'_>, target: Option<&Target>) -> Verdict {
     }
 }
 
-fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
+fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
     if let Some(error) = facts.bad_selector {
         let message = format!("{error}; the pool keeps its nodes and gets no new ones");
         return Some((Why::InvalidSelector.into(), message));
@@ -193,15 +197,15 @@ fn pool_trouble(facts: &Facts<'_>) -> Option<(Word, String)> {
     Some((order.reason.into(), order.message.clone()))
 }
 
-fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
+fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
     let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
     // A holder that left the pool is reported only if it does not come back: it still uses a berth of this pool.
     let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
-    let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.kind == Kind::TimedOut)).collect();
-    let reason = match troubles.iter().map(|(_, t)| t.kind).max()? {
-        Kind::TimedOut => Why::RebootTimedOut.into(),
-        Kind::Degraded => Why::NodesDegraded.into(),
-        Kind::Turn(outcome) => Outcome::from_word(outcome).map_or(Why::NodesDegraded.into(), Word::from),
+    let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.effect == Effect::TimedOut)).collect();
+    let reason = match troubles.iter().map(|(_, t)| t.effect).max()? {
+        Effect::TimedOut => Why::RebootTimedOut.into(),
+        Effect::Degraded => Why::NodesDegraded.into(),
+        Effect::Turn(outcome) => Outcome::from_word(outcome).map_or(Why::NodesDegraded.into(), Word::from),
     };
     let words = troubles
         .iter()
@@ -211,7 +215,7 @@ fn node_trouble(facts: &Facts<'_>, target: Option<&Target>) -> Option<(Word, Str
     Some((reason, format!("{} degraded: {shown}", troubles.len())))
 }
 
-fn paused(facts: &Facts<'_>) -> Verdict {
+fn paused(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.paused {
         let message = "no berth is offered; nodes that have not committed give their berths back";
         Verdict::yes(Why::PausedByAdmin, message)
@@ -230,21 +234,21 @@ fn paused(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn window(facts: &Facts<'_>) -> Verdict {
+fn window(facts: &PoolStatusFacts<'_>) -> Verdict {
     match facts.gates {
         Some(gates) => gates.window.clone(),
         None => Verdict::unknown(Why::NotJudged, ""),
     }
 }
 
-fn halted(facts: &Facts<'_>) -> Verdict {
+fn halted(facts: &PoolStatusFacts<'_>) -> Verdict {
     match &facts.plan.halt {
         Some(halt) => Verdict::yes(Why::TooManyFailures, halt.message.clone()),
         None => Verdict::no(Why::AsExpected, ""),
     }
 }
 
-fn node_conflict(facts: &Facts<'_>) -> Verdict {
+fn node_conflict(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.conflicts.is_empty() {
         let shared = &facts.plan.address_conflicts;
         if shared.is_empty() {

@@ -37,7 +37,7 @@ impl<'a> MemberView<'a> {
 
 /// Input for a pool's status.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub struct PoolStatusFacts<'a> {
     /// Generation of the pool's spec.
     pub generation: Option<i64>,
     /// Current status.
@@ -90,9 +90,9 @@ pub struct Facts<'a> {
     pub unwritable: Vec<&'a Unwritable>,
 }
 
-impl<'a> Facts<'a> {
-    pub(super) fn image(&self) -> image::Facts<'a> {
-        image::Facts {
+impl<'a> PoolStatusFacts<'a> {
+    pub(super) fn image(&self) -> image::ImageFacts<'a> {
+        image::ImageFacts {
             reference: self.reference,
             minimum_age: self.minimum_age,
             target: self.old.target.as_ref(),
@@ -105,7 +105,7 @@ impl<'a> Facts<'a> {
 
 /// State of a member, computed once for counts and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Doing {
+pub(super) enum MemberState {
     Updated,
     Rebooting,
     Draining,

@@ -26,19 +26,19 @@ mod summary;
 mod tests;
 mod trouble;
 
-use facts::Doing;
-pub use facts::{Facts, MemberView};
+use facts::MemberState;
+pub use facts::{MemberView, PoolStatusFacts};
 use trouble::{is_served, trouble};
 
 /// Decides a pool's target image. A new image is refused if it lacks the platform of a member, or if the current boot
 /// image is too old for it. `before` is the current `status.bootImage`.
 pub fn adopt(
-    image: &image::Facts<'_>,
+    image: &image::ImageFacts<'_>,
     members: &[MemberView<'_>],
     (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
     now: Timestamp,
 ) -> image::Decision {
-    let boot_image = boot_image::Facts {
+    let boot_image = boot_image::BootImageFacts {
         policy,
         members,
         before,
@@ -54,7 +54,7 @@ pub fn boot_image(
     (policy, before): (&BootImagePolicy, Option<&BootImageStatus>),
     now: Timestamp,
 ) -> Option<BootImageStatus> {
-    let facts = boot_image::Facts {
+    let facts = boot_image::BootImageFacts {
         policy,
         members,
         before,
@@ -63,17 +63,17 @@ pub fn boot_image(
 }
 
 /// Returns the pool's new status.
-pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
+pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatus {
     let before = facts.old.boot_image.as_ref();
     let image = adopt(&facts.image(), facts.members, (facts.boot_image, before), now);
     let target = image.target;
-    let doing: BTreeMap<&NodeName, Doing> = facts
+    let doing: BTreeMap<&NodeName, MemberState> = facts
         .members
         .iter()
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
-    let boot_image = boot_image::Facts {
+    let boot_image = boot_image::BootImageFacts {
         policy: facts.boot_image,
         members: facts.members,
         before,
@@ -123,7 +123,7 @@ pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcNodePoolStatus {
             true => facts.plan.waves.clone(),
             false => vec![],
         },
-        deploy_history: history(&history::Facts {
+        deploy_history: history(&history::HistoryFacts {
             old: &facts.old.deploy_history,
             pool: facts.pool,
             members: facts
@@ -162,43 +162,47 @@ fn no_such_platform(members: &[MemberView<'_>], image: &Target) -> Option<Refusa
     })
 }
 
-fn doing(member: &MemberView<'_>, target: Option<&Target>) -> Doing {
+fn doing(member: &MemberView<'_>, target: Option<&Target>) -> MemberState {
     if let Some(holding) = member.holding {
         return match holding.phase {
-            HoldPhase::Committed | HoldPhase::Releasing(Outcome::Updated) => Doing::Rebooting,
-            HoldPhase::Taken | HoldPhase::Releasing(_) => Doing::Draining,
+            HoldPhase::Committed | HoldPhase::Releasing(Outcome::Updated) => MemberState::Rebooting,
+            HoldPhase::Taken | HoldPhase::Releasing(_) => MemberState::Draining,
         };
     }
     let desired = target.and_then(|t| t.digest_for(member.platform()));
     let report = member.host.and_then(BootcNodeView::report);
     let (Some(desired), Some(report)) = (desired, report) else {
-        return Doing::Pending;
+        return MemberState::Pending;
     };
     let is = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
     let spec = member.host.and_then(BootcNodeView::spec);
     if is(&report.booted) {
-        Doing::Updated
+        MemberState::Updated
     } else if is(&report.staged) && report.locked {
-        Doing::Staged
+        MemberState::Staged
     } else if report.phase == Some(Phase::Staging) && spec.is_some_and(|s| s.staging == Staging::Allowed) {
-        Doing::Staging
+        MemberState::Staging
     } else {
-        Doing::Pending
+        MemberState::Pending
     }
 }
 
-fn counts(facts: &Facts<'_>, target: Option<&Target>, doing: &BTreeMap<&NodeName, Doing>) -> NodeCounts {
+fn counts(
+    facts: &PoolStatusFacts<'_>,
+    target: Option<&Target>,
+    doing: &BTreeMap<&NodeName, MemberState>,
+) -> NodeCounts {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let in_state = |wanted: Doing| count(doing.values().filter(|d| **d == wanted).count());
+    let in_state = |wanted: MemberState| count(doing.values().filter(|d| **d == wanted).count());
     let members = |f: &dyn Fn(&MemberView<'_>) -> bool| count(facts.members.iter().filter(|m| f(m)).count());
     NodeCounts {
         total: count(facts.members.len()),
-        updated: in_state(Doing::Updated),
-        staging: in_state(Doing::Staging),
-        staged: in_state(Doing::Staged),
-        draining: in_state(Doing::Draining),
-        rebooting: in_state(Doing::Rebooting),
-        pending: in_state(Doing::Pending),
+        updated: in_state(MemberState::Updated),
+        staging: in_state(MemberState::Staging),
+        staged: in_state(MemberState::Staged),
+        draining: in_state(MemberState::Draining),
+        rebooting: in_state(MemberState::Rebooting),
+        pending: in_state(MemberState::Pending),
         excluded: count(facts.excluded),
         degraded: members(&|m| trouble(m, target).is_some()),
         unavailable: members(&|m| m.node.down().is_some()),
@@ -214,7 +218,7 @@ const MAX_DIGESTS: usize = 8;
 
 /// Returns the failures to record: failures of the target, then new ones, then recorded ones. New failures must not be
 /// cut off: their berths stay closed until they are recorded.
-fn failures(facts: &Facts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
+fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
     let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
     let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
     let mut all: Vec<_> = facts.plan.failures.iter().collect();
@@ -233,10 +237,10 @@ const MEASUREMENTS: usize = 3;
 /// Returns medians of the phases that members measured with the current image. While too few have, measurements of all
 /// members count. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a
 /// day.
-fn durations(facts: &Facts<'_>, doing: &BTreeMap<&NodeName, Doing>) -> PhaseDurations {
+fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
     let lately = |took: &dyn Fn(&Report) -> Option<Duration>| {
         let of = |updated_only: bool| {
-            let is_updated = |m: &&MemberView<'_>| doing.get(&m.node.name) == Some(&Doing::Updated);
+            let is_updated = |m: &&MemberView<'_>| doing.get(&m.node.name) == Some(&MemberState::Updated);
             let members = facts.members.iter().filter(|m| !updated_only || is_updated(m));
             median(members.filter_map(|m| took(m.host?.report()?)).collect())
         };

@@ -7,9 +7,9 @@ use berth_api::condition::pool as types;
 use berth_api::pool::{BootcNodePoolStatus, NodeCounts, WaveState};
 
 /// Minimum time between two writes of lasting progress.
-const PROGRESS: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two writes of transient state, which the next progress write includes as well.
-const PASSING: Duration = Duration::from_secs(3);
+const TRANSIENT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Returns the minimum time between the last write of the status and the write from `old` to `new`. Zero for a change
 /// that others act on or wait for.
@@ -17,9 +17,9 @@ pub fn pause(old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Duration {
     if is_urgent(old, new) {
         Duration::ZERO
     } else if lasting(old) != lasting(new) {
-        PROGRESS
+        PROGRESS_INTERVAL
     } else {
-        PASSING
+        TRANSIENT_INTERVAL
     }
 }
 
@@ -120,13 +120,19 @@ mod tests {
             (with(|s| s.available = available()), Duration::ZERO),
             (turns_true(types::UPDATED), Duration::ZERO),
             (turns_true(types::PAUSED), Duration::ZERO),
-            (turns_true(types::PROGRESSING), PASSING),
-            (with(|s| s.nodes.updated = 1), PROGRESS),
-            (with(|s| s.nodes.degraded = 1), PROGRESS),
-            (with(|s| s.waves = wave(WaveState::Active)), PROGRESS),
-            (with(|s| (s.nodes.draining, s.nodes.unavailable) = (1, 1)), PASSING),
-            (with(|s| s.berths.held = 1), PASSING),
-            (with(|s| (s.nodes.updated, s.nodes.draining) = (1, 1)), PROGRESS),
+            (turns_true(types::PROGRESSING), TRANSIENT_INTERVAL),
+            (with(|s| s.nodes.updated = 1), PROGRESS_INTERVAL),
+            (with(|s| s.nodes.degraded = 1), PROGRESS_INTERVAL),
+            (with(|s| s.waves = wave(WaveState::Active)), PROGRESS_INTERVAL),
+            (
+                with(|s| (s.nodes.draining, s.nodes.unavailable) = (1, 1)),
+                TRANSIENT_INTERVAL,
+            ),
+            (with(|s| s.berths.held = 1), TRANSIENT_INTERVAL),
+            (
+                with(|s| (s.nodes.updated, s.nodes.draining) = (1, 1)),
+                PROGRESS_INTERVAL,
+            ),
         ] {
             assert_eq!(pause(&old, &new), expected, "{new:?}");
         }

@@ -1,9 +1,10 @@
 //! Conditions for tools that use kstatus: `Ready`, `Reconciling` and `Stalled`. All three are derived from the other
 //! conditions.
 
-use crate::controller::image::ResolveReason;
 use berth_api::condition::{self, Verdict, Why, pool as types};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::controller::image::ResolveReason;
 
 /// Reasons of `Degraded` that take capacity from the pool until a person acts.
 const POOL_TROUBLES: [&str; 6] = [

@@ -15,8 +15,8 @@ use crate::controller::gate::{Gate, GateReason};
 use crate::controller::image::Answers;
 use crate::controller::plan::{BlockReason, FleetUse, Plan};
 use crate::controller::unwritable::{Obstacle, Unwritable};
-use crate::controller::usage::{How, Use};
-use crate::controller::view::{BadTurn, HostContent, NodeView, Report};
+use crate::controller::usage::{CapacityUse, UseKind};
+use crate::controller::view::{BadTurn, BootcNodeContent, NodeView, Report};
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -59,7 +59,7 @@ pub(super) fn host(report: Report) -> BootcNodeView {
         finalizers: vec![],
         owner: None,
         pool_label: None,
-        content: Ok(HostContent {
+        content: Ok(BootcNodeContent {
             spec: BootcNodeSpec {
                 staging: Staging::Allowed,
                 ..BootcNodeSpec::default()
@@ -160,8 +160,8 @@ fn unwritable(why: Obstacle) -> Unwritable {
 }
 
 /// A pool without members that has nothing to report.
-fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan) -> Facts<'a> {
-    Facts {
+fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan) -> PoolStatusFacts<'a> {
+    PoolStatusFacts {
         generation: None,
         old,
         pool: "p",
@@ -275,7 +275,7 @@ impl Case {
             ..BootcNodePoolStatus::default()
         };
         let answers = self.news.as_ref().map(answered).unwrap_or_default();
-        let facts = Facts {
+        let facts = PoolStatusFacts {
             generation: Some(3),
             reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
             refused: self.refused,
@@ -419,9 +419,9 @@ fn progressing_names_the_waiting_nodes() {
     let mut case = case(vec![up("n1", booted(1)), up("n7", booted(1))]);
     case.plan = Plan {
         waiting: [("n1".into(), BlockReason::Capacity)].into(),
-        used_by: vec![Use {
+        used_by: vec![CapacityUse {
             who: "n7".into(),
-            how: How::CordonedByOthers,
+            how: UseKind::CordonedByOthers,
         }],
         counts: BerthCounts {
             total: 1,
@@ -715,8 +715,8 @@ fn only_active_nodes_are_named() {
 #[test]
 fn an_open_offer_is_named() {
     let mut case = case(vec![up("n1", booted(1)), up("n2", booted(1))]);
-    let used = |who: &str, how| Use { who: who.into(), how };
-    case.plan.used_by = vec![used("n1", How::IsOffered), used("n2", How::CordonedByOthers)];
+    let used = |who: &str, how| CapacityUse { who: who.into(), how };
+    case.plan.used_by = vec![used("n1", UseKind::IsOffered), used("n2", UseKind::CordonedByOthers)];
     case.plan.counts.offered = 1;
     assert_eq!(case.says("Progressing"), "True Offered a berth is offered to n1");
 }

@@ -10,9 +10,9 @@ use crate::controller::overdue::knows_better;
 use crate::controller::view::BootcNodeView;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct MemberTrouble {
     /// Effect on the pool.
-    pub(super) kind: Kind,
+    pub(super) effect: Effect,
     /// CamelCase reason.
     pub(super) reason: String,
     /// Details, in a line.
@@ -21,7 +21,7 @@ pub(super) struct Trouble {
 
 /// Effect of a member's trouble on the pool, the most serious one last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum Effect {
     /// Ends its turns with this outcome, without an update.
     Turn(&'static str),
     /// Reports a problem.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     TimedOut,
 }
 
-pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<Trouble> {
+pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<MemberTrouble> {
     let content = member.host.map(|h| &h.content);
     let own = match content {
         Some(Ok(content)) => content.report.degraded.clone(),
@@ -47,15 +47,15 @@ pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Optio
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
         let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
-        return Some(Trouble {
-            kind: Kind::TimedOut,
+        return Some(MemberTrouble {
+            effect: Effect::TimedOut,
             reason: "RebootTimedOut".to_owned(),
             message,
         });
     }
     if let Some((reason, message)) = own {
-        return Some(Trouble {
-            kind: Kind::Degraded,
+        return Some(MemberTrouble {
+            effect: Effect::Degraded,
             reason,
             message,
         });
@@ -66,12 +66,12 @@ pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Optio
 
 /// Reports that the target lacks the member's platform, for example because the node joined after the target was
 /// adopted. Its agent has no image to work on and reports nothing.
-fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
+fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<MemberTrouble> {
     if is_served(member, target) {
         return None;
     }
-    Some(Trouble {
-        kind: Kind::Degraded,
+    Some(MemberTrouble {
+        effect: Effect::Degraded,
         reason: Why::NoSuchPlatform.as_str().to_owned(),
         message: format!("{} has no image for {}", target.image, member.platform()),
     })
@@ -85,7 +85,7 @@ pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
 }
 
 /// Reports a member whose turns end without an update. It is retried, but a person may have to help.
-fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
+fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<MemberTrouble> {
     let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;
     let turn = report
@@ -100,8 +100,8 @@ fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<Trouble> {
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };
     let message = format!("{} (turn {})", turn.message, turn.attempts);
-    telling.then(|| Trouble {
-        kind: Kind::Turn(outcome.as_str()),
+    telling.then(|| MemberTrouble {
+        effect: Effect::Turn(outcome.as_str()),
         reason: turn.outcome.clone(),
         message,
     })

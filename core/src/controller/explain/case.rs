@@ -10,9 +10,9 @@ use crate::controller::gates::{Inputs, gates};
 use crate::controller::plan::{self, BlockReason, PoolFacts};
 
 /// Maximum number of plans until the controller has nothing left to fence, close, record or create before it offers.
-pub(super) const PASSES: usize = 6;
+pub(super) const MAX_PASSES: usize = 6;
 /// Maximum number of window openings to check.
-const OPENINGS: usize = 64;
+const MAX_OPENINGS: usize = 64;
 /// Length of a window that is long enough for every turn.
 const LONG: SignedDuration = SignedDuration::from_hours(30 * 24);
 
@@ -92,7 +92,7 @@ impl Case {
     pub fn offered(&self) -> Result<(), BlockReason> {
         let mut facts = self.facts.clone();
         let mut wait = BlockReason::Leaving;
-        for _ in 0..PASSES {
+        for _ in 0..MAX_PASSES {
             let plan = plan::plan(&facts, self.now);
             let offers = |write: &plan::BerthWrite| match write {
                 plan::BerthWrite::Update { berth, why, .. } if *why == plan::WriteReason::Offer => {
@@ -119,7 +119,7 @@ impl Case {
     /// Returns the time when the node is offered a berth if nothing but the time changes.
     pub(super) fn opens(&self) -> Option<Timestamp> {
         let mut case = self.clone();
-        for _ in 0..OPENINGS {
+        for _ in 0..MAX_OPENINGS {
             case.now = case.judge().filter(|next| *next > case.now)?;
             case.judge();
             if case.offered().is_ok() {

@@ -15,11 +15,11 @@ use crate::controller::gate::GateReason;
 use crate::controller::plan::FleetUse;
 use crate::controller::plan::{MAX_NAMED, Member, PoolFacts, SeenBerth};
 use crate::controller::quorum::Cause;
-use crate::controller::usage::How;
+use crate::controller::usage::UseKind;
 use crate::text::few;
 
 /// Maximum number of nodes of each kind to try.
-const NODES: usize = 8;
+const MAX_NODES: usize = 8;
 
 /// A single change. Smaller ones sort first: events that need no person, then actions of a person, ordered by how much
 /// of the rollout they affect.
@@ -89,15 +89,20 @@ impl Change {
         all.extend([Self::EarlierPools, waves(facts, own)]);
         let withhold = own.control_plane.and_then(|verdict| verdict.withhold);
         all.extend(withhold.map(Self::ControlPlane));
-        let named = |how: &dyn Fn(How) -> bool, change: fn(NodeName) -> Self| -> Vec<Self> {
+        let named = |how: &dyn Fn(UseKind) -> bool, change: fn(NodeName) -> Self| -> Vec<Self> {
             let users = users(facts)
                 .into_iter()
                 .filter(|(who, with)| *who != case.node && how(*with));
-            users.take(NODES).map(|(who, _)| change(who)).collect()
+            users.take(MAX_NODES).map(|(who, _)| change(who)).collect()
         };
-        let is_down = |how| matches!(how, How::NotReady | How::CordonedByUs | How::CordonedByOthers);
+        let is_down = |how| {
+            matches!(
+                how,
+                UseKind::NotReady | UseKind::CordonedByUs | UseKind::CordonedByOthers
+            )
+        };
         all.extend(named(
-            &|how| matches!(how, How::Holds | How::IsOffered | How::Elsewhere),
+            &|how| matches!(how, UseKind::Holds | UseKind::IsOffered | UseKind::Elsewhere),
             Self::TurnEnds,
         ));
         all.extend(named(&is_down, Self::Recovers));
@@ -107,7 +112,7 @@ impl Change {
             let is_stuck = m.wave < own.wave && (m.desired.is_none() || m.held_back || has_failed(m));
             m.name != case.node && (!m.ready || is_stuck)
         });
-        all.extend(lost.take(NODES).map(|m| Self::Excluded(m.name.clone())));
+        all.extend(lost.take(MAX_NODES).map(|m| Self::Excluded(m.name.clone())));
         all.sort();
         all
     }
@@ -210,7 +215,7 @@ impl Change {
         };
         fleet.all = fleet.all.saturating_sub(1);
         match how {
-            How::Holds | How::IsOffered | How::Elsewhere => {
+            UseKind::Holds | UseKind::IsOffered | UseKind::Elsewhere => {
                 fleet.held_or_offered = fleet.held_or_offered.saturating_sub(1);
             }
             _ => fleet.unavailable = fleet.unavailable.saturating_sub(1),
@@ -316,7 +321,7 @@ fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> O
 }
 
 /// Nodes that use up the capacity of the pool or the limit of the fleet.
-fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, How)> {
+fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
     let uses = facts.uses().into_iter();
     let fleet = facts.fleet.iter().flat_map(|fleet| fleet.used_by.clone());
     let fleet = fleet.filter(|user| is_elsewhere(facts, &NodeName::from(user.who.as_str())));
@@ -434,7 +439,7 @@ fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
 
 /// Makes a member that is down available again.
 fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
-    let member = facts.members.iter_mut().find(|m| m.name == *node && m.unavailable());
+    let member = facts.members.iter_mut().find(|m| m.name == *node && m.is_unavailable());
     let Some(member) = member else { return false };
     (member.ready, member.unschedulable, member.our_cordon) = (true, false, false);
     true

@@ -16,7 +16,7 @@ pub use case::{Case, Rules};
 pub use change::Change;
 
 /// Maximum number of changes in a combination, if no two changes are enough.
-const TOGETHER: usize = 8;
+const MAX_TOGETHER: usize = 8;
 
 /// Explanation why a node is not offered a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn chain(case: &Case) -> Vec<Change> {
         if obstacle.is_none() {
             return changes;
         }
-        if changes.len() >= TOGETHER {
+        if changes.len() >= MAX_TOGETHER {
             return vec![];
         }
         if let Some(last) = Change::numbers(&case).into_iter().next() {

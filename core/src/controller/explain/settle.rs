@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
-use crate::controller::usage::How;
+use crate::controller::usage::UseKind;
 
 /// Returns the facts for the next plan; `None` if nothing changed.
 pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
@@ -59,12 +59,17 @@ struct Own {
 impl Own {
     fn of(facts: &PoolFacts) -> Self {
         let uses = facts.uses();
-        let count = |is: &dyn Fn(How) -> bool| uses.iter().filter(|user| is(user.how)).count();
-        let holds = |how| matches!(how, How::Holds | How::Elsewhere | How::Unreadable | How::Refused);
+        let count = |is: &dyn Fn(UseKind) -> bool| uses.iter().filter(|user| is(user.how)).count();
+        let holds = |how| {
+            matches!(
+                how,
+                UseKind::Holds | UseKind::Elsewhere | UseKind::Unreadable | UseKind::Refused
+            )
+        };
         Self {
             held: count(&holds),
-            held_or_offered: count(&|how| holds(how) || how == How::IsOffered),
-            unavailable: facts.members.iter().filter(|member| member.unavailable()).count(),
+            held_or_offered: count(&|how| holds(how) || how == UseKind::IsOffered),
+            unavailable: facts.members.iter().filter(|member| member.is_unavailable()).count(),
             all: uses.len(),
         }
     }

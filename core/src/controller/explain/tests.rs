@@ -4,7 +4,7 @@ use berth_api::NodeName;
 use berth_api::pool::{BootcNodePoolSpec, Rollout, Window};
 use proptest::prelude::*;
 
-use super::case::PASSES;
+use super::case::MAX_PASSES;
 use super::*;
 use crate::controller::gate::{FleetGate, GateReason};
 use crate::controller::plan::properties::{NODES, any_facts, offered_by};
@@ -235,7 +235,7 @@ fn config() -> ProptestConfig {
 fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];
     check(config(), any_case(), &floors, |case, reached| {
-        let goes = |case: &Case| offered_by(case.facts.clone(), PASSES).contains(&case.node);
+        let goes = |case: &Case| offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node);
         let Some(answer) = explain(&case) else {
             prop_assert!(case.own().is_none());
             return Ok(());

@@ -9,7 +9,7 @@ use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
 
 use crate::controller::fleet::held::Machines;
-use crate::controller::image::Trouble;
+use crate::controller::image::QueryFailure;
 use crate::controller::view::FirstBoot;
 use crate::text::few;
 
@@ -20,7 +20,7 @@ mod tests;
 pub const SILENT_AFTER: Duration = Duration::from_secs(270);
 
 /// Timeout for a new leader to poll all registries once.
-const FIRST_ANSWERS: Duration = Duration::from_secs(6 * 60);
+const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
 /// Returns how long an agent may be silent before it is named. `agent_silence`: its node is offered no berth after this
 /// much silence. Admins raise it if agents report less often.
@@ -61,14 +61,14 @@ pub struct PoolState<'a> {
     /// Its status; empty until it is first written.
     pub status: &'a BootcNodePoolStatus,
     /// Last failure to poll its image.
-    pub trouble: Option<&'a Trouble>,
+    pub trouble: Option<&'a QueryFailure>,
     /// True if a registry has answered this leader about its image, or failed to.
     pub is_asked: bool,
 }
 
 /// Input for the fleet's status.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub struct FleetStatusFacts<'a> {
     /// Generation of the spec.
     pub generation: Option<i64>,
     /// Current status.
@@ -96,7 +96,7 @@ pub struct Facts<'a> {
 }
 
 /// Returns the fleet's new status.
-pub fn status(facts: &Facts<'_>, now: Timestamp) -> BootcFleetStatus {
+pub fn status(facts: &FleetStatusFacts<'_>, now: Timestamp) -> BootcFleetStatus {
     let mut conditions = facts.old.conditions.clone();
     let verdicts = [
         (types::UPDATING, Some(updating(facts))),
@@ -143,7 +143,7 @@ fn state(status: &BootcNodePoolStatus) -> Word {
     ready.map_or(Why::NotJudged.into(), |ready| Word::stored(&ready.reason))
 }
 
-fn updating(facts: &Facts<'_>) -> Verdict {
+fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
     let is = |pool: &PoolState<'_>, type_| condition::is_true(&pool.status.conditions, type_);
     let named = |type_| -> Vec<String> {
         let those = facts.pools.iter().filter(|pool| is(pool, type_));
@@ -192,7 +192,7 @@ fn updating(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn paused(facts: &Facts<'_>) -> Verdict {
+fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.paused {
         true => Verdict::yes(
             Why::Paused,
@@ -204,7 +204,7 @@ fn paused(facts: &Facts<'_>) -> Verdict {
 
 /// Returns `ControllerHealthy`. A dead controller writes nothing; this is about a running one that cannot do all of its
 /// work.
-fn controller(facts: &Facts<'_>) -> Verdict {
+fn controller(facts: &FleetStatusFacts<'_>) -> Verdict {
     match facts.unreadable {
         [] => Verdict::yes(Why::AsExpected, ""),
         some => Verdict::no(
@@ -215,7 +215,7 @@ fn controller(facts: &Facts<'_>) -> Verdict {
 }
 
 /// Returns `AgentsHealthy`. `None`: this leader has not listened for long enough, or cannot; the condition stays.
-fn agents(facts: &Facts<'_>) -> Option<Verdict> {
+fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     if facts.deaf {
         return None;
     }
@@ -242,7 +242,7 @@ fn agents(facts: &Facts<'_>) -> Option<Verdict> {
 }
 
 /// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays.
-fn registry(facts: &Facts<'_>) -> Option<Verdict> {
+fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
     let away = |pool: &PoolState<'_>| {
         let trouble = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason))?;
         Some(format!("{}: {}", pool.name, trouble.message))
@@ -250,7 +250,7 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
     let away: Vec<String> = facts.pools.iter().filter_map(away).collect();
     let said = condition::find(&facts.old.conditions, types::REGISTRY_REACHABLE);
     let was_away = said.is_some_and(|said| said.status == "False");
-    let is_new = facts.listened < FIRST_ANSWERS && facts.pools.iter().any(|pool| !pool.is_asked);
+    let is_new = facts.listened < FIRST_ANSWERS_TIMEOUT && facts.pools.iter().any(|pool| !pool.is_asked);
     if was_away && away.is_empty() && is_new {
         return None;
     }
@@ -262,7 +262,7 @@ fn registry(facts: &Facts<'_>) -> Option<Verdict> {
 }
 
 /// Names the pools that receive no new images. Since when is in their own conditions, which survive a change of leader.
-fn feeds(facts: &Facts<'_>) -> Verdict {
+fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
     let failing = |pool: &PoolState<'_>| {
         let conditions = &pool.status.conditions;
         let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
@@ -286,7 +286,7 @@ fn feeds(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn guarded(facts: &Facts<'_>) -> Verdict {
+fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
     let named: Vec<String> = facts
         .agents
         .iter()
@@ -308,7 +308,7 @@ fn guarded(facts: &Facts<'_>) -> Verdict {
 }
 
 /// Reports machines that are held back on their first boot, and machines that joined although their first boot failed.
-fn bootstrap(facts: &Facts<'_>) -> Verdict {
+fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
     let nodes = bootstrap_of_nodes(facts);
     let held = &facts.machines.held;
     if held.is_empty() {
@@ -338,7 +338,7 @@ fn bootstrap(facts: &Facts<'_>) -> Verdict {
     Verdict::no(Why::MachinesHeld, message)
 }
 
-fn bootstrap_of_nodes(facts: &Facts<'_>) -> Verdict {
+fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
     let trouble = |agent: &Agent<'_>| {
         let FirstBoot { outcome, held } = agent.firstboot?;
         let words = match (held, outcome.is_trouble()) {

@@ -323,7 +323,7 @@ fn in_full(facts: &PoolFacts) -> Forecast {
     let fit = std::mem::take(&mut future.fit);
     let fit = fit.into_values().flat_map(BTreeMap::into_values).flatten();
     future.facts.members.extend(fit);
-    told(future, at(50))
+    play(future, at(50))
 }
 
 proptest! {

@@ -11,8 +11,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn member(report: Report, heartbeat: i64) -> HostContent {
-    HostContent {
+fn member(report: Report, heartbeat: i64) -> BootcNodeContent {
+    BootcNodeContent {
         spec: BootcNodeSpec::default(),
         report,
         heartbeat: Some(at(heartbeat)),
@@ -40,7 +40,7 @@ fn condition(type_: &str, status: &str) -> Condition {
     }
 }
 
-fn lines(facts: &Facts<'_>) -> Vec<String> {
+fn lines(facts: &GaugeFacts<'_>) -> Vec<String> {
     let line = |gauge: &Gauge| {
         let name = gauge.name.trim_start_matches("berth_").to_owned();
         let series = gauge.series.iter();
@@ -53,8 +53,8 @@ fn lines(facts: &Facts<'_>) -> Vec<String> {
     gauges(facts).iter().flat_map(line).collect()
 }
 
-fn pool<'a>(status: &'a BootcNodePoolStatus, members: Vec<&'a HostContent>) -> PoolFacts<'a> {
-    PoolFacts {
+fn pool<'a>(status: &'a BootcNodePoolStatus, members: Vec<&'a BootcNodeContent>) -> MeasuredPool<'a> {
+    MeasuredPool {
         name: "p",
         status,
         gate: None,
@@ -99,7 +99,7 @@ fn members_are_counted_and_never_named() {
     let status = BootcNodePoolStatus::default();
     let mut pool = pool(&status, members.iter().collect());
     pool.waiting = vec![BlockReason::Capacity, BlockReason::Wave, BlockReason::Capacity];
-    let facts = Facts {
+    let facts = GaugeFacts {
         pools: vec![pool],
         fleet: None,
     };
@@ -129,9 +129,9 @@ fn the_most_common_versions_of_agents_have_a_series_each() {
         ..in_phase(Phase::Updated, 0)
     };
     let members = (10..30).chain([29, 29, 28]);
-    let members: Vec<HostContent> = members.map(|n| member(version(n), 0)).collect();
+    let members: Vec<BootcNodeContent> = members.map(|n| member(version(n), 0)).collect();
     let status = BootcNodePoolStatus::default();
-    let facts = Facts {
+    let facts = GaugeFacts {
         pools: vec![pool(&status, members.iter().collect())],
         fleet: None,
     };
@@ -188,8 +188,8 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
         conditions: vec![condition("Guarded", "False")],
         ..BootcFleetStatus::default()
     };
-    let of = |gates| Facts {
-        pools: vec![PoolFacts {
+    let of = |gates| GaugeFacts {
+        pools: vec![MeasuredPool {
             gates: Some(gates),
             gate: Some(GateReason::RolloutHalted),
             timed_out: vec![&name],
@@ -227,8 +227,11 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
         &["pool_window_open p 0", "pool_window_next_open_timestamp_seconds p 600"],
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
-    assert!(lines(&Facts::default()).is_empty(), "a pool that is gone has no series");
-    assert_eq!(gauges(&Facts::default()).len(), 28);
+    assert!(
+        lines(&GaugeFacts::default()).is_empty(),
+        "a pool that is gone has no series"
+    );
+    assert_eq!(gauges(&GaugeFacts::default()).len(), 28);
 }
 
 #[test]
@@ -251,9 +254,9 @@ fn unchecked_boot_images_have_a_gauge() {
                 Timestamp::UNIX_EPOCH,
             );
         }
-        let facts = Facts {
+        let facts = GaugeFacts {
             pools: vec![pool(&status, vec![])],
-            ..Facts::default()
+            ..GaugeFacts::default()
         };
         has(&lines(&facts), &[&format!("pool_boot_image_unchecked p {unchecked}")]);
     }
@@ -291,7 +294,7 @@ fn a_feed_that_fails_has_its_reason() {
         (with("ImageResolved", "Unknown", "Resolving"), ""),
         (with("ImageResolved", "True", "Unauthorized"), ""),
     ] {
-        let facts = Facts {
+        let facts = GaugeFacts {
             pools: vec![pool(&status, vec![])],
             fleet: None,
         };

@@ -5,13 +5,13 @@
 use berth_api::condition::{Verdict, Why};
 use berth_api::pool::Target;
 
-use super::{Facts, Next, Questions, Refusal};
+use super::{ImageFacts, Next, Questions, Refusal};
 
 /// Returns `FeedFailing` of a pool. `in_force` is the target after this pass, `next` says whether the tag's image may
 /// be adopted, and `polled` is true if the tag is polled.
 ///
 /// `None`: this leader has not queried the tag yet, and the condition stays.
-pub fn assess(facts: &Facts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
+pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
     let is_resolved = in_force.is_some_and(|target| target.image == facts.reference);
     if !is_resolved {
         return Some(Verdict::unknown(

@@ -57,8 +57,8 @@ fn found(n: u8, age: Duration) -> Answer {
     }
 }
 
-fn away() -> Option<Trouble> {
-    Some(Trouble {
+fn away() -> Option<QueryFailure> {
+    Some(QueryFailure {
         reason: Word::stored("RegistryUnavailable"),
         message: "no route to host".into(),
         since: at(60),
@@ -96,8 +96,8 @@ fn case(reference: &str, tag: Answer) -> Case {
 }
 
 impl Case {
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+    fn facts(&self) -> ImageFacts<'_> {
+        ImageFacts {
             reference: &self.reference,
             minimum_age: self.minimum_age,
             target: self.target.as_ref(),

@@ -1,17 +1,19 @@
 //! Members that may be offered a berth, in order, and why the others wait.
 
-use super::block_reason::BlockReason;
-use super::facts::{Failures, Member, PoolFacts, SeenBerth};
-use super::occupancy::Occupancy;
-use super::waves::Progress;
-use crate::controller::quorum::Cause;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
 use berth_api::berth::{BerthState, Offer, Outcome};
 use berth_api::pool::WaveState;
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+
+use super::block_reason::BlockReason;
+use super::facts::{Failures, Member, PoolFacts, SeenBerth};
+use super::occupancy::Occupancy;
+use super::waves::Progress;
+use crate::controller::quorum::Cause;
 
 /// Returns the digest that the member should run. A recorded failure counts as much as one that its agent reports: an
 /// agent whose berth was closed by others does not know of the failure (I8).
@@ -129,7 +131,7 @@ pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
         _ => 0,
     };
-    (member.wave, lapses, !member.unavailable(), bad_turns)
+    (member.wave, lapses, !member.is_unavailable(), bad_turns)
 }
 
 impl PoolFacts {

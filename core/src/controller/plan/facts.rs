@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::fleet_limit::FleetUse;
 use crate::controller::gate::Gate;
 use crate::controller::quorum::Verdict;
-use crate::controller::usage::How;
+use crate::controller::usage::UseKind;
 
 /// Input for the plan of one pool.
 #[derive(Debug, Clone)]
@@ -151,12 +151,12 @@ pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
 impl Member {
     /// Why the node is unavailable, if it is.
-    pub(super) fn down(&self) -> Option<How> {
-        How::down(self.ready, self.unschedulable, self.our_cordon)
+    pub(super) fn down(&self) -> Option<UseKind> {
+        UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
     /// True if the node is in U: unavailable for any reason.
-    pub fn unavailable(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         self.down().is_some()
     }
 }
@@ -170,7 +170,7 @@ impl PoolFacts {
     ///
     /// Berths that the API server refuses to write are left out: they count as used already, so a late write uses up no
     /// more.
-    pub(super) fn unfenced(&self) -> bool {
+    pub(super) fn is_unfenced(&self) -> bool {
         let is_unfenced = |(seen, berth): (&SeenBerth, &Berth)| {
             let is_open_to_late_writes = seen.in_doubt || berth.epoch != self.epoch;
             is_open_to_late_writes && !seen.refused

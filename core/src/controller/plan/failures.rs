@@ -1,12 +1,14 @@
 //! Nodes where a digest failed (I8), and the halt of the rollout after too many failures.
 
-use super::facts::{Failures, PoolFacts};
-use crate::controller::gate::{Gate, GateReason};
-use crate::text::few;
+use std::collections::BTreeSet;
+
 use berth_api::berth::{Berth, BerthState, ClosedReason, Outcome};
 use berth_api::seeded::Bug;
 use berth_api::{Digest, NodeName};
-use std::collections::BTreeSet;
+
+use super::facts::{Failures, PoolFacts};
+use crate::controller::gate::{Gate, GateReason};
+use crate::text::few;
 
 /// Maximum number of nodes per digest in `status.failures`, as in the schema, and upper bound of `maxFailures`.
 pub const MAX_NAMED: usize = 64;

@@ -3,7 +3,7 @@
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, PoolName, text};
 
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::NAMED;
 
 /// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. It is passed
@@ -19,7 +19,7 @@ pub struct FleetUse {
     /// |H ∪ U ∪ R|
     pub all: usize,
     /// The first nodes in these sets, by name.
-    pub used_by: Vec<Use>,
+    pub used_by: Vec<CapacityUse>,
     /// Number of open offers that may stay if the limit was lowered: holders come first.
     pub may_stay: usize,
     /// True if a write of another leader, or one of unknown result, may still arrive at a berth of any pool.
@@ -37,7 +37,7 @@ impl FleetUse {
 
     /// Message for a limit that is used up.
     pub fn words(&self) -> String {
-        let users = text::names(self.used_by.iter().map(Use::words), self.all);
+        let users = text::names(self.used_by.iter().map(CapacityUse::words), self.all);
         format!(
             "maxUnavailable of BootcFleet cluster is used up, {} of {} over all pools: {users}",
             self.all, self.limit
@@ -67,8 +67,8 @@ impl FleetUse {
         self.held_or_offered += 1;
         self.all += usize::from(!is_unavailable);
         if self.used_by.len() < NAMED && self.used_by.iter().all(|user| user.who != node.as_str()) {
-            let (who, how) = (node.to_string(), How::IsOffered);
-            self.used_by.push(Use { who, how });
+            let (who, how) = (node.to_string(), UseKind::IsOffered);
+            self.used_by.push(CapacityUse { who, how });
         }
     }
 

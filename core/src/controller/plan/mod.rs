@@ -89,9 +89,9 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
-    let mut free = Free::of(&berths, limit);
+    let mut free = FreeBerths::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
-    let unfenced = facts.unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced);
+    let unfenced = facts.is_unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced);
     // I11: a plan takes down at most one control plane node, even if several could go down separately.
     let mut at_work = None;
     while let Some(member) = queue.next() {
@@ -113,7 +113,11 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 () if facts.outdated && !Bug::StaleWatchOpens.is_awake() => Err(BlockReason::Outdated),
                 () if unfenced => Err(BlockReason::Fencing),
                 () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
-                () if plan.fleet.as_ref().is_some_and(|f| !f.room_for(member.unavailable())) => {
+                () if plan
+                    .fleet
+                    .as_ref()
+                    .is_some_and(|f| !f.room_for(member.is_unavailable())) =>
+                {
                     Err(BlockReason::FleetCapacity)
                 }
                 () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),
@@ -124,7 +128,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 plan.writes.push(write);
                 occupancy.offered(member);
                 if let Some(fleet) = &mut plan.fleet {
-                    fleet.offer(&member.name, member.unavailable());
+                    fleet.offer(&member.name, member.is_unavailable());
                 }
                 queue.offered(member);
                 at_work = at_work.or(member.control_plane.map(|_| Cause::OtherAtWork));
@@ -136,9 +140,9 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
 }
 
 /// Closed berths that may be opened, lowest number first, so that two plans of the same state write the same object.
-struct Free<'a>(BTreeMap<u32, &'a SeenBerth>);
+struct FreeBerths<'a>(BTreeMap<u32, &'a SeenBerth>);
 
-impl<'a> Free<'a> {
+impl<'a> FreeBerths<'a> {
     fn of(berths: &'a [SeenBerth], limit: usize) -> Self {
         let writable = berths.iter().filter(|seen| !seen.refused);
         let closed = writable.filter_map(|seen| match seen.berth.as_ref() {
@@ -183,7 +187,7 @@ fn counts(facts: &PoolFacts) -> BerthCounts {
     }
     let occupancy = Occupancy::of(facts, &facts.berths);
     let shrink_is_safe = Bug::ShrinkAtOnce.is_awake()
-        || !facts.unfenced() && (counts.offered == 0 || occupancy.held_or_offered() <= facts.capacity);
+        || !facts.is_unfenced() && (counts.offered == 0 || occupancy.held_or_offered() <= facts.capacity);
     let total = if facts.capacity >= facts.published || shrink_is_safe {
         facts.capacity
     } else {

@@ -1,12 +1,14 @@
 //! Nodes that use up a pool's capacity: the sets H, R and U of Node UIDs, each node counted once.
 
-use super::facts::{Member, PoolFacts, SeenBerth};
-use super::writes::BerthWrite;
-use crate::controller::usage::{How, Use};
+use std::collections::{BTreeMap, BTreeSet};
+
 use berth_api::berth::BerthState;
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid};
-use std::collections::{BTreeMap, BTreeSet};
+
+use super::facts::{Member, PoolFacts, SeenBerth};
+use super::writes::BerthWrite;
+use crate::controller::usage::{CapacityUse, UseKind};
 
 /// The sets H, R and U at one moment.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +45,7 @@ impl<'a> Occupancy<'a> {
             if facts.elsewhere.contains(&member.uid) {
                 this.held.insert(&member.uid);
             }
-            if member.unavailable() {
+            if member.is_unavailable() {
                 this.unavailable.insert(&member.uid);
             }
         }
@@ -88,34 +90,34 @@ impl<'a> Occupancy<'a> {
     }
 
     /// Returns all users of capacity by name, after the offers are made.
-    pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<Use> {
-        let mut uses: BTreeMap<String, How> = BTreeMap::new();
+    pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
+        let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {
-            let elsewhere = facts.elsewhere.contains(&member.uid).then_some(How::Elsewhere);
+            let elsewhere = facts.elsewhere.contains(&member.uid).then_some(UseKind::Elsewhere);
             uses.extend(elsewhere.or(member.down()).map(|how| (member.name.to_string(), how)));
         }
         for seen in berths {
             let node = |name: &NodeName| name.to_string();
             match seen.berth.as_ref().map(|b| &b.state) {
-                Ok(BerthState::Held(h)) => uses.insert(node(&h.node), How::Holds),
-                Ok(BerthState::Offered(o)) => uses.insert(node(&o.node), How::IsOffered),
-                Ok(BerthState::Closed(_)) if seen.refused => uses.insert(seen.lease.clone(), How::Refused),
+                Ok(BerthState::Held(h)) => uses.insert(node(&h.node), UseKind::Holds),
+                Ok(BerthState::Offered(o)) => uses.insert(node(&o.node), UseKind::IsOffered),
+                Ok(BerthState::Closed(_)) if seen.refused => uses.insert(seen.lease.clone(), UseKind::Refused),
                 Ok(BerthState::Closed(_)) => None,
-                Err(_) => uses.insert(seen.lease.clone(), How::Unreadable),
+                Err(_) => uses.insert(seen.lease.clone(), UseKind::Unreadable),
             };
         }
         let offers = offers.iter().filter_map(|write| match write {
             BerthWrite::Update { berth, .. } => berth.offer(),
             _ => None,
         });
-        uses.extend(offers.map(|offer| (offer.node.to_string(), How::IsOffered)));
-        uses.into_iter().map(|(who, how)| Use { who, how }).collect()
+        uses.extend(offers.map(|offer| (offer.node.to_string(), UseKind::IsOffered)));
+        uses.into_iter().map(|(who, how)| CapacityUse { who, how }).collect()
     }
 }
 
 impl PoolFacts {
     /// Returns the current users of capacity, before new offers.
-    pub fn uses(&self) -> Vec<Use> {
+    pub fn uses(&self) -> Vec<CapacityUse> {
         Occupancy::uses(self, &self.berths, &[])
     }
 }

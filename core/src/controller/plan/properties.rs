@@ -6,8 +6,9 @@ use berth_api::berth::Outcome;
 use berth_api::{BootId, NodeName};
 use proptest::prelude::*;
 
-use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
 use berth_api::berth::{ClosedReason, HoldPhase, Holding};
+
+use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
 
 use super::*;
 use crate::Moment;
@@ -213,13 +214,13 @@ impl<'a> World<'a> {
         assert!(facts.order.is_none() || repairs, "an earlier pool has nodes to update");
         if let Some(fleet) = fleet {
             assert!(!fleet.unfenced);
-            let more = self.offers.iter().filter(|m| !m.unavailable()).count();
+            let more = self.offers.iter().filter(|m| !m.is_unavailable()).count();
             assert!(
                 fleet.held_or_offered + self.offers.len() < fleet.limit,
                 "|H ∪ R| of all pools"
             );
             assert!(
-                member.unavailable() || fleet.all + more < fleet.limit,
+                member.is_unavailable() || fleet.all + more < fleet.limit,
                 "|H ∪ U ∪ R| of all pools"
             );
         }
@@ -244,10 +245,10 @@ impl<'a> World<'a> {
         assert!(worked_on.len() + self.unknown() < k, "|H ∪ R| < k");
         assert!(self.uids(true, false).len() < k, "|H| < k");
         let mut all = worked_on;
-        let down = facts.members.iter().filter(|m| m.unavailable());
+        let down = facts.members.iter().filter(|m| m.is_unavailable());
         all.extend(down.map(|m| m.uid.clone()));
         assert!(
-            member.unavailable() || all.len() + self.unknown() < k,
+            member.is_unavailable() || all.len() + self.unknown() < k,
             "n ∈ U or |H ∪ U ∪ R| < k"
         );
         for seen in &facts.berths {
@@ -264,7 +265,7 @@ impl<'a> World<'a> {
     fn check_gates(&self, member: &Member) {
         let facts = self.facts;
         let canaries = || facts.members.iter().filter(|m| m.wave == 0);
-        let down = facts.members.iter().filter(|m| m.unavailable()).count();
+        let down = facts.members.iter().filter(|m| m.is_unavailable()).count();
         let starved = facts
             .fleet
             .as_ref()

@@ -27,7 +27,7 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
     } = plan;
     let mut after = vec![];
     let members = facts.members.iter().map(|m| (&m.uid, m)).collect();
-    let mut desk = Desk {
+    let mut settler = Settler {
         facts,
         members,
         gate: gate.as_ref(),
@@ -49,7 +49,7 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
             continue;
         }
         let fence = (seen.in_doubt || berth.epoch != facts.epoch) && !Bug::NoEpochStamp.is_awake();
-        let next = desk
+        let next = settler
             .settled(berth, seen.age)
             .or_else(|| fence.then(|| (berth.clone(), WriteReason::Stamp)));
         let berth = match next {
@@ -120,7 +120,7 @@ fn deletable(facts: &PoolFacts, berth: &Berth) -> bool {
     shrunk && above(facts, berth) && !failures::is_unrecorded(berth)
 }
 
-struct Desk<'a> {
+struct Settler<'a> {
     facts: &'a PoolFacts,
     /// The pool's members by UID.
     members: BTreeMap<&'a NodeUid, &'a Member>,
@@ -129,7 +129,7 @@ struct Desk<'a> {
     room: Room<'a>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Settler<'a> {
     /// Returns the member, unless it is leaving.
     fn member(&self, name: &NodeName, uid: &NodeUid) -> Option<&'a Member> {
         let member = self.members.get(uid).copied();

@@ -1,9 +1,11 @@
 //! Waves: each begins when all earlier ones are proven and have soaked.
 
+use std::time::Duration;
+
+use berth_api::pool::{WaveState, WaveStatus};
+
 use super::facts::{Member, PoolFacts, Wave};
 use crate::text::rounded;
-use berth_api::pool::{WaveState, WaveStatus};
-use std::time::Duration;
 
 /// Progress of the waves.
 #[derive(Debug, Clone, Default)]
@@ -38,7 +40,7 @@ impl Progress {
                 *proven += u32::from(is_proven(member));
             }
         }
-        let unavailable = facts.members.iter().filter(|m| m.unavailable()).count();
+        let unavailable = facts.members.iter().filter(|m| m.is_unavailable()).count();
         let starved = unavailable >= facts.capacity.min(facts.published) || facts.is_fleet_starved();
         let mut this = Self {
             total,

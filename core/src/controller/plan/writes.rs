@@ -13,7 +13,7 @@ use super::facts::{Failures, Member, PoolFacts};
 use super::fleet_limit::FleetUse;
 use crate::controller::gate::Gate;
 use crate::controller::quorum::Cause;
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::few;
 
 /// How long an offer stays open, as seen by this process. A running agent takes it within milliseconds.
@@ -91,7 +91,7 @@ pub struct Plan {
     /// Why each member that should be updated is not offered a berth.
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Users of the capacity.
-    pub used_by: Vec<Use>,
+    pub used_by: Vec<CapacityUse>,
     /// Why no berth is opened at all: a gate, otherwise too many failures.
     pub gate: Option<Gate>,
     /// Set if the image failed on too many nodes, even if another gate is closed.
@@ -152,7 +152,7 @@ impl Plan {
             let Some(offer) = berth.offer() else {
                 continue;
             };
-            let is_offered = |used: &Use| used.how == How::IsOffered && used.who == offer.node.as_str();
+            let is_offered = |used: &CapacityUse| used.how == UseKind::IsOffered && used.who == offer.node.as_str();
             self.used_by.retain(|used| !is_offered(used));
             self.waiting.insert(offer.node.clone(), BlockReason::NoBerth);
         }

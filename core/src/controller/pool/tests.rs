@@ -68,11 +68,11 @@ fn a_removed_retry_token_forgets_nothing() {
 
 #[test]
 fn a_withdrawn_target_stays_published() {
-    assert!(!pool("r/os:2", Some("r/os:2")).unresolved());
-    assert!(!pool("r/os:2", None).unresolved(), "there is nothing to withdraw");
+    assert!(!pool("r/os:2", Some("r/os:2")).is_unresolved());
+    assert!(!pool("r/os:2", None).is_unresolved(), "there is nothing to withdraw");
     let reverted = pool("r/os:1", Some("r/os:2"));
-    assert!(reverted.unresolved() && reverted.target().is_some());
-    assert!(!Pool::orphaned("a".into()).unresolved());
+    assert!(reverted.is_unresolved() && reverted.target().is_some());
+    assert!(!Pool::orphaned("a".into()).is_unresolved());
     let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
     let terms = &terms[&"a".into()];
     assert!(terms.unresolved && terms.target.is_some());
@@ -87,7 +87,7 @@ fn a_forbidden_registry_withdraws_the_target() {
     let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
     for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
         let guarded = pool().guarded(Some(&fleet(list)));
-        assert!(guarded.refused.is_none() && !guarded.unresolved(), "{list:?}");
+        assert!(guarded.refused.is_none() && !guarded.is_unresolved(), "{list:?}");
     }
     let refused = pool().guarded(Some(&fleet(&["q.io", "r.io/b"])));
     let words = refused.refused.clone().unwrap();
@@ -95,7 +95,7 @@ fn a_forbidden_registry_withdraws_the_target() {
         words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
         "{words}"
     );
-    assert!(refused.unresolved() && refused.target().is_some());
+    assert!(refused.is_unresolved() && refused.target().is_some());
     assert!(
         refused.guarded(Some(&fleet(&[]))).refused.is_none(),
         "the list has changed"

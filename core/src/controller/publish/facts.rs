@@ -50,11 +50,11 @@ pub struct Terms {
 
 /// Input for publishing.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub struct PublishFacts<'a> {
     /// All Nodes.
     pub nodes: &'a Objects<NodeView>,
     /// All BootcNodes.
-    pub hosts: &'a Objects<BootcNodeView>,
+    pub bootc_nodes: &'a Objects<BootcNodeView>,
     /// The pool of each node.
     pub membership: &'a Membership,
     /// The terms of each pool that can be read.
@@ -75,7 +75,7 @@ pub struct Facts<'a> {
     /// Nodes whose agent was heard of recently.
     pub heard: &'a BTreeSet<NodeName>,
     /// Permits to pull that members left unused.
-    pub leaves: &'a StagingPermits,
+    pub permits: &'a StagingPermits,
     /// True if the whole fleet is paused: no node begins to pull.
     pub fleet_paused: bool,
 }

@@ -18,21 +18,21 @@ mod tests;
 mod write;
 
 use facts::Draft;
-pub use facts::{Facts, Terms};
+pub use facts::{PublishFacts, Terms};
 pub use terms::terms;
-pub use write::{HostWrite, object, patch, release};
+pub use write::{BootcNodeWrite, object, patch, release};
 
 /// Returns all pending writes to BootcNodes.
-pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
+pub fn publish(facts: &PublishFacts<'_>) -> Vec<BootcNodeWrite> {
     let mut writes = vec![];
     let mut drafts: BTreeMap<Option<&PoolName>, Vec<Draft<'_>>> = BTreeMap::new();
     let mut forms = Forms::default();
-    for (name, entry) in facts.hosts {
+    for (name, entry) in facts.bootc_nodes {
         writes.extend(finalize(facts, name, &entry.view));
     }
     for entry in facts.nodes.values() {
         let node = entry.view.as_ref();
-        let host = facts.hosts.get(node.name.as_str()).map(|h| h.view.as_ref());
+        let host = facts.bootc_nodes.get(node.name.as_str()).map(|h| h.view.as_ref());
         if let Some((pool, draft)) = draft(facts, node, host, &mut forms) {
             drafts.entry(pool).or_default().push(draft);
         }
@@ -47,7 +47,7 @@ pub fn publish(facts: &Facts<'_>) -> Vec<HostWrite> {
 }
 
 /// Deletes a BootcNode whose node is released or gone. If it is already being deleted, removes our finalizer.
-fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostWrite> {
+fn finalize(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> Option<BootcNodeWrite> {
     if !is_leaving(host) && facts.confirmed_gone.is_empty() {
         return None;
     }
@@ -65,7 +65,7 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
     let uid = host.uid.clone();
     let name = name.to_owned();
     if !host.deleting {
-        return Some(HostWrite::Delete { name, uid });
+        return Some(BootcNodeWrite::Delete { name, uid });
     }
     let rest: Vec<_> = host
         .finalizers
@@ -73,9 +73,13 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
         .filter(|f| *f != keys::FINALIZER_NODE)
         .cloned()
         .collect();
-    (rest.len() < host.finalizers.len()).then_some(HostWrite::Release {
-        late: !gone && !host.released(),
-        version: facts.hosts.get(&name).map(|h| h.version.clone()).unwrap_or_default(),
+    (rest.len() < host.finalizers.len()).then_some(BootcNodeWrite::Release {
+        late: !gone && !host.is_released(),
+        version: facts
+            .bootc_nodes
+            .get(&name)
+            .map(|h| h.version.clone())
+            .unwrap_or_default(),
         name,
         uid,
         finalizers: rest,
@@ -84,13 +88,13 @@ fn finalize(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> Option<HostW
 
 /// True if the BootcNode is no longer needed: the agent has released the node, or the deadline has passed and the node
 /// does not use up capacity.
-fn is_settled(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
-    host.released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
+fn is_settled(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
+    host.is_released() || facts.overdue.contains(&host.uid) && !counts_still(facts, host, node)
 }
 
 /// True if the node still uses up capacity of the pool that it left: it is down, and its agent has not released it. The
 /// BootcNode's label is the only record of that, so the BootcNode stays.
-fn counts_still(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
+fn counts_still(facts: &PublishFacts<'_>, host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     let label = host.pool_label.as_deref().map(PoolName::from);
     if !label.is_some_and(|pool| facts.lasting.contains(&pool)) {
         return false;
@@ -105,7 +109,7 @@ fn counts_still(facts: &Facts<'_>, host: &BootcNodeView, node: Option<&NodeView>
 }
 
 /// True if the node holds a berth, is offered one, or is named by an unreadable Lease.
-fn occupied(facts: &Facts<'_>, name: &str, host: &BootcNodeView) -> bool {
+fn occupied(facts: &PublishFacts<'_>, name: &str, host: &BootcNodeView) -> bool {
     facts.unclear.contains(NodeName::from(name).label().as_ref())
         || made_for(host).is_some_and(|uid| facts.occupied.contains_key(&NodeUid::from(uid)))
 }
@@ -116,7 +120,7 @@ type Forms<'a> = BTreeMap<(&'a PoolName, Platform<'a>), BootcNodeSpec>;
 /// Returns the pool for the node's BootcNode, if any, and its new spec, without permits to stage. `None` if nothing is
 /// to be written.
 fn draft<'a>(
-    facts: &Facts<'a>,
+    facts: &PublishFacts<'a>,
     node: &'a NodeView,
     host: Option<&'a BootcNodeView>,
     forms: &mut Forms<'a>,
@@ -237,11 +241,11 @@ fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> 
 }
 
 /// Returns the write that makes the BootcNode equal the draft; `None` if it does already.
-fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
+fn due(facts: &PublishFacts<'_>, draft: Draft<'_>) -> Option<BootcNodeWrite> {
     let name = draft.node.name.as_str();
     let Some(host) = draft.host else {
         let name = name.to_owned();
-        return Some(HostWrite::Create {
+        return Some(BootcNodeWrite::Create {
             name,
             spec: draft.spec,
             label: draft.label,
@@ -255,12 +259,12 @@ fn due(facts: &Facts<'_>, draft: Draft<'_>) -> Option<HostWrite> {
     if same {
         return None;
     }
-    let version = facts.hosts.get(name).map(|h| h.version.clone());
+    let version = facts.bootc_nodes.get(name).map(|h| h.version.clone());
     let mut finalizers = host.finalizers.clone();
     if !finalizer && !host.deleting {
         finalizers.push(keys::FINALIZER_NODE.to_owned());
     }
-    Some(HostWrite::Update {
+    Some(BootcNodeWrite::Update {
         name: name.to_owned(),
         uid: host.uid.clone(),
         version: version.unwrap_or_default(),

@@ -10,7 +10,7 @@ use berth_api::berth::HoldPhase;
 use berth_api::node::Staging;
 use berth_api::seeded::Bug;
 
-use super::facts::{Draft, Facts, Terms};
+use super::facts::{Draft, PublishFacts, Terms};
 use crate::controller::proof::{is_licensed, is_unproven};
 use crate::controller::view::BootcNodeView;
 
@@ -44,13 +44,13 @@ struct Turn {
     /// Number of its failures.
     attempts: u32,
     /// True for a member that already has a permit: it keeps it if all else is equal.
-    has_leave: Reverse<bool>,
+    has_permit: Reverse<bool>,
     /// Index in the order of names.
     index: usize,
 }
 
-/// Allows as many members to stage as may stage at once, in order.
-pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
+/// Gives out permits to stage, up to the maximum, in order.
+pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) {
     let mut places: Vec<(Standing, usize)> = drafts
         .iter()
         .enumerate()
@@ -82,13 +82,13 @@ pub(super) fn allow(facts: &Facts<'_>, terms: &Terms, drafts: &mut [Draft<'_>]) 
 }
 
 /// Returns the member's claim; `None` if there is no image for it.
-fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
+fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standing> {
     let digest = &draft.spec.image.as_ref()?.digest;
     let old = draft.host.and_then(|h| h.spec());
     let published = old
         .and_then(|old| old.image.as_ref())
         .is_some_and(|image| image.digest == *digest);
-    let has_leave = published && old.is_some_and(|old| old.staging == Staging::Allowed);
+    let has_permit = published && old.is_some_and(|old| old.staging == Staging::Allowed);
     let report = draft.host.and_then(|h| h.report());
     if report.is_some_and(|r| r.staged.as_ref() == Some(digest) || r.booted.as_ref() == Some(digest)) {
         return Some(Standing::Done);
@@ -98,8 +98,8 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     // A member with a permit may still pull an earlier digest until it has reported on this one; it then continues with
     // this one. The same holds for a member that is not Ready while its agent reports.
     let pulls = report.is_some_and(|r| r.pulling);
-    let observed = draft.host.is_some_and(BootcNodeView::observed);
-    if heard && published && (observed || has_leave) && pulls {
+    let observed = draft.host.is_some_and(BootcNodeView::is_observed);
+    if heard && published && (observed || has_permit) && pulls {
         return Some(Standing::Pulls);
     }
     let failed = report.is_some_and(|r| r.failed.contains(digest));
@@ -112,21 +112,21 @@ fn standing(facts: &Facts<'_>, index: usize, draft: &Draft<'_>) -> Option<Standi
     }
     let failure = report.and_then(|r| r.failure.as_ref());
     let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
-    let unused = facts.leaves.unused(name.as_str(), digest);
+    let unused = facts.permits.unused(name.as_str(), digest);
     Some(Standing::Waits(Turn {
         failing: failure.is_some(),
         stuck: Reverse(stuck && unused == 0),
         broken: !draft.node.ready,
         unused,
         attempts: failure.map_or(0, |f| f.attempts),
-        has_leave: Reverse(has_leave),
+        has_permit: Reverse(has_permit),
         index,
     }))
 }
 
 /// True if the node holds a berth that it may only be able to give back under another image: its boot is not proven, or
 /// its Node is not Ready.
-fn is_stuck(facts: &Facts<'_>, draft: &Draft<'_>) -> bool {
+fn is_stuck(facts: &PublishFacts<'_>, draft: &Draft<'_>) -> bool {
     let Some(holding) = facts.holdings.get(&draft.node.uid) else {
         return false;
     };

@@ -11,13 +11,13 @@ use super::facts::Terms;
 use crate::controller::pool::Pool;
 
 /// Maximum number of progress reports per second, from all nodes that stage at once.
-const PROGRESS: u64 = 50;
+const MAX_REPORTS_PER_SECOND: u64 = 50;
 
 /// Returns the minimum interval between progress reports of a node, if this many stage at once. Rounded up to a power
 /// of two, so that a few more nodes do not change every spec.
 fn progress_interval(staging: usize) -> Duration {
     let staging = u64::try_from(staging).unwrap_or(u64::MAX);
-    match staging.div_ceil(PROGRESS) {
+    match staging.div_ceil(MAX_REPORTS_PER_SECOND) {
         0 | 1 => Duration::ZERO,
         seconds => Duration::from_secs(seconds.checked_next_power_of_two().unwrap_or(seconds)),
     }
@@ -36,7 +36,7 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
     let one = |(pool, spec, _, max_staging): (&Pool, &BootcNodePoolSpec, usize, usize)| {
         let terms = Terms {
             target: pool.target().cloned(),
-            unresolved: pool.unresolved(),
+            unresolved: pool.is_unresolved(),
             resolving: resolving.contains(&pool.name),
             max_staging,
             drain: spec.drain(),

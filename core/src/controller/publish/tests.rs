@@ -10,7 +10,7 @@ use super::*;
 use crate::Moment;
 use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::{Entry, Objects};
-use crate::controller::view::{Failing, HostContent, Report};
+use crate::controller::view::{BootcNodeContent, Failing, Report};
 
 mod staging;
 
@@ -50,7 +50,7 @@ fn target(n: u8) -> Target {
 /// Nodes in pool `a`, with BootcNodes that follow the published specs.
 struct World {
     nodes: Objects<NodeView>,
-    hosts: Objects<BootcNodeView>,
+    bootc_nodes: Objects<BootcNodeView>,
     membership: Membership,
     terms: BTreeMap<PoolName, Terms>,
     occupied: BTreeMap<NodeUid, BTreeSet<PoolName>>,
@@ -59,7 +59,7 @@ struct World {
     lasting: BTreeSet<PoolName>,
     gone: BTreeSet<NodeUid>,
     heard: BTreeSet<NodeName>,
-    leaves: StagingPermits,
+    permits: StagingPermits,
     fleet_paused: bool,
 }
 
@@ -89,7 +89,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
     }
     World {
         nodes: names.iter().map(|n| ((*n).to_owned(), Entry::new(node(n)))).collect(),
-        hosts: BTreeMap::new(),
+        bootc_nodes: BTreeMap::new(),
         membership,
         terms: [
             ("a".into(), terms(Some(target(1)))),
@@ -102,16 +102,16 @@ fn world(names: &[&str], max_staging: usize) -> World {
         lasting: ["a".into(), "b".into()].into(),
         gone: BTreeSet::new(),
         heard: names.iter().map(|n| NodeName::from(*n)).collect(),
-        leaves: StagingPermits::default(),
+        permits: StagingPermits::default(),
         fleet_paused: false,
     }
 }
 
 impl World {
-    fn writes(&self) -> Vec<HostWrite> {
-        publish(&Facts {
+    fn writes(&self) -> Vec<BootcNodeWrite> {
+        publish(&PublishFacts {
             nodes: &self.nodes,
-            hosts: &self.hosts,
+            bootc_nodes: &self.bootc_nodes,
             membership: &self.membership,
             terms: &self.terms,
             occupied: &self.occupied,
@@ -121,17 +121,17 @@ impl World {
             lasting: &self.lasting,
             confirmed_gone: &self.gone,
             heard: &self.heard,
-            leaves: &self.leaves,
+            permits: &self.permits,
             fleet_paused: self.fleet_paused,
         })
     }
 
     /// Makes the pending writes; no agent reports.
-    fn step(&mut self) -> Vec<HostWrite> {
+    fn step(&mut self) -> Vec<BootcNodeWrite> {
         let writes = self.writes();
         for write in &writes {
             match write {
-                HostWrite::Create { name, spec, label } => {
+                BootcNodeWrite::Create { name, spec, label } => {
                     let view = BootcNodeView {
                         uid: format!("host-{name}"),
                         generation: Some(1),
@@ -139,16 +139,16 @@ impl World {
                         finalizers: vec![keys::FINALIZER_NODE.into()],
                         owner: Some(spec.node_uid.clone()),
                         pool_label: label.clone(),
-                        content: Ok(HostContent {
+                        content: Ok(BootcNodeContent {
                             spec: spec.clone(),
                             report: Report::default(),
                             heartbeat: None,
                             told: vec![],
                         }),
                     };
-                    self.hosts.insert(name.clone(), Entry::new(view));
+                    self.bootc_nodes.insert(name.clone(), Entry::new(view));
                 }
-                HostWrite::Update {
+                BootcNodeWrite::Update {
                     name,
                     spec,
                     label,
@@ -160,17 +160,17 @@ impl World {
                     host.pool_label = label.clone();
                     host.content.as_mut().unwrap().spec = spec.clone();
                 }),
-                HostWrite::Delete { name, .. } => self.edit(name, |host| host.deleting = true),
-                HostWrite::Release { name, .. } => drop(self.hosts.remove(name)),
+                BootcNodeWrite::Delete { name, .. } => self.edit(name, |host| host.deleting = true),
+                BootcNodeWrite::Release { name, .. } => drop(self.bootc_nodes.remove(name)),
             }
         }
         writes
     }
 
     fn edit(&mut self, name: &str, change: impl FnOnce(&mut BootcNodeView)) {
-        let mut view = self.hosts[name].view.as_ref().clone();
+        let mut view = self.bootc_nodes[name].view.as_ref().clone();
         change(&mut view);
-        self.hosts.insert(name.to_owned(), Entry::new(view));
+        self.bootc_nodes.insert(name.to_owned(), Entry::new(view));
     }
 
     fn change(&mut self, name: &str, change: impl FnOnce(&mut NodeView)) {
@@ -190,15 +190,15 @@ impl World {
     }
 
     fn spec(&self, name: &str) -> &BootcNodeSpec {
-        self.hosts[name].view.spec().unwrap()
+        self.bootc_nodes[name].view.spec().unwrap()
     }
 
     fn allowed(&self) -> Vec<&str> {
         let allowed = |(name, host): (&'_ String, &Entry<BootcNodeView>)| {
             (host.view.spec().unwrap().staging == Staging::Allowed).then_some(name.clone())
         };
-        let names: BTreeSet<String> = self.hosts.iter().filter_map(allowed).collect();
-        self.hosts
+        let names: BTreeSet<String> = self.bootc_nodes.iter().filter_map(allowed).collect();
+        self.bootc_nodes
             .keys()
             .filter(|n| names.contains(*n))
             .map(String::as_str)
@@ -236,7 +236,7 @@ impl World {
 fn a_spec_is_published_once() {
     let mut world = world(&["n1"], 1);
     let writes = world.step();
-    assert!(matches!(&writes[..], [HostWrite::Create { label: Some(l), .. }] if l == "a"));
+    assert!(matches!(&writes[..], [BootcNodeWrite::Create { label: Some(l), .. }] if l == "a"));
     let spec = world.spec("n1").clone();
     let image = spec.image.unwrap();
     assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
@@ -346,12 +346,15 @@ fn a_node_that_leaves_is_released_by_its_agent() {
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
-    assert_eq!(world.hosts["n1"].view.pool_label.as_deref(), Some("a"));
+    assert_eq!(world.bootc_nodes["n1"].view.pool_label.as_deref(), Some("a"));
     assert!(world.step().is_empty(), "an old report does not count");
     world.report("n1", |r| r.released = true);
-    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
+    assert!(matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]));
     world.report("n1", |_| {});
-    assert!(matches!(&world.step()[..], [HostWrite::Release { late: false, .. }]));
+    assert!(matches!(
+        &world.step()[..],
+        [BootcNodeWrite::Release { late: false, .. }]
+    ));
     assert!(world.step().is_empty());
 }
 
@@ -365,8 +368,11 @@ fn a_silent_node_is_released_after_the_deadline() {
     world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
     assert!(world.step().is_empty());
     world.occupied.clear();
-    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
-    assert!(matches!(&world.step()[..], [HostWrite::Release { late: true, .. }]));
+    assert!(matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]));
+    assert!(matches!(
+        &world.step()[..],
+        [BootcNodeWrite::Release { late: true, .. }]
+    ));
 }
 
 #[test]
@@ -387,7 +393,7 @@ fn a_node_that_is_down_is_kept_for_the_pool_that_it_left() {
         let writes = world.step();
         matches!(
             &writes[..],
-            [HostWrite::Delete { .. } | HostWrite::Release { late: true, .. }]
+            [BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { late: true, .. }]
         )
     };
     for is_deleting in [false, true] {
@@ -427,7 +433,7 @@ fn a_node_in_conflict_counts_until_released() {
         world.overdue.insert("host-n1".into());
         change(&mut world);
         world.step();
-        world.hosts["n1"].view.pool_label.clone()
+        world.bootc_nodes["n1"].view.pool_label.clone()
     };
     assert_eq!(label_after(|_| ()).as_deref(), Some("a"));
     assert_eq!(label_after(|w| w.overdue.clear()).as_deref(), Some("a"));
@@ -445,8 +451,8 @@ fn a_bootcnode_that_an_admin_deletes_comes_back() {
     world.step();
     assert!(world.spec("n1").pool_name.is_empty(), "its agent releases it first");
     world.report("n1", |r| r.released = true);
-    assert!(matches!(&world.step()[..], [HostWrite::Release { .. }]));
-    assert!(matches!(&world.step()[..], [HostWrite::Create { .. }]));
+    assert!(matches!(&world.step()[..], [BootcNodeWrite::Release { .. }]));
+    assert!(matches!(&world.step()[..], [BootcNodeWrite::Create { .. }]));
 }
 
 #[test]
@@ -458,8 +464,11 @@ fn a_recreated_node_gets_a_new_bootcnode() {
     world.nodes.insert("n1".into(), Entry::new(new));
     assert!(world.step().is_empty(), "not before a live read");
     world.gone.insert("uid-n1".into());
-    assert!(matches!(&world.step()[..], [HostWrite::Delete { .. }]));
-    assert!(matches!(&world.step()[..], [HostWrite::Release { late: false, .. }]));
+    assert!(matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]));
+    assert!(matches!(
+        &world.step()[..],
+        [BootcNodeWrite::Release { late: false, .. }]
+    ));
     world.step();
     assert_eq!(world.spec("n1").node_uid, "uid-new");
 }
@@ -474,7 +483,7 @@ fn a_node_that_is_gone_is_cleaned_up() {
     world.gone.insert("uid-n1".into());
     world.step();
     world.step();
-    assert!(world.hosts.is_empty());
+    assert!(world.bootc_nodes.is_empty());
 }
 
 #[test]
@@ -504,11 +513,11 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
     world.step();
     world.report("n1", |r| r.released = true);
     world.step();
-    assert_eq!(world.hosts["n1"].view.pool_label, None, "no pool waits for it");
+    assert_eq!(world.bootc_nodes["n1"].view.pool_label, None, "no pool waits for it");
     world.report("n1", |r| r.released = true);
     world.membership.conflicts.clear();
     assert!(
-        matches!(&world.step()[..], [HostWrite::Delete { .. }]),
+        matches!(&world.step()[..], [BootcNodeWrite::Delete { .. }]),
         "no pool selects it"
     );
 }
@@ -562,7 +571,7 @@ fn a_bootcnode_was_made_for_one_node() {
             host.owner = owner.map(str::to_owned);
             host.content.as_mut().unwrap().spec.node_uid = published.to_owned();
         });
-        super::made_for(&world.hosts["n1"].view).map(str::to_owned)
+        super::made_for(&world.bootc_nodes["n1"].view).map(str::to_owned)
     };
     assert_eq!(made_for("u", Some("v")).as_deref(), Some("u"));
     assert_eq!(made_for("", Some("v")).as_deref(), Some("v"), "its spec does not say");
@@ -588,7 +597,7 @@ fn finalizer_and_owner_are_restored() {
     let mut world = world(&["n1"], 1);
     world.step();
     let finalizers = |world: &mut World| match &world.step()[..] {
-        [HostWrite::Update { finalizers, .. }] => Some(finalizers.clone()),
+        [BootcNodeWrite::Update { finalizers, .. }] => Some(finalizers.clone()),
         _ => None,
     };
     world.edit("n1", |host| host.finalizers = vec![mine.clone()]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// A write to a BootcNode.
 #[derive(Debug, Clone, PartialEq)]
-pub enum HostWrite {
+pub enum BootcNodeWrite {
     /// Creates the BootcNode of a node.
     Create {
         /// Name of the Node.
@@ -56,7 +56,7 @@ pub enum HostWrite {
     },
 }
 
-impl HostWrite {
+impl BootcNodeWrite {
     /// Name of the object.
     pub fn name(&self) -> &str {
         match self {
@@ -78,7 +78,7 @@ fn owner(name: &str, node_uid: &str) -> OwnerReference {
     }
 }
 
-/// The object for [`HostWrite::Create`].
+/// The object for [`BootcNodeWrite::Create`].
 pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNode {
     let labels = label.map(|l| [(keys::LABEL_POOL.to_owned(), l.to_owned())].into());
     BootcNode {
@@ -94,7 +94,7 @@ pub fn object(name: &str, spec: &BootcNodeSpec, label: Option<&str>) -> BootcNod
     }
 }
 
-/// Returns the merge patch for [`HostWrite::Update`]. With UID and resourceVersion it is a compare-and-swap. Unlike a
+/// Returns the merge patch for [`BootcNodeWrite::Update`]. With UID and resourceVersion it is a compare-and-swap. Unlike a
 /// PUT, it leaves labels and annotations of others alone.
 ///
 /// # Errors
@@ -133,7 +133,7 @@ fn changes(before: &Value, after: &Value) -> Value {
     Value::Object(removed.chain(changed).collect())
 }
 
-/// The merge patch for [`HostWrite::Release`].
+/// The merge patch for [`BootcNodeWrite::Release`].
 pub fn release(uid: &str, version: &str, finalizers: &[String]) -> Value {
     json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": finalizers } })
 }

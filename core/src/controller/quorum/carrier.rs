@@ -17,7 +17,7 @@ pub(super) enum Work {
 
 /// How bad a node's state is: nodes in a worse state go first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Trouble {
+pub(super) enum Severity {
     Nothing,
     CordonedByOthers,
     /// The node has no berth any more but still has our cordon.
@@ -58,22 +58,22 @@ impl Carrier {
         }
     }
 
-    pub(super) fn trouble(&self) -> Trouble {
+    pub(super) fn severity(&self) -> Severity {
         match () {
-            () if !self.ready => Trouble::NotReady,
-            () if self.our_cordon && self.at_work.is_none() => Trouble::CordonedByUs,
-            () if self.unschedulable && !self.our_cordon => Trouble::CordonedByOthers,
-            () => Trouble::Nothing,
+            () if !self.ready => Severity::NotReady,
+            () if self.our_cordon && self.at_work.is_none() => Severity::CordonedByUs,
+            () if self.unschedulable && !self.our_cordon => Severity::CordonedByOthers,
+            () => Severity::Nothing,
         }
     }
 
     /// True if the node is expected to stay up, judging by its Node. A cordon by others does not stop an etcd member;
     /// on an excluded node it announces that the node is about to be taken down.
     pub(super) fn stays_up(&self) -> bool {
-        match self.trouble() {
-            Trouble::Nothing => true,
-            Trouble::CordonedByOthers => !self.excluded,
-            Trouble::CordonedByUs | Trouble::NotReady => false,
+        match self.severity() {
+            Severity::Nothing => true,
+            Severity::CordonedByOthers => !self.excluded,
+            Severity::CordonedByUs | Severity::NotReady => false,
         }
     }
 }

@@ -5,14 +5,17 @@
 //! address. These nodes are worked on one at a time, over all pools. A node in a worse state goes first. The others
 //! must be a majority of all API servers and of all etcd members.
 
-use crate::Moment;
-use crate::controller::servers::{Answers, State};
-use crate::controller::view::{LeaseView, NodeView};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
 use berth_api::berth::{Berth, BerthState, HoldPhase};
 use berth_api::seeded::Bug;
 use berth_api::{NodeName, NodeUid, keys};
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+
+use crate::Moment;
+use crate::controller::servers::{Answers, State};
+use crate::controller::view::{LeaseView, NodeView};
+
 mod addresses;
 mod carrier;
 #[cfg(test)]
@@ -20,8 +23,9 @@ mod properties;
 #[cfg(test)]
 mod tests;
 mod verdict;
+
 use addresses::{AddressConflict, Owners};
-use carrier::{Carrier, Trouble, Work};
+use carrier::{Carrier, Severity, Work};
 pub use verdict::{Cause, Meanwhile, Verdict};
 
 /// Control plane nodes of all pools, with the state of their servers.
@@ -138,7 +142,7 @@ impl ControlPlane {
             if carrier.at_work.is_some() {
                 add(Cause::OtherAtWork, carrier);
             }
-            if carrier.trouble() != Trouble::Nothing && !carrier.excluded {
+            if carrier.severity() != Severity::Nothing && !carrier.excluded {
                 add(Cause::OtherUnavailable, carrier);
             }
             let serves = self.state(carrier).is_none_or(|state| answers(state, true));
@@ -179,7 +183,7 @@ impl ControlPlane {
         }
         // No node waits for an excluded one, but excluded nodes still count for majorities.
         let mut heeded = self.others(node).filter(|other| !other.excluded);
-        if heeded.any(|other| other.trouble() > node.trouble()) {
+        if heeded.any(|other| other.severity() > node.severity()) {
             return Some(Cause::OtherUnavailable);
         }
         let known = || self.listed && self.lacking(node, false).is_none();

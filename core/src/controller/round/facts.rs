@@ -106,7 +106,7 @@ impl Round<'_> {
             waves: pool.waves(self.soaks),
             failures: pool.failures(),
             max_failures: pool.object.as_ref().map_or(1, |o| o.spec.max_failures()),
-            unresolved: pool.unresolved(),
+            unresolved: pool.is_unresolved(),
             outdated: self.outdated.contains(&pool.name),
             members,
             berths,
@@ -129,15 +129,15 @@ impl Round<'_> {
     /// True if Berth's changes on the node are not undone yet, according to its BootcNode.
     pub(super) fn has_yet_to_leave(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str()).map(|n| n.view.as_ref());
-        let host = self.snapshot.hosts.get(name.as_str());
-        host.is_some_and(|host| !host.view.released() && !is_stale(&host.view, node))
+        let host = self.snapshot.bootc_nodes.get(name.as_str());
+        host.is_some_and(|host| !host.view.is_released() && !is_stale(&host.view, node))
     }
 
     /// True if the node's agent has not released it in time, and it has no berth left.
     fn is_abandoned(&self, name: &NodeName) -> bool {
         let node = self.snapshot.nodes.get(name.as_str());
         let has_berth = node.is_some_and(|node| self.occupied.by_uid.contains_key(&node.view.uid));
-        let host = self.snapshot.hosts.get(name.as_str());
+        let host = self.snapshot.bootc_nodes.get(name.as_str());
         host.is_some_and(|host| self.overdue.contains(&host.view.uid)) && !has_berth
     }
 
@@ -154,9 +154,9 @@ impl Round<'_> {
 
     fn member(&self, pool: &Pool, name: &NodeName, waves: &Waves) -> Option<Member> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
-        let host = self.snapshot.hosts.get(name.as_str());
+        let host = self.snapshot.bootc_nodes.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
-        member.observed = host.is_some_and(|h| h.view.observed());
+        member.observed = host.is_some_and(|h| h.view.is_observed());
         member.wave = waves.number(&node.labels);
         member.lapses = member
             .desired

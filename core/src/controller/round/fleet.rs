@@ -10,7 +10,7 @@ use super::facts::Round;
 use crate::controller::gate::{Gate, GateReason};
 use crate::controller::plan::{FleetUse, PoolFacts};
 use crate::controller::pool::Pool;
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 use crate::controller::view::{LeaseView, NodeView};
 use crate::text::NAMED;
 
@@ -20,7 +20,7 @@ impl Round<'_> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
         let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
         // Leases whose holder is unknown.
-        let unknown: Vec<(&str, How)> = self
+        let unknown: Vec<(&str, UseKind)> = self
             .leases
             .iter()
             .filter_map(|l| Some((l.name(), self.unknown(l)?)))
@@ -29,12 +29,12 @@ impl Round<'_> {
         let leaving = self.membership.all_leaving().filter(|name| self.has_yet_to_leave(name));
         let members = self.membership.all().chain(leaving);
         let nodes = members.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
-        let down: Vec<(&NodeView, How)> = nodes.filter_map(|n| Some((n.view.as_ref(), n.view.down()?))).collect();
+        let down: Vec<(&NodeView, UseKind)> = nodes.filter_map(|n| Some((n.view.as_ref(), n.view.down()?))).collect();
         let unavailable: BTreeSet<&NodeUid> = down.iter().map(|(n, _)| &n.uid).collect();
-        let mut users: BTreeMap<&str, How> = down.iter().map(|(n, how)| (n.name.as_str(), *how)).collect();
+        let mut users: BTreeMap<&str, UseKind> = down.iter().map(|(n, how)| (n.name.as_str(), *how)).collect();
         users.extend(unknown.iter().copied());
         users.extend(readable().filter_map(|(_, berth)| {
-            let how = berth.holding().map_or(How::IsOffered, |_| How::Holds);
+            let how = berth.holding().map_or(UseKind::IsOffered, |_| UseKind::Holds);
             Some((berth.node()?.0.as_str(), how))
         }));
         let users = users.into_iter().take(NAMED);
@@ -57,7 +57,7 @@ impl Round<'_> {
             unavailable: unavailable.len(),
             all: worked_on.union(&unavailable).count() + unknown.len(),
             used_by: users
-                .map(|(who, how)| Use {
+                .map(|(who, how)| CapacityUse {
                     who: who.to_owned(),
                     how,
                 })
@@ -73,10 +73,10 @@ impl Round<'_> {
     }
 
     /// Returns how a Lease uses up the limit without naming a node.
-    fn unknown(&self, lease: &LeaseView) -> Option<How> {
+    fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
-            Err(_) => Some(How::Unreadable),
-            Ok(berth) if berth.node().is_none() && self.refused.contains(lease.name()) => Some(How::Refused),
+            Err(_) => Some(UseKind::Unreadable),
+            Ok(berth) if berth.node().is_none() && self.refused.contains(lease.name()) => Some(UseKind::Refused),
             Ok(_) => None,
         }
     }

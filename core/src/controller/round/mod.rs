@@ -38,7 +38,7 @@ impl Round<'_> {
     }
 
     fn is_outdated(&self, pool: &Pool, node: &NodeView) -> bool {
-        let host = self.snapshot.hosts.get(node.name.as_str());
+        let host = self.snapshot.bootc_nodes.get(node.name.as_str());
         let host = host.map(|host| host.view.as_ref());
         let report = host.and_then(BootcNodeView::report);
         let desired = desired_digest(pool.target(), node.platform(host));
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::Moment;
-    use crate::controller::belonging::Belonging;
+    use crate::controller::membership::MembershipCache;
     use crate::controller::memory::{Offers, Soaks};
     use crate::controller::occupied::Occupied;
     use crate::controller::plan::BlockReason;
@@ -183,7 +183,7 @@ mod tests {
         let node = NodeView::of(&serde_json::from_value(node).unwrap());
         Arc::make_mut(&mut snapshot.nodes).insert(name.to_owned(), Entry::new(node));
         let host = prepared_host(name, pool, booted);
-        Arc::make_mut(&mut snapshot.hosts).insert(name.to_owned(), Entry::new(host));
+        Arc::make_mut(&mut snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
     }
 
     /// Address of a node such as `n1`.
@@ -217,7 +217,7 @@ mod tests {
         let none = BTreeSet::new();
         let shared = Round {
             snapshot,
-            membership: &Belonging::default().of(snapshot),
+            membership: &MembershipCache::default().of(snapshot),
             leases: &leases,
             occupied: &Occupied::default(),
             in_doubt: &none,

@@ -109,7 +109,7 @@ fn all(names: std::ops::Range<usize>) -> BTreeMap<String, Silent> {
 
 #[test]
 fn many_silent_nodes_are_handled_in_batches() {
-    let (mut deputy, mut now) = (Deputy::default(), Moment::default());
+    let (mut deputy, mut now) = (SilentQueue::default(), Moment::default());
     let mut picked = BTreeMap::<String, u32>::new();
     let mut due = Some(now);
     let mut rounds = 0;
@@ -134,9 +134,9 @@ fn many_silent_nodes_are_handled_in_batches() {
 #[test]
 fn a_changed_node_is_handled_again() {
     let mut now = Moment::default();
-    let mut deputy = Deputy::default();
+    let mut deputy = SilentQueue::default();
     let mut pick = |silent: Option<Silent>, done: bool| {
-        now = now + INTERVAL;
+        now = now + BATCH_INTERVAL;
         let silent = silent.into_iter().map(|silent| ("n1".to_owned(), silent)).collect();
         let (picked, _) = deputy.pick(silent, now);
         let count = picked.len();
@@ -178,9 +178,9 @@ fn a_changed_node_is_handled_again() {
 
 #[test]
 fn either_half_of_a_node_may_change() {
-    let (mut deputy, mut now) = (Deputy::default(), Moment::default());
+    let (mut deputy, mut now) = (SilentQueue::default(), Moment::default());
     let mut pick = |silent: &Silent| {
-        now = now + INTERVAL;
+        now = now + BATCH_INTERVAL;
         let (picked, _) = deputy.pick([("n1".to_owned(), silent.clone())].into(), now);
         deputy.done("n1".to_owned(), silent.clone());
         picked.len()

@@ -33,11 +33,11 @@ fn only_writes_of_the_holder_count_as_heard() {
         taken.revoked(Some("Paused".into())).unwrap(),
     ];
     for berth in ours {
-        assert!(!view(&berth, 1, "2").spoken(&before), "{berth:?}");
+        assert!(!view(&berth, 1, "2").has_spoken(&before), "{berth:?}");
     }
-    assert!(view(&taken, 2, "2").spoken(&before), "a renewal");
-    assert!(view(&taken.committed(boot()).unwrap(), 1, "2").spoken(&before));
-    assert!(before.spoken(&view(&offered, 1, "0")));
+    assert!(view(&taken, 2, "2").has_spoken(&before), "a renewal");
+    assert!(view(&taken.committed(boot()).unwrap(), 1, "2").has_spoken(&before));
+    assert!(before.has_spoken(&view(&offered, 1, "0")));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn decisions_read_the_conditions_of_a_report_and_not_its_phase() {
         });
         let view = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(object).unwrap())));
         let report = view.report().unwrap().clone();
-        (report.pulling, report.blocked, view.released())
+        (report.pulling, report.blocked, view.is_released())
     };
     let condition = |type_: &str, status: &str, reason: &str| {
         json!([{
@@ -128,10 +128,10 @@ fn with(object: &serde_json::Value, pointer: &str, value: serde_json::Value) -> 
 
 /// Checks whether a change may change a plan, and whether someone other than the controller made it.
 fn check<V: View>(before: &V, after: &V, (differs, spoken): (bool, bool), what: &str) {
-    let found = (after.differs(before), after.spoken(before));
+    let found = (after.differs(before), after.has_spoken(before));
     assert_eq!(found, (differs, spoken), "{what}");
-    let news = if differs { Some(News::Soon) } else { None };
-    assert_eq!(after.news(before), news, "{what}");
+    let news = if differs { Some(Urgency::Soon) } else { None };
+    assert_eq!(after.urgency(before), news, "{what}");
 }
 
 /// Checks an unreadable object with this value: only another error is a change.
@@ -229,7 +229,7 @@ fn a_report_counts_for_its_node_and_generation() {
             "spec": { "nodeUID": "u" },
             "status": { "observedGeneration": observed, "nodeUID": node },
         })));
-        view.observed()
+        view.is_observed()
     };
     assert!(observed(Some(2), Some(2), "u"));
     assert!(!observed(Some(2), Some(1), "u"), "something else was published since");
@@ -282,17 +282,17 @@ fn only_a_closed_berth_is_urgent() {
         LeaseView::of(lease)
     };
     for (before, after, expected) in [
-        (&releasing, &given_back, Some(News::Now)),
-        (&offered, &closed, Some(News::Now)),
-        (&closed, &shrunk, Some(News::Later)),
-        (&closed, &offered, Some(News::Later)),
-        (&offered, &held, Some(News::Later)),
-        (&held, &committed, Some(News::Later)),
+        (&releasing, &given_back, Some(Urgency::Now)),
+        (&offered, &closed, Some(Urgency::Now)),
+        (&closed, &shrunk, Some(Urgency::Later)),
+        (&closed, &offered, Some(Urgency::Later)),
+        (&offered, &held, Some(Urgency::Later)),
+        (&held, &committed, Some(Urgency::Later)),
         (&held, &held, None),
     ] {
         let (before, after) = (view(before, "l", 1), view(after, "l", 2));
         assert_eq!(
-            after.news(&before),
+            after.urgency(&before),
             expected,
             "{:?} after {:?}",
             after.berth,
@@ -305,8 +305,8 @@ fn only_a_closed_berth_is_urgent() {
         berth: Err(error.to_owned()),
         ..view(&held, "l", 1)
     };
-    assert!(!unreadable("no phase").spoken(&unreadable("no phase")));
-    assert!(unreadable("no phase").spoken(&unreadable("no target")));
+    assert!(!unreadable("no phase").has_spoken(&unreadable("no phase")));
+    assert!(unreadable("no phase").has_spoken(&unreadable("no target")));
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn snapshot(told: Option<(&str, &str, &str)>) -> Snapshot {
         "n1".into(),
         Entry::new(NodeView::of(&serde_json::from_value(node).unwrap())),
     );
-    Arc::make_mut(&mut snapshot.hosts).insert("n1".into(), Entry::new(host));
+    Arc::make_mut(&mut snapshot.bootc_nodes).insert("n1".into(), Entry::new(host));
     snapshot
 }
 
@@ -328,7 +328,7 @@ fn a_released_hold_ends_behind_a_closed_gate() {
 
 #[test]
 fn a_thousand_conditions_are_written_in_batches() {
-    let mut desk = Desk::default();
+    let mut desk = WriteQueue::default();
     let start = Moment::default();
     let at = |millis| start + Duration::from_millis(millis);
     let name = |n: usize| NodeName::new(format!("n{n:04}"));
@@ -356,7 +356,7 @@ fn a_thousand_conditions_are_written_in_batches() {
 
 #[test]
 fn a_failed_write_delays_no_other_node() {
-    let mut desk = Desk::default();
+    let mut desk = WriteQueue::default();
     let at = |seconds| Moment::default() + Duration::from_secs(seconds);
     let wanted = || -> BTreeMap<NodeName, Verdict> {
         let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes(Why::WaveWaiting, "m"));
@@ -379,7 +379,7 @@ fn a_failed_write_delays_no_other_node() {
 
 #[test]
 fn what_changes_back_is_never_told() {
-    let mut desk = Desk::default();
+    let mut desk = WriteQueue::default();
     let at = |millis| Moment::default() + Duration::from_millis(millis);
     let wants = |reason: Why| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
     assert!(desk.pick(wants(Why::WaveWaiting), at(0)).is_empty());

@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&Facts<'_>) -> T) -> T {
+    fn with<T>(&self, ask: impl FnOnce(&BootImageFacts<'_>) -> T) -> T {
         let member = |(node, host)| MemberView {
             node,
             host: Some(host),
@@ -81,7 +81,7 @@ impl Pool {
             heard: true,
         };
         let members: Vec<_> = self.nodes.iter().map(|(node, host)| member((node, host))).collect();
-        ask(&Facts {
+        ask(&BootImageFacts {
             policy: &self.policy,
             members: &members,
             before: self.before.as_ref(),

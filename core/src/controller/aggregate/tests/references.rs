@@ -3,8 +3,13 @@
 use super::*;
 
 /// A pool without members whose reference is `quay.io/os:v3`.
-fn of_reference<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &'a Plan, generation: i64) -> Facts<'a> {
-    Facts {
+fn of_reference<'a>(
+    old: &'a BootcNodePoolStatus,
+    answers: &'a Answers,
+    plan: &'a Plan,
+    generation: i64,
+) -> PoolStatusFacts<'a> {
+    PoolStatusFacts {
         generation: Some(generation),
         reference: "quay.io/os:v3",
         ..of_empty_pool(old, answers, plan)

@@ -10,7 +10,7 @@ use super::*;
 use crate::controller::plan::tests::{asked_back, committed, gate, offered};
 use crate::controller::plan::{MAX_NAMED, SeenBerth};
 use crate::controller::quorum::Cause;
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 
 /// The case of n1, the first of three members, after this change of the facts and the rules.
 pub(super) fn first(change: impl FnOnce(&mut PoolFacts, &mut Rules)) -> Case {
@@ -48,19 +48,19 @@ fn in_waves(facts: &mut PoolFacts, soaked: u64) {
 }
 
 /// A fleet whose limit is used up by a node of another pool.
-pub(super) fn used_up_by(node: &str, how: How) -> FleetUse {
+pub(super) fn used_up_by(node: &str, how: UseKind) -> FleetUse {
     FleetUse {
         limit: 1,
-        held_or_offered: usize::from(how == How::Holds),
-        unavailable: usize::from(how == How::NotReady),
+        held_or_offered: usize::from(how == UseKind::Holds),
+        unavailable: usize::from(how == UseKind::NotReady),
         all: 1,
         used_by: vec![used(node, how)],
         ..FleetUse::default()
     }
 }
 
-fn used(node: &str, how: How) -> Use {
-    Use { who: node.into(), how }
+fn used(node: &str, how: UseKind) -> CapacityUse {
+    CapacityUse { who: node.into(), how }
 }
 
 fn failed(index: u32, node: &str) -> SeenBerth {
@@ -119,14 +119,14 @@ fn each_change_takes_away_its_obstacle() {
         (Change::WavesProven(vec![]), |f, _| in_waves(f, 20)),
         (Change::TurnEnds(n("n2")), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
         (Change::TurnEnds(n("b1")), |f, _| {
-            f.fleet = Some(used_up_by("b1", How::Holds))
+            f.fleet = Some(used_up_by("b1", UseKind::Holds))
         }),
         (Change::Recovers(n("n2")), |f, _| {
             updated(&mut f.members[1]);
             f.members[1].ready = false;
         }),
         (Change::Recovers(n("b1")), |f, _| {
-            f.fleet = Some(used_up_by("b1", How::NotReady))
+            f.fleet = Some(used_up_by("b1", UseKind::NotReady))
         }),
         (Change::Excluded(n("n2")), |f, _| {
             updated(&mut f.members[1]);
@@ -143,7 +143,7 @@ fn each_change_takes_away_its_obstacle() {
         }),
         (Change::MaxUnavailable(2), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
         (Change::FleetLimit(2), |f, _| {
-            f.fleet = Some(used_up_by("b1", How::Holds))
+            f.fleet = Some(used_up_by("b1", UseKind::Holds))
         }),
     ];
     for (change, obstacle) in rows {
@@ -275,10 +275,10 @@ fn a_change_counts_once_in_the_fleet() {
                 unavailable: 2,
                 all: 4,
                 used_by: vec![
-                    used("b1", How::Holds),
-                    used("b2", How::NotReady),
-                    used("n2", How::Holds),
-                    used("n3", How::NotReady),
+                    used("b1", UseKind::Holds),
+                    used("b2", UseKind::NotReady),
+                    used("n2", UseKind::Holds),
+                    used("n3", UseKind::NotReady),
                 ],
                 ..FleetUse::default()
             });
@@ -304,11 +304,11 @@ fn a_node_of_another_pool_has_one_way_out() {
         explain(&case).unwrap().alone
     };
     assert_eq!(
-        alone(How::Holds),
+        alone(UseKind::Holds),
         [Change::TurnEnds("b1".into()), Change::FleetLimit(2)]
     );
     assert_eq!(
-        alone(How::NotReady),
+        alone(UseKind::NotReady),
         [Change::Recovers("b1".into()), Change::FleetLimit(2)]
     );
 }

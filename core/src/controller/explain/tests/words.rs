@@ -4,11 +4,11 @@ use super::changes::{first, used_up_by};
 use super::*;
 use crate::controller::plan::tests::gate;
 use crate::controller::quorum::Cause;
-use crate::controller::usage::How;
+use crate::controller::usage::UseKind;
 
 #[test]
 fn each_change_has_words_for_people() {
-    let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", How::Holds)));
+    let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", UseKind::Holds)));
     let n2 = || NodeName::from("n2");
     let rows = [
         (Change::TurnEnds(n2()), "n2 has ended its turn"),

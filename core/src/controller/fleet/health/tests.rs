@@ -51,8 +51,8 @@ fn agent(node: &str, quiet: u64) -> Agent<'_> {
     }
 }
 
-fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a [Agent<'a>]) -> Facts<'a> {
-    Facts {
+fn facts<'a>(old: &'a BootcFleetStatus, pools: &'a [PoolState<'a>], agents: &'a [Agent<'a>]) -> FleetStatusFacts<'a> {
+    FleetStatusFacts {
         generation: Some(1),
         old,
         paused: false,
@@ -148,7 +148,7 @@ fn a_new_leader_remembers_silent_agents() {
         "False AgentsSilent: 1 of 3 agents silent for 270 s: n2"
     );
     let anew = [lively, agent("n2", 10), away];
-    let young = Facts {
+    let young = FleetStatusFacts {
         listened: Duration::from_secs(10),
         ..facts(&first, &[], &anew)
     };
@@ -157,7 +157,7 @@ fn a_new_leader_remembers_silent_agents() {
         said(&status(&facts(&first, &[], &anew), at(3)), types::AGENTS_HEALTHY),
         "True AsExpected: "
     );
-    let deaf = Facts {
+    let deaf = FleetStatusFacts {
         deaf: true,
         ..facts(&old, &[], &all)
     };
@@ -172,7 +172,7 @@ fn a_new_leader_remembers_silent_agents() {
 fn failing_registries_and_objects_are_named() {
     let old = BootcFleetStatus::default();
     let quiet = pool(3, "Ready", Why::AllUpdated);
-    let trouble = |reason: &str| Trouble {
+    let trouble = |reason: &str| QueryFailure {
         reason: Word::stored(reason),
         message: "no route".into(),
         since: at(0),
@@ -194,7 +194,7 @@ fn failing_registries_and_objects_are_named() {
     }];
     let unreadable = ["Lease x: no phase".to_owned()];
     let away = status(
-        &Facts {
+        &FleetStatusFacts {
             unreadable: &unreadable,
             ..facts(&old, &of(&away), &unguarded)
         },
@@ -215,7 +215,7 @@ fn failing_registries_and_objects_are_named() {
         ..of(&absent)[0]
     }];
     let anew = |listened| {
-        let facts = Facts {
+        let facts = FleetStatusFacts {
             listened: Duration::from_secs(listened),
             ..facts(&away, &unasked, &[])
         };
@@ -225,8 +225,8 @@ fn failing_registries_and_objects_are_named() {
         anew(10).starts_with("False RegistryAway"),
         "a new leader has yet to ask"
     );
-    assert!(anew(FIRST_ANSWERS.as_secs()).starts_with("True AsExpected"));
-    let first = Facts {
+    assert!(anew(FIRST_ANSWERS_TIMEOUT.as_secs()).starts_with("True AsExpected"));
+    let first = FleetStatusFacts {
         listened: Duration::from_secs(10),
         ..facts(&old, &unasked, &[])
     };
@@ -234,7 +234,7 @@ fn failing_registries_and_objects_are_named() {
         said(&status(&first, at(2)), types::REGISTRY_REACHABLE).starts_with("True AsExpected"),
         "no former leader has reported an outage"
     );
-    let none = Facts {
+    let none = FleetStatusFacts {
         unreadable_pools: 1,
         ..facts(&old, &[], &[])
     };
@@ -264,7 +264,7 @@ fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
 fn a_paused_fleet_is_reported_with_its_generation() {
     let old = BootcFleetStatus::default();
     let first = status(
-        &Facts {
+        &FleetStatusFacts {
             paused: true,
             ..facts(&old, &[], &[])
         },
@@ -272,7 +272,7 @@ fn a_paused_fleet_is_reported_with_its_generation() {
     );
     assert!(said(&first, types::PAUSED).starts_with("True Paused"));
     let second = status(
-        &Facts {
+        &FleetStatusFacts {
             generation: Some(2),
             ..facts(&first, &[], &[])
         },
@@ -318,7 +318,7 @@ fn failed_first_boots_are_counted_and_named() {
 #[test]
 fn events_that_cannot_be_listed_are_told() {
     let old = BootcFleetStatus::default();
-    let unread = |agents| Facts {
+    let unread = |agents| FleetStatusFacts {
         events_unread: Some("events is forbidden".to_owned()),
         ..facts(&old, &[], agents)
     };
@@ -346,7 +346,7 @@ fn held_machines_are_named_before_joined_ones() {
         message: "worker-7: installed from 9.0.1, older than the minimum 9.2".to_owned(),
         last_time: at(50).into(),
     };
-    let held = |agents| Facts {
+    let held = |agents| FleetStatusFacts {
         machines: Machines {
             held: vec![machine.clone()],
             joined: vec![],
@@ -387,7 +387,7 @@ fn a_leader_hears_silence_after_its_time() {
     let silent = status(&facts(&old, &[], &dead), at(1));
     let lively = [agent("n1", 10)];
     let after = |listened: u64| {
-        let facts = Facts {
+        let facts = FleetStatusFacts {
             listened: Duration::from_secs(listened),
             ..facts(&silent, &[], &lively)
         };

@@ -5,7 +5,7 @@ use berth_api::pool::Target;
 use berth_api::{Digest, condition};
 use jiff::Timestamp;
 
-use super::super::{Answer, Answers, Found, Trouble, decide};
+use super::super::{Answer, Answers, Found, QueryFailure, decide};
 use super::*;
 
 const FOLLOWED: &str = "quay.io/os:stable";
@@ -38,7 +38,7 @@ fn found(n: u8) -> Answer {
 /// The registry answered this before, and fails now.
 fn fails(reason: &'static str, before: Answer) -> Answer {
     Answer {
-        trouble: Some(Trouble {
+        trouble: Some(QueryFailure {
             reason: Word::stored(reason),
             message: "its words".to_owned(),
             since: Timestamp::UNIX_EPOCH,
@@ -57,7 +57,7 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
         tag: answer,
         ..Answers::default()
     };
-    let facts = Facts {
+    let facts = ImageFacts {
         reference,
         minimum_age: Duration::ZERO,
         target: Some(&target),
@@ -146,7 +146,7 @@ fn a_fleet_that_cannot_be_read_changes_nothing() {
         fleet_unreadable: true,
         ..Answers::default()
     };
-    let facts = Facts {
+    let facts = ImageFacts {
         reference: FOLLOWED,
         minimum_age: Duration::ZERO,
         target: Some(&target),

@@ -8,7 +8,7 @@ use berth_api::{BootId, NodeName};
 use super::*;
 use crate::controller::gate::{Gate, GateReason};
 use crate::controller::quorum::Verdict;
-use crate::controller::usage::{How, Use};
+use crate::controller::usage::{CapacityUse, UseKind};
 
 mod counts;
 mod gates;
@@ -247,7 +247,7 @@ fn a_broken_node_can_always_be_repaired() {
     assert!(plan.writes.is_empty(), "{plan:?}");
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Capacity);
     assert_eq!(plan.used_by.len(), 1);
-    assert_eq!(plan.used_by[0].how, How::NotReady);
+    assert_eq!(plan.used_by[0].how, UseKind::NotReady);
     f.members[2].prepared = true;
     assert_eq!(
         words(&now(&f)),
@@ -258,7 +258,7 @@ fn a_broken_node_can_always_be_repaired() {
     f.members[2].unschedulable = true;
     assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
     f.members[2].prepared = false;
-    assert_eq!(now(&f).used_by[0].how, How::CordonedByOthers);
+    assert_eq!(now(&f).used_by[0].how, UseKind::CordonedByOthers);
 }
 
 #[test]
@@ -616,7 +616,7 @@ fn an_offer_that_was_not_made_is_not_reported() {
     let mut plan = now(&facts(2, names(&["n1", "n2"]), vec![seen(closed(0)), seen(closed(1))]));
     let not_made = plan.writes.split_off(1);
     plan.not_made(&not_made);
-    let words: Vec<String> = plan.used_by.iter().map(Use::words).collect();
+    let words: Vec<String> = plan.used_by.iter().map(CapacityUse::words).collect();
     assert_eq!(words, ["n1, offered a berth"]);
     assert_eq!(plan.waiting.get(&"n2".into()), Some(&BlockReason::NoBerth));
 }

@@ -174,7 +174,9 @@ fn leave_that_is_not_used_goes_round() {
         world.step();
         assert_eq!(world.allowed().len(), 1);
         turns.insert(world.allowed()[0].to_owned());
-        world.leaves.see(&world.hosts, start + Duration::from_secs(60 * minute));
+        world
+            .permits
+            .see(&world.bootc_nodes, start + Duration::from_secs(60 * minute));
     }
     assert_eq!(turns.len(), 3);
 }
@@ -191,8 +193,8 @@ fn a_stuck_holder_passes_unused_permits_on() {
         world.step();
         turns.insert(world.allowed()[0].to_owned());
         world
-            .leaves
-            .see(&world.hosts, Moment::default() + Duration::from_secs(60 * minute));
+            .permits
+            .see(&world.bootc_nodes, Moment::default() + Duration::from_secs(60 * minute));
     }
     assert_eq!(turns.len(), 3, "{turns:?}");
 }

@@ -7,7 +7,7 @@ use berth_api::berth::{self, Berth, Offer};
 use jiff::Timestamp;
 
 use super::*;
-use crate::controller::belonging::Belonging;
+use crate::controller::membership::MembershipCache;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::PoolView;
 
@@ -37,12 +37,12 @@ fn a_node_counts_until_what_was_done_there_is_undone() {
             PoolView::of(serde_json::from_value(pool).unwrap()),
         );
         Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(node));
-        Arc::make_mut(&mut snapshot.hosts).insert("n1".to_owned(), Entry::new(host));
+        Arc::make_mut(&mut snapshot.bootc_nodes).insert("n1".to_owned(), Entry::new(host));
         Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
         let (occupied, none) = (Occupied::default(), BTreeSet::new());
         let shared = Round {
             snapshot: &snapshot,
-            membership: &Belonging::default().of(&snapshot),
+            membership: &MembershipCache::default().of(&snapshot),
             leases: &[],
             occupied: &occupied,
             in_doubt: &none,
@@ -110,7 +110,7 @@ fn facts_of(nodes: &[serde_json::Value], leases: &[LeaseView]) -> PoolFacts {
     let none = BTreeSet::new();
     let shared = Round {
         snapshot: &snapshot,
-        membership: &Belonging::default().of(&snapshot),
+        membership: &MembershipCache::default().of(&snapshot),
         leases,
         occupied: &Occupied::of(leases),
         in_doubt: &none,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::Moment;
-use crate::controller::belonging::Belonging;
+use crate::controller::membership::MembershipCache;
 use crate::controller::memory::{Offers, Soaks};
 use crate::controller::occupied::Occupied;
 use crate::controller::plan::tests::digest;
@@ -137,20 +137,20 @@ impl Site {
     /// Sets the image that the node runs.
     fn node(&mut self, name: &str, pool: &str, booted: u8) {
         let host = prepared_host(name, pool, booted);
-        Arc::make_mut(&mut self.snapshot.hosts).insert(name.to_owned(), Entry::new(host));
+        Arc::make_mut(&mut self.snapshot.bootc_nodes).insert(name.to_owned(), Entry::new(host));
     }
 
     /// The node's last turn ended because it could not be drained.
     fn bad_turn(&mut self, name: &str) {
-        let hosts = Arc::make_mut(&mut self.snapshot.hosts);
-        let mut host = BootcNodeView::clone(&hosts[name].view);
+        let bootc_nodes = Arc::make_mut(&mut self.snapshot.bootc_nodes);
+        let mut host = BootcNodeView::clone(&bootc_nodes[name].view);
         host.content.as_mut().unwrap().report.last_turn = Some(BadTurn {
             outcome: "DrainTimeout".to_owned(),
             message: String::new(),
             digest: digest(2),
             attempts: 1,
         });
-        hosts.insert(name.to_owned(), Entry::new(host));
+        bootc_nodes.insert(name.to_owned(), Entry::new(host));
     }
 
     fn ready(&mut self, name: &str, ready: bool) {
@@ -175,7 +175,7 @@ impl Site {
 
     /// Plans with these pools known to be outdated.
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
-        let membership = Belonging::default().of(&self.snapshot);
+        let membership = MembershipCache::default().of(&self.snapshot);
         let heard: BTreeSet<NodeName> = self.snapshot.nodes.keys().map(|name| name.as_str().into()).collect();
         let shared = Round {
             snapshot: &self.snapshot,

@@ -11,7 +11,7 @@ use crate::controller::view::{BootcNodeView, NodeView, PoolView};
 
 /// The membership, and the input that it was computed from.
 #[derive(Debug, Default)]
-pub struct Belonging {
+pub struct MembershipCache {
     pools: Vec<PoolSelector>,
     nodes: Vec<Known>,
     membership: Arc<Membership>,
@@ -28,7 +28,7 @@ struct Known {
     label: Option<PoolName>,
 }
 
-impl Belonging {
+impl MembershipCache {
     /// Returns the current membership.
     pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
         let pool = |pool: &PoolView| PoolSelector {
@@ -80,7 +80,7 @@ impl Known {
 /// Returns every Node with the pool that its BootcNode names, and the pool label of its BootcNode.
 fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
-        let host = snapshot.hosts.get(name).map(|host| host.view.as_ref());
+        let host = snapshot.bootc_nodes.get(name).map(|host| host.view.as_ref());
         let spec = host.and_then(BootcNodeView::spec);
         (
             &entry.view,
@@ -137,7 +137,7 @@ mod tests {
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": { "name": name },
             "spec": { "poolName": pool },
         });
-        Arc::make_mut(&mut world.hosts).insert(
+        Arc::make_mut(&mut world.bootc_nodes).insert(
             name.to_owned(),
             Entry::new(BootcNodeView::of(serde_json::from_value(object).unwrap())),
         );
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn membership_is_computed_again_only_if_needed() {
-        let (mut belonging, mut world) = (Belonging::default(), Snapshot::default());
+        let (mut belonging, mut world) = (MembershipCache::default(), Snapshot::default());
         node(&mut world, "n1", "worker", "True");
         pool(&mut world, "a", "worker", 0);
         let mut look = |change: &dyn Fn(&mut Snapshot)| {
@@ -165,7 +165,11 @@ mod tests {
         assert_eq!(look(&|w| node(w, "n2", "infra", "True")), anew("a"), "another node");
         assert_eq!(look(&|w| pool(w, "b", "infra", 0)), anew(""), "another pool");
         assert_eq!(look(&|w| host(w, "n1", "b")), anew("b"), "its BootcNode says so");
-        assert_eq!(look(&|w| Arc::make_mut(&mut w.hosts).clear()), anew(""), "and is gone");
+        assert_eq!(
+            look(&|w| Arc::make_mut(&mut w.bootc_nodes).clear()),
+            anew(""),
+            "and is gone"
+        );
         assert_eq!(
             look(&|w| drop(Arc::make_mut(&mut w.pools).remove("b"))),
             anew("a"),
@@ -183,7 +187,7 @@ mod tests {
         let mut world = Snapshot::default();
         node(&mut world, "n1", "worker", "True");
         pool(&mut world, "a", "worker", 0);
-        let selected = |world: &Snapshot| Belonging::default().of(world).pool_of(&"n1".into()).cloned();
+        let selected = |world: &Snapshot| MembershipCache::default().of(world).pool_of(&"n1".into()).cloned();
         assert_eq!(selected(&world), Some("a".into()));
         let entry = &Arc::make_mut(&mut world.pools)["a"];
         let mut view = PoolView::clone(&entry.view);
