@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use berth_core::agent::rules::registries;
+use berth_core::agent::host_policy::registries;
 use berth_core::firstboot;
 use berth_shell::log::{self, LogFormat};
 use clap::{Parser, Subcommand};

@@ -7,10 +7,10 @@ use berth_api::berth::Berth;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, PullFacts};
+use berth_core::agent::host_policy::Rules;
+use berth_core::agent::host_policy::credentials::Claim;
+use berth_core::agent::host_policy::signatures::Policy;
 use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
-use berth_core::agent::rules::Rules;
-use berth_core::agent::rules::credentials::Claim;
-use berth_core::agent::rules::signatures::Policy;
 
 use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::ImageRef;
-use berth_core::agent::rules::credentials::check;
+use berth_core::agent::host_policy::credentials::check;
 use berth_core::registries::credentials::{AuthFile, Credentials, CredentialsError};
 use serde_json::Value;
 

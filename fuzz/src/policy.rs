@@ -2,7 +2,7 @@
 
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
-use berth_core::agent::rules::signatures::{PLACES, Policy};
+use berth_core::agent::host_policy::signatures::{PLACES, Policy};
 use serde_json::Value;
 
 use crate::reference_and_file;

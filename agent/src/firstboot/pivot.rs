@@ -6,7 +6,7 @@ use berth_api::ImageRef;
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Deployments, Os};
-use berth_core::agent::rules::Rules;
+use berth_core::agent::host_policy::Rules;
 use berth_core::agent::storage::StagingLock;
 use berth_core::firstboot::node::Signs;
 use berth_core::firstboot::{Booted, Target, Trouble};

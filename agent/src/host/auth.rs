@@ -8,9 +8,11 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use berth_api::Digest;
+use berth_core::agent::host_policy::Objection;
+use berth_core::agent::host_policy::credentials::{
+    self, AuthFiles, Change, Claim, Given, MAX_LENGTH, PLACES, Place, decide,
+};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::rules::Objection;
-use berth_core::agent::rules::credentials::{self, AuthFiles, Change, Claim, Given, MAX_LENGTH, PLACES, Place, decide};
 use berth_shell::sha256;
 
 use super::files;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::platform::{Choice, Platform, Variant};
 use berth_api::pool::PlatformDigest;
 use berth_api::{Digest, ImageRef};
-use berth_core::agent::rules::credentials::PLACES;
+use berth_core::agent::host_policy::credentials::PLACES;
 use berth_core::cpu;
 use berth_core::firstboot::{Answer, Target};
 use berth_core::registries::document::{self, Document, DocumentError};

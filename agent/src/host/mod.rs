@@ -9,10 +9,10 @@ use berth_api::backend::Backend;
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::{BootId, Digest};
 use berth_core::agent::facts::Past;
+use berth_core::agent::host_policy::credentials::Claim;
+use berth_core::agent::host_policy::registries::Registries;
+use berth_core::agent::host_policy::signatures::Policy;
 use berth_core::agent::rivals;
-use berth_core::agent::rules::credentials::Claim;
-use berth_core::agent::rules::registries::Registries;
-use berth_core::agent::rules::signatures::Policy;
 use berth_core::agent::storage::{OstreeLock, StagingLock};
 use tokio::sync::watch;
 

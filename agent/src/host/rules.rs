@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use berth_api::Digest;
-use berth_core::agent::rules::registries::{self, Registries};
-use berth_core::agent::rules::signatures::{self, Policy};
+use berth_core::agent::host_policy::registries::{self, Registries};
+use berth_core::agent::host_policy::signatures::{self, Policy};
 
 use berth_shell::sha256;
 

@@ -1,5 +1,6 @@
 //! Condition reasons of what fails on a host. Programs read them; the host tool's words stand beside them.
 
+use berth_api::condition::{Why, Word};
 use berth_api::reasons;
 
 reasons! {
@@ -96,6 +97,11 @@ reasons! {
 /// written from; any other text is none.
 pub fn known(stored: &str) -> Option<Reason> {
     Reason::ALL.iter().copied().find(|reason| reason.as_str() == stored)
+}
+
+/// Reasons that come back from a stored object are again the constants that they were written from.
+pub(crate) fn word(stored: &str) -> Word {
+    known(stored).map_or(Why::Failed.into(), Word::from)
 }
 
 #[cfg(test)]

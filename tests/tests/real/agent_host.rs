@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use berth_agent::host::{AuthSource, BootcStatus, BootcVersion, Host, HostRoot, HostStatus, PullState, failure};
 use berth_api::node::DesiredImage;
-use berth_core::agent::rules::credentials::{Claim, PLACES};
+use berth_core::agent::host_policy::credentials::{Claim, PLACES};
 use berth_core::agent::storage::Storage;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
 use berth_tests::hosts::{HostLog, ostrees_lock};

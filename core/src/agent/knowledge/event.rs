@@ -8,8 +8,8 @@ use berth_api::names::{BootId, NodeUid};
 use berth_api::node::{BootcNodeStatus, DrainBlocker};
 
 use crate::agent::facts::{ClusterNode, Desired, Guard, Os, PullFacts};
+use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
-use crate::agent::rules::Rules;
 use crate::agent::step::{Step, WaitReason};
 
 /// Answers of the host's services, asked in every pass.

@@ -5,7 +5,7 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::Deployment;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnOutcome};
 
-use super::{Knowledge, Since};
+use super::state::{Knowledge, Since};
 use crate::Now;
 use crate::agent::facts::{Deployments, Desired};
 use crate::agent::step::is_unproven;

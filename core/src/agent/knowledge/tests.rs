@@ -1,15 +1,21 @@
 //! Parts of the knowledge that still count after each event.
 
-use berth_api::berth::{Offer, Outcome};
+use std::time::Duration;
+
+use berth_api::berth::{Berth, Offer, Outcome};
+use berth_api::digest::Digest;
 use berth_api::names::PoolName;
 use berth_api::node::{BootcNodeStatus, Deployment, DesiredImage};
 use jiff::{SignedDuration, Timestamp};
 
 use super::*;
-use crate::agent::facts::Deployments;
+use crate::agent::facts::{ClusterNode, Deployments, Desired, Os, Past, PullFacts, Reboot};
+use crate::agent::host_policy::Rules;
 use crate::agent::node::NodeFacts;
-use crate::agent::step::WaitReason;
+use crate::agent::reason::Reason;
+use crate::agent::step::{Step, WaitReason};
 use crate::agent::storage::{StagingLock, Storage};
+use crate::{Moment, Now};
 
 mod guard;
 mod host;

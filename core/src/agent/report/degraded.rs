@@ -3,12 +3,14 @@
 use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word};
 use berth_api::node::Phase;
+use berth_api::pool::OnTimeout;
 
-use super::{drains_too_long, failed_turn, holding, reason};
 use crate::agent::facts::{Desired, Facts, Os};
-use crate::agent::reason::Reason;
+use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
-use crate::agent::step::{Step, WaitReason, reports_ready, rollback_queued, set_aside, taken_away, twin, unlockable};
+use crate::agent::step::{
+    Step, WaitReason, blockers, overdue, reports_ready, rollback_queued, set_aside, taken_away, twin, unlockable,
+};
 
 /// Condition that says whether a person should look, and at what.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
@@ -91,12 +93,12 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
             failure.attempts,
             failure.next_try_time.0.strftime("%H:%M:%SZ")
         );
-        return Verdict::yes(reason(&failure.reason), again);
+        return Verdict::yes(reason::word(&failure.reason), again);
     }
     if let Some(message) = unguarded(facts) {
         return Verdict::yes(Reason::Unguarded, message);
     }
-    if let Some(turn) = failed_turn(facts) {
+    if let Some(turn) = facts.failed_turn() {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
         return Verdict::yes(
@@ -120,9 +122,20 @@ pub(super) fn unguarded(facts: &Facts) -> Option<String> {
         .filter(|_| would_take && facts.guard.is_to_be_told())
 }
 
+/// A drain that goes on although its time is over, because the pool says so or because there is no way back.
+pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
+    let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
+    let why = match on_timeout {
+        OnTimeout::Hold => "held by drain.onTimeout: Hold",
+        OnTimeout::Force => "their budgets are not asked any more, by drain.onTimeout: Force",
+        OnTimeout::Release => "the drain goes on, since the boot is not proven and the berth cannot be given back",
+    };
+    Some(format!("{}; {why}", blockers(facts)))
+}
+
 /// A boot that only a person or another image helps out of.
 fn unproven(facts: &Facts) -> Option<Verdict> {
-    let holding = holding(facts)?;
+    let holding = facts.holding()?;
     let known = facts.host.os.deployments()?;
     let booted = known.booted.digest.as_ref();
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {

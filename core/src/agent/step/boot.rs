@@ -11,12 +11,13 @@ use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
+use super::action::{
+    LOOK_AGAIN, LOOK_HOST_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason,
+};
+use super::disarm::settle;
 use super::idle::{lacks_policy, set_aside_step, stage};
 use super::turn;
 use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
-use super::{
-    LOOK_AGAIN, LOOK_HOST_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason, settle,
-};
 use crate::agent::facts::{Desired, Facts, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;

@@ -9,8 +9,9 @@ use berth_api::node::{Deployment, DesiredImage, Staging};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::way::is_next_boot_wrong;
-use super::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason, closed_window, disarm, is_inhibited, is_to_lock, settle};
+use super::action::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason};
+use super::disarm::{disarm, has_pool, is_to_lock, settle, staged_by_berth};
+use super::way::{closed_window, is_inhibited, is_next_boot_wrong};
 use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
@@ -138,7 +139,7 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
     let goes_along = deployments.booted.digest.as_ref() != Some(desired) && facts.staged_whole(desired).is_some();
-    (!goes_along && super::has_pool(facts)).then(|| {
+    (!goes_along && has_pool(facts)).then(|| {
         "somebody has staged a deployment with other packages on the host: it is locked, and the next image of the pool is \
          staged over it and keeps the packages; any reboot before that discards it. To apply it now, drain the node and run \
          `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it; to drop it, run \
@@ -154,7 +155,7 @@ pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
     let digest = staged.digest.as_ref();
     let runs = digest.is_some() && digest == known.booted.digest.as_ref();
     let is_ours =
-        !runs && (digest == facts.desired.digest() || super::staged_by_berth(facts).any(|ours| digest == Some(ours)));
+        !runs && (digest == facts.desired.digest() || staged_by_berth(facts).any(|ours| digest == Some(ours)));
     (!is_ours).then(|| {
         let what = digest.map_or_else(|| staged.image.clone(), ToString::to_string);
         let what = match runs {

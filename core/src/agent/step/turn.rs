@@ -3,9 +3,10 @@
 use berth_api::berth::{Berth, Holding, Outcome};
 use berth_api::seeded::Bug;
 
+use super::action::{LOOK_SELDOM, Step, WaitReason};
+use super::disarm::settle;
 use super::idle::lacks_policy;
 use super::way::{self, Ahead, await_reboot};
-use super::{LOOK_SELDOM, Step, WaitReason, settle};
 use crate::agent::facts::{Facts, Reboot};
 use crate::agent::node::NodeFacts;
 

@@ -12,7 +12,7 @@ use berth_api::pool::{Drain, OnTimeout};
 use berth_api::seeded::Bug;
 use jiff::Timestamp;
 
-use super::{LOOK_AGAIN, REBOOT_GRACE, Step, WaitReason};
+use super::action::{LOOK_AGAIN, REBOOT_GRACE, Step, WaitReason};
 use crate::agent::facts::{Desired, Facts, Reboot};
 use crate::agent::node::NodeFacts;
 

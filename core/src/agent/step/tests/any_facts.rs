@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::agent::facts::Verified;
-use crate::agent::rules::signatures::{PLACES, Policy};
+use crate::agent::host_policy::signatures::{PLACES, Policy};
 
 fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
     prop::option::of((1u8..4, any::<bool>()).prop_map(|(n, locked)| deployment(n, locked)))

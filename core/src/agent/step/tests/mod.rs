@@ -1,8 +1,11 @@
 //! Fixtures, and the tests of each part of the decision.
 
+use std::time::Duration;
+
 use berth_api::berth::{BerthState, Offer};
+use berth_api::digest::Digest;
 use berth_api::names::{BootId, NodeName, NodeUid, PoolName};
-use berth_api::node::{Deployment, DrainBlocker, Staging, Turn};
+use berth_api::node::{Deployment, DesiredImage, DrainBlocker, Staging, Turn};
 use berth_api::pool::{Drain, OnTimeout, RivalUpdaters};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -19,14 +22,15 @@ mod signs;
 mod troubles;
 mod turns;
 
+use super::action::{LOOK_AGAIN, LOOK_HOST_AGAIN, READY_AGAIN};
 use super::*;
 use crate::agent::facts::{
-    DrainFacts, Guard, GuardFacts, HostFacts, LockFails, Member, Past, PullFacts, Reboot, Unreachable,
+    Deployments, DrainFacts, Guard, GuardFacts, HostFacts, LockFails, Member, Past, PullFacts, Reboot, Unreachable,
 };
+use crate::agent::host_policy::Rules;
+use crate::agent::host_policy::registries::Registries;
 use crate::agent::node::{CordonRecord, NodeFacts};
 use crate::agent::reason::Reason;
-use crate::agent::rules::Rules;
-use crate::agent::rules::registries::Registries;
 use crate::agent::storage::{StagingLock, Storage};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -7,9 +7,9 @@ use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
 use crate::agent::facts::Trouble;
+use crate::agent::host_policy::Objection;
 use crate::agent::report::{self, Subject, report};
 use crate::agent::rivals;
-use crate::agent::rules::Objection;
 use crate::agent::timeline;
 
 fn status(facts: &Facts) -> BootcNodeStatus {

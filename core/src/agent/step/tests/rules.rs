@@ -6,8 +6,8 @@ use berth_api::pool::SignatureRule;
 
 use super::*;
 use crate::agent::facts::Verified;
+use crate::agent::host_policy::signatures::{PLACES, Policy};
 use crate::agent::report::{Subject, phase, report};
-use crate::agent::rules::signatures::{PLACES, Policy};
 
 const REFUSED: Step = Step::Wait(WaitReason::ImageRefused, None);
 

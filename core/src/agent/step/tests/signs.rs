@@ -3,7 +3,8 @@
 use berth_api::berth::Outcome;
 
 use super::*;
-use crate::agent::lifecycle::{NOTHING, Wanted, wanted};
+use crate::agent::lifecycle::{NOTHING, Wanted};
+use crate::agent::maintenance::wanted;
 
 const PLANNED: Wanted = [true, false, false, false];
 const DRAINING: Wanted = [false, true, false, true];

@@ -4,7 +4,7 @@
 use berth_api::image_ref::{ImageRef, allowed};
 use berth_api::node::DesiredImage;
 
-use super::Objection;
+use super::objection::Objection;
 use crate::agent::reason::Reason;
 
 /// File on the host with one prefix per line. Empty lines and such that begin with `#` do not count.

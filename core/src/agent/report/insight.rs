@@ -4,8 +4,8 @@ use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNodeStatus;
 use berth_api::pool::PhaseDurations;
 
+use super::subject::Subject;
 use crate::agent::facts::{Desired, Facts};
-use crate::agent::report::Subject;
 use crate::insight::{self, Unavailable, held, insight};
 
 /// The insight that belongs to that status. `None`: the node is no member of a pool.

@@ -50,7 +50,8 @@ use berth_api::node::{BootcNodeStatus, Deployment};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::{Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Rest, Services, Since, Turn};
+use super::event::{Ending, Event, HostFailure, Look, PullReading, Services};
+use super::state::{Knowledge, LockTrouble, Rest, Since, Turn};
 use crate::agent::backend::Why;
 use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
 use crate::agent::past;

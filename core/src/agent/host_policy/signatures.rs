@@ -5,7 +5,7 @@ use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
 use serde_json::{Map, Value};
 
-use super::Objection;
+use super::objection::Objection;
 use crate::agent::reason::Reason;
 
 /// Places of the policy, as the host sees them. The first that exists is read, and no other.

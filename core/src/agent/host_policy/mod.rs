@@ -2,34 +2,16 @@
 //! cluster alone.
 
 pub mod credentials;
+mod objection;
 pub mod registries;
 pub mod signatures;
 
 use berth_api::Digest;
 use berth_api::node::DesiredImage;
 
+pub use self::objection::Objection;
 use self::registries::Registries;
 use self::signatures::Policy;
-use crate::agent::reason::Reason;
-
-/// Objection of the host to what it was asked or given: a reason, and words for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Objection {
-    /// CamelCase reason.
-    pub reason: Reason,
-    /// The thing, what is wrong with it, what to do.
-    pub message: String,
-}
-
-impl Objection {
-    /// An objection in these words.
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-        }
-    }
-}
 
 /// The host's rules, as they were read last.
 #[derive(Debug, Clone, Default, PartialEq)]

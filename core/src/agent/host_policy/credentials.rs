@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use berth_api::digest::Digest;
 use serde_json::{Map, Value};
 
-use super::Objection;
+use super::objection::Objection;
 use crate::agent::facts::{ClusterNode, Desired};
 use crate::agent::reason::Reason;
 

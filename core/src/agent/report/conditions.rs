@@ -1,0 +1,245 @@
+//! The conditions of a BootcNode that its agent writes.
+
+use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::condition::{self, Verdict, Why, Word, node as types};
+use berth_api::node::Phase;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::degraded::{degraded, drains_too_long, unguarded};
+use super::phase::{is_blocked, staged};
+use crate::agent::facts::Facts;
+use crate::agent::reason::{self, Reason};
+use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, is_ready, rollback_queued};
+
+pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
+
+pub(super) fn conditions(
+    facts: &Facts,
+    holding: Option<&Holding>,
+    phase: Phase,
+    step: &Step,
+    before: &[Condition],
+) -> Verdicts {
+    let mut list = update_conditions(facts, holding, phase, step, before);
+    list.extend(turn_conditions(facts, holding));
+    list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
+    list.extend(guarded(facts, before).map(|verdict| (types::GUARDED, verdict)));
+    list.extend(released(step, before).map(|verdict| (types::RELEASED, verdict)));
+    list
+}
+
+/// Returns whether what Berth did on a node of no pool is undone; `None`: it never was.
+fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
+    if matches!(step, Step::Wait(WaitReason::Released, _)) {
+        return Some(Verdict::yes(Phase::Released, ""));
+    }
+    condition::find(before, types::RELEASED).map(|_| as_is(false))
+}
+
+/// The trouble of a cluster, which `NodeDegraded` does not show while a graver one of the node does. `None`: as it was.
+fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
+    match unguarded(facts) {
+        Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
+        None if facts.guard.unguarded().is_some() => None,
+        None => condition::find(before, types::GUARDED).map(|_| Verdict::yes(Why::AsExpected, "")),
+    }
+}
+
+/// Conditions of the image: whether it is pulled, staged, ready, running.
+fn update_conditions(
+    facts: &Facts,
+    holding: Option<&Holding>,
+    phase: Phase,
+    step: &Step,
+    before: &[Condition],
+) -> Verdicts {
+    let Some(desired) = facts.desired.digest() else {
+        let why = Verdict::unknown(Why::NothingDesired, "no image is published for this node");
+        return [
+            types::UPDATED,
+            types::IMAGE_PULLED,
+            types::STAGED,
+            types::UPDATE_PREPARED,
+        ]
+        .map(|t| (t, why.clone()))
+        .into();
+    };
+    let runs = facts.host.os.booted() == Some(desired);
+    let updated = match (runs, phase) {
+        (true, Phase::Updated) => Verdict::yes(Why::Updated, format!("runs {desired}")),
+        (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
+            Verdict::yes(Why::Updated, format!("runs {desired}, and is excluded"))
+        }
+        (true, _) if facts.host.os.is_rollback_queued() => {
+            Verdict::no(Why::RollbackQueued, rollback_queued(facts).unwrap_or_default())
+        }
+        (true, _) => Verdict::no(Why::Proving, format!("runs {desired}, not given back yet")),
+        (false, _) => match waiting_for(facts, holding, step) {
+            Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
+            None => Verdict::no(phase, format!("should run {desired}")),
+        },
+    };
+    let here = staged(facts) || runs;
+    let refused = facts.objection().map(|o| Verdict::no(o.reason, o.message));
+    let pulled = match (here, &facts.past.failure) {
+        (true, _) => Verdict::yes(Why::AsExpected, ""),
+        (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
+        (false, _) if is_blocked(facts, step) => {
+            Verdict::unknown(Why::Blocked, "NodeDegraded says what to repair first")
+        }
+        (false, Some(f)) if f.digest.as_ref() == Some(desired) => {
+            Verdict::no(reason::word(&f.reason), f.message.clone())
+        }
+        (false, _) => Verdict::unknown(Why::NotStarted, ""),
+    };
+    let pulled = refused.filter(|_| !here).unwrap_or(pulled);
+    let staged_now = match (runs, staged(facts)) {
+        (true, _) => Verdict::no(Why::Booted, "the image runs; nothing is staged"),
+        (false, true) => Verdict::yes(Why::Locked, format!("{desired} is staged with finalization locked")),
+        (false, false) => Verdict::no(Why::NotStaged, ""),
+    };
+    let prepared = prepared(facts, holding, runs, step, before);
+    vec![
+        (types::UPDATED, updated),
+        (types::IMAGE_PULLED, pulled),
+        (types::STAGED, staged_now),
+        (types::UPDATE_PREPARED, prepared),
+    ]
+}
+
+/// Reason outside of this node that keeps it from going on.
+fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
+    let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
+    match (step, holding) {
+        (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
+            return Some((
+                Why::Revoked.into(),
+                format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
+            ));
+        }
+        (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
+            return Some((
+                Why::WindowClosed.into(),
+                closed_window(facts, holding.open_until).unwrap_or_default(),
+            ));
+        }
+        (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
+            let asked = "a reboot was asked for in vain, and is tried again".to_owned();
+            return Some((
+                Why::Inhibited.into(),
+                if is_inhibited(facts) { inhibited(facts) } else { asked },
+            ));
+        }
+        (Step::Wait(WaitReason::Excluded, _), _) => {
+            return Some((
+                Why::Excluded.into(),
+                "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
+            ));
+        }
+        _ => {}
+    }
+    None
+}
+
+/// The controller may offer a berth: this is the condition that it reads. The step says so, for it would take one; a step
+/// that only reads says nothing yet.
+fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
+    if runs {
+        return Verdict::no(Why::Booted, "nothing is left to prepare");
+    }
+    if holding.is_some() {
+        return Verdict::no(Why::InTurn, "the node holds a berth");
+    }
+    match step {
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth, _) | Step::Take(_) => Verdict::yes(Why::Ready, ""),
+        Step::Wait(WaitReason::Inhibited, _) => Verdict::no(Why::Inhibited, inhibited(facts)),
+        Step::Wait(WaitReason::Unguarded, _) => {
+            Verdict::no(Reason::Unguarded, facts.guard.unguarded().unwrap_or_default())
+        }
+        Step::Wait(WaitReason::BackingOff, _) if staged(facts) => {
+            let turn = facts.past.last_turn.as_ref();
+            Verdict::no(
+                Why::BackingOff,
+                turn.map_or_else(String::new, |t| format!("{}: {}", t.outcome, t.message)),
+            )
+        }
+        Step::ReadNode | Step::LookAtHost | Step::TryGuard if condition::is_true(before, types::UPDATE_PREPARED) => {
+            Verdict::yes(Why::Ready, "")
+        }
+        _ if !staged(facts) => Verdict::no(Why::NotStaged, ""),
+        _ => Verdict::no(Why::NotReady, ""),
+    }
+}
+
+fn as_is(yes: bool) -> Verdict {
+    match yes {
+        true => Verdict::yes(Why::AsExpected, ""),
+        false => Verdict::no(Why::NotYet, ""),
+    }
+}
+
+/// Conditions of the turn with a berth; without one, of how the last turn ended.
+fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
+    let node = facts.cluster_node.get();
+    let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+    let ready = node.is_some_and(|n| is_ready(facts, n));
+    let Some(h) = holding else {
+        return rest_conditions(facts, cordoned);
+    };
+    let applied = facts.host.os.booted() == Some(&h.target);
+    // Also the boot that the berth was licensed anew under, when it is licensed for what runs.
+    let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
+    let releasing = matches!(h.phase, HoldPhase::Releasing(_));
+    let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
+    let committed = h.phase == HoldPhase::Committed || rebooted || updated;
+    vec![
+        (types::CORDONED, as_is(cordoned)),
+        (types::DRAINED, drained(facts, committed)),
+        (types::UPDATE_EXECUTED, as_is(committed)),
+        (types::REBOOTED_NODE, as_is(rebooted || updated)),
+        (types::APPLIED_OS_IMAGE, as_is(applied)),
+        (types::RESUMED, as_is((rebooted || updated) && ready)),
+        (types::UNCORDONED, as_is(releasing && !cordoned)),
+        (types::UPDATE_COMPLETE, as_is(false)),
+    ]
+}
+
+/// Condition of the drain: whether it is done, which pods were left behind, or which have been in the way for too long.
+fn drained(facts: &Facts, committed: bool) -> Verdict {
+    if let Some(message) = drains_too_long(facts) {
+        return Verdict::no(Why::DrainTimeout, message);
+    }
+    let left: Vec<_> = facts
+        .drain
+        .left_behind
+        .iter()
+        .map(|b| format!("{}: {}", b.pod, b.reason))
+        .collect();
+    match facts.drain.done && !left.is_empty() {
+        true => Verdict::yes(Why::LeftBehind, format!("drained but for {}", left.join("; "))),
+        false => as_is(facts.drain.done || committed),
+    }
+}
+
+/// Conditions without a berth: either the desired image runs and the berth is given back, or a turn is still to come.
+pub(super) fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
+    let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
+    let drained = match facts.failed_turn() {
+        Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {
+            Verdict::no(Why::DrainTimeout, turn.message.clone())
+        }
+        _ => as_is(runs),
+    };
+    let rest = [
+        types::UPDATE_EXECUTED,
+        types::REBOOTED_NODE,
+        types::APPLIED_OS_IMAGE,
+        types::RESUMED,
+    ];
+    let mut list: Verdicts = rest.map(|t| (t, as_is(runs))).into();
+    list.push((types::CORDONED, as_is(cordoned)));
+    list.push((types::DRAINED, drained));
+    list.push((types::UNCORDONED, as_is(!cordoned)));
+    list.push((types::UPDATE_COMPLETE, as_is(runs)));
+    list
+}

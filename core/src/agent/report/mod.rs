@@ -1,0 +1,156 @@
+//! The agent's report to the cluster: the BootcNode's status as a pure function of the facts.
+
+mod conditions;
+mod degraded;
+mod insight;
+mod phase;
+mod subject;
+
+use berth_api::berth::Berth;
+use berth_api::condition::{self, Verdict, Why, node as types};
+use berth_api::node::{BootcNodeStatus, NotApplied, Phase};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use self::conditions::{conditions, rest_conditions};
+use self::degraded::degraded;
+pub use self::phase::phase;
+pub use self::subject::Subject;
+use crate::agent::deployments;
+use crate::agent::facts::{Facts, Os};
+use crate::agent::reason::Reason;
+use crate::agent::step::{Step, WaitReason};
+use crate::agent::timeline;
+
+/// The status that the BootcNode should have now, given the one that it has.
+pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
+        return report_silence(facts, subject, before);
+    }
+    let holding = facts.holding();
+    let phase = phase(facts, subject.step);
+    let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
+        true => before.phase_start_time.clone(),
+        false => Some(Time::from(facts.now)),
+    };
+    let known = facts.host.os.deployments();
+    let measured = facts.past.timeline.measured();
+    let mut status = BootcNodeStatus {
+        observed_generation: subject.generation,
+        node_uid: facts
+            .cluster_node
+            .get()
+            .map(|n| n.uid.to_string())
+            .or_else(|| before.node_uid.clone()),
+        boot_id: Some(facts.host.boot_id.to_string()),
+        agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        backend: match &facts.host.os {
+            Os::Bootc(known) => Some(known.backend.clone()),
+            // A tool that gave no answer this time is still the host's.
+            Os::Unusable {
+                reason: Reason::StatusFailed | Reason::BootcFailed,
+                ..
+            }
+            | Os::Unknown => before.backend.clone(),
+            Os::Unusable { .. } => None,
+        },
+        bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
+        heartbeat_time: Some(subject.heartbeat.clone()),
+        booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
+        // While a pull holds the lock nothing is known to be staged: better nothing than what was.
+        staged: known.and_then(|d| d.staged.clone()),
+        rollback: known
+            .map(|d| d.rollback.clone())
+            .unwrap_or_else(|| before.rollback.clone()),
+        phase: Some(phase),
+        phase_start_time,
+        berth: berth(facts),
+        progress: facts.host.pull.as_ref().and_then(|p| p.progress),
+        failure: facts.past.failure.clone(),
+        last_turn: facts.past.last_turn.clone(),
+        failed_digests: facts.past.failed_digests.clone(),
+        drain_blockers: match phase {
+            Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
+            _ => vec![],
+        },
+        not_applied: facts.past.not_applied.as_ref().map(|(digest, attempts)| NotApplied {
+            digest: digest.clone(),
+            attempts: *attempts,
+        }),
+        tried: facts.past.tried.clone(),
+        retry_token: facts.past.retry_token.clone(),
+        rollback_queued: facts.host.os.is_rollback_queued(),
+        drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
+        reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
+        timeline: timeline::told(&facts.past.timeline, subject.firstboot),
+        turns: timeline::ended(&facts.past.turns),
+        clock_synchronized: facts.host.clock_synchronized,
+        platform_variant: subject.platform_variant.map(str::to_owned),
+        boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
+        firstboot: subject.firstboot.cloned(),
+        deployments: deployments::record(facts, phase, &before.deployments),
+        conditions: before.conditions.clone(),
+        insight: None,
+    };
+    for (type_, verdict) in conditions(facts, holding, phase, subject.step, &before.conditions) {
+        condition::set(&mut status.conditions, type_, verdict, subject.generation, facts.now);
+    }
+    status.insight = insight::of(facts, subject, &status, before);
+    status
+}
+
+/// The status of a node whose host does not answer: what was known, with the signs of life; after a while with the reason,
+/// and no longer ready for an offer.
+fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+    let mut status = BootcNodeStatus {
+        heartbeat_time: Some(subject.heartbeat.clone()),
+        ..before.clone()
+    };
+    if facts.host.unreachable.as_ref().is_some_and(|s| s.is_to_be_told()) {
+        let phase = phase(facts, subject.step);
+        if before.phase != Some(phase) {
+            (status.phase, status.phase_start_time) = (Some(phase), Some(Time::from(facts.now)));
+        }
+        let mut set = |type_, verdict| {
+            condition::set(
+                &mut status.conditions,
+                type_,
+                verdict,
+                before.observed_generation,
+                facts.now,
+            );
+        };
+        set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
+        let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
+        set(types::UPDATE_PREPARED, no_offer);
+        if !condition::is_true(&before.conditions, types::IMAGE_PULLED) {
+            set(
+                types::IMAGE_PULLED,
+                Verdict::unknown(Why::Blocked, "the host does not answer"),
+            );
+        }
+        // A turn may have ended meanwhile.
+        if facts.berths.is_some() && facts.holding().is_none() {
+            status.drain_blockers.clear();
+            status.berth = None;
+            if before.berth.is_some() {
+                let node = facts.cluster_node.get();
+                let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
+                for (type_, verdict) in rest_conditions(facts, cordoned) {
+                    set(type_, verdict);
+                }
+            }
+        }
+        status.timeline = timeline::told(&facts.past.timeline, subject.firstboot);
+        status.turns = timeline::ended(&facts.past.turns);
+        status.last_turn.clone_from(&facts.past.last_turn);
+        status.failure.clone_from(&facts.past.failure);
+        status.insight = insight::of(facts, subject, &status, before);
+    }
+    status
+}
+
+/// Name of the berth that the node holds.
+fn berth(facts: &Facts) -> Option<String> {
+    let is_held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node);
+    facts.berths.iter().flatten().find(is_held).map(Berth::name)
+}

@@ -1,0 +1,80 @@
+//! The phase of a node.
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::node::Phase;
+
+use crate::agent::facts::{Deployments, Facts};
+use crate::agent::step::{Step, WaitReason, is_unproven};
+
+/// Phase of the node in one word.
+pub fn phase(facts: &Facts, step: &Step) -> Phase {
+    if let Some(holding) = facts.holding() {
+        return match holding.phase {
+            HoldPhase::Releasing(_) => Phase::Releasing,
+            _ if is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past)
+                && !is_licensed(facts, holding) =>
+            {
+                Phase::Proving
+            }
+            HoldPhase::Committed => Phase::Rebooting,
+            HoldPhase::Taken => Phase::Draining,
+        };
+    }
+    match step {
+        Step::Wait(WaitReason::NothingAsked | WaitReason::BerthsUnknown | WaitReason::OtherNode, _) => Phase::Idle,
+        Step::Wait(WaitReason::Released, _) => Phase::Released,
+        Step::Wait(WaitReason::Updated, _) => Phase::Updated,
+        step if is_blocked(facts, step) => Phase::Degraded,
+        // Not answered yet: nothing is wrong.
+        Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
+        Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
+        Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
+            Phase::Waiting
+        }
+        Step::Wait(WaitReason::BackingOff, _) => waiting(facts),
+        _ => Phase::Pending,
+    }
+}
+
+/// True if the node does nothing before something is repaired, or another image is published.
+pub(super) fn is_blocked(facts: &Facts, step: &Step) -> bool {
+    match step {
+        Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_to_be_told(),
+        Step::Wait(
+            WaitReason::HostUnusable
+            | WaitReason::HostUnreachable
+            | WaitReason::Unlockable
+            | WaitReason::Forgetful
+            | WaitReason::RivalUpdater
+            | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
+            | WaitReason::RollbackQueued,
+            _,
+        ) => true,
+        _ => false,
+    }
+}
+
+/// Phase of a node that waits outside of a turn.
+fn waiting(facts: &Facts) -> Phase {
+    match staged(facts) {
+        true => Phase::Waiting,
+        false => Phase::Pending,
+    }
+}
+
+/// Committed for this very boot, with its image staged: a reboot is on its way.
+fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
+    let os = facts.host.os.deployments();
+    let is_gone = |d: &Deployments| {
+        d.staged
+            .as_ref()
+            .is_none_or(|s| s.digest.as_ref() != Some(&holding.target))
+    };
+    holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
+}
+
+pub(super) fn staged(facts: &Facts) -> bool {
+    let staged = facts.desired.digest().and_then(|digest| facts.staged_whole(digest));
+    staged.is_some_and(|s| s.locked)
+}
