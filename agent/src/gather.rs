@@ -68,7 +68,7 @@ impl Agent {
     /// is given back would make the end of the turn last for minutes, on a Node that was read long before it is written.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.clock.now());
-        let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_to_be_told());
+        let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
         is_told && self.silent_at.is_some_and(|at| at.elapsed() < SILENCE_COUNTS)
     }
 

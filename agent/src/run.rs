@@ -208,7 +208,7 @@ impl Agent {
         self.berths.watch(needs_watch(&facts, &next));
         // While the host goes down, what was said before stays true; a host that is silent for a moment may do so too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
-        let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_to_be_told());
+        let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_reportable());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
         // What somebody else has staged is not removed without a word.
         let takes_away = taken_away(&facts, &next).is_some();
@@ -282,10 +282,10 @@ impl Agent {
 
     /// Stores on the host what must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
-        if self.knowledge.past == self.written && self.knowledge.forgetful.is_none() {
+        if self.knowledge.past == self.written && self.knowledge.memory_error.is_none() {
             return;
         }
-        let is_new = self.knowledge.forgetful.is_none();
+        let is_new = self.knowledge.memory_error.is_none();
         if let Err(error) = self.save_memory()
             && is_new
         {
@@ -317,7 +317,7 @@ impl Agent {
             boot_image: self.boot_image.as_ref(),
             firstboot: self.firstboot.as_ref(),
             heartbeat: self.heartbeat.time.clone(),
-            told: object.status.as_ref().map_or(&[], |status| &status.conditions),
+            conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
         let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.before());

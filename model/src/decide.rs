@@ -225,7 +225,7 @@ fn decide(view: &View) -> Decision {
         boot_image: None,
         firstboot: None,
         heartbeat: Time::from(rich::NOW),
-        told: &[],
+        conditions: &[],
     };
     let told = report(&facts, &subject, &BootcNodeStatus::default());
     let after = |knowledge: &Knowledge, event: Event<'_>| {

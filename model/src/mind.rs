@@ -14,7 +14,7 @@ use berth_core::agent::knowledge::{
 };
 use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::step::{REBOOT_AGAIN, REBOOT_GRACE, Step};
+use berth_core::agent::step::{REBOOT_RETRY_INTERVAL, REBOOT_START_TIMEOUT, Step};
 use berth_core::agent::storage::Storage;
 use berth_core::{BootMoment, Moment, Now};
 use jiff::{SignedDuration, Timestamp};
@@ -103,7 +103,7 @@ pub fn knowledge(view: &View) -> Knowledge {
         knowledge.looked = ago(OVER);
     }
     knowledge.unreachable = began(agent.silence).map(|time| (NO_ANSWER.to_owned(), ago(time)));
-    knowledge.forgetful = agent.forgetful.then(|| READ_ONLY.to_owned());
+    knowledge.memory_error = agent.memory_error.then(|| READ_ONLY.to_owned());
     knowledge.ended = ended(host.ended).filter(|_| agent.told).cloned();
     knowledge.finalization_failed = host.unfinalized;
     knowledge.pulled = rich::some_digest(agent.pulled);
@@ -113,7 +113,7 @@ pub fn knowledge(view: &View) -> Knowledge {
         Seen::Is(object, _) => ClusterNode::Is(node(&object)),
     };
     knowledge.fenced = agent.fenced;
-    knowledge.lock_fails = agent.lock_fails.then(LockTrouble::default);
+    knowledge.lock_failure = agent.lock_failure.then(LockTrouble::default);
     knowledge.failing = failing(agent.failing);
     knowledge.turn = turn(agent);
     knowledge.draining = began(host.drain).map(|before| Since {
@@ -156,7 +156,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
 fn remember(knowledge: &mut Knowledge, view: &View) {
     let host = &view.host;
     let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
-    if !is_written || knowledge.forgetful.is_some() {
+    if !is_written || knowledge.memory_error.is_some() {
         let failure = host.read_only.then(|| READ_ONLY.to_owned());
         knowledge.after(Event::Memory(failure), &now_on(host));
     }
@@ -280,7 +280,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             .wrote
             .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
-        lock_fails: knowledge.lock_fails.is_some(),
+        lock_failure: knowledge.lock_failure.is_some(),
         failing: small_failing(knowledge),
         blind: matches!(knowledge.os, HostOs::Unusable { .. }),
         blind_long: matches!(knowledge.os, HostOs::Unusable { .. }) && is_long_ago(knowledge.looked),
@@ -290,7 +290,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             Some((_, since)) if is_long_ago(*since) => Begun::LongAgo,
             Some(_) => Begun::Lately,
         },
-        forgetful: knowledge.forgetful.is_some(),
+        memory_error: knowledge.memory_error.is_some(),
         told: knowledge.ended.is_some(),
         guard: match knowledge.guard.answer {
             Answer::Refuses | Answer::NothingToTry => Guard::Refuses,
@@ -377,7 +377,7 @@ fn small_failing(knowledge: &Knowledge) -> Failing {
     let (lock, unstage) = kinds();
     match &knowledge.failing {
         // Once it is known that it cannot be locked, it makes no difference how often that was tried.
-        Some((kind, trouble)) if Some(*kind) == lock && knowledge.lock_fails.is_none() => {
+        Some((kind, trouble)) if Some(*kind) == lock && knowledge.lock_failure.is_none() => {
             Failing::Lock(trouble.attempts.min(9) as u8)
         }
         Some((kind, _)) if *kind == unstage => Failing::Unstage,
@@ -390,10 +390,10 @@ fn turn(agent: &Agent) -> Turn {
     let (reboot_asked, reboot_blocked) = match agent.reboot {
         Reboot::No => (None, None),
         Reboot::Asked => (Some(ago(Duration::ZERO)), None),
-        Reboot::Late => (Some(ago(REBOOT_GRACE)), None),
-        Reboot::Long => (Some(ago(REBOOT_GRACE + REBOOT_AGAIN)), None),
+        Reboot::Late => (Some(ago(REBOOT_START_TIMEOUT)), None),
+        Reboot::Long => (Some(ago(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)), None),
         Reboot::Blocked => (None, blocked(Duration::ZERO)),
-        Reboot::BlockedLong => (None, blocked(REBOOT_AGAIN)),
+        Reboot::BlockedLong => (None, blocked(REBOOT_RETRY_INTERVAL)),
     };
     Turn {
         drain: DrainFacts {
@@ -412,10 +412,10 @@ fn turn(agent: &Agent) -> Turn {
 fn reboot(turn: &Turn) -> Reboot {
     let since = |moment: Moment| now().clock.since(moment);
     match (&turn.reboot_blocked, turn.reboot_asked) {
-        (Some((_, at)), _) if since(*at) >= REBOOT_AGAIN => Reboot::BlockedLong,
+        (Some((_, at)), _) if since(*at) >= REBOOT_RETRY_INTERVAL => Reboot::BlockedLong,
         (Some(_), _) => Reboot::Blocked,
-        (None, Some(at)) if since(at) >= REBOOT_GRACE + REBOOT_AGAIN => Reboot::Long,
-        (None, Some(at)) if since(at) >= REBOOT_GRACE => Reboot::Late,
+        (None, Some(at)) if since(at) >= REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL => Reboot::Long,
+        (None, Some(at)) if since(at) >= REBOOT_START_TIMEOUT => Reboot::Late,
         (None, Some(_)) => Reboot::Asked,
         (None, None) => Reboot::No,
     }

@@ -282,7 +282,7 @@ pub struct Agent {
     /// The phase that it wrote last, while anything hangs on that; the outcome is not looked at.
     pub wrote: Option<Phase>,
     /// The staged image could not be locked, time and again.
-    pub lock_fails: bool,
+    pub lock_failure: bool,
     /// The change of what is staged that failed last.
     pub failing: Failing,
     /// The host did not say what is deployed when it was read last.
@@ -294,7 +294,7 @@ pub struct Agent {
     /// The host's bus has not answered since then.
     pub silence: Begun,
     /// The memory could not be written to the disk.
-    pub forgetful: bool,
+    pub memory_error: bool,
     /// The end of a pull is taken in, and the host still shows it.
     pub told: bool,
     /// The API server's last answer to writes that it must refuse.

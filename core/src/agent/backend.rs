@@ -1,64 +1,64 @@
-//! Choice of the backend of a host: bootc or rpm-ostree, by what the host has, what its pool asks for, and what was begun.
+//! Chooses a host's backend, bootc or rpm-ostree: by the host, the pool's rule, and an update that has begun.
 //!
-//! An update is ended with the tool that began it: the backend that staged what Berth has staged, or with which a turn goes
-//! on, stays until that ends, whatever the pool asks for meanwhile and however often the agent is started anew. Only where the
-//! host has lost that tool, another one goes on.
+//! An update is finished with the tool that began it. The backend of a staged image or a running turn stays until
+//! that ends, even if the pool's rule changes or the agent restarts. If the host has lost that tool, the other one is
+//! used.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
 
 use crate::agent::reason::Reason;
 
-/// Bootc of a host, as far as a choice depends on it.
+/// State of a host's bootc, as far as the choice depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bootc {
-    /// Describes a host that it can update, whose deployments are ostree's.
+    /// Can update the host, whose deployments are in ostree.
     Usable,
-    /// The same; but somebody has staged a deployment with layered packages, which it would drop.
+    /// Can update the host, but a staged deployment has layered packages, which bootc would drop.
     LayersStaged,
-    /// Describes a host that keeps its deployments in composefs.
+    /// Reports a host with deployments in composefs.
     Composefs,
-    /// Says that packages are layered on what runs.
+    /// Reports layered packages on the booted deployment.
     Layered,
-    /// Says that the host was not booted from an image.
+    /// Reports that the host was not booted from an image.
     NotBooted,
-    /// There is none.
+    /// Not installed.
     Missing,
-    /// Is older than the oldest supported one; its version.
+    /// Older than the oldest supported version; this version.
     TooOld(String),
-    /// Could not be asked, for this reason, in these words. That may pass.
+    /// Did not answer, with this reason and message. May be temporary.
     Silent(Reason, String),
 }
 
-/// Everything that a choice depends on.
+/// Everything that the choice depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options<'a> {
     /// The host's bootc.
     pub bootc: &'a Bootc,
-    /// The host has rpm-ostree's daemon.
+    /// True if the host has rpm-ostree's daemon.
     pub rpm_ostree: bool,
     /// The pool's rule.
     pub rule: BackendRule,
-    /// Backend of what was begun and has not ended.
+    /// Backend of an unfinished update.
     pub begun: Option<Backend>,
-    /// Packages that are layered on what runs, where rpm-ostree can tell.
+    /// Layered packages of the booted deployment, if rpm-ostree can list them.
     pub packages: &'a [String],
 }
 
-/// Backend of a host, or the reason for which it has none.
+/// The chosen backend, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
-    /// This one, for this reason.
+    /// The backend, and why it was chosen.
     Take(Backend, Why),
-    /// None: nothing is done on the host.
+    /// No backend: Berth does nothing on the host. Reason and message.
     Refuse(Reason, String),
 }
 
-/// Reason for a backend, as the status of a node shows it.
+/// Why a backend was chosen, as the node's status shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// bootc can do it.
+    /// bootc can update the host.
     BootcUsable,
-    /// The host keeps its deployments in composefs, of which rpm-ostree knows nothing.
+    /// The host keeps its deployments in composefs, which rpm-ostree does not support.
     Composefs,
     /// The host has no bootc.
     BootcMissing,
@@ -66,16 +66,16 @@ pub enum Why {
     BootcTooOld,
     /// The host was not booted from an image by bootc.
     NotBootcHost,
-    /// Packages are layered on the image, which bootc would drop.
+    /// The image has layered packages, which bootc would drop.
     LayeredHost,
-    /// The pool asks for it.
+    /// The pool selects this backend.
     AskedByPool,
-    /// An update was begun with it, and is ended with it.
+    /// An update was begun with this backend and must be finished with it.
     Begun,
 }
 
 impl Why {
-    /// The word, as the API shows it.
+    /// Returns the name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BootcUsable => "BootcUsable",
@@ -89,7 +89,7 @@ impl Why {
         }
     }
 
-    /// The reason that is written like this; `None` for one that another version of the agent wrote.
+    /// Returns the reason with this name; `None` if another agent version wrote it.
     pub fn known(stored: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|why| why.as_str() == stored)
     }
@@ -105,7 +105,7 @@ impl Why {
         Self::Begun,
     ];
 
-    /// The reason in words, for people.
+    /// Returns the reason as a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::BootcUsable => "the host has a bootc that can do it",
@@ -120,23 +120,23 @@ impl Why {
     }
 }
 
-/// The backend of a host.
+/// Returns the backend of a host.
 pub fn choose(options: &Options<'_>) -> Choice {
-    match (by_what_was_begun(options), by_host_and_pool(options)) {
-        // What was begun is a reason only where another choice would be made without it.
+    match (by_begun_update(options), by_host_and_pool(options)) {
+        // `Begun` is the reason only if the choice would differ without it.
         (Some(Choice::Take(begun, _)), Choice::Take(free, why)) if begun == free => Choice::Take(free, why),
         (Some(begun), _) => begun,
         (None, free) => free,
     }
 }
 
-fn by_what_was_begun(options: &Options<'_>) -> Option<Choice> {
+fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
     match (options.begun, options.bootc) {
         (Some(Backend::RpmOstree), _) if options.rpm_ostree => Some(Choice::Take(Backend::RpmOstree, Why::Begun)),
         (Some(Backend::Bootc), Bootc::Usable | Bootc::Composefs) => Some(Choice::Take(Backend::Bootc, Why::Begun)),
         (Some(Backend::Bootc), Bootc::Silent(..)) => Some(bootc(options)),
-        // What was begun cannot be ended with a tool that the host has no more, such as after a reboot into an image without it.
-        // Or somebody has replaced what bootc had staged.
+        // The host no longer has the tool that began, for example after a reboot into an image without it; or a
+        // deployment with packages has replaced what bootc staged.
         _ => None,
     }
 }
@@ -162,7 +162,8 @@ fn by_host_and_pool(options: &Options<'_>) -> Choice {
     }
 }
 
-/// Reason for which rpm-ostree is the better one. A bootc that only gave no answer now is none: that passes.
+/// Returns why rpm-ostree is used instead of bootc. A bootc that does not answer is not a reason, since it may be
+/// temporary.
 fn instead_of_bootc(options: &Options<'_>) -> Option<Why> {
     match options.bootc {
         Bootc::Usable | Bootc::Composefs | Bootc::Silent(..) => None,
@@ -178,7 +179,7 @@ fn bootc(options: &Options<'_>) -> Choice {
         BackendRule::Bootc => Why::AskedByPool,
         _ => Why::BootcUsable,
     };
-    // Only a pool that rules out rpm-ostree comes here on a host that has it.
+    // A host with rpm-ostree gets here only if the pool rules it out.
     let remedy = match options.rpm_ostree {
         true => "write host.backend: Auto into the pool, so that rpm-ostree updates the host",
         false => "the host has no rpm-ostree that could update it in place of bootc",
@@ -215,7 +216,7 @@ fn bootc(options: &Options<'_>) -> Choice {
     Choice::Refuse(reason, message)
 }
 
-/// The backend, as the status of a node shows it.
+/// Returns the backend as the node's status shows it.
 pub fn shown(name: Backend, why: Why, packages: &[String]) -> NodeBackend {
     let packages = packages.iter().take(MAX_PACKAGES);
     NodeBackend {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_its_pool_and_what_was_begun_choose_the_backend() {
+    fn host_pool_and_begun_update_choose_the_backend() {
         use Backend::{Bootc as B, RpmOstree as R};
         use BackendRule::{Auto, Bootc as OnlyB, RpmOstree as OnlyR};
         let old = || Bootc::TooOld("1.1.0".to_owned());
@@ -272,7 +273,7 @@ mod tests {
             (Bootc::Layered, false, Auto, None, Err(Reason::LayeredHost)),
             (Bootc::LayersStaged, true, Auto, None, Ok((R, Why::LayeredHost))),
             (Bootc::LayersStaged, false, Auto, None, Ok((B, Why::BootcUsable))),
-            // What gives no answer now may be what began the update that runs.
+            // A bootc that does not answer may have begun the current update.
             (silent(), true, Auto, None, Err(Reason::StatusFailed)),
             (Bootc::Usable, true, OnlyB, None, Ok((B, Why::AskedByPool))),
             (Bootc::Layered, true, OnlyB, None, Err(Reason::LayeredHost)),
@@ -282,23 +283,23 @@ mod tests {
             (silent(), true, OnlyR, None, Ok((R, Why::AskedByPool))),
             (Bootc::Usable, false, OnlyR, None, Err(Reason::RpmOstreeMissing)),
             (Bootc::Composefs, true, OnlyR, None, Err(Reason::ComposefsNotSupported)),
-            // Never both in one update.
+            // Both backends are never used in one update.
             (Bootc::Usable, true, Auto, Some(R), Ok((R, Why::Begun))),
             (Bootc::Usable, true, OnlyB, Some(R), Ok((R, Why::Begun))),
             (Bootc::Usable, true, OnlyR, Some(B), Ok((B, Why::Begun))),
             (Bootc::Composefs, true, OnlyR, Some(B), Ok((B, Why::Begun))),
             (silent(), true, Auto, Some(B), Err(Reason::StatusFailed)),
             (silent(), true, OnlyR, Some(B), Err(Reason::StatusFailed)),
-            // It would be the same without.
+            // The choice would be the same without the begun update.
             (Bootc::Usable, true, Auto, Some(B), Ok((B, Why::BootcUsable))),
             (Bootc::Composefs, true, Auto, Some(B), Ok((B, Why::Composefs))),
             (Bootc::Layered, true, Auto, Some(R), Ok((R, Why::LayeredHost))),
             (Bootc::Missing, true, OnlyR, Some(R), Ok((R, Why::AskedByPool))),
-            // The new image has only the other one.
+            // The new image has only the other backend.
             (Bootc::Usable, false, Auto, Some(R), Ok((B, Why::BootcUsable))),
             (Bootc::Missing, true, Auto, Some(B), Ok((R, Why::BootcMissing))),
             (Bootc::Usable, false, OnlyR, Some(R), Err(Reason::RpmOstreeMissing)),
-            // Somebody has replaced what bootc had staged.
+            // A deployment with packages has replaced what bootc staged.
             (Bootc::LayersStaged, true, Auto, Some(B), Ok((R, Why::LayeredHost))),
             (Bootc::Layered, true, Auto, Some(B), Ok((R, Why::LayeredHost))),
         ] {
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn composefs_is_never_given_to_rpm_ostree_unless_that_has_begun() {
+    fn rpm_ostree_never_takes_a_composefs_host() {
         for rule in [BackendRule::Auto, BackendRule::Bootc, BackendRule::RpmOstree] {
             for begun in [None, Some(Backend::Bootc)] {
                 let chosen = choice(&Bootc::Composefs, true, rule, begun);
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rules_out_rpm_ostree_is_told_what_would_be_lost_and_every_refusal_says_what_to_do() {
+    fn every_refusal_names_the_loss_and_the_fix() {
         let Choice::Refuse(_, message) = choice(&Bootc::Layered, true, BackendRule::Bootc, None) else {
             panic!("bootc would drop packages")
         };

@@ -1,14 +1,14 @@
-//! The images that this node was deployed to, the newest first: what the pools' histories are added up from. Pure.
+//! The images deployed to this node, newest first. Pool histories are summed from them. Pure.
 
 use berth_api::node::{DesiredImage, NodeDeployment, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::agent::facts::{Desired, Facts};
 
-/// Number of deployments that are remembered.
+/// Number of deployments that are kept.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// The deployments, given those before. The status itself is the memory: a report that was lost is made again.
+/// Returns the deployments, given the previous ones. They are kept only in the status: a lost report is repeated.
 pub fn record(facts: &Facts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
@@ -24,15 +24,15 @@ pub fn record(facts: &Facts, phase: Phase, before: &[NodeDeployment]) -> Vec<Nod
         .filter(|newest| newest.pool == member.pool.as_str());
     match newest {
         Some(newest) if newest.manifest == *booted => {
-            // The image that it was found with turns out to be one that the pool knows.
+            // The image that the node joined with is one that the pool knows.
             if newest.deployed_time.is_none() {
                 (newest.digest, newest.version) = (digest, version);
             }
         }
-        // On the way from one image to the next, or back from one that does not boot: nothing is deployed yet.
+        // On the way to the next image, or back from one that does not boot: nothing is deployed yet.
         Some(_) if phase != Phase::Updated => {}
         newest => {
-            // The image that a new member runs already is not the work of this pool.
+            // The image that a new member already runs was not deployed by this pool.
             let deployed_time = newest.is_some().then(|| Time::from(facts.now));
             let new = NodeDeployment {
                 pool: member.pool.to_string(),
@@ -47,7 +47,7 @@ pub fn record(facts: &Facts, phase: Phase, before: &[NodeDeployment]) -> Vec<Nod
     deployments
 }
 
-/// Digest and version by which the pool knows an image; those of the host for one that the pool does not ask for.
+/// Returns the pool's digest and version of the image; the host's own if the pool does not ask for it.
 fn names(
     desired: Option<&DesiredImage>,
     booted: &berth_api::Digest,
@@ -59,8 +59,8 @@ fn names(
     }
 }
 
-/// Puts a deployment before all others. One of the same image in the same pool is forgotten, but for its time where the new
-/// one has none.
+/// Puts a deployment first and drops an older one of the same image and pool, keeping its time if the new one has
+/// none.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
     let same = |old: &mut NodeDeployment| old.pool == new.pool && old.manifest == new.manifest;
     if let Some(old) = deployments.extract_if(.., same).next() {

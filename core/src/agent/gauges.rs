@@ -1,5 +1,5 @@
-//! The gauges of one node: what its agent reports in the BootcNode's status, for Prometheus. Pure. They do not name the node,
-//! since who scrapes an agent knows whose it is.
+//! Gauges of one node for Prometheus, from the BootcNode's status. Pure. They do not name the node: the scrape target
+//! does.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ families! {
     last: "berth_node_last_duration_seconds", "Length of the node's last pull (staging), drain, and reboot until it was proven.";
 }
 
-/// The gauges of a node, of which some have no series. `None`: nothing was reported yet.
-pub fn gauges(told: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
+/// Returns the gauges of a node; some may have no series. `None`: no report yet.
+pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
     let mut families = Families::new();
-    if let Some((spec, status)) = told {
+    if let Some((spec, status)) = reported {
         families.info.add(
             [
                 ("pool", &spec.pool_name),
@@ -102,7 +102,7 @@ pub fn gauges(told: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge> {
     families.all()
 }
 
-/// Reason for which no berth may be offered, of a node that does not run what it should.
+/// Returns why no berth may be offered to a node that does not run the desired image.
 fn blocked_by(status: &BootcNodeStatus) -> Option<&str> {
     let prepared = find(&status.conditions, types::UPDATE_PREPARED)?;
     let updated = find(&status.conditions, types::UPDATED)?;
@@ -139,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_a_node_before_its_first_report() {
+    fn a_node_has_no_series_before_its_first_report() {
         let gauges = gauges(None);
         assert!(gauges.len() == 16 && gauges.iter().all(|g| g.series.is_empty()));
     }
 
     #[test]
-    fn a_node_that_pulls_in_vain_says_so() {
+    fn a_failing_pull_is_exported() {
         let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
         let spec = BootcNodeSpec {
             pool_name: "workers".into(),

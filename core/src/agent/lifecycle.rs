@@ -1,16 +1,16 @@
-//! Lifecycle conditions of a Node as its agent reads them, and the changes that are the agent's to make.
+//! Lifecycle conditions of a Node as its agent reads them, and the changes that the agent may make.
 
 use berth_api::condition::lifecycle::{ALL, REASON};
 
-/// Word of one condition, and whose it is.
+/// State of one condition, and its owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// The condition is not there, or has our reason and is not True.
+    /// Absent, or set by an agent and not True.
     #[default]
     NotSet,
     /// True, and set by an agent.
     Ours,
-    /// Written by somebody else.
+    /// Written by another program or person.
     Others,
 }
 
@@ -18,23 +18,23 @@ pub enum Sign {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lifecycle([Sign; ALL.len()]);
 
-/// Change of one condition.
+/// Change to one condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// Its type.
+    /// Type of the condition.
     pub type_: &'static str,
-    /// True: set it to True. False: remove it.
+    /// True to set the condition to True, false to remove it.
     pub set: bool,
 }
 
-/// Conditions as they should be, in the order of [`ALL`].
+/// Desired state of each condition, in the order of [`ALL`].
 pub type Wanted = [bool; ALL.len()];
 
-/// None of them: what they should say without a cordon of ours.
+/// No condition: the desired state without a cordon of Berth's.
 pub const NOTHING: Wanted = [false; ALL.len()];
 
 impl Lifecycle {
-    /// Takes in a condition of the Node: its type, status and reason.
+    /// Records a condition read from the Node.
     pub fn take_in(&mut self, type_: &str, status: &str, reason: &str) {
         let signs = ALL.iter().zip(&mut self.0);
         for (_, sign) in signs.filter(|(known, _)| **known == type_) {
@@ -46,7 +46,7 @@ impl Lifecycle {
         }
     }
 
-    /// Changes that make them say what they should, as far as they are ours to change.
+    /// Returns the changes that lead to the desired state, leaving out conditions that others own.
     pub fn changes(&self, wanted: Wanted) -> Vec<Change> {
         let each = ALL.into_iter().zip(self.0).zip(wanted);
         each.filter_map(|((type_, sign), wanted)| match (sign, wanted) {
@@ -77,7 +77,7 @@ mod tests {
     const DOWN: Wanted = [false, false, true, true];
 
     #[test]
-    fn what_is_set_is_ours_and_what_is_ours_goes() {
+    fn own_conditions_are_set_and_removed() {
         let set = |type_| Change { type_, set: true };
         let remove = |type_| Change { type_, set: false };
         let (planned, drain, drained, works) =
@@ -107,16 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_says_is_theirs() {
+    fn conditions_of_others_are_left_alone() {
         let admins = seen(&[(MAINTENANCE_IN_PROGRESS, "True", "AdminRequested")]);
         let only = |type_, set| vec![Change { type_, set }];
         assert_eq!(admins.changes(DRAINING), only(DRAIN_IN_PROGRESS, true));
         assert_eq!(admins.changes(NOTHING), vec![]);
-        // The same for one that says that it is not so.
+        // A condition that another program set to False is also left alone.
         let denied = seen(&[(MAINTENANCE_IN_PROGRESS, "False", "NoMaintenance")]);
         assert_eq!(denied.changes(DRAINING), only(DRAIN_IN_PROGRESS, true));
         assert_eq!(denied.changes(NOTHING), vec![]);
-        // Taken over by somebody during the turn, or ours and set to False by them.
+        // `Drained` was taken over during the turn; `MaintenanceInProgress` was set to False.
         let taken = seen(&[
             (DRAINED, "True", "DrainCompleted"),
             (MAINTENANCE_IN_PROGRESS, "False", REASON),

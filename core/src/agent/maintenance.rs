@@ -1,9 +1,10 @@
-//! Lifecycle conditions of the Node, by which tools that know nothing of Berth see that a node is drained or down on purpose.
+//! Lifecycle conditions that the Node should have. They show tools that do not know Berth that a node is drained or
+//! down on purpose.
 //!
-//! `MaintenancePlanned` says that an image is staged and the node waits for its turn. The others follow our cordon: what is set
-//! under it goes with it. A condition is ours by its reason. One that somebody else
-//! has written, True or not, is theirs: it is neither changed nor removed, or two programs would write it in turns. No step
-//! depends on any of them.
+//! `MaintenancePlanned`: an image is staged and the node waits for its turn. The others exist only while the node is
+//! cordoned by Berth. A condition with Berth's reason is Berth's. A condition that another program wrote, True or
+//! not, is neither changed nor removed; otherwise the two programs would overwrite each other. No step depends on
+//! these conditions.
 
 use berth_api::berth::{Berth, HoldPhase, Holding};
 
@@ -11,7 +12,8 @@ use crate::agent::facts::{Desired, Facts};
 use crate::agent::lifecycle::Wanted;
 use crate::agent::step::is_drained;
 
-/// Conditions as they should be now, and under which berth. `None` while that is not known, or about to change anyway.
+/// Returns the conditions that the Node should have now, and the berth they belong to. `None` while that is unknown
+/// or about to change.
 pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {
@@ -24,14 +26,14 @@ pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
-    // Without a drain there is none in progress, and none that has ended.
+    // With draining disabled, no drain is in progress or finished.
     let drains = member.drain.is_enabled();
     node.unschedulable
         .then_some(([false, drains && draining, drains && drained, true], Some(berth)))
 }
 
-/// True if the image that is published for the node is staged and does not run yet, so that the node will be drained and
-/// rebooted when its turn comes.
+/// True if the published image is staged and not booted yet, so that the node will be drained and rebooted in its
+/// turn.
 fn is_planned(facts: &Facts, excluded: bool) -> bool {
     let Some(desired) = facts.desired.digest().filter(|_| !excluded) else {
         return false;
@@ -43,16 +45,16 @@ fn is_planned(facts: &Facts, excluded: bool) -> bool {
     is_staged && os.booted() != Some(desired) && !facts.past.failed_digests.contains(desired)
 }
 
-/// Says whether pods are being moved, and whether they are gone; `None` when the turn is about to end.
+/// Returns whether the drain is in progress, and whether it is finished; `None` when the turn is about to end.
 fn drain(facts: &Facts, holding: &Holding) -> Option<[bool; 2]> {
     match holding.phase {
-        // After the boot nothing says it any more but this.
+        // After the reboot, only the commit shows that the drain finished.
         HoldPhase::Committed => Some([false, true]),
         HoldPhase::Taken if holding.boot_id == facts.host.boot_id => {
             let drained = is_drained(facts);
             Some([!drained, drained])
         }
-        // A boot that nobody licensed has ended the drain.
+        // An unlicensed reboot ended the drain.
         HoldPhase::Taken => Some([false, false]),
         HoldPhase::Releasing(_) => None,
     }

@@ -1,8 +1,9 @@
 //! Decisions of the agent of one node.
 //!
-//! [`knowledge`] is what it knows between two passes, and the [`facts`] that follow from it. [`step`] is its next
-//! action, [`maintenance`] what others see of a turn on the Node, [`past`] its memory of earlier tries, [`timeline`] the record of its updates, [`report`] its report in the
-//! BootcNode's status, [`pace`] when that is written, and [`gauges`] what of it Prometheus reads.
+//! [`knowledge`] holds everything the agent knows between two passes; [`facts`] is the view of it that a decision
+//! takes. [`step`] returns the next action, [`maintenance`] the Node's lifecycle conditions, [`report`] the
+//! BootcNode's status. [`past`] records earlier attempts, [`timeline`] the node's updates. [`pace`] delays the write
+//! of a short-lived status, and [`gauges`] exports the status to Prometheus.
 
 pub mod backend;
 pub mod deployments;

@@ -1,14 +1,14 @@
-//! The agent's own Node, as far as its decisions depend on it, and the rules of a cordon's ownership (I4).
+//! The parts of the agent's own Node that decisions use, and the rules for who owns a cordon (I4).
 
 use berth_api::{BootId, NodeUid, keys};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::lifecycle::Lifecycle;
 
-/// Value of each guard that Berth sets.
+/// Value of a guard annotation that Berth sets.
 pub const GUARDED: &str = "true";
 
-/// Annotation by which another tool is kept from a node that is in its turn.
+/// Annotation that keeps another tool away from a node during its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
     /// Keeps the cluster autoscaler from removing the node.
@@ -20,7 +20,7 @@ pub enum Guard {
 }
 
 impl Guard {
-    /// All of them.
+    /// Every guard.
     pub const ALL: [Self; 3] = [Self::ScaleDown, Self::Disruption, Self::Repair];
 
     /// The other tool's annotation.
@@ -32,7 +32,7 @@ impl Guard {
         }
     }
 
-    /// Annotation that says that an agent has set the other one.
+    /// Annotation that marks the guard as set by an agent.
     pub const fn mark(self) -> &'static str {
         match self {
             Self::ScaleDown => keys::ANNOTATION_SCALE_DOWN,
@@ -41,65 +41,65 @@ impl Guard {
         }
     }
 
-    /// True if it is only for nodes that Karpenter has made.
+    /// True if the guard applies only to nodes that Karpenter created.
     const fn is_karpenters(self) -> bool {
         matches!(self, Self::Disruption | Self::Repair)
     }
 }
 
-/// A guard on a Node.
+/// State of a guard on a Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guarded {
-    /// Value of [`Guard::key`], when it is there.
+    /// Value of [`Guard::key`]; `None` if the annotation is absent.
     pub value: Option<String>,
-    /// An agent has set it: [`Guard::mark`] is there.
+    /// True if an agent set the annotation: [`Guard::mark`] is present.
     pub is_ours: bool,
 }
 
 /// The parts of a Node that matter to its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its UID.
+    /// UID of the Node.
     pub uid: NodeUid,
-    /// The version that was read.
+    /// Its `resourceVersion` when it was read.
     pub resource_version: String,
-    /// Cordoned, by whomever.
+    /// True if the Node is cordoned, by Berth or anything else.
     pub unschedulable: bool,
-    /// True if its kubelet reports Ready. `boot_id` tells under which boot.
+    /// True if the kubelet reports Ready, under the boot in `boot_id`.
     pub ready: bool,
-    /// The boot ID under which the kubelet last reported.
+    /// Boot ID in the kubelet's last report.
     pub boot_id: Option<BootId>,
-    /// Our cordon, when there is one.
+    /// Berth's cordon, if there is one.
     pub cordon: Option<CordonRecord>,
-    /// An admin has excluded it: see [`berth_api::keys::LABEL_EXCLUDE`].
+    /// True if an admin excluded the node: see [`berth_api::keys::LABEL_EXCLUDE`].
     pub excluded: bool,
-    /// The node carries the control plane.
+    /// True for a control plane node.
     pub control_plane: bool,
-    /// Taint by which the Node Readiness Controller says that something of the node is not ready; the first of several.
+    /// First taint of the Node Readiness Controller, which keeps pods off the node.
     pub not_ready_taint: Option<String>,
-    /// Signs of a turn for other tools. No step depends on them.
+    /// Marks of the node's turn for other tools. No step depends on it.
     pub signs: Signs,
 }
 
-/// Signs on a Node by which other tools see that it is in its turn, whoever has set them.
+/// Annotations and conditions that show other tools that the node is in its turn, set by Berth or anything else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
-    /// The guards, in the order of [`Guard::ALL`].
+    /// State of each guard, in the order of [`Guard::ALL`].
     pub guards: [Guarded; Guard::ALL.len()],
-    /// Karpenter has made the node.
+    /// True if Karpenter created the node.
     pub is_karpenters: bool,
     /// The lifecycle conditions.
     pub lifecycle: Lifecycle,
 }
 
-/// Record of our cordon patch on the Node.
+/// Annotation that Berth's cordon patch writes to the Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CordonRecord {
-    /// The berth under which the node was cordoned.
+    /// Name of the berth that the node held when it was cordoned.
     #[serde(default)]
     pub berth: String,
-    /// True if it was unschedulable before.
+    /// True if the node was unschedulable before Berth cordoned it.
     #[serde(default)]
     pub unschedulable: bool,
 }
@@ -107,19 +107,19 @@ pub struct CordonRecord {
 /// Change that a cordon makes to a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardChange {
-    /// Stays as it is, and whose it is as well.
+    /// No change, in value or in owner.
     Stays,
-    /// Set, and ours.
+    /// Set the annotation and mark it as Berth's.
     Set,
-    /// Somebody else's from now on.
+    /// Remove Berth's mark: another tool or person changed the annotation.
     Theirs,
 }
 
 impl NodeFacts {
-    /// Record of a cordon of the Node as it was read, under this berth.
+    /// Returns the record to write with a cordon under this berth.
     pub fn cordon_record(&self, berth: &str) -> CordonRecord {
-        // A cordon of ours that is there already hides what was before it; its record does not. A record on a node that is
-        // schedulable is about a cordon that somebody has undone.
+        // Berth's own cordon hides the state before it, so the record keeps that state. A record on a schedulable
+        // node belongs to a cordon that another tool or person has undone.
         let unschedulable = self.unschedulable && self.cordon.as_ref().is_none_or(|record| record.unschedulable);
         CordonRecord {
             berth: berth.to_owned(),
@@ -127,12 +127,12 @@ impl NodeFacts {
         }
     }
 
-    /// Each guard with its state.
+    /// Returns each guard with its state.
     pub fn guards(&self) -> impl Iterator<Item = (Guard, &Guarded)> {
         Guard::ALL.into_iter().zip(&self.signs.guards)
     }
 
-    /// Change that a cordon of the Node as it was read makes to a guard.
+    /// Returns the change that a cordon makes to this guard.
     pub fn guard_at_cordon(&self, guard: Guard, seen: &Guarded) -> GuardChange {
         if guard.is_karpenters() && !self.signs.is_karpenters && !seen.is_ours {
             return GuardChange::Stays;
@@ -140,20 +140,22 @@ impl NodeFacts {
         match (seen.is_ours, seen.value.as_deref()) {
             (false, Some(_)) | (true, Some(GUARDED)) => GuardChange::Stays,
             (false, None) => GuardChange::Set,
-            // Who took it off under our cordon has the last word. Without a cordon that was in an earlier turn.
+            // If the annotation was removed during Berth's cordon, it stays removed. Without a cordon, an earlier
+            // turn removed it.
             (true, None) if self.cordon.is_none() => GuardChange::Set,
             (true, _) => GuardChange::Theirs,
         }
     }
 
-    /// True if a cordon of ours is gone and has left a guard: an agent that does not know the guard has undone it.
+    /// True if a guard of Berth's is left without its cordon: an agent version that does not know the guard removed
+    /// the cordon.
     pub fn has_left_guards(&self) -> bool {
         self.cordon.is_none() && self.signs.guards.iter().any(|guarded| guarded.is_ours)
     }
 }
 
 impl Guarded {
-    /// True if it is what an agent has set, and is to go with the cordon.
+    /// True if the annotation still has the agent's value and must be removed with the cordon.
     pub fn is_kept(&self) -> bool {
         self.is_ours && self.value.as_deref() == Some(GUARDED)
     }
@@ -206,19 +208,19 @@ mod tests {
     #[test]
     fn a_guard_is_ours_only_if_we_have_set_it() {
         use GuardChange::{Set, Stays, Theirs};
-        // Cordoned by us, whether the annotation is marked as ours, its value; the change at a cordon, whether a restore takes it
-        // off, and whether it was left behind.
+        // Input: cordoned by Berth; annotation marked as Berth's; its value. Expected: change at a cordon; removed by
+        // a restore; left behind.
         for (cordoned, ours, value, change, takes_off, is_left) in [
             (false, false, None, Set, false, false),
             (false, false, Some("true"), Stays, false, false),
             (false, false, Some("false"), Stays, false, false),
-            // The cordon of an agent that did not know it.
+            // Cordoned by an agent version that did not know the guard.
             (true, false, None, Set, false, false),
             (true, false, Some("true"), Stays, false, false),
             (true, true, Some("true"), Stays, true, false),
             (true, true, Some("false"), Theirs, false, false),
             (true, true, None, Theirs, false, false),
-            // Such an agent has restored the Node.
+            // Restored by such an agent.
             (false, true, Some("true"), Stays, true, true),
             (false, true, Some("false"), Theirs, false, true),
             (false, true, None, Set, false, true),

@@ -1,4 +1,4 @@
-//! When a status is written: at once, or only if what it reports lasts. Pure.
+//! Decides whether a status is written at once, or only if its state lasts. Pure.
 
 use std::time::Duration;
 
@@ -7,11 +7,12 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// Time for which a state that may end at any moment is not written. If it ends earlier, the next status reports it, with its times.
+/// Delay before a state that may end at any moment is written. If it ends earlier, the next status includes its
+/// times.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
-/// True if the new state may end within a second: a pull of an image of which the host may have all layers, or a Node that is not Ready
-/// yet after a boot. `known` is the status that was written last.
+/// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is
+/// not Ready yet after a boot. `known` is the status written last.
 pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) -> bool {
     let passes = matches!(next, Step::Wait(WaitReason::Pulling | WaitReason::NotReady, _));
     let is_first = known.conditions.is_empty();
@@ -21,7 +22,7 @@ pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) 
     passes && is_new && !is_first && !is_trouble
 }
 
-/// The reason of the condition `Updated`, which says in what the node is occupied.
+/// Returns the reason of the condition `Updated`, which shows what the node is doing.
 fn reason_of_updated(status: &BootcNodeStatus) -> Option<&str> {
     condition::find(&status.conditions, types::UPDATED).map(|condition| condition.reason.as_str())
 }
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_new_state_that_ends_by_itself_may_pass() {
+    fn only_a_new_short_lived_state_may_pass() {
         let wait = |why| Step::Wait(why, None);
         let (pulls, proves) = (wait(WaitReason::Pulling), wait(WaitReason::NotReady));
         let updated = status(Why::Waiting, false);

@@ -1,4 +1,4 @@
-//! Memory of failures, and the backoff that follows from it. Pure.
+//! Rules for the record of failures, and the backoff that follows from it. Pure.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::agent::facts::Past;
 use crate::agent::reason::Reason;
 use crate::{BootMoment, Moment};
 
-/// Number of reboots that did not apply a digest after which it counts as failed on this node (I5, I8).
+/// A digest that was not applied by this many reboots counts as failed on this node (I5, I8).
 pub const MAX_NOT_APPLIED: u32 = 3;
-/// Number of failed digests that are remembered.
+/// Number of failed digests that are kept.
 pub const MAX_FAILED: usize = 16;
 
-/// Longest time between two pulls of an image that cannot be pulled, without jitter.
-pub(super) const LONGEST_PULL_BACKOFF: Duration = Duration::from_secs(3600);
+/// Longest interval between pulls of an image that cannot be pulled, without jitter.
+pub(super) const PULL_BACKOFF_MAX: Duration = Duration::from_secs(3600);
 
-/// Doubles from `first` with each attempt, up to `most`.
+/// Returns the backoff: doubles from `first` with each attempt, up to `most`.
 pub(super) fn backoff(first: Duration, most: Duration, attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(most)
 }
@@ -33,26 +33,27 @@ fn after(now: Timestamp, wait: Duration, jitter: f64) -> Time {
 }
 
 impl Past {
-    /// A pull of this digest is about to be started: what is staged by it will have all that belongs to it.
+    /// Records that a pull of this digest is about to start.
     pub fn pull_begins(&mut self, digest: &Digest) {
         self.staged_by_us = Some(digest.clone());
         self.incomplete = None;
         self.verified = None;
     }
 
-    /// The host has other credentials than those by which a pull was refused: there is no reason to wait with the next try.
-    pub fn log_in_again(&mut self, now: Timestamp) {
+    /// Allows the next pull at once after an authentication failure, since the credentials changed.
+    pub fn retry_unauthorized(&mut self, now: Timestamp) {
         let refused = |f: &&mut Failure| f.reason == Reason::Unauthorized.as_str();
         if let Some(failure) = self.failure.as_mut().filter(refused) {
             failure.next_try_time = Time::from(now);
         }
     }
 
-    /// A pull failed or was stopped. It is tried again, whatever the host's tools said: their words may be a registry's.
-    pub fn host_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
+    /// Records a failed or stopped pull. Every failure is retried, since the tool's message may only quote a
+    /// registry.
+    pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
-        let wait = backoff(Duration::from_secs(5), LONGEST_PULL_BACKOFF, attempts);
+        let wait = backoff(Duration::from_secs(5), PULL_BACKOFF_MAX, attempts);
         self.failure = Some(Failure {
             reason: reason.to_owned(),
             message: one_line(message),
@@ -62,7 +63,7 @@ impl Past {
         });
     }
 
-    /// A turn with a berth ended.
+    /// Records the end of a turn.
     pub fn turn_ended(&mut self, outcome: Outcome, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         match outcome {
             Outcome::NotApplied => self.count_not_applied(digest),
@@ -72,7 +73,7 @@ impl Past {
         self.tried = None;
         self.unproven_boot = None;
         let (first, most) = match outcome {
-            // Nothing went wrong here: the node is ready for the next offer at once.
+            // Nothing went wrong here: the node may take the next offer at once.
             Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => {
                 self.last_turn = None;
                 return;
@@ -80,7 +81,7 @@ impl Past {
             Outcome::NotStaged => (Duration::from_secs(2), Duration::from_secs(300)),
             Outcome::NotApplied => (Duration::from_secs(10), Duration::from_secs(600)),
             Outcome::DrainTimeout | Outcome::RebootBlocked => (Duration::from_secs(60), Duration::from_secs(1800)),
-            // There is no next turn for it.
+            // A failed digest has no next turn.
             Outcome::Failed => (Duration::ZERO, Duration::ZERO),
         };
         let word = outcome.as_str();
@@ -98,13 +99,13 @@ impl Past {
         });
     }
 
-    /// Reboots that did not apply a digest are counted whatever happened in between. When they are too many is decided
-    /// before the turn ends, so that its outcome says so: see [`Outcome::Failed`].
+    /// Counts a reboot that did not apply the digest. The turn's outcome, decided before its end, shows when the
+    /// limit is reached: see [`Outcome::Failed`].
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
 
-    /// Number of reboots that did not apply this digest.
+    /// Returns the number of reboots that did not apply this digest.
     pub fn times_not_applied(&self, digest: &Digest) -> u32 {
         self.not_applied
             .as_ref()
@@ -112,13 +113,12 @@ impl Past {
             .map_or(0, |(_, times)| *times)
     }
 
-    /// A berth is about to be taken: nothing of an earlier turn has to do with this one. Answers whether there was
-    /// something to forget.
+    /// Clears the state that an earlier turn left, before a berth is taken. True if there was something to clear.
     pub fn turn_begins(&mut self) -> bool {
         self.tried.take().is_some() | self.unproven_boot.take().is_some()
     }
 
-    /// Moment at which the proof of this boot began: now, unless the host remembers it.
+    /// Returns when the proof of this boot began: the stored moment, or now.
     pub fn proof_begins(&mut self, boot_id: &BootId, now: Moment) -> Moment {
         let remembered = self.proof_since.as_ref().and_then(|since| since.under(boot_id));
         if remembered.is_none() {
@@ -127,10 +127,10 @@ impl Past {
         remembered.unwrap_or(now)
     }
 
-    /// The berth is about to be licensed anew for a digest, under a boot that is not proven.
-    pub fn goes_on(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId) {
+    /// Records that the berth is about to be licensed again for a digest, under an unproven boot.
+    pub fn relicensed(&mut self, holding: &Holding, digest: &Digest, boot_id: &BootId) {
         let again = holding.target == *digest && holding.phase == HoldPhase::Committed;
-        // Once per boot, should the write have to be tried again.
+        // Count once per boot, even if the write is retried.
         if again && self.unproven_boot.as_ref() != Some(boot_id) {
             self.count_not_applied(digest);
         }
@@ -138,7 +138,7 @@ impl Past {
         self.unproven_boot = Some(boot_id.clone());
     }
 
-    /// Notes which image runs under a berth. True if that has to be remembered: the target runs, and is not proven yet.
+    /// Records the image that runs under a berth. True if the record changed: the target runs unproven.
     pub fn runs(&mut self, holding: &Holding, booted: Option<&Digest>) -> bool {
         let new = holding.phase == HoldPhase::Committed
             && booted == Some(&holding.target)
@@ -149,8 +149,7 @@ impl Past {
         new
     }
 
-    /// A retry token that was not seen before: what has failed here may be tried again, once. Answers whether it was
-    /// one.
+    /// Clears failures, once for each new retry token. True if the token was new.
     pub fn retry(&mut self, token: Option<&str>) -> bool {
         let Some(token) = token.filter(|token| self.retry_token.as_deref() != Some(token)) else {
             return false;
@@ -160,13 +159,13 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
-        // Also for a node that tried it, and was put back to something that cannot be proven: its turn goes on.
+        // Also for a node that tried the digest and now runs an image that cannot be proven: its turn continues.
         self.tried = None;
         true
     }
 
-    /// Takes over what the BootcNode's status remembers. The host's own memory comes first; and where the host has
-    /// obeyed a retry token that the status does not know of, the status is from before that.
+    /// Adopts the record in the BootcNode's status. The host's record takes precedence. If the host has applied a
+    /// retry token that the status lacks, the status is from before it.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
         if self.timeline.updates.is_empty() {
             self.timeline.updates.clone_from(&status.timeline.updates);
@@ -191,7 +190,7 @@ impl Past {
         }
     }
 
-    /// The digest runs here, proven: it has not failed, whatever was thought before.
+    /// Records that the digest is proven here and so has not failed.
     pub fn proven(&mut self, digest: &Digest) {
         self.incomplete = self.incomplete.take().filter(|d| d != digest);
         self.succeeded(digest);
@@ -199,7 +198,7 @@ impl Past {
         self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
     }
 
-    /// Never try this digest here again.
+    /// Marks the digest as failed: it is never tried here again.
     fn digest_failed(&mut self, digest: &Digest) {
         if !self.failed_digests.contains(digest) {
             self.failed_digests.push(digest.clone());
@@ -208,15 +207,14 @@ impl Past {
         }
     }
 
-    /// The digest is staged or runs: earlier failures to get there are over, unless what is staged is not complete.
+    /// Clears failures of a digest that is staged or runs, unless its staged image is incomplete.
     pub fn succeeded(&mut self, digest: &Digest) {
         if self.is_complete(digest) && self.failure.as_ref().is_some_and(|f| f.digest.as_ref() == Some(digest)) {
             self.failure = None;
         }
     }
 
-    /// Something else is desired now: what was about the former digest is no longer shown, but a failed digest stays
-    /// failed.
+    /// Clears failures of other digests, since another one is desired now. Failed digests stay failed.
     pub fn desire(&mut self, digest: &Digest) {
         if self.failure.as_ref().is_some_and(|f| f.digest.as_ref() != Some(digest)) {
             self.failure = None;
@@ -245,7 +243,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let mut waits = vec![];
         for _ in 0..12 {
-            past.host_failed("RegistryUnavailable", "error: no\nroute", &digest(1), now, 0.0);
+            past.pull_failed("RegistryUnavailable", "error: no\nroute", &digest(1), now, 0.0);
             waits.push(past.pull_backoff(&digest(1), now).unwrap().as_secs());
         }
         assert_eq!(waits[..4], [5, 10, 20, 40]);
@@ -254,7 +252,7 @@ mod tests {
         assert_eq!(past.failure.as_ref().unwrap().message, "error: no route");
         past.desire(&digest(2));
         assert_eq!(past.failure, None);
-        past.host_failed("RegistryUnavailable", "", &digest(2), now, 1.0);
+        past.pull_failed("RegistryUnavailable", "", &digest(2), now, 1.0);
         assert_eq!(
             past.pull_backoff(&digest(2), now),
             Some(Duration::from_secs(6)),
@@ -330,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn another_image_ends_what_was_told_of_the_former() {
+    fn another_image_clears_the_failures_of_the_former() {
         for (desired, kept) in [(1, true), (2, false)] {
             let mut past = Past::default();
             let now = Timestamp::UNIX_EPOCH;
-            past.host_failed("ImageNotFound", "", &digest(1), now, 0.0);
+            past.pull_failed("ImageNotFound", "", &digest(1), now, 0.0);
             past.turn_ended(Outcome::DrainTimeout, "", &digest(1), now, 0.0);
             past.desire(&digest(desired));
             assert_eq!((past.failure.is_some(), past.last_turn.is_some()), (kept, kept));
@@ -342,11 +340,11 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_that_does_not_apply_is_counted_and_one_that_failed_stays_failed() {
+    fn digests_that_do_not_apply_are_counted() {
         let mut past = Past::default();
         for turn in 1..MAX_NOT_APPLIED {
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            // What happens in between does not make it forget.
+            // Other outcomes in between do not reset the count.
             past.turn_ended(Outcome::Revoked, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             assert_eq!(
                 (past.times_not_applied(&digest(1)), past.times_not_applied(&digest(2))),
@@ -376,12 +374,12 @@ mod tests {
     }
 
     #[test]
-    fn going_on_marks_the_boot_and_counts_a_repeated_target_once_per_boot() {
+    fn a_relicence_counts_a_repeated_target_once_per_boot() {
         let mut past = Past::default();
         let boot = BootId::from("b2");
         assert!(past.runs(&holding("b1"), Some(&digest(2))));
         assert!(!past.runs(&holding("b1"), Some(&digest(2))), "it is known");
-        past.goes_on(&holding("b1"), &digest(3), &boot);
+        past.relicensed(&holding("b1"), &digest(3), &boot);
         assert_eq!(
             (&past.tried, &past.unproven_boot, &past.not_applied),
             (&None, &Some(boot.clone()), &None)
@@ -389,14 +387,14 @@ mod tests {
 
         let mut past = Past::default();
         for _ in 0..3 {
-            past.goes_on(&holding("b1"), &digest(2), &boot);
+            past.relicensed(&holding("b1"), &digest(2), &boot);
         }
         assert_eq!(
             past.times_not_applied(&digest(2)),
             1,
             "a write that is tried again is one try"
         );
-        past.goes_on(&holding("b2"), &digest(2), &BootId::from("b3"));
+        past.relicensed(&holding("b2"), &digest(2), &BootId::from("b3"));
         assert_eq!(past.times_not_applied(&digest(2)), 2);
         assert!(past.turn_begins() && !past.turn_begins());
         assert_eq!(past.unproven_boot, None);
@@ -411,7 +409,7 @@ mod tests {
             };
             past.turn_ended(Outcome::NotApplied, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
-            past.host_failed("RegistryUnavailable", "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
+            past.pull_failed("RegistryUnavailable", "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.tried = Some(digest(1));
             past
         };
@@ -473,7 +471,7 @@ mod tests {
             };
             past.adopt(&status(object));
             assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
-            // A host that has lost its memory does not begin to count anew.
+            // A host that lost its record continues the count of the status.
             assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });
             assert_eq!(past.tried.is_some(), adopted);
             assert_eq!(past.retry_token.as_deref(), host.or(object));
@@ -482,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn being_asked_for_the_berth_is_nobodys_failure() {
+    fn a_revoked_berth_is_not_a_failure() {
         let mut past = Past::default();
         past.turn_ended(Outcome::DrainTimeout, "pod", &digest(1), Timestamp::UNIX_EPOCH, 0.5);
         assert!(past.turn_backoff(&digest(1), Timestamp::UNIX_EPOCH).is_some());

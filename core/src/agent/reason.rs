@@ -1,60 +1,62 @@
-//! Condition reasons of what fails on a host. Programs read them; the host tool's words stand beside them.
+//! Condition reasons for failures on a host. Programs read them; the host tool's own words are in the message.
 
 use berth_api::condition::{Why, Word};
 use berth_api::reasons;
 
 reasons! {
-    /// A reason why the host could not do what was asked.
+    /// Reason why the host could not do a step.
     pub enum Reason {
-        /// The registry cannot be reached or fails.
+        /// The registry is unreachable or returns errors.
         RegistryUnavailable,
         /// The registry does not have the image.
         ImageNotFound,
-        /// The registry wants credentials, or other ones.
+        /// The registry requires credentials, or rejects the ones in use.
         Unauthorized,
-        /// The host has an auth file that Berth did not write, in place of what the agent was given.
+        /// The host has an auth file that Berth did not write, so the agent's credentials are not used.
         ForeignAuthFile,
-        /// The auth file that the agent was given, or that the host has, cannot be used.
+        /// The auth file from the agent's Secret, or the host's, is not valid.
         InvalidAuthFile,
         /// The host's signature policy is missing, or cannot be used.
         InvalidPolicyFile,
         /// The host's auth file cannot be written or removed.
         AuthFileUnwritable,
-        /// The host's own list of registries does not have the image's.
+        /// The image's registry is not in the host's own list.
         RegistryNotAllowed,
-        /// The pool wants signed images, and the host would take others.
+        /// The pool requires signed images, but the host would accept unsigned ones.
         SignatureNotEnforced,
-        /// The host's signature policy refuses the image.
+        /// The host's signature policy rejects the image.
         SignatureRejected,
-        /// No space on the host.
+        /// The host's disk is full.
         DiskFull,
-        /// The image is no bootable OS image.
+        /// The image is not a bootable OS image.
         NotBootable,
-        /// The image is for other machines.
+        /// The image is for another CPU architecture.
         WrongArchitecture,
-        /// The reference that was published is none, or is not of the digest that was published with it.
+        /// The published reference does not parse, or its digest is not the published digest.
         InvalidReference,
-        /// The pool asks for rpm-ostree, and the host has none.
+        /// The pool selects rpm-ostree, which the host does not have.
         RpmOstreeMissing,
-        /// Somebody has staged a deployment with other layered packages than the one that runs.
+        /// Another tool or person staged a deployment: its layered packages differ from the booted one's, or the pool
+        /// does not want it.
         ForeignStaged,
-        /// There is no bootc on the host.
+        /// The host has no bootc.
         BootcMissing,
-        /// The host's bootc is older than the oldest supported one.
+        /// The host's bootc is older than the oldest supported version.
         BootcTooOld,
-        /// bootc itself could not be run, or says nothing that makes sense.
+        /// bootc did not run, or its output cannot be parsed.
         BootcFailed,
         /// The host was not booted from an image by bootc.
         NotBootcHost,
-        /// Packages are layered on the host's image with rpm-ostree.
+        /// rpm-ostree has layered packages on the host's image, and bootc would drop them.
         LayeredHost,
-        /// The packages that are layered on the host cannot be put on the new image.
+        /// The host's layered packages cannot be installed on the new image.
         LayeringFailed,
-        /// The host keeps its deployments in composefs, and cannot lock what it stages, or nobody has asked for updates there.
+        /// The host keeps its deployments in composefs, but its bootc cannot lock a staged image, or the opt-in flag
+        /// is missing.
         ComposefsNotSupported,
-        /// The staged image lacks `berth-firstboot.service`, and a link in the host's `/etc` requires it.
+        /// The staged image lacks `berth-firstboot.service`, which a link in the host's `/etc` requires.
         UnitMissing,
-        /// The host has another deployment of the same image in composefs, beside which bootc stages none.
+        /// The composefs host already has a deployment of this image, and bootc cannot stage a second one.
         SameDeployment,
         /// A tool that a bootc host needs is missing.
         HostToolMissing,
@@ -62,21 +64,21 @@ reasons! {
         PullTimedOut,
         /// The pull was stopped.
         PullCanceled,
-        /// The pull failed for a reason that is not one of these.
+        /// The pull failed for another reason.
         PullFailed,
-        /// Staged, but finalization could not be locked.
+        /// The image is staged, but its finalization could not be locked.
         LockFailed,
-        /// Another updater is active on the host.
+        /// Another updater runs on the host.
         RivalUpdater,
-        /// The previous boot could not finalize what was staged.
+        /// The previous boot did not finalize the staged deployment.
         FinalizationFailed,
         /// The host's D-Bus, systemd or logind does not answer.
         HostUnreachable,
         /// logind refused to reboot.
         RebootRefused,
-        /// The agent's memory on the host cannot be written.
+        /// The agent cannot write its memory file on the host.
         MemoryUnwritable,
-        /// The API server lets agents write what belongs to other nodes.
+        /// The API server does not reject an agent's write to another node's objects.
         Unguarded,
         /// A host tool did not end within its deadline.
         HostToolTimedOut,
@@ -84,22 +86,21 @@ reasons! {
         HostToolFailed,
         /// Another process holds the lock on the host's images.
         HostBusy,
-        /// The backend does not say which deployments the host has.
+        /// The backend's status does not list the host's deployments.
         StatusFailed,
-        /// The kubelet's credentials do not allow what the agent needs of its own Node.
+        /// The kubelet's credentials do not allow what the agent must do with its own Node.
         KubeletForbidden,
         /// A request to the API server failed.
         StepFailed,
     }
 }
 
-/// The reason that is written like this. One that comes back from a stored object is again the constant that it was
-/// written from; any other text is none.
+/// Returns the reason with this name; `None` if this version does not know it.
 pub fn known(stored: &str) -> Option<Reason> {
     Reason::ALL.iter().copied().find(|reason| reason.as_str() == stored)
 }
 
-/// Reasons that come back from a stored object are again the constants that they were written from.
+/// Returns the condition reason for a stored name: a known reason, or `Failed`.
 pub(crate) fn word(stored: &str) -> Word {
     known(stored).map_or(Why::Failed.into(), Word::from)
 }
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stored_reason_is_the_constant_that_it_was_written_from() {
+    fn a_stored_reason_is_read_back() {
         assert_eq!(known("DiskFull"), Some(Reason::DiskFull));
         assert_eq!(known("Nonsense"), None);
     }

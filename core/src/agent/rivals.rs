@@ -1,4 +1,4 @@
-//! Other updaters and reboot daemons beside the agent: which of them it waits for, and what people are told of them.
+//! Other updaters and reboot daemons: which of them the agent waits for, and how they are reported.
 
 use berth_api::condition::Verdict;
 use berth_api::pool::RivalUpdaters;
@@ -6,7 +6,7 @@ use berth_api::pool::RivalUpdaters;
 use crate::agent::facts::{Desired, Facts};
 use crate::agent::reason::Reason;
 
-/// Units of the host that update it by themselves.
+/// Host units that update the host automatically.
 pub const UNITS: &[&str] = &[
     APPLY_TIMER,
     APPLY_SERVICE,
@@ -14,26 +14,26 @@ pub const UNITS: &[&str] = &[
     AUTOMATIC_SERVICE,
     "zincati.service",
 ];
-/// Timer of the next.
+/// Timer that starts the service below.
 const APPLY_TIMER: &str = "bootc-fetch-apply-updates.timer";
-/// `bootc upgrade --apply`, which unlocks what is staged, whoever staged it, and reboots.
+/// `bootc upgrade --apply`: unlocks the staged image, even one of another tool, and reboots.
 const APPLY_SERVICE: &str = "bootc-fetch-apply-updates.service";
 
-/// Timer of the next.
+/// Timer that starts the service below.
 const AUTOMATIC_TIMER: &str = "rpm-ostreed-automatic.timer";
-/// rpm-ostree, doing what its policy says.
+/// rpm-ostree's automatic update, which does what its policy says.
 const AUTOMATIC_SERVICE: &str = "rpm-ostreed-automatic.service";
 
-/// Pods that update or reboot their node by themselves, by the values of the labels that their own manifests and charts give
-/// them.
+/// Pods that update or reboot their node automatically, by the label values of their own manifests and charts.
 pub const PODS: [&str; 2] = ["kured", "machine-config-daemon"];
 
-/// The name of a rival's pod, as people are told it.
+/// Returns the name to report for a rival's pod.
 pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
     format!("{rival} (pod {namespace}/{name})")
 }
 
-/// The rivals, with what rpm-ostree's units would do. A policy alone does nothing: without those units nothing asks for it.
+/// Adds rpm-ostree's policy to the names of its units. Without those units the policy has no effect and is not
+/// reported.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
     let of_rpm_ostree = |rival: &&mut String| [AUTOMATIC_TIMER, AUTOMATIC_SERVICE].contains(&rival.as_str());
@@ -43,18 +43,18 @@ pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String>
     rivals
 }
 
-/// Name of a rival, by which a pool tolerates it: without its pod.
+/// Returns the name to tolerate a rival by: without its pod or policy.
 fn name(rival: &str) -> &str {
     rival.split_once(" (").map_or(rival, |(name, _)| name)
 }
 
-/// Says whether a name that the pool tolerates stands for this rival. A timer stands for what it starts.
+/// True if a tolerated name stands for this rival. A timer also stands for the service it starts.
 fn covers(tolerated: &str, rival: &str) -> bool {
     let started = [(APPLY_TIMER, APPLY_SERVICE), (AUTOMATIC_TIMER, AUTOMATIC_SERVICE)];
     tolerated == rival || started.contains(&(tolerated, rival))
 }
 
-/// The rivals that the pool does not tolerate.
+/// Returns the rivals that the pool does not tolerate.
 fn active(facts: &Facts) -> Vec<&str> {
     let is_tolerated = |rival: &str| match &facts.desired {
         Desired::Member(member) => {
@@ -67,13 +67,13 @@ fn active(facts: &Facts) -> Vec<&str> {
     rivals.filter(|rival| !is_tolerated(rival)).collect()
 }
 
-/// The rival beside which nothing may stay staged: it would be applied outside of every turn.
+/// Returns the rival that would apply a staged image outside of any turn.
 pub(crate) fn in_the_way(facts: &Facts) -> Option<&str> {
     let mut active = active(facts).into_iter();
     active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))
 }
 
-/// Verdict on the rivals that are active, for people; `None` where there are none, or the pool tolerates them.
+/// Returns the verdict on active rivals; `None` if there are none or the pool tolerates them.
 pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
     let rivals = active(facts);
     if rivals.is_empty() {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_policy_is_a_detail_of_the_units_that_heed_it_and_no_rival_by_itself() {
+    fn a_policy_alone_is_not_a_rival() {
         let units = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert!(with_policy(vec![], Some("stage")).is_empty());
         let zincati = || units(&["zincati.service"]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_told_with_its_place_and_tolerated_without() {
+    fn a_pod_is_reported_with_its_namespace() {
         let told = pod("kured", "kube-system", "kured-x");
         assert_eq!(told, "kured (pod kube-system/kured-x)");
         assert_eq!(name(&told), "kured");

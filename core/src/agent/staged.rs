@@ -4,8 +4,8 @@
 //! reads just enough of the format to find that key. Bytes that do not follow the format are an error: they are neither a
 //! lock nor the absence of one.
 //!
-//! In this format an array, and each entry of a dictionary, ends with the offsets at which its parts end. The width of an offset
-//! depends on the length of the whole.
+//! In this format an array, and each entry of a dictionary, ends with the offsets of the ends of its parts. The width
+//! of an offset depends on the length of the whole.
 
 /// Most bytes of a state that is read. The kernel arguments are the longest part of it.
 pub const MAX_LENGTH: usize = 1 << 20;
@@ -18,13 +18,13 @@ const ALIGNMENT: usize = 8;
 /// The state does not follow its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It has no bytes.
+    /// Empty.
     #[error("it is empty")]
     Empty,
-    /// It has more than [`MAX_LENGTH`] bytes.
+    /// Longer than [`MAX_LENGTH`] bytes.
     #[error("it is longer than {MAX_LENGTH} bytes")]
     TooLong,
-    /// It is not a dictionary.
+    /// Not a dictionary.
     #[error("it is not a GVariant of type a{{sv}}")]
     Format,
     /// The key of the lock has a value of another type.
@@ -35,7 +35,7 @@ pub enum Malformed {
 /// True if the state locks finalization. A state without the key does not.
 ///
 /// # Errors
-/// When the bytes are not such a state. Then nothing is known about the lock.
+/// If the bytes are not such a state. Then nothing is known about the lock.
 pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
     if state.is_empty() {
         return Err(Malformed::Empty);
@@ -97,7 +97,7 @@ fn boolean(value: &[u8]) -> Result<bool, Malformed> {
     }
 }
 
-/// Bytes of an offset in a part of this length. Longer parts are not read.
+/// Returns the bytes of an offset in a part of this length. Longer parts are not read.
 fn offset_width(length: usize) -> usize {
     match length {
         0..=0xff => 1,
@@ -116,7 +116,7 @@ fn offset(bytes: &[u8], at: usize, width: usize) -> Result<usize, Malformed> {
         .fold(0, |value, byte| value << 8 | usize::from(*byte)))
 }
 
-/// The next place at which an entry or a value may begin.
+/// Returns the next offset where an entry or a value may begin.
 fn aligned(at: usize) -> usize {
     at.next_multiple_of(ALIGNMENT)
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_found_in_what_glib_wrote() {
+    fn the_lock_is_found_in_a_state_of_glib() {
         for (name, state, expected) in [
             ("staged locked", state!("locked.bin") as &[u8], Ok(true)),
             (
@@ -150,7 +150,7 @@ mod tests {
             ("no bytes", state!("empty.bin"), Err(Malformed::Empty)),
             ("no dictionary", b"staged", Err(Malformed::Format)),
             (
-                "a number that is no boolean",
+                "a number that is not a boolean",
                 b"locked\0\0\x02\0b\x07\x0c",
                 Err(Malformed::LockType),
             ),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_is_cut_off_is_never_taken_for_one() {
+    fn a_truncated_state_is_an_error() {
         for state in [
             state!("locked.bin") as &[u8],
             state!("unlocked.bin"),

@@ -1,22 +1,23 @@
-//! The ways in which bootc keeps the deployments of a host, and on which hosts Berth therefore begins nothing.
+//! How bootc stores a host's deployments, how an image is locked there, and which hosts Berth does not update.
 
-/// Way in which bootc keeps the deployments of a host.
+/// How bootc stores a host's deployments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// In ostree. Its tools lock what is staged at any time.
+    /// In ostree. Its lock can be set on a staged image at any time.
     #[default]
     Ostree,
-    /// In composefs, without ostree. Only bootc itself locks an image there, and only while it stages it.
+    /// In composefs, without ostree. Only bootc locks an image, and only while it stages it.
     Composefs,
 }
 
-/// Permission to use ostree's lock. Only a host whose deployments are ostree's gives it, so nobody can use that lock on
-/// another one.
+/// Proof that the host has ostree's lock. Only [`Storage::ostree_lock`] returns one, so no code can lock a composefs
+/// host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OstreeLock(());
 
 impl Storage {
-    /// Permission to lock what is staged where it stands. Where there is none, it is removed, and staged anew.
+    /// Returns the right to lock a staged image in place. A host without that lock needs the image removed and staged
+    /// again.
     pub const fn ostree_lock(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree => Some(OstreeLock(())),
@@ -25,21 +26,21 @@ impl Storage {
     }
 }
 
-/// Way in which an image is locked while it is staged (I3).
+/// How an image is locked while it is staged (I3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StagingLock {
-    /// bootc stages it unlocked. ostree's lock is set as soon as it is staged, and once more when the pull has ended.
+    /// bootc stages the image unlocked. ostree's lock is set as soon as it is staged, and again after the pull.
     Ostree(OstreeLock),
-    /// bootc locks it from the first instant, and ostree's lock is set when the pull has ended: bootc does not lock an image
-    /// that somebody has staged unlocked meanwhile.
+    /// bootc stages the image locked. ostree's lock is set again after the pull, since bootc does not lock an image
+    /// that another process staged unlocked in the meantime.
     Both(OstreeLock),
-    /// bootc locks it from the first instant, and there is no other lock.
+    /// bootc stages the image locked. The host has no other lock.
     Bootc,
 }
 
 impl StagingLock {
-    /// The way on a host with this storage, by whether its bootc locks what it stages (`--download-only`). `None`: nothing
-    /// would lock there, so nothing is staged.
+    /// Returns the lock for a host. `stages_locked`: its bootc has `--download-only`. `None` if nothing would lock
+    /// the image, so it must not be staged.
     pub const fn of(storage: Storage, stages_locked: bool) -> Option<Self> {
         match (storage.ostree_lock(), stages_locked) {
             (Some(lock), false) => Some(Self::Ostree(lock)),
@@ -49,12 +50,12 @@ impl StagingLock {
         }
     }
 
-    /// Says whether bootc itself locks what it stages.
+    /// True if bootc stages the image locked.
     pub const fn is_bootcs(self) -> bool {
         matches!(self, Self::Both(_) | Self::Bootc)
     }
 
-    /// The lock of ostree's that is set when the pull has ended, where there is one.
+    /// ostree's lock, to be set after the pull; `None` on a composefs host.
     pub const fn ostree(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree(lock) | Self::Both(lock) => Some(lock),
@@ -63,19 +64,19 @@ impl StagingLock {
     }
 }
 
-/// The bootc of a host, and what the agent was told about it.
+/// Version and features of a host's bootc, and the agent's opt-in to composefs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means<'a> {
     /// Version of bootc.
     pub bootc: &'a str,
-    /// Has `bootc switch --download-only`.
+    /// True if `bootc switch` has `--download-only`.
     pub download_only: bool,
-    /// Whoever started the agent asks for updates of composefs hosts, which are experimental.
+    /// True if the agent was started with `--experimental-composefs`.
     pub experimental_composefs: bool,
 }
 
-/// Reason for which nothing is begun on a host with this storage, for people; `None` where it is updated. Without a lock
-/// from the first instant, any reboot would apply what is staged (I3).
+/// Message if Berth starts no update on a host with this storage; `None` if it does. Without a lock from the start of
+/// staging, any reboot would apply the staged image (I3).
 pub fn refusal(storage: Storage, means: &Means<'_>) -> Option<String> {
     let opt_in = "start the agent with --experimental-composefs";
     match (storage, means.download_only, means.experimental_composefs) {
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ostrees_lock_is_for_ostrees_hosts_and_nothing_is_staged_without_a_lock() {
+    fn nothing_is_staged_without_a_lock() {
         for (storage, stages_locked, ways) in [
             (Storage::Ostree, false, Some((false, true))),
             (Storage::Ostree, true, Some((true, true))),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composefs_host_needs_a_bootc_that_locks_and_somebody_who_asks_for_it() {
+    fn a_composefs_host_needs_a_locking_bootc_and_the_flag() {
         for (storage, download_only, experimental_composefs, words) in [
             (Storage::Ostree, false, false, None),
             (Storage::Ostree, true, false, None),

@@ -1,5 +1,4 @@
-//! The chapters of a node's updates, and its turns: what the memory keeps of them, given what is seen now. Pure. Nothing is
-//! decided by them.
+//! The record of a node's updates and turns, given the current state. Pure. No decision depends on it.
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -12,39 +11,38 @@ use berth_api::node::timeline::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Sight of a node's update.
+/// State of a node's update, as seen now.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
-    /// Not enough is known to tell.
+pub enum UpdateState {
+    /// Not enough is known.
     Nothing,
-    /// The image is pulled, or staged, or booted under a berth.
+    /// The image is being pulled, is staged, or is booted under a berth.
     On {
-        /// The chapter that runs.
+        /// Current chapter.
         chapter: ChapterName,
-        /// The image.
+        /// Image of the update.
         to: ImageVersion,
-        /// Beginning of the chapter, where the host remembers it.
+        /// Start of the chapter, if the host remembers it.
         began: Option<Timestamp>,
     },
-    /// No berth, no pull, and nothing of use is staged.
+    /// No berth, no pull, and no useful staged image.
     Idle {
-        /// Digest that the node should run; `None` when no pool has it.
+        /// Digest that the node should run; `None` without a pool.
         desired: Option<Digest>,
-        /// Digest that it runs, when that is known.
+        /// Booted digest, if known.
         booted: Option<Digest>,
-        /// True when what it should run has failed here for good.
+        /// True if the desired digest has failed here for good.
         failed: bool,
     },
 }
 
-/// Whole seconds, as the API stores them: what is in memory must equal what comes back.
+/// Rounds to whole seconds, as the API stores them: the record in memory must equal the one that is read back.
 fn whole(now: Timestamp) -> Time {
     Time::from(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
-/// The timeline as it is told: with the chapter of the machine's first boot, which comes from the record of that and not from
-/// what the agent has seen.
-pub fn told(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
+/// Returns the timeline to report: with the chapter of the machine's first boot, which comes from its own record.
+pub fn reported(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline {
     let looked = firstboot.filter(|record| record.outcome != FirstbootOutcome::NotFirstBoot);
     Timeline {
         firstboot: looked.map(|record| Chapter {
@@ -56,13 +54,13 @@ pub fn told(timeline: &Timeline, firstboot: Option<&NodeFirstboot>) -> Timeline 
     }
 }
 
-/// The timeline, given the one before and what is seen now. `booted` is the image that runs, where it is known.
-pub fn timeline(before: &Timeline, seen: &Seen, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
+/// Returns the new timeline. `booted` is the image that runs, if known.
+pub fn timeline(before: &Timeline, seen: &UpdateState, booted: Option<&ImageVersion>, now: Timestamp) -> Timeline {
     let now = whole(now);
     let mut timeline = before.clone();
     match seen {
-        Seen::Nothing => {}
-        Seen::On { chapter, to, began } => {
+        UpdateState::Nothing => {}
+        UpdateState::On { chapter, to, began } => {
             on(&mut timeline.updates, *chapter, to, booted, &now);
             if let (Some(began), None) = (began, before.updates.first().filter(|u| u.to.digest == to.digest))
                 && let Some(update) = timeline.updates.first_mut()
@@ -70,7 +68,7 @@ pub fn timeline(before: &Timeline, seen: &Seen, booted: Option<&ImageVersion>, n
                 begin_earlier(update, whole(*began), &now);
             }
         }
-        Seen::Idle {
+        UpdateState::Idle {
             desired,
             booted,
             failed,
@@ -90,7 +88,7 @@ fn on(
     booted: Option<&ImageVersion>,
     now: &Time,
 ) {
-    // What was completed and is on its way again is another update.
+    // A completed image that is on its way again is another update.
     let is_same = |update: &NodeUpdate| {
         update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
     };
@@ -117,10 +115,10 @@ fn on(
         update.from = booted.filter(|b| b.digest != to.digest).cloned();
     }
     if chapter < ChapterName::Drained && is_in_turn(update) {
-        // The berth is gone, and this agent did not give it back.
+        // The berth is gone, but this agent did not give it back.
         update.ends(ChapterName::TakenAway, now);
     }
-    // A turn that ended badly has been told; the wait for the next one adds nothing to it.
+    // The failed turn is already recorded; waiting for the next one adds nothing.
     if update.is_over() && chapter == ChapterName::Waited {
         update.closes(now);
     } else if chapter.is_ending() {
@@ -130,7 +128,7 @@ fn on(
     }
 }
 
-/// Of an update that was only seen on its way, the first chapter may have begun earlier than it was seen.
+/// Moves the start of an update's first chapter back: it may have begun before it was seen.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -139,7 +137,7 @@ fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     }
 }
 
-/// Puts a new update before the others. Of those, the last one that went as far as a reboot is kept.
+/// Puts a new update first. Of the others, only the last that got as far as a reboot is kept.
 fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     let keeps = |update: &NodeUpdate| update.chapter(ChapterName::Rebooted).is_some();
     updates.retain(keeps);
@@ -155,7 +153,7 @@ fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.truncate(MAX_UPDATES);
 }
 
-/// Says whether the update has a berth, as far as the record goes.
+/// True if the update has a berth, by the record.
 fn is_in_turn(update: &NodeUpdate) -> bool {
     update.chapters.last().is_some_and(|c| c.name >= ChapterName::Drained)
 }
@@ -166,7 +164,7 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
         return;
     }
     let ending = if is_in_turn(update) {
-        // The berth is gone, and this agent did not give it back: what runs was not proven.
+        // The berth is gone, but this agent did not give it back: the booted image was not proven.
         ChapterName::TakenAway
     } else if booted == Some(&update.to.digest) {
         ChapterName::Completed
@@ -181,13 +179,13 @@ fn idle(update: &mut NodeUpdate, desired: Option<&Digest>, booted: Option<&Diges
     update.closes(now);
 }
 
-/// Steps of the record.
+/// Changes to the record of an update.
 trait Record {
-    /// A chapter runs.
+    /// Records that a chapter runs.
     fn enters(&mut self, chapter: ChapterName, now: &Time);
-    /// The update ends like this; the first word counts.
+    /// Records how the update ends; only the first call counts.
     fn ends(&mut self, chapter: ChapterName, now: &Time);
-    /// The last chapter is over.
+    /// Records the end of the last chapter.
     fn closes(&mut self, now: &Time);
 }
 
@@ -217,14 +215,14 @@ impl Record for NodeUpdate {
         if self.chapters.last().is_some_and(open) {
             notice_clock(self, now);
         }
-        // Of a chapter that began by another clock no end is told.
+        // A chapter that began before the clock was set back gets no end.
         if let Some(last) = self.chapters.last_mut().filter(|c| open(c)) {
             last.end_time = Some(now.clone());
         }
     }
 }
 
-/// A clock that was set back makes the times from before it worthless.
+/// Removes all times of the update if the clock was set back.
 fn notice_clock(update: &mut NodeUpdate, now: &Time) {
     let times = |c: &Chapter| [c.start_time.clone(), c.end_time.clone()];
     let latest = update.chapters.iter().flat_map(times).flatten().max();
@@ -236,7 +234,7 @@ fn notice_clock(update: &mut NodeUpdate, now: &Time) {
     }
 }
 
-/// Notes the pool that a node has joined just now.
+/// Records that the node has joined a pool.
 pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
     if timeline.joined.as_ref().is_none_or(|joined| joined.pool != pool) {
         timeline.joined = Some(Joined {
@@ -246,25 +244,25 @@ pub fn join(timeline: &mut Timeline, pool: &str, now: Timestamp) {
     }
 }
 
-/// Sight of a host during a turn.
+/// State of the host during a turn.
 #[derive(Debug, Clone)]
-pub struct Sight<'a> {
-    /// The running boot.
+pub struct HostState<'a> {
+    /// ID of the current boot.
     pub boot_id: &'a BootId,
-    /// Digest that runs, when that is known.
+    /// Booted digest, if known.
     pub booted: Option<&'a Digest>,
-    /// The Node is Ready under this boot.
+    /// True if the Node is Ready under this boot.
     pub node_ready: bool,
-    /// Beginning of the drain, as the host remembers it.
+    /// Start of the drain, as the host remembers it.
     pub drain_began: Option<Timestamp>,
 }
 
-/// The turns, the newest first, given those before and the berth that is held now. The newest has no end while it runs.
+/// Returns the turns, newest first, given the previous ones and the held berth. A turn that still runs has no end.
 pub fn turns(
     before: &[TurnRecord],
     berth: Option<&Berth>,
     timeline: &Timeline,
-    sight: &Sight<'_>,
+    host: &HostState<'_>,
     now: Timestamp,
 ) -> Vec<TurnRecord> {
     let mut turns = before.to_vec();
@@ -276,8 +274,8 @@ pub fn turns(
     }
     let Some((name, holding)) = held else { return turns };
     let releasing = matches!(holding.phase, HoldPhase::Releasing(_));
-    // It began with its drain, which an agent before this one may have begun.
-    let draining = sight.drain_began.filter(|_| holding.phase == HoldPhase::Taken);
+    // The turn began with its drain, perhaps under a previous agent process.
+    let draining = host.drain_began.filter(|_| holding.phase == HoldPhase::Taken);
     let started = draining.filter(|began| *began <= now).unwrap_or(now);
     let known = turns
         .first()
@@ -298,7 +296,7 @@ pub fn turns(
                 outcome: None,
             },
         );
-        // The one that runs is none of those that ended.
+        // The current turn does not count towards the limit.
         turns.truncate(MAX_TURNS + 1);
     }
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
@@ -310,15 +308,15 @@ pub fn turns(
         }
         if let HoldPhase::Releasing(outcome) = holding.phase
             && turn.proof.is_none()
-            && sight.booted.is_some()
+            && host.booted.is_some()
         {
             turn.proof = Some(TurnProof {
-                booted: sight.booted.cloned(),
-                boot_id: sight.boot_id.to_string(),
-                // It is decided only on a Node that is Ready; that may have been read before.
-                node_ready: sight.node_ready || outcome == Outcome::Updated,
+                booted: host.booted.cloned(),
+                boot_id: host.boot_id.to_string(),
+                // `Updated` was decided on a Node that was Ready, perhaps by an earlier read.
+                node_ready: host.node_ready || outcome == Outcome::Updated,
             });
-            let is_back = sight.booted == holding.from.as_ref();
+            let is_back = host.booted == holding.from.as_ref();
             turn.outcome = Some(TurnOutcome::of(outcome, is_back));
         }
     }
@@ -329,13 +327,13 @@ fn is_of(turn: &TurnRecord, berth: &str, holding: &Holding) -> bool {
     turn.berth == berth && turn.node_uid == holding.uid.as_str()
 }
 
-/// The turns that ended, as many as are told.
+/// Returns the finished turns to report.
 pub fn ended(turns: &[TurnRecord]) -> Vec<TurnRecord> {
     let ended = turns.iter().filter(|t| t.end_time.is_some());
     ended.take(MAX_TURNS).cloned().collect()
 }
 
-/// Notes that the berth is about to be closed.
+/// Records that the berth is about to be closed.
 pub fn turn_ends(turns: &mut [TurnRecord], outcome: TurnOutcome, now: Timestamp) {
     if let Some(turn) = turns.first_mut().filter(|t| t.end_time.is_none()) {
         turn.end_time = Some(whole(now));

@@ -1,4 +1,4 @@
-//! State of the cluster, as far as the agent has read it.
+//! State of the cluster as the agent last read it.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use berth_api::node::DrainBlocker;
 
 use crate::agent::node::NodeFacts;
 
-/// Answer of the API server to a write that its admission policies must refuse (I6).
+/// Result of a dry-run write that the admission policies must reject (I6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
-    /// There was no answer yet.
+    /// No answer yet.
     Unknown,
-    /// There was nothing yet that the write could hit: an agent asks before there are berths.
+    /// There was no object to try the write on: the agent probes before any berth exists.
     NothingToTry,
-    /// The write is refused.
+    /// The write was rejected.
     Refuses,
-    /// The write would be done; what it is, and what to do about it, in words.
+    /// The write would succeed. Describes the write and the fix.
     Allows(String),
 }
 
-/// The last answer, and when the write is tried again.
+/// Last probe result, and the time of the next probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardFacts {
-    /// The last answer.
+    /// Last clear answer.
     pub answer: Guard,
-    /// Time until the next try; zero: it is due.
+    /// Time until the next probe; zero if it is due.
     pub next_try: Duration,
-    /// The last error, when tries go on to have no clear answer.
+    /// Last error, after several probes without a clear answer.
     pub silence: Option<String>,
 }
 
 impl GuardFacts {
-    /// Says whether people should know that no berth is taken: what is only not answered yet is the noise of a start.
-    pub fn is_to_be_told(&self) -> bool {
+    /// True if the problem should be reported. A missing answer right after the start is normal and not reported.
+    pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Reason for which no berth is taken, for people; `None` where the API server refuses what it must, as far as that can
-    /// be tried.
+    /// Message if this node takes no berth; `None` if the API server rejects the writes, as far as this can be tried.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // An offer is a berth, on which it is tried before that is taken.
+            // `NothingToTry` is acceptable: an offer is a berth to probe, and the probe runs before the offer is
+            // taken.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server does not keep the agents of the nodes apart: {what}"
@@ -54,23 +54,23 @@ impl GuardFacts {
     }
 }
 
-/// The Node object, as far as it was read.
+/// The Node object as last read.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "an agent has a single one, which nearly always is a Node"
 )]
 pub enum ClusterNode {
-    /// The Node was not read since something may have changed it.
+    /// Not read since the last event that may have changed it.
     Unread,
-    /// The API server says that there is none.
+    /// The Node does not exist.
     Gone,
-    /// The Node as it was read.
+    /// The Node exists.
     Is(NodeFacts),
 }
 
 impl ClusterNode {
-    /// The Node's facts, when it was read and exists.
+    /// Returns the Node if it was read and exists.
     pub fn get(&self) -> Option<&NodeFacts> {
         match self {
             Self::Is(facts) => Some(facts),
@@ -79,16 +79,16 @@ impl ClusterNode {
     }
 }
 
-/// Progress of this turn's drain.
+/// Progress of the current turn's drain.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DrainFacts {
-    /// True when no pod is left to move, as seen in the last pass.
+    /// True if the last pass found no pod left to evict.
     pub done: bool,
-    /// Time for which the turn has been draining, agent restarts included.
+    /// Time since the drain began, including time before an agent restart.
     pub elapsed: Duration,
-    /// Pods that block it.
+    /// Pods that block the drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Pods that should have gone, could not, and did not block it.
+    /// Pods that could not be evicted but do not block the drain.
     pub left_behind: Vec<DrainBlocker>,
     /// Time until the next pass is due.
     pub next_pass: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Request of the BootcNode.
+//! Spec of the BootcNode, as the agent uses it.
 
 use std::time::Duration;
 
@@ -9,48 +9,48 @@ use berth_api::names::{NodeUid, PoolName};
 use berth_api::node::{BootcNode, DesiredImage, Staging};
 use berth_api::pool::{DEFAULT_REBOOT_TIMEOUT, Drain, PhaseDurations, RivalUpdaters};
 
-/// Request of the BootcNode.
+/// Spec of the BootcNode, as the agent uses it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Desired {
-    /// There is no BootcNode (any more, or yet): nothing is asked, and nothing may be started.
+    /// No BootcNode exists. Nothing is requested, and no update may start.
     Unknown,
-    /// The node left its pool, or the BootcNode is being deleted: undo what Berth did.
+    /// The node left its pool, or the BootcNode is being deleted: undo Berth's changes.
     Release,
     /// The node is a member of a pool.
     Member(Box<Member>),
 }
 
-/// Request of a pool to a member.
+/// Spec of a member node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
     /// The pool.
     pub pool: PoolName,
-    /// UID of the Node that this was published for.
+    /// UID of the Node that this spec was published for.
     pub node_uid: NodeUid,
-    /// The image; `None` while it is not resolved for this platform.
+    /// Image to run; `None` while it is not resolved for this platform.
     pub image: Option<DesiredImage>,
-    /// Permission to pull it now.
+    /// Whether the image may be pulled now.
     pub staging: Staging,
-    /// Rules for moving pods away.
+    /// Drain settings.
     pub drain: Drain,
-    /// Rule by which the host's backend is chosen.
+    /// How the host's backend is chosen.
     pub backend: BackendRule,
     /// Treatment of other updaters.
     pub rivals: RivalUpdaters,
-    /// Updaters that the pool tolerates.
+    /// Names of other updaters that the pool tolerates.
     pub tolerated: Vec<String>,
-    /// Token of the pool. When it changes, digests that have failed here are tried again.
+    /// The pool's retry token. When it changes, digests that failed on this node are tried again.
     pub retry_token: Option<String>,
-    /// Longest time from reboot to proof.
+    /// Time limit from a reboot to its proof.
     pub reboot_timeout: Duration,
-    /// The pool or the fleet is paused. For people; no step depends on it.
+    /// True if the pool or the fleet is paused. Only reported; no step depends on it.
     pub paused: bool,
-    /// Medians of the pool, for estimates. No step depends on them.
+    /// Median durations of the pool, for estimates. No step depends on them.
     pub estimates: PhaseDurations,
 }
 
 impl Desired {
-    /// Demands of a BootcNode.
+    /// Reads the spec of a BootcNode.
     pub fn of(object: Option<&BootcNode>) -> Self {
         let Some(object) = object else { return Self::Unknown };
         if object.metadata.deletion_timestamp.is_some() || object.spec.pool_name.is_empty() {
@@ -73,7 +73,7 @@ impl Desired {
         }))
     }
 
-    /// The image that this node should run, when one is published.
+    /// Returns the image that the node should run, if one is published.
     pub fn image(&self) -> Option<&DesiredImage> {
         match self {
             Self::Member(member) => member.image.as_ref(),
@@ -81,7 +81,7 @@ impl Desired {
         }
     }
 
-    /// The rule by which the host's backend is chosen.
+    /// Returns how the host's backend is chosen.
     pub fn backend(&self) -> BackendRule {
         match self {
             Self::Member(member) => member.backend,
@@ -89,7 +89,7 @@ impl Desired {
         }
     }
 
-    /// The digest that this node should run, when one is published.
+    /// Returns the digest that the node should run, if an image is published.
     pub fn digest(&self) -> Option<&Digest> {
         self.image().map(|image| &image.digest)
     }

@@ -14,82 +14,82 @@ use crate::agent::storage::{StagingLock, Storage};
 /// State of the host.
 #[derive(Debug, Clone)]
 pub struct HostFacts {
-    /// The running boot.
+    /// ID of the current boot.
     pub boot_id: BootId,
     /// The host's deployments.
     pub os: Os,
-    /// True if `os` was read after the last thing that may have changed it.
+    /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// True if this process saw that nothing was armed, and has done nothing since that could arm anything.
+    /// True if this process saw nothing armed, and has since done nothing that could arm an image.
     pub disarmed: bool,
-    /// Trouble with the lock of what is staged, once that has failed time and again: then what is armed is removed.
-    pub lock_fails: Option<LockFails>,
-    /// The pull unit, when one is loaded or its end was not yet dealt with.
+    /// Set after repeated lock failures: the armed image is then removed.
+    pub lock_failure: Option<LockFailure>,
+    /// The pull unit, while it is loaded and its result is not processed yet.
     pub pull: Option<PullFacts>,
-    /// Inhibitors that block a shutdown, with their reasons.
+    /// Shutdown inhibitors, with their reasons.
     pub inhibitors: Vec<String>,
-    /// True while the host is going down.
+    /// True while the host shuts down.
     pub shutting_down: bool,
-    /// True if somebody has scheduled a shutdown for later.
+    /// True if a shutdown is scheduled for later.
     pub shutdown_scheduled: bool,
-    /// Silence of the host's services, while it lasts: what else is said of the host is from before.
+    /// Set while the host's services do not answer. The other fields are then from before.
     pub unreachable: Option<Unreachable>,
-    /// Reason for which the agent's memory could not be written to the host, while that is so.
-    pub forgetful: Option<String>,
-    /// Rules of the host about what it pulls, and by which credentials.
+    /// Error of the last write of the agent's memory file, until a write succeeds.
+    pub memory_error: Option<String>,
+    /// The host's own policy for images and credentials.
     pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
     /// True if finalization of the staged deployment failed at the last shutdown.
     pub finalization_failed: bool,
-    /// State of a reboot that this process asked for.
+    /// State of the reboot that this process requested.
     pub reboot: Reboot,
-    /// Synchronisation of the host's clock; `None` when it was not asked for, or there was no answer. A clock counts as
-    /// synchronised only when the host says so.
+    /// Whether the host reports its clock as synchronised; `None` if it was not asked or did not answer, which counts
+    /// as not synchronised.
     pub clock_synchronized: Option<bool>,
 }
 
-/// A lock that fails again and again.
+/// Repeated failure to lock the staged image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LockFails {
-    /// The last error's words.
+pub struct LockFailure {
+    /// Last error message.
     pub why: String,
-    /// Pause until it is tried again, where what is armed is not to be removed; zero: it is due.
+    /// Time until the next attempt, if the image must not be removed; zero if it is due.
     pub pause: Duration,
 }
 
-/// Silence of the host's bus, systemd or logind.
+/// The host's bus, systemd or logind does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreachable {
-    /// The error's words.
+    /// Error message.
     pub why: String,
-    /// Time since the first question without an answer.
+    /// Time since the first request without an answer.
     pub ago: Duration,
 }
 
-/// Silence that is worth telling. A host that goes down is silent as well, and so is a service that is restarted.
+/// Silence is reported after this time: a host that shuts down and a service that restarts are silent too.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
-    /// Says whether the silence has lasted so long that people should know.
-    pub fn is_to_be_told(&self) -> bool {
+    /// True if the silence should be reported.
+    pub fn is_reportable(&self) -> bool {
         self.ago >= SILENCE_TOLD_AFTER
     }
 }
 
-/// The host's deployments, as far as they are known.
+/// The host's deployments as last read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Os {
-    /// The deployments were not read yet, or a pull holds the lock.
+    /// Not read yet, or not readable because a pull holds the lock.
     Unknown,
     /// The host cannot be updated by Berth.
     Unusable {
         /// Condition reason.
         reason: Reason,
-        /// The host tool's own words.
+        /// Error message of the host tool.
         message: String,
     },
-    /// A host that a backend can update.
+    /// A backend can update the host.
     Bootc(Box<Deployments>),
 }
 
@@ -98,33 +98,34 @@ pub enum Os {
 pub struct Deployments {
     /// Backend of the host.
     pub backend: NodeBackend,
-    /// The way in which the host keeps them.
+    /// How the host stores its deployments.
     pub storage: Storage,
-    /// The backend locks what it stages, from the first instant.
+    /// True if the backend stages images locked.
     pub stages_locked: bool,
     /// The booted deployment.
     pub booted: Deployment,
     /// The staged deployment.
     pub staged: Option<Deployment>,
-    /// The staged deployment layers other packages than the one that runs, and the backend keeps them in what it stages over it:
-    /// somebody has asked for that on the host.
+    /// True if the staged deployment has other layered packages than the booted one, and the backend keeps them in
+    /// the next image it stages. A person or program on the host requested those packages.
     pub staged_layers: bool,
-    /// True if the backend says that the staged image was staged under an enforced signature policy. It says so too of an image
-    /// that was in the host's repository already, and so was not checked: see [`Past::is_verified`].
+    /// True if the backend reports an enforced signature policy for the staged image. It also does so for an image
+    /// that was already in the repository and so was not checked: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
-    /// The next boot takes that one: somebody has queued a rollback, or it was finalized and not booted.
+    /// True if the next boot takes the rollback deployment: a rollback is queued, or that deployment was finalized
+    /// and not booted.
     pub rollback_queued: bool,
-    /// A link in the host's `/etc` that makes a unit, such as the kubelet, require `berth-firstboot.service`. Set only if the staged
-    /// image lacks that service.
+    /// Link in the host's `/etc` that makes a unit, such as the kubelet, require `berth-firstboot.service`. Set only
+    /// if the staged image lacks that service.
     pub link_without_unit: Option<String>,
-    /// Reason for which nothing is staged here, and nothing new is begun, for people. What was begun is finished.
+    /// Message if Berth starts no update on this host. A turn that has begun is finished.
     pub refusal: Option<String>,
 }
 
 impl Deployments {
-    /// Way in which an image is locked that is staged here; `None` where nothing would lock it.
+    /// Returns how an image staged here is locked; `None` if nothing would lock it.
     pub fn staging_lock(&self) -> Option<StagingLock> {
         StagingLock::of(self.storage, self.stages_locked)
     }
@@ -140,7 +141,7 @@ impl Deployments {
 }
 
 impl Os {
-    /// The deployments, when they are known.
+    /// Returns the deployments, if known.
     pub fn deployments(&self) -> Option<&Deployments> {
         match self {
             Self::Bootc(deployments) => Some(deployments),
@@ -148,12 +149,12 @@ impl Os {
         }
     }
 
-    /// Digest of what runs.
+    /// Returns the digest of the booted deployment.
     pub fn booted(&self) -> Option<&Digest> {
         self.deployments()?.booted.digest.as_ref()
     }
 
-    /// Reason for which nothing is staged on the host, for people; `None` where it is, or the host is not known.
+    /// Message if Berth stages no image on this host; `None` if it does, or if the host is unknown.
     pub fn refusal(&self) -> Option<&str> {
         self.deployments()?.refusal.as_deref()
     }
@@ -163,12 +164,12 @@ impl Os {
         self.deployments()?.unit_missing()
     }
 
-    /// Says whether it is known that the next boot takes another deployment than the one that runs.
+    /// True if the next boot is known to take another deployment than the booted one.
     pub fn is_rollback_queued(&self) -> bool {
         self.deployments().is_some_and(|d| d.rollback_queued)
     }
 
-    /// Digest of the deployment that the next boot takes in place of the one that runs, where it has one.
+    /// Returns the digest of the deployment that the next boot takes instead of the booted one.
     pub fn queued_digest(&self) -> Option<&Digest> {
         let queued = self.deployments().filter(|d| d.rollback_queued)?;
         queued.rollback.as_ref()?.digest.as_ref()
@@ -183,25 +184,25 @@ impl Os {
 /// A pull unit on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PullFacts {
-    /// Digest that is pulled.
+    /// Digest being pulled.
     pub digest: Digest,
     /// Progress of the pull.
     pub progress: Option<Progress>,
 }
 
-/// State of a reboot that this process asked for. Lost with the process, on purpose: asking again under the same commit
-/// is harmless.
+/// State of the reboot that this process requested. Not stored on purpose: repeating the request under the same
+/// commit is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reboot {
-    /// No reboot was asked for.
+    /// No reboot was requested.
     NotAsked,
-    /// A reboot was asked for, this long ago.
+    /// A reboot was requested this long ago.
     Asked(Duration),
     /// logind refused, or the image could not be unlocked.
     Blocked {
-        /// Reason, in the host's own words.
+        /// Error message of the host.
         why: String,
-        /// Time since then.
+        /// Time since the refusal.
         ago: Duration,
     },
 }

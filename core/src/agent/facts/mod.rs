@@ -1,5 +1,5 @@
-//! Facts that an agent decides by: plain data, gathered by [`crate::run`], read by [`crate::agent::step`] and
-//! [`crate::agent::report`]. Time and identity are part of them, so that a decision can be repeated.
+//! Input of the agent's decisions: plain data that [`crate::agent::step`] and [`crate::agent::report`] read. Time and
+//! identity are part of it, so that a decision can be replayed.
 
 mod cluster;
 mod desired;
@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 pub use self::cluster::{ClusterNode, DrainFacts, Guard, GuardFacts};
 pub use self::desired::{Desired, Member};
-pub use self::host::{Deployments, HostFacts, LockFails, Os, PullFacts, Reboot, Unreachable};
+pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot, Unreachable};
 pub use self::past::{Past, Verified};
 use crate::agent::host_policy::{Objection, Rules};
 use crate::agent::reason::Reason;
@@ -26,58 +26,58 @@ use crate::agent::reason::Reason;
 pub struct Facts {
     /// The node that this agent serves.
     pub node: NodeName,
-    /// Time by this node's clock.
+    /// Current time by this node's clock.
     pub now: Timestamp,
-    /// The BootcNode's request.
+    /// Spec of the BootcNode.
     pub desired: Desired,
     /// State of the host.
     pub host: HostFacts,
     /// The Node object.
     pub cluster_node: ClusterNode,
-    /// The berths labelled with this node; `None` while they are not known.
+    /// Berths labelled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
-    /// True if the last write of the held berth was one of this process, and was answered. Then no other write that
-    /// this process, or one before it, has sent can still come in.
+    /// True if this process wrote the held berth last and got the answer. No older write, by this process or a
+    /// previous one, can still succeed.
     pub fenced: bool,
-    /// True if this process has written the Node since it began to give the berth back.
+    /// True if this process wrote the Node after it began to give the berth back.
     pub restored: bool,
-    /// Progress of this turn's drain.
+    /// Progress of the current turn's drain.
     pub drain: DrainFacts,
-    /// Time for which the node has been proving its boot, agent restarts included.
+    /// How long the node has been proving its boot, including time before an agent restart.
     pub proving_for: Duration,
-    /// Answer of the API server to writes that it must refuse.
+    /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,
-    /// Memory of earlier tries.
+    /// Record of earlier attempts.
     pub past: Past,
-    /// The step that fails again and again now.
-    pub trouble: Option<Trouble>,
+    /// The step that fails repeatedly, if there is one.
+    pub trouble: Option<StepFailure>,
 }
 
 impl Facts {
-    /// The staged deployment, when it is of this digest and has all that belongs to it, as far as is known.
+    /// Returns the staged deployment if it has this digest and its pull is not known to be incomplete.
     pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
         let staged = self.host.os.staged()?;
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
     }
 
-    /// Objection of the host to the image that is desired now, by its own rules.
+    /// Returns the host policy's objection to the desired image.
     pub fn objection(&self) -> Option<Objection> {
         self.host.rules.objection(self.desired.image()?)
     }
 
-    /// The holding of this node's berth, if it holds one.
+    /// Returns the holding of the berth that this node holds.
     pub(crate) fn holding(&self) -> Option<&Holding> {
         let mut holdings = self.berths.iter().flatten().filter_map(Berth::holding);
         holdings.find(|holding| holding.node == self.node)
     }
 
-    /// The last turn, when it was for what is desired now and ended badly.
+    /// Returns the last turn if it failed with the digest that is still desired.
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())
     }
 
-    /// Facts of an agent that has just started: its name and its boot, and nothing else.
+    /// Returns the facts of an agent that has just started and read nothing.
     pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
         Self {
             node,
@@ -88,13 +88,13 @@ impl Facts {
                 os: Os::Unknown,
                 fresh: false,
                 disarmed: false,
-                lock_fails: None,
+                lock_failure: None,
                 pull: None,
                 inhibitors: vec![],
                 shutting_down: false,
                 shutdown_scheduled: false,
                 unreachable: None,
-                forgetful: None,
+                memory_error: None,
                 rules: Rules::default(),
                 rivals: vec![],
                 finalization_failed: false,
@@ -118,12 +118,12 @@ impl Facts {
     }
 }
 
-/// A step that fails again and again.
+/// A step that fails repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct StepFailure {
     /// CamelCase reason.
     pub reason: Reason,
-    /// The error's words.
+    /// Error message.
     pub message: String,
     /// Number of failures so far.
     pub attempts: u32,

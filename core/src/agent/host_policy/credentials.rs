@@ -1,8 +1,8 @@
-//! Credentials by which the host pulls: whether the agent may put what it was given into the host's auth file.
+//! Registry credentials of the host: whether the agent may write its own into the host's auth file.
 //!
-//! bootc and rpm-ostree read the first of [`PLACES`] that exists, whole, and merge it with nothing. So a file of the agent's
-//! in the first place hides those in the others. A file that somebody else made is neither written over nor hidden, unless
-//! the agent was told to.
+//! bootc and rpm-ostree read only the first of [`PLACES`] that exists and merge nothing into it. So the agent's file,
+//! in the first place, hides the others. The agent neither overwrites nor hides a file that others made, unless it
+//! runs with `--replace-auth-file`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,60 +13,60 @@ use super::objection::Objection;
 use crate::agent::facts::{ClusterNode, Desired};
 use crate::agent::reason::Reason;
 
-/// Places of the auth file, as the host sees them. The first that exists is read, and no other. The agent writes the first.
+/// Paths of the auth file, as the host sees them. Only the first that exists is read. The agent writes the first.
 pub const PLACES: [&str; 3] = [
     "/run/ostree/auth.json",
     "/etc/ostree/auth.json",
     "/usr/lib/ostree/auth.json",
 ];
-/// Longest auth file that is taken, in bytes: a Secret holds no more.
+/// Longest auth file that is accepted, in bytes: the size limit of a Secret.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// Credentials that the agent was given.
+/// Credentials that the agent was given for the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
-    /// There are none, or none any more.
+    /// None, or no longer any.
     Nothing,
     /// An auth file with this content.
     File(Digest),
-    /// The given credentials are of no use, for this reason.
+    /// The credentials are not usable, for this reason.
     Unusable(String),
 }
 
-/// A place of the auth file on the host.
+/// State of one path of the auth file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Place {
-    /// There is nothing.
+    /// No file.
     #[default]
     Empty,
     /// A regular file with this content.
     File(Digest),
-    /// Something else, in words, such as a symbolic link.
+    /// Something else, such as a symbolic link, described in words.
     Odd(String),
 }
 
 /// The host's auth files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthFiles {
-    /// Content of each of [`PLACES`].
+    /// State of each of [`PLACES`].
     pub places: [Place; 3],
-    /// Contents of which a record on the host says that the agent wrote them.
+    /// Digests of files that the agent wrote, by its record on the host.
     pub ours: Vec<Digest>,
 }
 
-/// Claim of Berth on this host's credentials.
+/// Whether Berth manages this host's credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// A pool has the node.
+    /// The node is a member of a pool.
     Member,
-    /// No pool has it: what Berth left there goes.
+    /// The node is in no pool: remove the agent's file.
     Released,
-    /// Not known now: nothing changes.
+    /// Not known now: change nothing.
     Unknown,
 }
 
 impl Claim {
-    /// The claim, by what is asked of the node and what was read of its Node (I12).
+    /// Returns the claim, from the BootcNode and the Node as read (I12).
     pub fn of(desired: &Desired, node: &ClusterNode) -> Self {
         match (desired, node) {
             (Desired::Release, _) => Self::Released,
@@ -79,18 +79,18 @@ impl Claim {
     }
 }
 
-/// Change to the first place.
+/// Change to the first of [`PLACES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Leave it as it is.
+    /// Change nothing.
     Keep,
     /// Write the given credentials.
     Write,
-    /// Remove what Berth wrote there.
+    /// Remove the file that Berth wrote.
     Remove,
 }
 
-/// Change that the host's auth file needs, and what people should know.
+/// Returns the change that the host's auth file needs, and an objection to report.
 pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (Change, Option<Objection>) {
     let [first, below @ ..] = &host.places;
     let is_ours = matches!(first, Place::File(digest) if host.ours.contains(digest));
@@ -108,7 +108,7 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
     let is_foreign = |place: &Place| *place != Place::Empty && !is_wanted(place);
     let foreign = match is_ours {
         false if is_foreign(first) => Some(0),
-        // The host uses the same already, and who wrote it may change it.
+        // The host already uses the same credentials, from a file that others may change.
         false if is_wanted(first) => return (Change::Keep, None),
         _ => below.iter().position(is_foreign).map(|at| at + 1),
     };
@@ -132,7 +132,7 @@ fn foreign_file(host: &AuthFiles, at: usize) -> Objection {
     Objection::new(Reason::ForeignAuthFile, message)
 }
 
-/// The file by which the host pulls now, in words.
+/// Returns a message about the auth file that the host uses now.
 pub fn in_use(host: &AuthFiles) -> String {
     let used = host.places.iter().position(|place| *place != Place::Empty);
     match used {
@@ -150,16 +150,16 @@ pub fn in_use(host: &AuthFiles) -> String {
     }
 }
 
-/// Checks that a text is an auth file by which the host's tools can log in somewhere.
+/// Checks that the text is an auth file with usable credentials.
 ///
 /// # Errors
-/// A sentence that names what is wrong, and quotes nothing that may be secret.
+/// A message about the problem that quotes no secret.
 pub fn check(text: &[u8]) -> Result<(), String> {
     const FORM: &str = r#"it is not JSON of the form {"auths": {"REGISTRY": {"auth": "…"}}}"#;
     if text.len() > MAX_LENGTH {
         return Err(format!("it has more than {MAX_LENGTH} bytes"));
     }
-    // The error of the parser may quote what it has read.
+    // The parser's error may quote the text.
     let place = |error: serde_json::Error| format!("{FORM}: line {}, column {}", error.line(), error.column());
     let file: Map<String, Value> = serde_json::from_slice(text).map_err(place)?;
     let helpers = match file.get("credHelpers") {

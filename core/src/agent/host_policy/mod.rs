@@ -1,5 +1,5 @@
-//! Rules of the host about what it pulls, and by which credentials. They come from files and flags of the host, never from the
-//! cluster alone.
+//! The host's own policy: the images it may pull, and the credentials for that. It comes from files and flags on the
+//! host, never from the cluster alone.
 
 pub mod credentials;
 mod objection;
@@ -13,21 +13,21 @@ pub use self::objection::Objection;
 use self::registries::Registries;
 use self::signatures::Policy;
 
-/// The host's rules, as they were read last.
+/// The host's policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules {
-    /// Trouble with the credentials that the agent was given for the host.
+    /// Problem with the credentials that the agent was given for the host.
     pub credentials: Option<Objection>,
-    /// Registries from which an image may come.
+    /// Allowed registries.
     pub registries: Registries,
     /// The host's signature policy.
     pub policy: Policy,
-    /// Digest of the text of the policy file; `None` if it was not read.
+    /// Digest of the policy file's text; `None` if it was not read.
     pub policy_digest: Option<Digest>,
 }
 
 impl Rules {
-    /// Objection to staging this image here.
+    /// Returns the objection to staging this image here.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let by_registry = self.registries.objection(image);
         by_registry.or_else(|| self.policy.objection(image))

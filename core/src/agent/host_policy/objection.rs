@@ -1,18 +1,18 @@
-//! Objection of the host to an image or to credentials.
+//! The host policy's objection to an image or to credentials.
 
 use crate::agent::reason::Reason;
 
-/// Objection of the host to what it was asked or given: a reason, and words for people.
+/// The host policy's objection to an image or to credentials: a reason and a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
     /// CamelCase reason.
     pub reason: Reason,
-    /// The thing, what is wrong with it, what to do.
+    /// Message: the object, its problem, the fix.
     pub message: String,
 }
 
 impl Objection {
-    /// An objection in these words.
+    /// Creates an objection.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,

@@ -1,5 +1,5 @@
-//! Registries from which the host may be given an image, by its own word: prefixes from the agent's flags and from a file on
-//! the host. Who has stolen the controller's token can write neither, and so boots no foreign image.
+//! Registries that the host itself allows: prefixes from the agent's flags and from a file on the host. A stolen
+//! controller token can change neither, so it cannot make the host boot an untrusted image.
 
 use berth_api::image_ref::{ImageRef, allowed};
 use berth_api::node::DesiredImage;
@@ -7,17 +7,17 @@ use berth_api::node::DesiredImage;
 use super::objection::Objection;
 use crate::agent::reason::Reason;
 
-/// File on the host with one prefix per line. Empty lines and such that begin with `#` do not count.
+/// File on the host with one prefix per line. Empty lines and lines that begin with `#` are ignored.
 pub const FILE: &str = "/etc/berth/allowed-registries";
-/// Longest list that is read, in bytes.
+/// Longest file that is read, in bytes.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// Limits of what may be staged on this host.
+/// Limits on the images that may be staged on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registries {
-    /// Each of these lists, with its source, must have a prefix of the image. Without a list every image is allowed.
+    /// Lists with their sources. Each list must have a prefix of the image. Without a list, every image is allowed.
     Lists(Vec<(String, Vec<String>)>),
-    /// A list makes no sense, or cannot be read: nothing is allowed until it does.
+    /// A list is not valid or not readable: nothing is allowed until that is fixed.
     Unusable(String),
 }
 
@@ -28,7 +28,8 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// The limits that the flags and the text of the file set; `None` where there is no file. Both count: each may only forbid.
+    /// Returns the limits from the flags and the file's text; `None` if there is no file. Both apply: each can only
+    /// forbid.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {
@@ -42,7 +43,7 @@ impl Registries {
         Self::Lists(lists)
     }
 
-    /// Objection to an image that no prefix of a list allows.
+    /// Returns the objection to an image that a list does not allow.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let why = match self {
             Self::Unusable(why) => format!("{why}; nothing is staged until that is corrected"),
@@ -61,7 +62,7 @@ impl Registries {
 }
 
 fn is_allowed(prefixes: &[String], reference: &str) -> bool {
-    // A list without prefixes allows nothing: somebody has written it.
+    // An existing list without prefixes allows nothing.
     let parsed = reference.parse::<ImageRef>();
     !prefixes.is_empty() && parsed.is_ok_and(|reference| allowed(prefixes, &reference))
 }
@@ -77,7 +78,7 @@ fn parse(text: &str) -> Result<Vec<String>, String> {
 /// Checks one prefix: a registry, or a registry and the beginning of a path.
 ///
 /// # Errors
-/// When no reference can begin so.
+/// If no image reference can begin like this.
 pub fn prefix(text: &str) -> Result<String, String> {
     let trimmed = text.strip_suffix('/').unwrap_or(text);
     match format!("{trimmed}/x:x").parse::<ImageRef>() {
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_makes_no_sense_allows_nothing_and_says_where() {
+    fn an_invalid_list_allows_nothing() {
         for (text, words) in [
             ("quay.io\nhttps://quay.io\n", "line 2: \"https://quay.io\""),
             ("example/os", "line 1"),
@@ -176,7 +177,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a file says, it is read or refused; and what is refused allows nothing.
+        /// Any file is read or rejected, and a rejected one allows nothing.
         #[test]
         fn any_file_is_a_limit(text in "([a-z.:/# \t-]{0,20}\n){0,4}") {
             let registries = Registries::new(&[], Some(Ok(&text)));

@@ -1,4 +1,4 @@
-//! The host's signature policy, `policy.json`, as skopeo and bootc read it: whether it would take an image that nobody signed.
+//! The host's signature policy, `policy.json`, as skopeo and bootc read it: whether it accepts unsigned images.
 
 use berth_api::image_ref::ImageRef;
 use berth_api::node::DesiredImage;
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 use super::objection::Objection;
 use crate::agent::reason::Reason;
 
-/// Places of the policy, as the host sees them. The first that exists is read, and no other.
+/// Paths of the policy, as the host sees them. Only the first that exists is read.
 pub const PLACES: [&str; 2] = ["/etc/containers/policy.json", "/usr/share/containers/policy.json"];
 /// Longest policy that is read, in bytes.
 pub const MAX_LENGTH: usize = 1 << 20;
 
-/// The host's policy, as it was read last.
+/// The host's policy as last read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Policy {
-    /// Not read: nobody has asked for signatures.
+    /// Not read, since no pool requires signatures.
     #[default]
     Unread,
-    /// There is none.
+    /// No policy file exists.
     Missing,
-    /// A file of this path and content.
+    /// Path and content of the file.
     File(&'static str, Map<String, Value>),
-    /// No sense in it, or it cannot be read.
+    /// The file is not valid or not readable.
     Unusable(String),
 }
 
 impl Policy {
-    /// The policy in a file's text.
+    /// Parses the text of a policy file.
     pub fn parse(path: &'static str, text: &[u8]) -> Self {
         if text.len() > MAX_LENGTH {
             return Self::Unusable(format!("{path} has more than {MAX_LENGTH} bytes"));
@@ -39,8 +39,8 @@ impl Policy {
         }
     }
 
-    /// Objection to an image that the pool wants signed, on a host that would take it unsigned. That `default` accepts
-    /// everything is one as well, whatever else the policy says: bootc enforces no such policy.
+    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. A `default` that
+    /// accepts everything is also one, whatever the scopes say: bootc does not enforce such a policy.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;
@@ -57,7 +57,7 @@ impl Policy {
     }
 }
 
-/// Weakness of the policy for this image; `None` where it asks for a signature, or takes nothing.
+/// Returns how the policy is too weak for this image; `None` if it requires a signature or rejects the image.
 fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
     let Ok(reference) = reference.parse::<ImageRef>() else {
         return Some(format!("cannot be asked about {reference}, which is no reference"));
@@ -87,7 +87,7 @@ fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
     ))
 }
 
-/// Says what is wrong with a list of requirements that asks for nothing. All of a list must be met.
+/// Returns why a list of requirements asks for nothing. An image must meet every requirement of the list.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
         return Some("is no list of requirements");
@@ -100,15 +100,15 @@ fn too_weak(requirements: &Value) -> Option<&'static str> {
     accepts.then_some("accepts anything (insecureAcceptAnything)")
 }
 
-/// Scopes that may name an image, the nearest first: the very image, its repository, what lies above it, its registry, and the
-/// domains above that.
+/// Returns the scopes that may name an image, nearest first: the image, its repository, the paths above it, its
+/// registry, and the domains above that.
 fn scopes(reference: &ImageRef) -> Vec<String> {
     let (registry, mut path) = (reference.registry(), reference.repository().to_owned());
     if registry == "docker.io" && !path.contains('/') {
         path = format!("library/{path}");
     }
     let whole = format!("{registry}/{path}");
-    // skopeo asks for what it was given: the digest, and no tag beside it.
+    // skopeo looks up the digest, without a tag.
     let mut scopes = vec![match (reference.digest(), reference.tag()) {
         (Some(digest), _) => format!("{whole}@{digest}"),
         (None, tag) => format!("{whole}:{}", tag.unwrap_or_default()),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_scope_decides_and_the_default_must_be_no_open_door() {
+    fn the_nearest_scope_decides_unless_the_default_is_open() {
         let (any, reject) = (
             json!([{ "type": "insecureAcceptAnything" }]),
             json!([{ "type": "reject" }]),
@@ -170,7 +170,7 @@ mod tests {
             (json!({ "default": signed, "transports": {} }), false),
             (json!({ "default": both }), false),
             (json!({ "default": any }), true),
-            // bootc looks at the default alone.
+            // bootc checks only the default.
             (docker(&any, json!({ "quay.io/a": signed })), true),
             (docker(&reject, json!({ "quay.io/a": signed, "": any })), false),
             (
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asks_for_signatures_is_refused_without() {
+    fn a_missing_policy_matters_only_to_pools_that_require_signatures() {
         for policy in [Policy::Missing, Policy::Unread, Policy::parse(PLACES[1], b"{")] {
             let mut image = image("quay.io/os");
             assert!(policy.objection(&image).is_some());
@@ -235,11 +235,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_policy_or_none(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_text_is_parsed(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Policy::parse(PLACES[0], &text).objection(&image("quay.io/os"));
         }
 
-        /// Whichever scopes a policy has: the one that is nearest to the image decides.
+        /// For any scopes of a policy, the one nearest to the image decides.
         #[test]
         fn the_longest_scope_that_fits_decides(
             scopes in proptest::collection::btree_map(
@@ -249,7 +249,7 @@ mod tests {
             let docker: Map<String, Value> = scopes.iter().map(|(k, open)| (k.clone(), list(open))).collect();
             let policy = json!({ "default": [{ "type": "reject" }], "transports": { "docker": docker } });
             let fits = |scope: &str| scope.is_empty() || scope == "*.c" || "b.c/d/e/".starts_with(&format!("{scope}/"));
-            // The transport's own comes after the domain, and the domain after the registry.
+            // The empty scope comes after the domain, and the domain after the registry.
             let nearest = scopes.iter().filter(|(scope, _)| fits(scope)).max_by_key(|(scope, _)| match scope.as_str() {
                 "" => 0,
                 "*.c" => 1,

@@ -12,23 +12,23 @@ use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 
-/// Answers of the host's services, asked in every pass.
+/// Answers of the host's services, requested in every pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Services {
-    /// The running boot.
+    /// ID of the current boot.
     pub boot_id: BootId,
-    /// The host is going down.
+    /// True while the host shuts down.
     pub shutting_down: bool,
-    /// Says whether somebody has scheduled a shutdown for later.
+    /// True if a shutdown is scheduled for later.
     pub shutdown_scheduled: bool,
-    /// Inhibitors of a shutdown.
+    /// Shutdown inhibitors.
     pub inhibitors: Vec<String>,
-    /// The host's clock is synchronised; `None` when nobody has asked, or there was no answer.
+    /// Whether the host's clock is synchronised; `None` if it was not asked or did not answer.
     pub clock_synchronized: Option<bool>,
 }
 
 impl Services {
-    /// A boot of which nothing else is known yet.
+    /// Answers for a new boot: only its ID is known.
     pub fn under(boot_id: BootId) -> Self {
         Self {
             boot_id,
@@ -40,42 +40,42 @@ impl Services {
     }
 }
 
-/// The host's deployments, as they were just read.
+/// The host's deployments, just read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Look {
     /// The deployments.
     pub os: Os,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
-    /// Finalization of the staged deployment failed at the last shutdown.
+    /// True if finalization of the staged deployment failed at the last shutdown.
     pub finalization_failed: bool,
 }
 
 /// State of the pull unit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PullReading {
-    /// No pull runs, and the end of none is to be dealt with.
+    /// No pull runs, and no result is left to process.
     None,
     /// A pull runs.
     Running(PullFacts),
-    /// A pull ended well.
+    /// A pull succeeded.
     Succeeded {
         /// Digest of the image.
         digest: Digest,
-        /// Digest of the text of the signature policy that it ran under; `None` if none was enforced.
+        /// Digest of the enforced signature policy's text; `None` if none was enforced.
         policy: Option<Digest>,
     },
     /// A pull failed.
     Failed {
         /// Digest of the image.
         digest: Digest,
-        /// Reason and words.
+        /// Reason and message.
         failure: HostFailure,
     },
 }
 
 impl PullReading {
-    /// Digest of the pull that has ended.
+    /// Returns the digest of a finished pull.
     pub fn ended(&self) -> Option<&Digest> {
         match self {
             Self::None | Self::Running(_) => None,
@@ -89,79 +89,79 @@ impl PullReading {
 pub struct HostFailure {
     /// CamelCase reason.
     pub reason: Reason,
-    /// The tool's own words.
+    /// The tool's error message.
     pub message: String,
 }
 
-/// End of a step.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
-    /// The step is done, and was answered.
+    /// The step succeeded and was answered.
     Done,
-    /// Nothing had to be done after all.
+    /// There was nothing to do.
     NotNeeded,
-    /// A pass of the drain came to this.
+    /// Result of a drain pass.
     Drain {
-        /// Every pod that has to go is gone.
+        /// True if every pod to evict is gone.
         done: bool,
         /// Pods that block the drain.
         blockers: Vec<DrainBlocker>,
-        /// Pods that should have gone, could not, and do not block the reboot.
+        /// Pods that could not be evicted but do not block the reboot.
         left_behind: Vec<DrainBlocker>,
         /// Time until the next pass is due.
         next: Duration,
     },
-    /// logind refused.
+    /// logind refused, with this message.
     Refused(String),
-    /// The step failed, or its fate is not known.
+    /// The step failed, or its result is unknown.
     Failed {
         /// CamelCase reason.
         reason: Reason,
-        /// The error's words.
+        /// Error message.
         message: String,
     },
 }
 
-/// Something that the agent has come to know.
+/// An event that changes the agent's knowledge.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<'a> {
-    /// The BootcNode asks for this. The status is that of an object seen for the first time.
+    /// The BootcNode was read.
     Published {
-        /// Demands of the object.
+        /// Its spec.
         desired: Desired,
-        /// UID of the Node that it is for; `None` without an object.
+        /// UID of the Node that it is for; `None` without a BootcNode.
         uid: Option<NodeUid>,
-        /// Status to remember by.
+        /// Its status, if the object is seen for the first time.
         status: Option<&'a BootcNodeStatus>,
     },
-    /// The host's services have answered.
+    /// The host's services answered.
     Services(Services),
-    /// The host's bus, systemd or logind did not answer; the error's words.
+    /// The host's bus, systemd or logind did not answer. Error message.
     Unreachable(String),
-    /// The memory was written to the host, or could not be, for this reason.
+    /// The memory file was written, or failed with this error.
     Memory(Option<String>),
-    /// The host's rules were read.
+    /// The host's policy was read.
     Rules(Box<Rules>),
-    /// The host pulls with other credentials from now on.
+    /// The host's credentials changed.
     NewCredentials,
-    /// The pull unit was looked at.
+    /// The pull unit was read.
     Pull(PullReading),
     /// The deployments were read.
     Looked(Look),
     /// The Node was read.
     NodeRead(ClusterNode),
-    /// The API server's answer to writes that it must refuse, or the error in place of a clear one.
+    /// Result of the guard probe, or the error if there was no clear answer.
     Guard(Result<Guard, String>),
-    /// The berths were read, or the watch has told of them.
+    /// The berths were read, or the watch reported a change.
     Berths(Vec<Berth>),
-    /// Time for a sign of life.
+    /// The heartbeat is due.
     Heartbeat,
-    /// A step is about to be done. What the memory says then is written before.
+    /// A step is about to begin. The record is written to the host first.
     Begins(&'a Step),
     /// A step has ended.
     Ends(&'a Step, Ending),
     /// There is nothing to do for a while.
     Rests(WaitReason),
-    /// Something could not be read.
+    /// An object could not be read.
     Unreadable,
 }

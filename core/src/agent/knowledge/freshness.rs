@@ -1,44 +1,44 @@
-//! The rules of the agent's knowledge: for how long what it has read or done is still to be believed.
+//! Rules for how long the agent's readings are valid.
 //!
-//! A decision is as good as what it is made from. The shell reads and does, and tells here what came of it; every rule
-//! about what is then still to be believed stands in this file. "Anew" means that the next decision asks for a new look.
+//! The shell reads and acts, and reports each result here. This file has all rules for the readings that an event
+//! invalidates. "Reread" means that the next decision reads the state again.
 //!
 //! | event | deployments | Node | drain | reboot | berth |
 //! | --- | --- | --- | --- | --- | --- |
 //! | a pull runs, has ended, is started or stopped | unknown | | | | |
-//! | deployments read | these | anew, in a turn | | | |
-//! | Node read; another Node is published | | this; anew | | | |
-//! | what a backend was kept for has ended | unknown | | | | |
-//! | the pool asks for another backend | unknown; in a turn anew | | | | |
-//! | lock, unlock, unstage | unknown | anew | | | |
-//! | take, give back | | anew | forgotten | forgotten | fenced when answered |
-//! | commit, licence anew | | anew | | forgotten | fenced when answered |
-//! | other writes of the berth | | anew | | | fenced when answered |
-//! | cordon | anew | anew | begins anew | | |
-//! | drain: nothing is left | anew | anew | done | | |
-//! | drain: something is left | | anew | as seen | | |
-//! | restore, uncordon | | anew | | | |
-//! | reboot asked for, refused | anew | | | asked, blocked | |
-//! | three failed unlocks; a commit taken back | | anew | | blocked | |
-//! | three failed locks, of a host that is not busy | to be removed while armed; staged anew after a pause. Packages of others are not removed: locked after a pause | anew | | | |
-//! | rest, in a turn | | anew | | | |
-//! | rest while a rollback is queued, or beside a rival | anew | | | | |
-//! | rest until an offer, a reboot or a gate | anew | | begins anew behind a gate | | |
-//! | sign of life | unknown; in a turn anew | anew, unless the host's services are silent; at rest the first time, and then every half hour | | | |
-//! | another image is published at rest | | anew | | | |
-//! | no answer of the host's services | anew | | | | |
-//! | an answer after that | | anew | | | |
-//! | 30 s with a host that cannot be used | anew | | | | |
-//! | the berth is in another phase than this process wrote last | anew | | | | not fenced |
-//! | a step or a read that failed | | anew | | | not fenced, if a berth was written |
+//! | deployments read | set | reread, in a turn | | | |
+//! | Node read; another Node is published | | set; reread | | | |
+//! | the update that fixed the backend has ended | unknown | | | | |
+//! | the pool selects another backend | unknown; in a turn reread | | | | |
+//! | lock, unlock, unstage | unknown | reread | | | |
+//! | take, give back | | reread | cleared | cleared | fenced when answered |
+//! | commit, relicense | | reread | | cleared | fenced when answered |
+//! | other writes of the berth | | reread | | | fenced when answered |
+//! | cordon | reread | reread | restarts | | |
+//! | drain: nothing is left | reread | reread | done | | |
+//! | drain: something is left | | reread | set | | |
+//! | restore, uncordon | | reread | | | |
+//! | reboot requested, refused | reread | | | requested, blocked | |
+//! | three failed unlocks; a commit taken back | | reread | | blocked | |
+//! | three failed locks on a host that is not busy | removed while armed, staged again after a pause; with packages of others: locked after a pause | reread | | | |
+//! | rest, in a turn | | reread | | | |
+//! | rest while a rollback is queued, or with a rival updater | reread | | | | |
+//! | rest until an offer, a reboot or a gate | reread | | restarts behind a gate | | |
+//! | heartbeat | unknown; in a turn reread | reread, unless the host's services are silent; at rest the first time, and then every half hour | | | |
+//! | another image is published at rest | | reread | | | |
+//! | no answer of the host's services | reread | | | | |
+//! | an answer after that | | reread | | | |
+//! | 30 s with an unusable host | reread | | | | |
+//! | the berth's phase differs from this process's last write | reread | | | | not fenced |
+//! | a step or a read failed | | reread | | | not fenced, if a berth was written |
 //!
-//! The end of a pull counts once, though the host tells of it until the memory is written.
+//! The end of a pull is processed once, though the host reports it until the memory is written.
 //!
-//! A pull that the registry refused for want of credentials is tried again at once when the host has others.
+//! A pull that failed authentication is retried at once when the host's credentials change.
 //!
-//! That the API server refuses what it must is tried anew about an hour after it did so. Where there was nothing to try, it
-//! is tried before an offer is taken. Where it did not refuse, or did not answer, it is tried after 2 s, then twice that, up
-//! to ten minutes; what is no answer changes nothing of the last one.
+//! The API server's guard is probed again about an hour after a rejection. If there was nothing to try, it is probed
+//! before an offer is taken. If the write was not rejected or not answered, it is probed after 2 s, then twice that,
+//! up to ten minutes. A missing answer does not change the last one.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -51,32 +51,33 @@ use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
 use super::event::{Ending, Event, HostFailure, Look, PullReading, Services};
-use super::state::{Knowledge, LockTrouble, Rest, Since, Turn};
+use super::state::{Knowledge, LockRetry, Rest, Since, Turn};
 use crate::agent::backend::Why;
-use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, Trouble, Verified};
+use crate::agent::facts::{ClusterNode, Deployments, Desired, DrainFacts, Os, StepFailure, Verified};
 use crate::agent::past;
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
 
-/// Time after which a host that cannot be used, or runs what nobody asked for, is looked at again.
-const HOST_AGAIN: Duration = Duration::from_secs(30);
-/// Time after which the Node and the berths of a node at rest are read again.
-const CLUSTER_AGAIN: Duration = Duration::from_secs(1800);
-/// First pause before a lock is tried again that has failed so often, and the longest.
-const LOCK_AGAIN: Duration = Duration::from_secs(30);
-const LOCK_SELDOM: Duration = Duration::from_secs(600);
-/// Failures to unlock that end a turn, and failures to lock after which what is armed is removed.
+/// Interval between reads of a host that is unusable or runs an unexpected image.
+const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between reads of the Node and the berths of a node at rest.
+const CLUSTER_READ_INTERVAL: Duration = Duration::from_secs(1800);
+/// First and longest pause before a repeatedly failed lock is tried again.
+const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
+const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
+/// Limit of failures in a row: that many failed unlocks end a turn, that many failed locks have an armed image
+/// removed.
 const GIVE_UP_AFTER: u32 = 3;
-/// Time for which a drained node waits for somebody else's work on its host, before the turn ends.
-const BUSY_LIMIT: Duration = Duration::from_secs(600);
+/// How long a drained node waits for another program's work on its host before the turn ends.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Reason for which a pull that ended well has not led to what it was for.
+/// Returns why a successful pull left no usable staged image.
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_it(d)) {
-        // Both would be removed and staged anew for ever, without a pause.
+        // Without a failure, both would be removed and staged again forever, without a pause.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull ended well, but not under the host's current signature policy, which the pool requires",
@@ -89,17 +90,17 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
 }
 
 impl Knowledge {
-    /// Takes in what has happened.
+    /// Updates the knowledge after an event.
     pub fn after(&mut self, event: Event<'_>, now: &Now) {
         match event {
             Event::Published { desired, uid, status } => self.published(desired, uid, status, now),
             Event::Services(services) => self.answered(services, now),
             Event::Unreachable(why) => self.silent(why, now),
-            Event::Memory(failure) => self.forgetful = failure,
+            Event::Memory(failure) => self.memory_error = failure,
             Event::Rules(rules) => self.rules = *rules,
             Event::NewCredentials => {
                 self.renewed = true;
-                self.past.log_in_again(now.wall);
+                self.past.retry_unauthorized(now.wall);
             }
             Event::Pull(reading) => self.pull_seen(reading, now),
             Event::Looked(look) => self.looked_at(look, now),
@@ -121,8 +122,8 @@ impl Knowledge {
         self.recall(now);
     }
 
-    /// A berth in another phase than this process wrote it last is another process's work, or was written before this one
-    /// began: what that one did to the host is not known, and what it sent may still arrive.
+    /// Stores the berths. A phase other than this process's last write comes from another process, or from before
+    /// this one began: what that process did to the host is unknown, and its writes may still arrive.
     fn berths_read(&mut self, berths: Vec<Berth>) {
         self.berths = Some(berths);
         let phase = self.holding().map(|holding| discriminant(&holding.phase));
@@ -137,7 +138,7 @@ impl Knowledge {
     fn published(&mut self, desired: Desired, uid: Option<NodeUid>, status: Option<&BootcNodeStatus>, now: &Now) {
         let is_other = uid.is_some() && self.published_for != uid;
         if is_other {
-            // Another Node of this name, perhaps: what was read of the former says nothing of it.
+            // This may be another Node of the same name, not read yet.
             self.published_for = uid;
             self.cluster_node = ClusterNode::Unread;
         }
@@ -147,17 +148,17 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The host was looked at with the backend of the former rule. A turn goes on with that one.
+            // The host was read with the previous rule's backend. A turn continues with that one.
             self.look_again();
         }
         if desired != self.desired && self.rest.take().is_some() {
-            // It was read long ago.
+            // The Node was read long ago.
             self.cluster_node = ClusterNode::Unread;
         }
         self.desired = desired;
     }
 
-    /// A host that does not answer may be doing anything: all of it is looked at again afterwards.
+    /// Records silence of the host. It may be doing anything, so everything is read again afterwards.
     fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));
@@ -167,7 +168,7 @@ impl Knowledge {
     fn answered(&mut self, services: Services, now: &Now) {
         self.services = services;
         if self.unreachable.take().is_some() {
-            // It was not read anew with the signs of life meanwhile.
+            // The Node was not read with the heartbeats in the meantime.
             self.cluster_node = ClusterNode::Unread;
         }
         let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();
@@ -177,7 +178,7 @@ impl Knowledge {
     }
 
     fn looked_long_ago(&self, now: &Now) -> bool {
-        now.clock.since(self.looked) >= HOST_AGAIN
+        now.clock.since(self.looked) >= HOST_READ_INTERVAL
     }
 
     fn pull_seen(&mut self, reading: PullReading, now: &Now) {
@@ -199,7 +200,7 @@ impl Knowledge {
             }
             PullReading::Failed { digest, failure } => self.pull_failed(&digest, &failure, now),
         }
-        // Whatever becomes of it, it may have staged something.
+        // Whatever its result, the pull may have staged an image.
         self.disarmed = false;
         self.forget_os();
     }
@@ -208,14 +209,14 @@ impl Knowledge {
         let HostFailure { reason, message } = failure;
         self.past.incomplete = Some(digest.clone());
         self.past
-            .host_failed(reason.as_str(), message, digest, now.wall, now.chance);
+            .pull_failed(reason.as_str(), message, digest, now.wall, now.chance);
         if std::mem::take(&mut self.renewed) {
-            // It was refused with the former ones.
-            self.past.log_in_again(now.wall);
+            // The pull was refused with the old credentials.
+            self.past.retry_unauthorized(now.wall);
         }
     }
 
-    /// Something may have changed the host's deployments.
+    /// Drops the deployments: they may have changed.
     fn forget_os(&mut self) {
         self.os = Os::Unknown;
         self.fresh = false;
@@ -229,15 +230,15 @@ impl Knowledge {
         self.looked = now.clock;
         if let Some(deployments) = self.os.deployments() {
             self.disarmed = deployments.staged.as_ref().is_none_or(|s| s.locked);
-            self.lock_fails.take_if(|_| self.disarmed);
+            self.lock_failure.take_if(|_| self.disarmed);
         }
-        // What is decided next on the host is decided on a Node that was read after it.
+        // The next decision about the host needs a Node that is read after it.
         self.unread_node_in_turn();
         self.judge_pull(now);
         self.forget_backend();
     }
 
-    /// Says of a pull that ended well whether it has led to what it was for.
+    /// Records whether a successful pull left a usable staged image.
     fn judge_pull(&mut self, now: &Now) {
         let Some(digest) = self.pulled.take() else { return };
         let Some(deployments) = self.os.deployments() else {
@@ -248,8 +249,8 @@ impl Knowledge {
         let is_verified = self.past.is_verified(&digest, self.rules.policy_digest.as_ref());
         let lacks_policy = is_required && !(deployments.staged_signed && is_verified);
         match shortcoming(deployments, &digest, lacks_policy) {
-            // A staged image that is not locked yet has not succeeded: where the lock has no effect it is removed, and its failures
-            // must add up over all pulls.
+            // A staged image that is not locked yet is not a success: if the lock has no effect, the image is
+            // removed, and the failures must add up over all pulls.
             None if deployments.staged.as_ref().is_some_and(|staged| !staged.locked) => {}
             None => self.past.succeeded(&digest),
             Some((reason, message)) => {
@@ -262,7 +263,7 @@ impl Knowledge {
         }
     }
 
-    /// Nothing of what was begun with a backend is left: another one may be chosen.
+    /// Forgets the backend of the last update when nothing of it is left, so that another may be chosen.
     fn forget_backend(&mut self) {
         let Some(deployments) = self.os.deployments() else {
             return;
@@ -272,30 +273,30 @@ impl Knowledge {
         let in_turn = self.berths.is_none() || self.holding().is_some();
         if !is_left && !in_turn && self.pull.is_none() {
             self.past.staged_with = None;
-            // Seen with the former choice: the next look makes another one.
+            // The deployments were read with the old choice; the next read chooses again.
             if deployments.backend.reason == Why::Begun.as_str() {
                 self.forget_os();
             }
         }
     }
 
-    /// Somebody may have staged, unlocked or removed an image since. And a cordon of ours that arrived late, after its
-    /// berth was closed over our head, is seen by nobody else.
+    /// Another program may have staged, unlocked or removed an image. And only this agent sees a cordon of its own
+    /// that arrived after its berth was closed by others.
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
-        // A pass over a silent host may take as long as there is between two signs of life: it would never get further.
+        // On a silent host, a pass may take as long as a heartbeat interval; rereading would never let it finish.
         if rereads && self.unreachable.is_none() {
             self.cluster_node = ClusterNode::Unread;
         }
         if rereads && let Some(rest) = &mut self.rest {
-            // All agents may begin together; they must not ask together for ever.
-            let wait = CLUSTER_AGAIN.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
+            // Spread the reads of agents that start together.
+            let wait = CLUSTER_READ_INTERVAL.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
             rest.reread = Some(now.clock + wait);
         }
     }
 
-    /// Has the host looked at again; in a turn what was seen of it goes on to count until then.
+    /// Has the host read again. In a turn the old reading is used until then.
     fn look_again(&mut self) {
         self.fresh = false;
         if self.holding().is_none() {
@@ -303,7 +304,7 @@ impl Knowledge {
         }
     }
 
-    /// Discards the Node as read, during a turn: a holder acts only on what it has just read.
+    /// Drops the Node as read, during a turn: a holder acts only on a fresh reading.
     fn unread_node_in_turn(&mut self) {
         if self.holding().is_some() {
             self.cluster_node = ClusterNode::Unread;
@@ -344,10 +345,10 @@ impl Knowledge {
             }
             Step::Lock(_) | Step::Unlock | Step::Unstage(_) => {
                 if let Step::Unstage(staged) = step {
-                    self.given_up(staged, now);
+                    self.record_unlockable(staged, now);
                 }
                 self.forget_os();
-                // The Node is read again before anything is decided on what the host now is.
+                // Read the Node again before the next decision about the host.
                 self.cluster_node = ClusterNode::Unread;
             }
             Step::Reboot => {
@@ -362,9 +363,9 @@ impl Knowledge {
                 self.past.turn_begins();
             }
             Step::Cordon(_) => {
-                // Whatever was drained before: pods may have come while the Node was schedulable.
-                self.drain_anew();
-                // Where nothing is drained, everything is read once more between here and the commit.
+                // Pods may have come while the Node was schedulable.
+                self.restart_drain();
+                // If there is nothing to drain, this has everything read once more before the commit.
                 self.fresh = false;
             }
             Step::Drain => self.begin_to_drain(now),
@@ -372,15 +373,16 @@ impl Knowledge {
             Step::Relicense(berth, digest) => {
                 (self.turn.reboot_asked, self.turn.reboot_blocked) = (None, None);
                 if let Some(holding) = berth.holding() {
-                    // Before the berth names this boot: whoever reads that must know that the boot is not proven.
-                    self.past.goes_on(holding, digest, &self.services.boot_id);
+                    // Record this before the berth names this boot: any later reader must know that the boot is not
+                    // proven.
+                    self.past.relicensed(holding, digest, &self.services.boot_id);
                 }
             }
             Step::Release(_, _, message) => {
                 self.turn.message.clone_from(message);
                 self.turn.restored = false;
             }
-            // Counted and stored before the berth is closed: a crash in between counts a turn twice, never not at all.
+            // Count and store before the berth is closed: a crash in between counts a turn twice rather than never.
             Step::GiveBack(berth) => self.count_turn(berth, now),
             Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
         }
@@ -388,7 +390,7 @@ impl Knowledge {
 
     fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
         if step.asks_cluster() {
-            // Whatever came of it, the Node is read again before the next decision on it.
+            // Whatever the result, read the Node again before the next decision about it.
             self.cluster_node = ClusterNode::Unread;
         }
         if let Ending::Failed { reason, message } = ending {
@@ -424,11 +426,11 @@ impl Knowledge {
                     ..DrainFacts::default()
                 };
                 self.turn.next_pass = (!done).then_some(now.clock + next);
-                // Between a drain that is done and the commit everything is read once more.
+                // Read everything once more between the end of a drain and the commit.
                 self.fresh &= !done;
             }
             (Step::Lock(_) | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
-            // Should the commit be taken back, another drain begins.
+            // If the commit is taken back, another drain begins.
             (Step::Commit(_), _) => self.forget_drain_time(),
             (Step::Uncommit(_), _) => {
                 let asked = self.turn.reboot_asked.take().is_some();
@@ -458,11 +460,11 @@ impl Knowledge {
         }
     }
 
-    /// Counts failures of the same step, whatever succeeded in between on the way to it.
+    /// Counts failures of the same step, ignoring successes of other steps in between.
     fn failed(&mut self, step: &Step, reason: Reason, message: String, now: &Now) {
         self.cluster_node = ClusterNode::Unread;
         let kind = discriminant(step);
-        // A host that is at work for somebody else is no host that cannot do it: the two are counted apart.
+        // A busy host is counted apart from a host that cannot do the step.
         let is_busy = |reason: Reason| reason == Reason::HostBusy;
         let before = self
             .failing
@@ -470,19 +472,21 @@ impl Knowledge {
             .filter(|(k, t)| *k == kind && is_busy(t.reason) == is_busy(reason));
         let attempts = before.map_or(0, |(_, t)| t.attempts).saturating_add(1);
         match step {
-            Step::Unlock | Step::Reboot if is_busy(reason) => self.is_kept_waiting(&message, now),
+            Step::Unlock | Step::Reboot if is_busy(reason) => self.wait_for_other_work(&message, now),
             Step::Unlock if attempts >= GIVE_UP_AFTER => {
-                // The turn ends here, with the image locked, rather than never.
+                // End the turn with the image locked; otherwise it would never end.
                 let why = format!("the staged image cannot be unlocked: {message}");
                 self.turn.reboot_blocked = Some((why, now.clock));
             }
             _ => {}
         }
-        if matches!(step, Step::Lock(_)) && !is_busy(reason) && (attempts >= GIVE_UP_AFTER || self.lock_fails.is_some())
+        if matches!(step, Step::Lock(_))
+            && !is_busy(reason)
+            && (attempts >= GIVE_UP_AFTER || self.lock_failure.is_some())
         {
             self.lock_failed(&message, now);
         }
-        let trouble = Trouble {
+        let trouble = StepFailure {
             reason,
             message,
             attempts,
@@ -490,25 +494,26 @@ impl Knowledge {
         self.failing = Some((kind, trouble));
     }
 
-    /// Somebody else is at work on a host that is about to reboot: that is waited for, and not for ever.
-    fn is_kept_waiting(&mut self, why: &str, now: &Now) {
-        // Nothing was begun of the reboot.
+    /// Waits, for a limited time, while another program works on a host that is about to reboot.
+    fn wait_for_other_work(&mut self, why: &str, now: &Now) {
+        // The reboot has not begun.
         self.turn.reboot_asked = None;
         let since = *self.turn.busy_since.get_or_insert(now.clock);
-        if now.clock.since(since) >= BUSY_LIMIT {
-            let minutes = BUSY_LIMIT.as_secs() / 60;
+        if now.clock.since(since) >= BUSY_TIMEOUT {
+            let minutes = BUSY_TIMEOUT.as_secs() / 60;
             let why = format!("somebody else has been at work on the host for {minutes} min: {why}");
             self.turn.reboot_blocked = Some((why, now.clock));
         }
     }
 
-    /// A lock has failed so often that what is armed is removed; where that must not be, it is tried again after a pause.
+    /// Records that a lock failed repeatedly: the armed image is removed, or if it must stay, the lock is retried
+    /// after a pause.
     fn lock_failed(&mut self, why: &str, now: &Now) {
-        let pauses = self.lock_fails.as_ref().map_or(0, |trouble| trouble.pauses);
-        self.lock_fails = Some(LockTrouble {
+        let pauses = self.lock_failure.as_ref().map_or(0, |trouble| trouble.pauses);
+        self.lock_failure = Some(LockRetry {
             why: why.to_owned(),
             pauses: pauses.saturating_add(1),
-            again: now.clock + past::backoff(LOCK_AGAIN, LOCK_SELDOM, pauses.saturating_add(1)),
+            again: now.clock + past::backoff(LOCK_RETRY_FIRST, LOCK_RETRY_MAX, pauses.saturating_add(1)),
         });
     }
 
@@ -535,11 +540,11 @@ impl Knowledge {
             WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued | WaitReason::RivalUpdater => {
                 self.fresh = false;
             }
-            // It may take days. What was drained before that says nothing of the pods that are there afterwards; and a
-            // drain that has yet to begin is not overdue.
+            // This wait may take days. An earlier drain does not cover the pods that are there afterwards, and a
+            // drain that has not begun is not overdue.
             WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {
                 self.fresh = false;
-                self.drain_anew();
+                self.restart_drain();
                 self.forget_drain_time();
             }
             WaitReason::Unproven => self.fresh &= !self.looked_long_ago(now),
@@ -564,7 +569,7 @@ impl Knowledge {
         }
     }
 
-    /// A new turn knows nothing of the one before.
+    /// Starts a turn without knowledge of the previous one.
     fn begin_turn(&mut self) {
         self.turn = Turn {
             drain_number: self.turn.drain_number.wrapping_add(1),
@@ -586,7 +591,7 @@ impl Knowledge {
         }
     }
 
-    fn drain_anew(&mut self) {
+    fn restart_drain(&mut self) {
         self.turn.drain = DrainFacts::default();
         self.turn.next_pass = None;
         self.turn.drain_number = self.turn.drain_number.wrapping_add(1);

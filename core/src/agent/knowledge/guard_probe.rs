@@ -1,56 +1,59 @@
-//! Whether the API server refuses what it must (I6): the last answer, and when it is asked again.
+//! Whether the API server rejects writes to other nodes' objects (I6): the last answer, and the time of the next
+//! probe.
 
 use std::time::Duration;
 
 use crate::agent::facts::{Guard, GuardFacts};
 use crate::{Moment, Now};
 
-/// Time after which a write that was refused is tried again, about: policies may be deleted, or lose their bindings.
-const AGAIN: Duration = Duration::from_secs(3600);
-/// Time after which one that was not refused, or not answered, is tried again first. It doubles each time.
-const FIRST: Duration = Duration::from_secs(2);
-/// Longest time of those.
-const LONGEST: Duration = Duration::from_secs(600);
-/// Tries in a row without a clear answer that people are told of.
-const TELL_AFTER: u32 = 3;
+/// Average interval between probes while writes are rejected: an admin may delete the policies or their bindings.
+const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
+/// First retry interval after a probe that was not rejected or not answered. It doubles each time.
+const PROBE_RETRY_FIRST: Duration = Duration::from_secs(2);
+/// Longest retry interval.
+const PROBE_RETRY_MAX: Duration = Duration::from_secs(600);
+/// Missing answers are reported after this many in a row.
+const REPORT_AFTER: u32 = 3;
 
-/// The last answer to a write that must be refused.
+/// State of the guard probe.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Guarded {
-    /// The last answer. A question without an answer changes nothing of it.
+pub struct GuardProbe {
+    /// Last clear answer. A probe without an answer does not change it.
     pub answer: Guard,
-    /// Moment of the next try.
+    /// Time of the next probe.
     pub again: Moment,
-    /// Tries in a row that were not refused.
-    pub in_vain: u32,
-    /// Tries in a row without a clear answer, and the last error.
+    /// Probes in a row that were not rejected.
+    pub failures: u32,
+    /// Probes in a row without a clear answer, and the last error.
     pub silence: Option<(u32, String)>,
 }
 
-impl Guarded {
-    /// Nothing was asked yet.
+impl GuardProbe {
+    /// Creates the state before the first probe.
     pub(super) fn unknown(now: Moment) -> Self {
         Self {
             answer: Guard::Unknown,
             again: now,
-            in_vain: 0,
+            failures: 0,
             silence: None,
         }
     }
 
-    /// Takes in an answer, or the error in place of one. Asked while this node has a berth, or the offer of one, there was
-    /// something to try: what was not there then, such as another node, cannot be written either.
+    /// Records an answer or an error. With a berth or offer there is an object to probe, so `NothingToTry` then means
+    /// that other nodes' objects cannot be written.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),
             answer => answer,
         };
         let wait = if matches!(answer, Ok(Guard::Refuses | Guard::NothingToTry)) {
-            self.in_vain = 0;
-            AGAIN
+            self.failures = 0;
+            PROBE_INTERVAL
         } else {
-            self.in_vain = self.in_vain.saturating_add(1);
-            FIRST.saturating_mul(1 << (self.in_vain - 1).min(16)).min(LONGEST)
+            self.failures = self.failures.saturating_add(1);
+            PROBE_RETRY_FIRST
+                .saturating_mul(1 << (self.failures - 1).min(16))
+                .min(PROBE_RETRY_MAX)
         };
         match answer {
             Ok(answer) => (self.answer, self.silence) = (answer, None),
@@ -59,7 +62,7 @@ impl Guarded {
                 self.silence = Some((before.saturating_add(1), error));
             }
         }
-        // All agents may begin together; they must not ask together for ever.
+        // Spread the probes of agents that start together.
         let wait = wait.mul_f64(0.75 + 0.5 * now.chance.clamp(0.0, 1.0));
         self.again = now.clock + wait;
     }
@@ -71,7 +74,7 @@ impl Guarded {
             silence: self
                 .silence
                 .as_ref()
-                .filter(|(times, _)| *times >= TELL_AFTER)
+                .filter(|(times, _)| *times >= REPORT_AFTER)
                 .map(|(_, error)| error.clone()),
         }
     }

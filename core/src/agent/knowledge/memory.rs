@@ -1,4 +1,4 @@
-//! Content of the host's memory: how a turn ended, what was staged, what ran and what was proven.
+//! The record on the host: how turns ended, which image was staged, ran or was proven.
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
@@ -9,11 +9,11 @@ use super::state::{Knowledge, Since};
 use crate::Now;
 use crate::agent::facts::{Deployments, Desired};
 use crate::agent::step::is_unproven;
-use crate::agent::timeline::{self, Seen, Sight};
+use crate::agent::timeline::{self, HostState, UpdateState};
 
 impl Knowledge {
-    /// Forgets that Berth staged something here, once it is gone: from then on the host of a node that no pool has is not
-    /// even read (I12).
+    /// Forgets Berth's staged image when it is gone. From then on, the host of a node without a pool is not read
+    /// (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
         let ours = |d: &Deployments| {
             let staged = d.staged.as_ref().and_then(|s| s.digest.as_ref());
@@ -25,7 +25,7 @@ impl Knowledge {
         }
     }
 
-    /// The turn ends like this: the next one must know.
+    /// Counts the end of the turn in the record.
     pub(super) fn count_turn(&mut self, berth: &Berth, now: &Now) {
         let Some(holding) = berth.holding() else { return };
         let HoldPhase::Releasing(outcome) = holding.phase else {
@@ -48,8 +48,8 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Notes since when the node is a member of its pool. Nobody saw the beginning where the object is not new, and this
-    /// process did not know what was asked before.
+    /// Records when the node joined its pool. Unknown if the object is not new and this process did not know the
+    /// previous spec.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
         let joined = self.past.timeline.joined.as_ref();
         match (&self.desired, desired) {
@@ -61,15 +61,15 @@ impl Knowledge {
                 }
             }
             (_, Desired::Release) => self.past.timeline.joined = None,
-            // Should a pool have the node again, its object is a new one, for the same Node.
+            // If a pool takes the node again, its object is new, although for the same Node.
             (Desired::Release, Desired::Unknown) => self.published_for = None,
             (_, Desired::Unknown) => {}
         }
     }
 
-    /// Brings the record of the node's updates up to what is known now.
+    /// Updates the record of the node's updates and turns.
     fn record(&mut self, now: &Now) {
-        let seen = self.seen();
+        let seen = self.update_state();
         let booted = self.os.deployments().and_then(|d| {
             Some(ImageVersion {
                 digest: d.booted.digest.clone()?,
@@ -81,20 +81,20 @@ impl Knowledge {
         let Some(berths) = &self.berths else { return };
         let boot_id = &self.services.boot_id;
         let node = self.cluster_node.get();
-        let sight = Sight {
+        let host = HostState {
             boot_id,
             booted: self.os.booted(),
             node_ready: node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(boot_id)),
             drain_began: past.drain_began,
         };
         let held = berths.iter().find(|berth| berth.holding().is_some());
-        past.turns = timeline::turns(&past.turns, held, &past.timeline, &sight, now.wall);
+        past.turns = timeline::turns(&past.turns, held, &past.timeline, &host, now.wall);
     }
 
-    /// Sight of the node's update.
-    fn seen(&self) -> Seen {
+    /// Returns the state of the node's update.
+    fn update_state(&self) -> UpdateState {
         let Some(berths) = &self.berths else {
-            return Seen::Nothing;
+            return UpdateState::Nothing;
         };
         let on = |chapter, digest: &Digest| {
             let image = self.desired.image().filter(|image| image.digest == *digest);
@@ -104,7 +104,7 @@ impl Knowledge {
                 version,
             };
             let drains = chapter == ChapterName::Drained;
-            Seen::On {
+            UpdateState::On {
                 chapter,
                 to,
                 began: self.past.drain_began.filter(|_| drains),
@@ -114,7 +114,7 @@ impl Knowledge {
             return on(self.chapter(holding), &holding.target);
         }
         let desired = match &self.desired {
-            Desired::Unknown => return Seen::Nothing,
+            Desired::Unknown => return UpdateState::Nothing,
             Desired::Release => None,
             Desired::Member(_) => self.desired.digest(),
         };
@@ -128,14 +128,14 @@ impl Knowledge {
                 return on(ChapterName::Waited, digest);
             }
         }
-        Seen::Idle {
+        UpdateState::Idle {
             desired: desired.cloned(),
             booted: self.os.booted().cloned(),
             failed: desired.is_some_and(|digest| self.past.failed_digests.contains(digest)),
         }
     }
 
-    /// The chapter of a turn.
+    /// Returns the chapter of a turn.
     fn chapter(&self, holding: &Holding) -> ChapterName {
         let boot_id = &self.services.boot_id;
         let booted = self.os.booted();
@@ -153,7 +153,7 @@ impl Knowledge {
         }
     }
 
-    /// Draws the memory's conclusions from what is known now. Doing so twice makes no difference.
+    /// Updates the record from the current knowledge. Idempotent.
     pub(super) fn recall(&mut self, now: &Now) {
         let token = match &self.desired {
             Desired::Member(member) => member.retry_token.as_deref(),
@@ -170,7 +170,7 @@ impl Knowledge {
                 self.past.succeeded(digest);
             }
         }
-        // That a target ran is known before anything is decided about it, and for good (I5).
+        // A target that ran is recorded before any decision about it, permanently (I5).
         let boot_id = &self.services.boot_id;
         match holding {
             Some(holding) => {

@@ -1,7 +1,7 @@
-//! The agent's knowledge: what it has read and done, as one value.
+//! The agent's knowledge: everything it has read and done, as one value.
 //!
-//! The shell reads and does, and tells here what came of it ([`Event`]). [`Knowledge::facts`] is what the next decision is
-//! made from; [`freshness`] says for how long each thing counts.
+//! The shell reads and acts, and passes each result here as an [`Event`]. [`Knowledge::facts`] is the input of the
+//! next decision; [`freshness`] has the rules for how long each reading is valid.
 
 mod event;
 mod freshness;
@@ -10,8 +10,8 @@ mod memory;
 mod state;
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
-pub use self::guard_probe::Guarded;
-pub use self::state::{Knowledge, LockTrouble, Rest, Since, Turn};
+pub use self::guard_probe::GuardProbe;
+pub use self::state::{Knowledge, LockRetry, Rest, Since, Turn};
 
 #[cfg(test)]
 mod tests;

@@ -10,136 +10,137 @@ use berth_api::node::Deployment;
 use berth_api::seeded::Bug;
 
 use super::event::Services;
-use super::guard_probe::Guarded;
+use super::guard_probe::GuardProbe;
 use crate::agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, LockFails, Os, Past, PullFacts, Reboot, Trouble,
-    Unreachable,
+    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, LockFailure, Os, Past, PullFacts, Reboot,
+    StepFailure, Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
 use crate::agent::step::Step;
 use crate::{Moment, Now};
 
-/// Failures of one step in a row that are reported; fewer are the ordinary noise of a cluster.
-const TELL_AFTER: u32 = 3;
+/// A step is reported after this many failures in a row; fewer are normal in a cluster.
+const REPORT_AFTER: u32 = 3;
 
-/// Everything that the agent knows between two passes. A restart loses it, but for what [`Past`] keeps on the host.
+/// Everything that the agent knows between two passes. A restart loses it, except [`Past`], which is stored on the
+/// host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Knowledge {
     /// The node that this agent serves.
     pub node: NodeName,
-    /// Demands of the BootcNode.
+    /// Spec of the BootcNode.
     pub desired: Desired,
     /// UID of the Node that the BootcNode was published for.
     pub published_for: Option<NodeUid>,
     /// Answers of the host's services in this pass.
     pub services: Services,
-    /// First question to them without an answer, in words, while there was none since.
+    /// First failed request to the services and its time, while none has succeeded since.
     pub unreachable: Option<(String, Moment)>,
-    /// Reason for which the memory could not be written to the host, while that is so.
-    pub forgetful: Option<String>,
-    /// The host's deployments, as read last.
+    /// Error of the last write of the memory file, until a write succeeds.
+    pub memory_error: Option<String>,
+    /// The host's deployments as last read.
     pub os: Os,
-    /// `os` was read after the last thing that may have changed it.
+    /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// Nothing was armed when this process looked last, and it has done nothing since that could arm anything.
+    /// True if this process saw nothing armed, and has since done nothing that could arm an image.
     pub disarmed: bool,
-    /// What is staged could not be locked, time and again.
-    pub lock_fails: Option<LockTrouble>,
-    /// Moment at which the deployments were read last.
+    /// Set after repeated failures to lock the staged image.
+    pub lock_failure: Option<LockRetry>,
+    /// Time of the last read of the deployments.
     pub looked: Moment,
-    /// Rules of the host about what it pulls, as read in this pass.
+    /// The host's policy as read in this pass.
     pub rules: Rules,
     /// Other updaters that are active on the host.
     pub rivals: Vec<String>,
-    /// Finalization of the staged deployment failed at the last shutdown.
+    /// True if finalization of the staged deployment failed at the last shutdown.
     pub finalization_failed: bool,
-    /// The pull that runs.
+    /// The running pull.
     pub pull: Option<PullFacts>,
-    /// Digest of a pull that ended well, while its image was not seen to be staged.
+    /// Digest of a successful pull, until the deployments are read again.
     pub pulled: Option<Digest>,
-    /// Digest of a pull whose end is taken in, while the host still tells of it.
+    /// Digest of a finished pull that was processed, while the host still reports it.
     pub ended: Option<Digest>,
-    /// The host got other credentials since the last pull began.
+    /// True if the host's credentials changed since the last pull began.
     pub renewed: bool,
-    /// The Node, as read last.
+    /// The Node as last read.
     pub cluster_node: ClusterNode,
-    /// The berths labelled with this node; `None` before they were read.
+    /// Berths labelled with this node; `None` before they were read.
     pub berths: Option<Vec<Berth>>,
-    /// The last write of the berth was this process's, and was answered: no other one can still arrive.
+    /// True if this process wrote the berth last and got the answer: no other write can still arrive.
     pub fenced: bool,
-    /// State of the running turn.
+    /// State of the current turn.
     pub turn: Turn,
-    /// Beginning of the running drain.
+    /// Start of the current drain.
     pub draining: Option<Since>,
-    /// Beginning of the running proof.
+    /// Start of the current proof.
     pub proving: Option<Since>,
-    /// The API server's answer to writes that it must refuse.
-    pub guard: Guarded,
-    /// Memory of earlier tries.
+    /// Whether the API server rejects writes to other nodes' objects.
+    pub guard: GuardProbe,
+    /// Record of earlier attempts.
     pub past: Past,
-    /// The step that failed last, and how often in a row.
-    pub failing: Option<(Discriminant<Step>, Trouble)>,
-    /// Rest of a node with which nothing is to be done; `None` while there is.
+    /// The step that failed last, with its failures in a row.
+    pub failing: Option<(Discriminant<Step>, StepFailure)>,
+    /// Set while there is nothing to do with the node.
     pub rest: Option<Rest>,
 }
 
-/// Rest of a node with which nothing is to be done.
+/// State while there is nothing to do with the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rest {
-    /// Moment at which the cluster is read again, once it was read during this rest.
+    /// Time of the next read of the cluster; `None` before the first read since the rest began.
     pub reread: Option<Moment>,
 }
 
-/// Knowledge about one turn, forgotten with it.
+/// Knowledge about one turn, dropped when it ends.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turn {
-    /// The drain as of its last pass.
+    /// Result of the last drain pass.
     pub drain: DrainFacts,
-    /// Moment at which the next pass of the drain is due.
+    /// Time of the next drain pass.
     pub next_pass: Option<Moment>,
-    /// Number of the drain: a new one begins with no memory of pods.
+    /// Number of the drain: a new number makes the drain forget earlier pods.
     pub drain_number: u64,
-    /// Moment at which a reboot was asked for.
+    /// Time when a reboot was requested.
     pub reboot_asked: Option<Moment>,
-    /// Reason why no reboot came of it, and since when.
+    /// Why the requested reboot did not happen, and since when.
     pub reboot_blocked: Option<(String, Moment)>,
-    /// Moment since which the host is at work for somebody else, so that it is neither unlocked nor rebooted.
+    /// Time since the host has been busy with another program's work, so that it is neither unlocked nor rebooted.
     pub busy_since: Option<Moment>,
-    /// This process has written the Node since it began to give back.
+    /// True if this process wrote the Node since it began to give the berth back.
     pub restored: bool,
-    /// The end of the turn is counted in the memory.
+    /// True if the end of the turn was counted in the record.
     pub counted: bool,
-    /// End of the turn, in words.
+    /// Message about the end of the turn.
     pub message: String,
-    /// Phase of the berth as this process wrote it last.
+    /// Phase of the berth as this process last wrote it.
     pub wrote: Option<Discriminant<HoldPhase>>,
-    /// The last change of what is staged that ended well, until something else was decided.
+    /// Last successful change to the staged image, until another step is decided.
     pub changed: Option<Discriminant<Step>>,
 }
 
-/// A lock that fails again and again, on what must not be removed.
+/// Repeated failure to lock an image that must not be removed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LockTrouble {
-    /// The last error's words.
+pub struct LockRetry {
+    /// Last error message.
     pub why: String,
     /// Number of pauses so far.
     pub pauses: u32,
-    /// Moment at which it is tried again.
+    /// Time of the next attempt.
     pub again: Moment,
 }
 
-/// Beginning of something that may be older than this process.
+/// Start of something that may have begun before this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// Moment at which this process knew of it.
+    /// Time when this process learnt of it.
     pub at: Moment,
-    /// Time that it had lasted by then.
+    /// How long it had lasted by then.
     pub before: Duration,
 }
 
 impl Since {
-    /// Begins now.
+    /// Starts now.
     pub(super) fn now(now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -147,7 +148,7 @@ impl Since {
         }
     }
 
-    /// Began at a moment of this boot that the host remembers.
+    /// Started at a stored moment of this boot.
     pub(super) fn remembered(began: Moment, now: &Now) -> Self {
         Self {
             at: now.clock,
@@ -161,9 +162,9 @@ impl Since {
 }
 
 impl Knowledge {
-    /// An agent that has just begun, with what the host remembers.
+    /// Creates the knowledge of an agent that has just started, with the host's record.
     pub fn new(node: NodeName, boot_id: BootId, past: Past, now: &Now) -> Self {
-        // A drain that began under another boot has its whole time again.
+        // A drain that began under another boot starts its time limit again.
         let mut drain_began = past.drain_since.as_ref().and_then(|since| since.under(&boot_id));
         if let Some(began) = past.drain_began.filter(|_| Bug::WallClockDrain.is_awake()) {
             let elapsed = Duration::try_from(now.wall.duration_since(began)).unwrap_or_default();
@@ -175,11 +176,11 @@ impl Knowledge {
             published_for: None,
             services: Services::under(boot_id),
             unreachable: None,
-            forgetful: None,
+            memory_error: None,
             os: Os::Unknown,
             fresh: false,
             disarmed: false,
-            lock_fails: None,
+            lock_failure: None,
             looked: now.clock,
             rules: Rules::default(),
             rivals: vec![],
@@ -194,14 +195,14 @@ impl Knowledge {
             turn: Turn::default(),
             draining: drain_began.map(|began| Since::remembered(began, now)),
             proving: None,
-            guard: Guarded::unknown(now.clock),
+            guard: GuardProbe::unknown(now.clock),
             past,
             failing: None,
             rest: None,
         }
     }
 
-    /// Everything that a decision may depend on.
+    /// Returns the input of a decision.
     pub fn facts(&self, now: &Now) -> Facts {
         let services = self.services.clone();
         Facts {
@@ -213,7 +214,7 @@ impl Knowledge {
                 os: self.os.clone(),
                 fresh: self.fresh,
                 disarmed: self.disarmed,
-                lock_fails: self.lock_fails.as_ref().map(|trouble| LockFails {
+                lock_failure: self.lock_failure.as_ref().map(|trouble| LockFailure {
                     why: trouble.why.clone(),
                     pause: trouble.again.since(now.clock),
                 }),
@@ -225,7 +226,7 @@ impl Knowledge {
                     why: why.clone(),
                     ago: now.clock.since(*since),
                 }),
-                forgetful: self.forgetful.clone(),
+                memory_error: self.memory_error.clone(),
                 rules: self.rules.clone(),
                 rivals: self.rivals.clone(),
                 finalization_failed: self.finalization_failed,
@@ -244,13 +245,14 @@ impl Knowledge {
             proving_for: self.proving.map_or(Duration::ZERO, |since| since.elapsed(now)),
             guard: self.guard.facts(now.clock),
             past: self.past.clone(),
-            trouble: self.trouble().filter(|t| t.attempts >= TELL_AFTER).cloned(),
+            trouble: self.trouble().filter(|t| t.attempts >= REPORT_AFTER).cloned(),
         }
     }
 
-    /// An image that is desired is removed because it cannot be locked: it must not be staged anew without a pause.
-    pub(super) fn given_up(&mut self, staged: &Deployment, now: &Now) {
-        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && self.lock_fails.is_none();
+    /// Records a failed pull if a desired image is removed because it cannot be locked. The backoff delays the next
+    /// attempt.
+    pub(super) fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
+        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && self.lock_failure.is_none();
         let is_for_the_lock = !staged.locked && self.os.deployments().is_some_and(|d| !can_lock(d));
         let is_tried_again = self
             .failing
@@ -263,44 +265,44 @@ impl Knowledge {
         if let Some(digest) = desired.filter(|_| is_for_the_lock && !is_tried_again).cloned() {
             let message = "the staged image was not locked, and could not be: it is removed and staged anew";
             self.past
-                .host_failed(Reason::LockFailed.as_str(), message, &digest, now.wall, now.chance);
+                .pull_failed(Reason::LockFailed.as_str(), message, &digest, now.wall, now.chance);
         }
     }
 
-    /// The ended pull that the host may forget: what came of it is on the host. Until then its unit is the only record of
-    /// it that outlives this process.
+    /// Returns the finished pull that the host may forget, since its result was stored. Until then, only its unit
+    /// keeps the result over a restart of the agent.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
-        self.ended.as_ref().filter(|_| self.forgetful.is_none())
+        self.ended.as_ref().filter(|_| self.memory_error.is_none())
     }
 
-    /// Says whether the end of this pull is news. The host tells of it until it is forgotten, which it is not while the
-    /// memory cannot be written.
+    /// True if the end of this pull was not processed yet. The host reports it until it is forgotten, which waits for
+    /// a successful write of the memory.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.ended.as_ref() != Some(ended)
     }
 
-    /// The step that fails, however often it has.
-    pub fn trouble(&self) -> Option<&Trouble> {
+    /// Returns the step that fails now, even after a single failure.
+    pub fn trouble(&self) -> Option<&StepFailure> {
         self.failing.as_ref().map(|(_, trouble)| trouble)
     }
 
-    /// Time since the drain of this turn began, restarts of the agent included.
+    /// Returns the time since this turn's drain began, including time before an agent restart.
     pub fn draining_for(&self, now: &Now) -> Duration {
         self.draining.map_or(Duration::ZERO, |since| since.elapsed(now))
     }
 
-    /// The berth that this node holds, with its holding.
+    /// Returns the holding of this node's berth.
     pub fn holding(&self) -> Option<&Holding> {
         self.berths.iter().flatten().find_map(Berth::holding)
     }
 
-    /// True if nothing is to be done with the node: it runs what it should, or no pool has it.
+    /// True if there is nothing to do: the node runs the desired image, or is in no pool.
     pub fn is_at_rest(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// True if a sign of life is an occasion to read the Node and the berths again. At rest they are read with the first one, since
-    /// a write of the turn before may have arrived late, and then seldom.
+    /// True if the heartbeat also reads the Node and the berths. A node at rest reads them at the first heartbeat,
+    /// since a late write of its turn may have arrived, and then rarely.
     pub fn rereads_cluster(&self, now: &Now) -> bool {
         match self.rest {
             Some(Rest { reread: Some(at) }) => at <= now.clock,
@@ -308,7 +310,7 @@ impl Knowledge {
         }
     }
 
-    /// A berth, offered or held, says until when a reboot may start.
+    /// True if an offered or held berth has a time limit for starting the reboot.
     pub fn is_under_window(&self) -> bool {
         let until = |b: &Berth| match b.offer() {
             Some(offer) => offer.open_until,
@@ -317,12 +319,12 @@ impl Knowledge {
         self.berths.iter().flatten().any(|berth| until(berth).is_some())
     }
 
-    /// A reboot may follow soon: who could be in its way is worth asking for.
+    /// True if a reboot may follow soon, so that inhibitors should be checked.
     pub fn is_reboot_ahead(&self) -> bool {
         self.os.staged().is_some() || self.holding().is_some()
     }
 
-    /// The same change of what is staged ended well just before: it had no effect.
+    /// True if the same change to the staged image just succeeded, and so had no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.turn.changed == Some(discriminant(step))
     }

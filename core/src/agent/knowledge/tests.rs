@@ -1,4 +1,4 @@
-//! Parts of the knowledge that still count after each event.
+//! Tests of the readings that each event keeps or invalidates.
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ fn releasing() -> Berth {
     taken().releasing(Outcome::DrainTimeout, "b1".into()).unwrap()
 }
 
-/// Knowledge in the middle of a drained turn, with everything just read.
+/// Returns the knowledge in the middle of a drained turn, with everything just read.
 fn knowing(berth: &Berth) -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     knowledge.after(Event::Berths(vec![berth.clone()]), &at(0));
@@ -161,9 +161,9 @@ fn drained() -> Ending {
     }
 }
 
-/// For each step: whether afterwards the deployments are known and fresh, the Node read, the drain done, the berth fenced.
+/// For each step: the deployments are known and fresh, the Node read, the drain done, the berth fenced.
 #[test]
-fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
+fn a_step_invalidates_readings_that_it_may_change() {
     let failed = || Ending::Failed {
         reason: Reason::StepFailed,
         message: "no answer".to_owned(),
@@ -212,7 +212,7 @@ fn after_each_step_only_what_it_cannot_have_changed_still_counts() {
 }
 
 #[test]
-fn what_was_read_in_a_turn_is_read_again_after_a_rest() {
+fn a_rest_in_a_turn_invalidates_readings() {
     for (why, expected) in [
         (WaitReason::NoBerth, (false, false, true, true)),
         (WaitReason::Rebooting, (false, false, true, true)),
@@ -235,7 +235,7 @@ fn what_was_read_in_a_turn_is_read_again_after_a_rest() {
         assert_eq!(
             knowledge.turn.drain_number == number,
             kept,
-            "{why:?}: pods are listed anew"
+            "{why:?}: pods are listed again"
         );
     }
     let mut idle = knowing(&offered());
@@ -244,7 +244,7 @@ fn what_was_read_in_a_turn_is_read_again_after_a_rest() {
 }
 
 #[test]
-fn a_sign_of_life_and_a_look_make_the_other_old() {
+fn a_heartbeat_and_a_look_invalidate_each_other() {
     let mut knowledge = knowing(&taken());
     knowledge.after(Event::Heartbeat, &at(1));
     assert!(
@@ -269,7 +269,7 @@ fn a_sign_of_life_and_a_look_make_the_other_old() {
     assert_eq!((idle.os, idle.cluster_node), (Os::Unknown, ClusterNode::Unread));
 }
 
-/// True if a sign of life at that second has the Node read again. It is then read.
+/// True if a heartbeat at that second has the Node read again. Reads it then.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
@@ -281,7 +281,7 @@ fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
 }
 
 #[test]
-fn at_rest_a_sign_of_life_reads_the_cluster_once_and_then_seldom() {
+fn a_node_at_rest_rarely_rereads_the_cluster() {
     let mut knowledge = knowing(&offered());
     knowledge.after(Event::Berths(vec![]), &at(0));
     assert!(rereads(&mut knowledge, 0) && rereads(&mut knowledge, 120), "it waits");
@@ -327,13 +327,13 @@ fn agents_that_rest_together_read_the_cluster_apart() {
 }
 
 #[test]
-fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
+fn drain_and_proof_times_survive_a_restart() {
     let mut first = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     first.after(Event::Berths(vec![offered()]), &at(0));
     first.after(Event::Begins(&Step::Take(offered())), &at(10));
     first.after(Event::Berths(vec![taken()]), &at(10));
     assert_eq!(first.draining_for(&at(70)), Duration::from_secs(60));
-    // The process dies; the next one counts on. The wall clock is set meanwhile, far ahead or far back.
+    // The process dies, and the next one continues the count. Meanwhile the wall clock is set far ahead or far back.
     for wall in [100, 1_000_000, 0] {
         let later = |seconds: u64| Now {
             wall: at(wall).wall,
@@ -345,7 +345,7 @@ fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
         second.after(Event::Berths(vec![taken()]), &later(100));
         assert_eq!(second.draining_for(&later(130)), Duration::from_secs(120), "{wall}");
     }
-    // Of another boot nothing is known.
+    // Nothing is known about another boot.
     let mut other = Knowledge::new("n1".into(), "b9".into(), first.past.clone(), &at(100));
     other.after(Event::Berths(vec![taken()]), &at(100));
     assert_eq!(other.draining_for(&at(130)), Duration::ZERO);
@@ -373,7 +373,7 @@ fn a_drain_and_a_proof_go_on_over_a_restart_and_not_by_what_others_write() {
 }
 
 #[test]
-fn a_commit_ends_the_drain_so_that_one_that_is_taken_back_drains_anew() {
+fn an_uncommitted_turn_drains_again() {
     let mut knowledge = knowing(&taken());
     done(&mut knowledge, &Step::Commit(taken()), Ending::Done, 40);
     knowledge.after(Event::Berths(vec![committed()]), &at(40));
@@ -384,7 +384,7 @@ fn a_commit_ends_the_drain_so_that_one_that_is_taken_back_drains_anew() {
 }
 
 #[test]
-fn a_turn_is_counted_once_and_the_next_one_knows_nothing_of_it() {
+fn a_turn_is_counted_once_and_then_forgotten() {
     let mut knowledge = knowing(&releasing());
     knowledge.turn.reboot_blocked = Some(("x".into(), Moment::default()));
     knowledge.after(Event::Begins(&Step::GiveBack(releasing())), &at(1));
@@ -400,7 +400,7 @@ fn a_turn_is_counted_once_and_the_next_one_knows_nothing_of_it() {
 }
 
 #[test]
-fn what_fails_again_and_again_is_told_and_an_unlock_that_does_ends_the_turn() {
+fn repeated_failures_are_reported_and_failed_unlocks_end_the_turn() {
     let mut knowledge = knowing(&committed());
     let failed = || Ending::Failed {
         reason: Reason::HostToolFailed,
@@ -421,7 +421,7 @@ fn what_fails_again_and_again_is_told_and_an_unlock_that_does_ends_the_turn() {
 }
 
 #[test]
-fn a_reboot_that_came_to_nothing_is_remembered_when_the_commit_is_taken_back() {
+fn an_uncommit_remembers_a_reboot_that_did_not_begin() {
     let mut knowledge = knowing(&committed());
     done(&mut knowledge, &Step::Reboot, Ending::Done, 1);
     assert_eq!(
@@ -435,7 +435,7 @@ fn a_reboot_that_came_to_nothing_is_remembered_when_the_commit_is_taken_back() {
 }
 
 #[test]
-fn another_node_of_this_name_is_read_anew_and_its_memories_are_taken_over_once() {
+fn a_recreated_node_is_reread_and_its_status_adopted_once() {
     let mut knowledge = knowing(&offered());
     let status = BootcNodeStatus {
         failed_digests: vec![digest(9)],
@@ -455,9 +455,9 @@ fn another_node_of_this_name_is_read_anew_and_its_memories_are_taken_over_once()
     assert_eq!(knowledge.cluster_node, ClusterNode::Unread);
 }
 
-/// Two agents on one host, or a process before this one: what the other did to the host is not known.
+/// Two agents on one host, or an earlier process: the changes of the other to the host are unknown.
 #[test]
-fn a_berth_that_another_process_moved_makes_the_look_old() {
+fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());
     knowledge.after(Event::Berths(vec![taken()]), &at(1));
     assert!(knowledge.fresh && knowledge.fenced, "nothing has happened to it");

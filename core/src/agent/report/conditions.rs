@@ -6,7 +6,7 @@ use berth_api::node::Phase;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::degraded::{degraded, drains_too_long, unguarded};
-use super::phase::{is_blocked, staged};
+use super::phase::{is_blocked, is_staged};
 use crate::agent::facts::Facts;
 use crate::agent::reason::{self, Reason};
 use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, is_ready, rollback_queued};
@@ -28,7 +28,7 @@ pub(super) fn conditions(
     list
 }
 
-/// Returns whether what Berth did on a node of no pool is undone; `None`: it never was.
+/// Returns whether Berth's changes on a node without a pool are undone; `None` if that was never reported.
 fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::Released, _)) {
         return Some(Verdict::yes(Phase::Released, ""));
@@ -36,7 +36,8 @@ fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     condition::find(before, types::RELEASED).map(|_| as_is(false))
 }
 
-/// The trouble of a cluster, which `NodeDegraded` does not show while a graver one of the node does. `None`: as it was.
+/// Returns the state of the API server's guard. `NodeDegraded` shows it only if the node has no worse problem.
+/// `None`: unchanged.
 fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
@@ -45,7 +46,7 @@ fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
     }
 }
 
-/// Conditions of the image: whether it is pulled, staged, ready, running.
+/// Returns the conditions of the image: pulled, staged, ready, running.
 fn update_conditions(
     facts: &Facts,
     holding: Option<&Holding>,
@@ -79,7 +80,7 @@ fn update_conditions(
             None => Verdict::no(phase, format!("should run {desired}")),
         },
     };
-    let here = staged(facts) || runs;
+    let here = is_staged(facts) || runs;
     let refused = facts.objection().map(|o| Verdict::no(o.reason, o.message));
     let pulled = match (here, &facts.past.failure) {
         (true, _) => Verdict::yes(Why::AsExpected, ""),
@@ -93,7 +94,7 @@ fn update_conditions(
         (false, _) => Verdict::unknown(Why::NotStarted, ""),
     };
     let pulled = refused.filter(|_| !here).unwrap_or(pulled);
-    let staged_now = match (runs, staged(facts)) {
+    let staged_now = match (runs, is_staged(facts)) {
         (true, _) => Verdict::no(Why::Booted, "the image runs; nothing is staged"),
         (false, true) => Verdict::yes(Why::Locked, format!("{desired} is staged with finalization locked")),
         (false, false) => Verdict::no(Why::NotStaged, ""),
@@ -107,7 +108,7 @@ fn update_conditions(
     ]
 }
 
-/// Reason outside of this node that keeps it from going on.
+/// Returns the obstacle outside of this node, if it waits for one.
 fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
@@ -141,8 +142,8 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
     None
 }
 
-/// The controller may offer a berth: this is the condition that it reads. The step says so, for it would take one; a step
-/// that only reads says nothing yet.
+/// Returns `UpdatePrepared`, the condition that makes the controller offer a berth. It follows from the next step: a
+/// step that would take a berth is ready; a step that only reads changes nothing.
 fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(Why::Booted, "nothing is left to prepare");
@@ -156,7 +157,7 @@ fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, b
         Step::Wait(WaitReason::Unguarded, _) => {
             Verdict::no(Reason::Unguarded, facts.guard.unguarded().unwrap_or_default())
         }
-        Step::Wait(WaitReason::BackingOff, _) if staged(facts) => {
+        Step::Wait(WaitReason::BackingOff, _) if is_staged(facts) => {
             let turn = facts.past.last_turn.as_ref();
             Verdict::no(
                 Why::BackingOff,
@@ -166,7 +167,7 @@ fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, b
         Step::ReadNode | Step::LookAtHost | Step::TryGuard if condition::is_true(before, types::UPDATE_PREPARED) => {
             Verdict::yes(Why::Ready, "")
         }
-        _ if !staged(facts) => Verdict::no(Why::NotStaged, ""),
+        _ if !is_staged(facts) => Verdict::no(Why::NotStaged, ""),
         _ => Verdict::no(Why::NotReady, ""),
     }
 }
@@ -178,7 +179,7 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Conditions of the turn with a berth; without one, of how the last turn ended.
+/// Returns the conditions of the turn; without a berth, how the last one ended.
 fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
@@ -187,7 +188,7 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
         return rest_conditions(facts, cordoned);
     };
     let applied = facts.host.os.booted() == Some(&h.target);
-    // Also the boot that the berth was licensed anew under, when it is licensed for what runs.
+    // Also true for an unproven boot whose berth was licensed again for the image that runs.
     let rebooted = h.boot_id != facts.host.boot_id || (applied && h.phase == HoldPhase::Committed);
     let releasing = matches!(h.phase, HoldPhase::Releasing(_));
     let updated = h.phase == HoldPhase::Releasing(Outcome::Updated);
@@ -204,7 +205,7 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
     ]
 }
 
-/// Condition of the drain: whether it is done, which pods were left behind, or which have been in the way for too long.
+/// Returns the condition of the drain: done, pods left behind, or pods that have blocked it for too long.
 fn drained(facts: &Facts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(Why::DrainTimeout, message);
@@ -221,7 +222,8 @@ fn drained(facts: &Facts, committed: bool) -> Verdict {
     }
 }
 
-/// Conditions without a berth: either the desired image runs and the berth is given back, or a turn is still to come.
+/// Returns the conditions without a berth: the desired image runs and the berth is given back, or the turn is still
+/// to come.
 pub(super) fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

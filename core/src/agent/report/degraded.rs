@@ -1,4 +1,4 @@
-//! The condition `NodeDegraded`: whether a person should look at the node, and at what.
+//! The condition `NodeDegraded`: whether an admin should look at the node, and why.
 
 use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word};
@@ -9,12 +9,13 @@ use crate::agent::facts::{Desired, Facts, Os};
 use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
 use crate::agent::step::{
-    Step, WaitReason, blockers, overdue, reports_ready, rollback_queued, set_aside, taken_away, twin, unlockable,
+    Step, WaitReason, blockers, overdue, reports_ready, rollback_queued, same_deployment, set_aside, taken_away,
+    unlockable,
 };
 
-/// Condition that says whether a person should look, and at what.
+/// Returns whether an admin should look at the node, and why.
 pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
-    if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_to_be_told()) {
+    if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_reportable()) {
         return Verdict::yes(Reason::HostUnreachable, silence.why.clone());
     }
     if let Os::Unusable { reason, message } = &facts.host.os {
@@ -23,7 +24,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     if let Some(why) = facts.host.os.refusal() {
         return Verdict::yes(Reason::ComposefsNotSupported, why.to_owned());
     }
-    if let Some(why) = &facts.host.forgetful {
+    if let Some(why) = &facts.host.memory_error {
         let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
         return Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}"));
     }
@@ -31,7 +32,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         return Verdict::yes(Reason::LockFailed, message);
     }
     if let Some(trouble) = &facts.trouble {
-        // Powers of two, so that a step that fails for hours is not a write for each try.
+        // Round down to a power of two, so that a step that fails for hours does not cause a write per attempt.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
         return Verdict::yes(
             trouble.reason,
@@ -71,7 +72,11 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         );
         return Verdict::yes(Why::DigestFailed, message);
     }
-    if let Some(message) = facts.desired.digest().and_then(|desired| twin(facts, desired)) {
+    if let Some(message) = facts
+        .desired
+        .digest()
+        .and_then(|desired| same_deployment(facts, desired))
+    {
         return Verdict::yes(Reason::SameDeployment, message);
     }
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
@@ -112,17 +117,17 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
     rivals::verdict(facts).unwrap_or_else(|| Verdict::no(Why::AsExpected, ""))
 }
 
-/// The trouble of a cluster whose API server does not guard the berths, told of each member that would take one.
+/// Message if the API server does not guard the berths, on each member that would take one.
 pub(super) fn unguarded(facts: &Facts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
     facts
         .guard
         .unguarded()
-        .filter(|_| would_take && facts.guard.is_to_be_told())
+        .filter(|_| would_take && facts.guard.is_reportable())
 }
 
-/// A drain that goes on although its time is over, because the pool says so or because there is no way back.
+/// Message if a drain continues after its timeout, because the pool says so or the berth cannot be given back.
 pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
     let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
     let why = match on_timeout {
@@ -133,7 +138,7 @@ pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
     Some(format!("{}; {why}", blockers(facts)))
 }
 
-/// A boot that only a person or another image helps out of.
+/// Returns the verdict on an unproven boot that needs an admin or another image.
 fn unproven(facts: &Facts) -> Option<Verdict> {
     let holding = facts.holding()?;
     let known = facts.host.os.deployments()?;
@@ -152,10 +157,10 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
         Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),
         None => "the Node is not Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
     };
-    late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
+    is_late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
 }
 
-fn late(facts: &Facts) -> bool {
+fn is_late(facts: &Facts) -> bool {
     match &facts.desired {
         Desired::Member(member) => facts.proving_for >= member.reboot_timeout,
         _ => false,

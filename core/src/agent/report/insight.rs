@@ -1,4 +1,4 @@
-//! The insight that the agent reports: the common one, from what the agent knows.
+//! The insight that the agent reports.
 
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNodeStatus;
@@ -8,7 +8,7 @@ use super::subject::Subject;
 use crate::agent::facts::{Desired, Facts};
 use crate::insight::{self, Unavailable, held, insight};
 
-/// The insight that belongs to that status. `None`: the node is no member of a pool.
+/// Returns the insight for the status; `None` if the node is not a member of a pool.
 pub(super) fn of(
     facts: &Facts,
     subject: &Subject<'_>,
@@ -43,14 +43,14 @@ pub(super) fn of(
         status,
         unavailable,
         held: held(node.is_some_and(|node| node.excluded), member.paused),
-        told: subject.told,
+        told: subject.conditions,
         silent: None,
         medians: own_first(status, member.estimates),
     };
     insight(&known, before, facts.now)
 }
 
-/// Times that this node has measured, and the pool's medians for what it never did.
+/// Returns the durations that this node measured, with the pool's medians for the missing ones.
 fn own_first(status: &BootcNodeStatus, medians: PhaseDurations) -> PhaseDurations {
     let own = status.measured();
     let own = PhaseDurations {

@@ -1,4 +1,4 @@
-//! The agent's report to the cluster: the BootcNode's status as a pure function of the facts.
+//! The agent's report: the BootcNode's status as a pure function of the facts.
 
 mod conditions;
 mod degraded;
@@ -21,7 +21,7 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::agent::timeline;
 
-/// The status that the BootcNode should have now, given the one that it has.
+/// Returns the new status of the BootcNode, given the current one.
 pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
         return report_silence(facts, subject, before);
@@ -45,7 +45,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         backend: match &facts.host.os {
             Os::Bootc(known) => Some(known.backend.clone()),
-            // A tool that gave no answer this time is still the host's.
+            // A backend that did not answer this time still exists.
             Os::Unusable {
                 reason: Reason::StatusFailed | Reason::BootcFailed,
                 ..
@@ -56,7 +56,8 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
-        // While a pull holds the lock nothing is known to be staged: better nothing than what was.
+        // While a pull holds the lock, the staged deployment is unknown: report none, since the old value may be
+        // wrong.
         staged: known.and_then(|d| d.staged.clone()),
         rollback: known
             .map(|d| d.rollback.clone())
@@ -81,7 +82,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
         rollback_queued: facts.host.os.is_rollback_queued(),
         drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
         reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
-        timeline: timeline::told(&facts.past.timeline, subject.firstboot),
+        timeline: timeline::reported(&facts.past.timeline, subject.firstboot),
         turns: timeline::ended(&facts.past.turns),
         clock_synchronized: facts.host.clock_synchronized,
         platform_variant: subject.platform_variant.map(str::to_owned),
@@ -98,14 +99,14 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
     status
 }
 
-/// The status of a node whose host does not answer: what was known, with the signs of life; after a while with the reason,
-/// and no longer ready for an offer.
+/// Returns the status while the host does not answer: the old status with a new heartbeat. After a while it also has
+/// the reason, and the node is no longer ready for an offer.
 fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),
         ..before.clone()
     };
-    if facts.host.unreachable.as_ref().is_some_and(|s| s.is_to_be_told()) {
+    if facts.host.unreachable.as_ref().is_some_and(|s| s.is_reportable()) {
         let phase = phase(facts, subject.step);
         if before.phase != Some(phase) {
             (status.phase, status.phase_start_time) = (Some(phase), Some(Time::from(facts.now)));
@@ -128,7 +129,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
                 Verdict::unknown(Why::Blocked, "the host does not answer"),
             );
         }
-        // A turn may have ended meanwhile.
+        // The turn may have ended in the meantime.
         if facts.berths.is_some() && facts.holding().is_none() {
             status.drain_blockers.clear();
             status.berth = None;
@@ -140,7 +141,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
                 }
             }
         }
-        status.timeline = timeline::told(&facts.past.timeline, subject.firstboot);
+        status.timeline = timeline::reported(&facts.past.timeline, subject.firstboot);
         status.turns = timeline::ended(&facts.past.turns);
         status.last_turn.clone_from(&facts.past.last_turn);
         status.failure.clone_from(&facts.past.failure);
@@ -149,7 +150,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
     status
 }
 
-/// Name of the berth that the node holds.
+/// Returns the name of the berth that the node holds.
 fn berth(facts: &Facts) -> Option<String> {
     let is_held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node);
     facts.berths.iter().flatten().find(is_held).map(Berth::name)

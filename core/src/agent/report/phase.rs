@@ -6,7 +6,7 @@ use berth_api::node::Phase;
 use crate::agent::facts::{Deployments, Facts};
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
-/// Phase of the node in one word.
+/// Returns the phase of the node.
 pub fn phase(facts: &Facts, step: &Step) -> Phase {
     if let Some(holding) = facts.holding() {
         return match holding.phase {
@@ -25,7 +25,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
         step if is_blocked(facts, step) => Phase::Degraded,
-        // Not answered yet: nothing is wrong.
+        // Not answered yet, which is not a problem.
         Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {
@@ -36,10 +36,10 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
     }
 }
 
-/// True if the node does nothing before something is repaired, or another image is published.
+/// True if the node does nothing until a problem is fixed or another image is published.
 pub(super) fn is_blocked(facts: &Facts, step: &Step) -> bool {
     match step {
-        Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_to_be_told(),
+        Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_reportable(),
         Step::Wait(
             WaitReason::HostUnusable
             | WaitReason::HostUnreachable
@@ -55,15 +55,15 @@ pub(super) fn is_blocked(facts: &Facts, step: &Step) -> bool {
     }
 }
 
-/// Phase of a node that waits outside of a turn.
+/// Returns the phase of a node that waits outside of a turn.
 fn waiting(facts: &Facts) -> Phase {
-    match staged(facts) {
+    match is_staged(facts) {
         true => Phase::Waiting,
         false => Phase::Pending,
     }
 }
 
-/// Committed for this very boot, with its image staged: a reboot is on its way.
+/// True if the berth is committed for this boot and its image is staged, so that a reboot follows.
 fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
     let os = facts.host.os.deployments();
     let is_gone = |d: &Deployments| {
@@ -74,7 +74,7 @@ fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
     holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
 }
 
-pub(super) fn staged(facts: &Facts) -> bool {
+pub(super) fn is_staged(facts: &Facts) -> bool {
     let staged = facts.desired.digest().and_then(|digest| facts.staged_whole(digest));
     staged.is_some_and(|s| s.locked)
 }

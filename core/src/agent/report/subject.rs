@@ -9,21 +9,21 @@ use crate::agent::step::Step;
 /// Input of a report beside the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
-    /// Generation of the spec that the facts were made from.
+    /// Generation of the spec in the facts.
     pub generation: Option<i64>,
-    /// The step that comes next.
+    /// The next step.
     pub step: &'a Step,
-    /// Version of bootc on the host, once known.
+    /// Version of bootc on the host, if known.
     pub bootc_version: Option<String>,
-    /// Most demanding variant of its architecture that the host's CPU runs, if that is known.
+    /// Highest variant of its architecture that the host's CPU supports, if known.
     pub platform_variant: Option<&'a str>,
-    /// Image that the machine was installed from; `None` if nobody has looked yet.
+    /// Image that the machine was installed from; outer `None` until the agent has looked.
     pub boot_image: Option<&'a Option<NodeBootImage>>,
-    /// Record of the machine's first boot, where there is one. The agent reads it at its start: who removes the file and restarts
-    /// the agent has seen to what went wrong.
+    /// Record of the machine's first boot, if there is one. Read when the agent starts: an admin who removes the file
+    /// and restarts the agent acknowledges the failure.
     pub firstboot: Option<&'a NodeFirstboot>,
-    /// Changes when the agent shows that it lives.
+    /// Time of the agent's last heartbeat.
     pub heartbeat: Time,
-    /// Conditions of the BootcNode, with those that the controller writes.
-    pub told: &'a [Condition],
+    /// Conditions of the BootcNode, including the controller's.
+    pub conditions: &'a [Condition],
 }

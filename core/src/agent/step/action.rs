@@ -1,4 +1,4 @@
-//! The agent's actions, and the reasons why it does nothing.
+//! The agent's actions, and its reasons to wait.
 
 use std::time::Duration;
 
@@ -9,68 +9,68 @@ use berth_api::seeded::Bug;
 
 use crate::agent::storage::{OstreeLock, StagingLock};
 
-/// Time within which a requested reboot must begin; after that it counts as blocked.
-pub const REBOOT_GRACE: Duration = Duration::from_secs(60);
-/// Time between two looks at something that nobody announces: an inhibitor, a Node that is not Ready yet.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Wait before a blocked reboot is asked for again, when there is no way back to before the commit.
-pub const REBOOT_AGAIN: Duration = Duration::from_secs(60);
-/// Time between two looks at something that only others can change, while nothing announces it.
-pub(super) const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// Time between two looks at the host's deployments, while only others can change them.
-pub(super) const LOOK_HOST_AGAIN: Duration = Duration::from_secs(30);
-/// Time between two looks at a Node that is not Ready yet, soon after a boot.
-pub(super) const READY_AGAIN: Duration = Duration::from_millis(100);
+/// A requested reboot that has not begun after this time counts as blocked.
+pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval between checks of a state that sends no event, such as an inhibitor or a Node that is not Ready.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait before a blocked reboot is requested again, when the commit cannot be taken back.
+pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between checks of a state that only others can change and that sends no event.
+pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// Interval between reads of the host's deployments while only others can change them.
+pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// Shortest interval between reads of a Node that is not Ready soon after a boot.
+pub(super) const READY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The next action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Do nothing, until something changes or the time is over.
+    /// Do nothing until something changes or the time is over.
     Wait(WaitReason, Option<Duration>),
     /// Read the host's deployments.
     LookAtHost,
     /// Read the Node object.
     ReadNode,
-    /// Try, and not mean, the writes that the API server must refuse (I6).
+    /// Probe, as a dry run, the writes that the API server must reject (I6).
     TryGuard,
-    /// Pull and stage this image, locked in this way.
+    /// Pull and stage this image, with this lock.
     StartPull(DesiredImage, StagingLock),
     /// Stop the pull of this digest.
     CancelPull(Digest),
-    /// Lock what is staged, by ostree's lock.
+    /// Set ostree's lock on the staged deployment.
     Lock(OstreeLock),
-    /// Unlock what is staged. Only under a committed berth.
+    /// Unlock the staged deployment. Only under a committed berth.
     Unlock,
-    /// Remove what is staged.
+    /// Remove the staged deployment.
     Unstage(Deployment),
     /// Ask logind to reboot. Only under a committed berth.
     Reboot,
     /// Take the offered berth.
     Take(Berth),
-    /// Cordon the Node and record that in the same patch.
+    /// Cordon the Node, and record the cordon in the same patch.
     Cordon(Berth),
     /// Make one pass of the drain.
     Drain,
     /// Commit the berth.
     Commit(Berth),
-    /// Write the berth as it is, so that an older write of it that is still on its way loses.
+    /// Write the berth unchanged, so that an older write still in flight conflicts.
     Fence(Berth),
     /// Take the commit back.
     Uncommit(Berth),
-    /// Go on to this digest under the same berth, from a boot that is not proven.
+    /// License this digest under the same berth, from an unproven boot.
     Relicense(Berth, Digest),
-    /// Start to give the berth back.
+    /// Begin to give the berth back.
     Release(Berth, Outcome, String),
-    /// Write the Node: undo our cordon, and mark it in any case.
+    /// Write the Node: undo Berth's cordon, and update the Node even if there is none.
     Restore(Berth),
     /// Close the berth.
     GiveBack(Berth),
-    /// Undo a cordon of ours that no berth covers.
+    /// Undo a cordon of Berth's that no berth covers.
     Uncordon,
 }
 
 impl Step {
-    /// Writes the berth: what was sent before it and not answered may still arrive after it.
+    /// True if the step writes the berth. An older unanswered write may then still arrive after it.
     pub fn writes_berth(&self) -> bool {
         match self {
             Self::Take(_)
@@ -97,77 +97,78 @@ impl Step {
         }
     }
 
-    /// Writes to the cluster: the berth, the Node or its pods.
+    /// True if the step writes the berth, the Node or its pods.
     pub fn asks_cluster(&self) -> bool {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// Says whether the step must not be done unless the memory on the host was written: a host that forgets what it
-    /// tried reboots for ever.
+    /// True if the step requires that the memory on the host was written: a host that forgets a failed target would
+    /// reboot forever.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(self, Self::Take(_) | Self::Commit(_) | Self::Relicense(..));
         needs && !Bug::MemoryNotNeeded.is_awake()
     }
 }
 
-/// Reason why there is nothing to do.
+/// Reason to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WaitReason {
-    /// The host goes down.
+    /// The host is shutting down.
     ShuttingDown,
-    /// Nothing is asked of this node.
+    /// No BootcNode asks anything of this node.
     NothingAsked,
-    /// Everything that Berth did here is undone.
+    /// All of Berth's changes are undone.
     Released,
     /// The berths are not known yet.
     BerthsUnknown,
-    /// The berth is for a Node of this name that no longer exists.
+    /// The berth is for another Node object of this name.
     ForeignBerth,
-    /// The spec is published for another Node of this name.
+    /// The spec is for another Node object of this name.
     OtherNode,
-    /// The node runs what it should.
+    /// The node runs the desired image.
     Updated,
-    /// The node runs what it should, and its next boot would take another deployment.
+    /// The node runs the desired image, but the next boot would take another deployment.
     RollbackQueued,
-    /// The image is not resolved.
+    /// The image is not resolved yet.
     Unresolved,
     /// The host cannot be updated.
     HostUnusable,
     /// The host's bus, systemd or logind does not answer.
     HostUnreachable,
-    /// The agent's memory on the host cannot be written.
+    /// The agent cannot write its memory file on the host.
     Forgetful,
-    /// The API server does not refuse what it must, or did not answer yet.
+    /// The API server does not reject writes to other nodes' objects, or has not answered yet.
     Unguarded,
-    /// Another updater on the host would apply what is staged.
+    /// Another updater on the host would apply the staged image.
     RivalUpdater,
-    /// The host's own rules refuse the image.
+    /// The host's own policy rejects the image.
     ImageRefused,
     /// The digest failed here before.
     FailedDigest,
-    /// Something failed; its backoff runs.
+    /// The node backs off after a failure.
     BackingOff,
-    /// Packages that somebody has staged cannot be locked, and are not removed: any reboot applies them.
+    /// A deployment with packages that others requested cannot be locked and must not be removed. Any reboot applies
+    /// it.
     Unlockable,
-    /// The controller lets others pull first.
+    /// The controller holds this node's pull back.
     StagingHeld,
-    /// The pull runs.
+    /// A pull is running.
     Pulling,
-    /// Staged and locked; no berth is offered.
+    /// The image is staged and locked, and no berth is offered.
     NoBerth,
     /// The drain waits for pods.
     Draining,
-    /// The reboot was asked for.
+    /// The reboot was requested.
     Rebooting,
-    /// Rebooted; the Node is not Ready under this boot yet.
+    /// The host rebooted, and the Node is not Ready under this boot yet.
     NotReady,
-    /// Rebooted into something that is neither the target nor what ran before.
+    /// The host booted neither the target nor the previous image.
     Unproven,
-    /// The next image is staged, but a gate of the pool keeps the holder from going on to it.
+    /// The next image is staged, but a gate of the pool blocks this holder.
     Revoked,
-    /// The next image is staged, but the window in which reboots may start has closed.
+    /// The next image is staged, but the maintenance window has closed.
     WindowClosed,
-    /// There is no way back to before the commit, and something inhibits the reboot.
+    /// The reboot is inhibited, and the commit cannot be taken back.
     Inhibited,
     /// An admin has excluded the Node.
     Excluded,

@@ -1,9 +1,8 @@
-//! Under a boot that is not proven: prove it and give back, or go on from it to another digest.
+//! Steps under an unproven boot: prove it and give the berth back, or continue to another digest.
 //!
-//! A node whose image turns out to be bad must be able to go forward, with the one licence that it has: giving back
-//! first would need a proof that never comes. So its berth is licensed anew for what is desired now (I2, I10), after
-//! everything that a commit asks for. There is no way back from that: the boot stays unproven (I5) until a reboot
-//! leads to one that is.
+//! A node with a bad image must be able to move forward under the one licence it has: giving back first would need a
+//! proof that never comes. So its berth is licensed again for the image desired now (I2, I10), after every check that
+//! a commit needs. This cannot be undone: the boot stays unproven (I5) until a reboot leads to a proven one.
 
 use std::time::Duration;
 
@@ -12,30 +11,31 @@ use berth_api::node::DesiredImage;
 use berth_api::seeded::Bug;
 
 use super::action::{
-    LOOK_AGAIN, LOOK_HOST_AGAIN, LOOK_SELDOM, READY_AGAIN, REBOOT_AGAIN, REBOOT_GRACE, Step, WaitReason,
+    HOST_LOOK_INTERVAL, LOOK_INTERVAL, LOOK_INTERVAL_MAX, READY_LOOK_INTERVAL, REBOOT_RETRY_INTERVAL,
+    REBOOT_START_TIMEOUT, Step, WaitReason,
 };
 use super::disarm::settle;
 use super::idle::{lacks_policy, set_aside_step, stage};
 use super::turn;
-use super::way::{self, Ahead, await_reboot, inhibited, is_inhibited};
+use super::way::{self, Obstacle, await_reboot, inhibited, is_inhibited};
 use crate::agent::facts::{Desired, Facts, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
 
-/// Result of looking at a boot.
+/// State of the proof of a boot.
 enum Proof {
     /// The target runs.
     Target,
-    /// The digest that ran before runs again.
+    /// The previous digest runs again.
     From,
-    /// The boot is not proven yet; what is missing, and when to look again.
+    /// Not proven yet: the missing part, and when to check again.
     NotYet(WaitReason, Option<Duration>),
 }
 
-/// The way on for a holder: the pool that asks for it, and the image.
-type Way<'a> = (&'a Member, &'a DesiredImage);
+/// The image that a holder may continue to, and the pool that wants it.
+type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
-/// Taken or committed, and the boot is not proven.
+/// Step of a taken or committed berth under an unproven boot.
 pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.phase == HoldPhase::Committed
         && holding.boot_id == facts.host.boot_id
@@ -43,10 +43,10 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
     {
         return wait;
     }
-    let way = way_on(facts, holding, node);
+    let next = next_image(facts, holding, node);
     if let Some(pull) = &facts.host.pull {
-        // What runs is proven only when it can be seen, which a pull prevents: none but the one that leads on stays.
-        return match way {
+        // A pull hides the deployments, and so prevents the proof. Only the pull of the next image may continue.
+        return match next {
             Some((_, image)) if image.digest == pull.digest => Step::Wait(WaitReason::Pulling, None),
             _ => Step::CancelPull(pull.digest.clone()),
         };
@@ -54,12 +54,12 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
     if let Some(first) = see(facts) {
         return first;
     }
-    if let Some((member, image)) = way
+    if let Some((member, image)) = next
         && is_licensed(facts, holding, image)
     {
         return go(facts, berth, holding, node, (member, image));
     }
-    // Who else stages images must not arm one while we wait.
+    // An image that another program stages in the meantime must not stay armed.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
@@ -73,19 +73,19 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
             let (outcome, message) = not_applied(facts, holding);
             Step::Release(berth.clone(), outcome, message)
         }
-        Proof::NotYet(why, again) => match way {
-            Some(way) => go_on(facts, berth, holding, node, way),
+        Proof::NotYet(why, again) => match next {
+            Some(next) => continue_to(facts, berth, holding, node, next),
             None => Step::Wait(why, again),
         },
     }
 }
 
-/// Step that comes before anything can be said about the boot.
+/// Returns the step that must come before the boot can be judged.
 fn see(facts: &Facts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
     }
-    // Whoever cannot see what runs keeps the licence.
+    // While the booted image is unknown, the licence is kept.
     facts
         .host
         .os
@@ -94,13 +94,13 @@ fn see(facts: &Facts) -> Option<Step> {
         .then_some(Step::Wait(WaitReason::HostUnusable, None))
 }
 
-/// A boot is proven (I5) when what runs is known, and the Node is Ready under this very boot.
+/// Checks the proof of a boot (I5): the booted image is known, and the Node is Ready under this boot.
 fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
     let booted = facts.host.os.booted();
     let proof = if booted == Some(&holding.target) {
         if facts.host.os.is_rollback_queued() {
-            // The next boot leads away from it.
-            return Proof::NotYet(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+            // The next boot would leave the target.
+            return Proof::NotYet(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
         }
         Proof::Target
     } else if booted.is_some() && booted == holding.from.as_ref() {
@@ -109,35 +109,35 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
         return Proof::NotYet(WaitReason::Unproven, None);
     };
     if !is_ready(facts, node) && !Bug::ReleaseBeforeProof.is_awake() {
-        // A host that comes back quickly must not wait for its next look; one that does not is asked in peace.
-        let next = (facts.proving_for / 8).clamp(READY_AGAIN, LOOK_AGAIN);
+        // Check often right after the boot, then more rarely.
+        let next = (facts.proving_for / 8).clamp(READY_LOOK_INTERVAL, LOOK_INTERVAL);
         return Proof::NotYet(WaitReason::NotReady, Some(next));
     }
     proof
 }
 
-/// Ready as said under this very boot: what a Node says of an earlier one proves nothing.
+/// True if the Node is Ready under this boot. A report from an earlier boot proves nothing.
 pub(crate) fn reports_ready(facts: &Facts, node: &NodeFacts) -> bool {
     node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
 }
 
-/// Ready under this very boot, and no readiness taint keeps pods away.
+/// True if the Node is Ready under this boot and has no readiness taint.
 pub(crate) fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
     reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
 
-/// Under a licence for this very boot, a shutdown that is queued is waited for before the licence is let go.
+/// Waits for a scheduled shutdown under a licence for this boot, before the licence is released.
 fn await_queued(facts: &Facts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
-    queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_SELDOM)))
+    queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Outcome of a turn after which the digest that ran before runs again, proven. Decided once and stored in the berth;
-/// what counts it later finds it there.
+/// Returns the outcome of a turn if the previous digest runs again, proven. Decided once and stored in the berth,
+/// where it is counted later.
 fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
-        // Licensed anew under this boot, and never rebooted since.
+        // The berth was licensed again under this boot, without a reboot since.
         return (Outcome::Withdrawn, format!("{target} is no longer desired here"));
     }
     if holding.phase == HoldPhase::Taken {
@@ -146,14 +146,14 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
             "the host rebooted before the turn was committed".to_owned(),
         );
     }
-    // I5, I8: it ran, and nobody could prove it.
+    // I5, I8: the target ran and was not proven.
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
         return (
             Outcome::Failed,
             format!("{target} ran unproven, and the host went back to what it ran before"),
         );
     }
-    // I8: finalized, and the boot loader has fallen back from it.
+    // I8: the target was finalized, and the boot loader fell back.
     if facts.host.os.queued_digest() == Some(target) {
         let message = format!("{target} was finalized, and what ran before was booted in its place");
         return (Outcome::Failed, message);
@@ -168,7 +168,8 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
     }
 }
 
-/// Outcome of the turn of an excluded node, whose proof nobody waits for. A target that ran unproven counts as failed.
+/// Returns the outcome of an excluded node's turn, which does not wait for a proof. A target that ran unproven counts
+/// as failed.
 fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
@@ -185,19 +186,19 @@ fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, St
     }
 }
 
-/// The way on from an unproven boot, if the holder has one. The pool must want another digest than the licensed one; or
-/// the same one, when a former licence for it led nowhere.
-fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<Way<'a>> {
+/// Returns the image to continue to from an unproven boot, if there is one. The pool must want another digest than
+/// the licensed one; or the same one, if an earlier licence for it did not boot it.
+fn next_image<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
     let image = member.image.as_ref()?;
     let (desired, booted) = (&image.digest, facts.host.os.booted());
-    // What was licensed already is as good as committed, and what runs needs no pull.
+    // An image that is already licensed counts as committed, and the booted one needs no pull.
     if facts.objection().is_some() && booted != Some(desired) && !is_licensed(facts, holding, image) {
         return None;
     }
-    // I5: without it nobody could tell later that the boot is not proven. I8: no failed digest.
+    // I5: without `from`, an unproven boot could not be recognised later. I8: no failed digest.
     if holding.from.is_none() || facts.past.failed_digests.contains(desired) {
         return None;
     }
@@ -205,7 +206,7 @@ fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<W
         return None;
     }
     let may = if *desired != holding.target {
-        // What ran before runs again: once proven, that is all there is to do.
+        // The previous image runs again: it only needs its proof.
         booted != Some(desired) || booted != holding.from.as_ref()
     } else if booted == Some(desired) {
         false
@@ -215,26 +216,32 @@ fn way_on<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<W
     may.then_some((&**member, image))
 }
 
-/// Says whether this very boot may be left for the image.
+/// True if the berth licenses a reboot from this boot into the image.
 fn is_licensed(facts: &Facts, holding: &Holding, image: &DesiredImage) -> bool {
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// Says whether a target that was never booted may be licensed once more. Only after the time that a boot is given to
-/// prove itself, since giving back comes first; and not for ever (I8).
+/// True if a target that never booted may be licensed again: only after the boot's proof has timed out, since giving
+/// back comes first, and a limited number of times (I8).
 fn may_repeat(facts: &Facts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Goes on from a boot that is not proven to another digest: all that a commit asks for, and then the new licence.
-fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
+/// Continues from an unproven boot to another digest: every check that a commit needs, then the new licence.
+fn continue_to(
+    facts: &Facts,
+    berth: &Berth,
+    holding: &Holding,
+    node: &NodeFacts,
+    (member, image): NextImage<'_>,
+) -> Step {
     let relicense = Step::Relicense(berth.clone(), image.digest.clone());
     if facts.host.os.booted() == Some(&image.digest) {
-        // It runs already: no reboot follows, only its proof.
+        // The image runs already: no reboot follows, only its proof.
         return if holding.revoke.is_some() {
-            Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM))
+            Step::Wait(WaitReason::Revoked, Some(LOOK_INTERVAL_MAX))
         } else {
             relicense
         };
@@ -243,20 +250,20 @@ fn go_on(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (mem
         return first;
     }
     if facts.host.os.refusal().is_some() {
-        return Step::Wait(WaitReason::HostUnusable, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::HostUnusable, Some(LOOK_INTERVAL_MAX));
     }
     if holding.revoke.is_some() {
-        return Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::Revoked, Some(LOOK_INTERVAL_MAX));
     }
-    match way::ahead(facts, berth, holding, node) {
-        Ahead::WindowClosed(_) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
-        Ahead::NotClear(step) => step,
-        Ahead::Inhibited(_) => Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
-        Ahead::Nothing => relicense,
+    match way::obstacle(facts, berth, holding, node) {
+        Obstacle::WindowClosed(_) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_INTERVAL_MAX)),
+        Obstacle::NotClear(step) => step,
+        Obstacle::Inhibited(_) => Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
+        Obstacle::None => relicense,
     }
 }
 
-/// The next step towards the image being staged; `None` once it is.
+/// Returns the next step towards staging the image; `None` when it is staged.
 fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
     let deployments = facts.host.os.deployments();
     let staged = deployments.and_then(|known| Some((known, known.staged.as_ref()?)));
@@ -265,38 +272,37 @@ fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step>
         Some((known, other)) if !known.staged_layers => Some(Step::Unstage(other.clone())),
         Some((known, other)) if !other.locked => set_aside_step(facts, known, other),
         _ => Some(match stage(facts, member, image) {
-            // Meanwhile the Node may become Ready.
-            Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN))),
+            // The Node may become Ready in the meantime.
+            Step::Wait(why, wait) => Step::Wait(why, Some(wait.unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL))),
             step => step,
         }),
     }
 }
 
-/// Reason why a reboot that was asked for did not begin, until it may be asked for again.
+/// Returns why a requested reboot did not begin, until it may be requested again.
 fn held_up(facts: &Facts) -> Option<String> {
     match &facts.host.reboot {
         Reboot::NotAsked => None,
-        Reboot::Blocked { why, ago } => (*ago < REBOOT_AGAIN).then(|| why.clone()),
-        Reboot::Asked(ago) => {
-            (*ago < REBOOT_GRACE + REBOOT_AGAIN).then(|| "logind accepted the reboot, and no shutdown began".to_owned())
-        }
+        Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
+        Reboot::Asked(ago) => (*ago < REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)
+            .then(|| "logind accepted the reboot, and no shutdown began".to_owned()),
     }
 }
 
-/// Licensed under this unproven boot: unlock, verify, reboot. There is no commit to take back: what is in the way is waited
-/// for.
-fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): Way<'_>) -> Step {
+/// Licensed under this unproven boot: unlock, verify, reboot. The commit cannot be taken back, so obstacles are
+/// waited for.
+fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): NextImage<'_>) -> Step {
     let staged = facts.staged_whole(&image.digest);
     let ahead = match (held_up(facts), staged) {
-        (Some(why), _) => Ahead::Inhibited(why),
-        (None, Some(_)) => way::ahead(facts, berth, holding, node),
-        (None, None) if is_inhibited(facts) => Ahead::Inhibited(inhibited(facts)),
-        (None, None) => Ahead::NotClear(prepare(facts, member, image).unwrap_or(Step::LookAtHost)),
+        (Some(why), _) => Obstacle::Inhibited(why),
+        (None, Some(_)) => way::obstacle(facts, berth, holding, node),
+        (None, None) if is_inhibited(facts) => Obstacle::Inhibited(inhibited(facts)),
+        (None, None) => Obstacle::NotClear(prepare(facts, member, image).unwrap_or(Step::LookAtHost)),
     };
-    if let (Ahead::Nothing, Some(staged)) = (&ahead, staged) {
+    if let (Obstacle::None, Some(staged)) = (&ahead, staged) {
         return way::use_licence(facts, berth, staged);
     }
-    // I3: nothing stays armed while it waits.
+    // I3: nothing stays armed during the wait.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
@@ -312,20 +318,20 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
         return Step::Release(berth.clone(), Outcome::RebootBlocked, why);
     }
     match (ahead, proof) {
-        // It has become whole meanwhile, running what it ran before.
-        (Ahead::Inhibited(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
-        (Ahead::Inhibited(_), _) => Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
-        (Ahead::WindowClosed(_), _) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
-        (Ahead::NotClear(step), _) => step,
-        (Ahead::Nothing, _) => Step::LookAtHost,
+        // The boot of the previous image was proven in the meantime.
+        (Obstacle::Inhibited(why), Proof::From) => Step::Release(berth.clone(), Outcome::RebootBlocked, why),
+        (Obstacle::Inhibited(_), _) => Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
+        (Obstacle::WindowClosed(_), _) => Step::Wait(WaitReason::WindowClosed, Some(LOOK_INTERVAL_MAX)),
+        (Obstacle::NotClear(step), _) => step,
+        (Obstacle::None, _) => Step::LookAtHost,
     }
 }
 
-/// Releasing: restore the Node, then close the berth. A boot that came after the release began is proven like any.
+/// Berth releasing: restore the Node, then close the berth. A boot after the release began is proven like any other.
 pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {
-            // As above: what runs could not be seen before its end.
+            // A pull hides what runs until it ends.
             return Step::CancelPull(pull.digest.clone());
         }
         if let Some(first) = see(facts).or_else(|| settle(facts)) {
@@ -335,11 +341,11 @@ pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &No
             return Step::Wait(why, again);
         }
     }
-    // What this process has begun to give back unseen, it also gives back unseen, if the host goes on to be silent.
+    // A turn that this process began to give back unseen is also finished unseen, if the host stays silent.
     if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }
-    // Also with nothing to restore: the write makes a cordon of a crashed agent, still on its way, lose.
+    // Also with nothing to restore: the write makes a crashed agent's cordon, still in flight, conflict.
     if (node.cordon.is_some() || !facts.restored) && !Bug::GiveBackNotSticky.is_awake() {
         return Step::Restore(berth.clone());
     }

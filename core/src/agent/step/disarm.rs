@@ -1,4 +1,5 @@
-//! What every decision keeps: nothing of Berth's is armed outside of a licence (I3), and nothing of others is touched (I12).
+//! Rules for every decision: outside of a licence, nothing of Berth's stays armed (I3), and what others staged is
+//! left alone (I12).
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth,
         .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && elsewhere(b)));
     seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
         .min_by_key(|(_, h)| {
-            // Should there ever be two, the one that is furthest is finished first.
+            // If there were two, finish the one that is furthest along.
             match h.phase {
                 HoldPhase::Releasing(_) => 0,
                 HoldPhase::Committed => 1,
@@ -27,9 +28,9 @@ pub(super) fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth,
         })
 }
 
-/// Says whether the boot that runs has still to be proven under this berth (I5). That is true of a new boot. It is also
-/// true of a boot under which the berth was licensed anew, since that did not prove it: this host remembers such a
-/// boot; and if it has forgotten, another image runs than the one that was proven last.
+/// True if the current boot is not proven under this berth (I5): it is a new boot, or the berth was licensed again
+/// during it, which proved nothing. The host remembers such a boot; if it has forgotten, the booted image differs
+/// from the last proven one.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -40,12 +41,12 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
         || os.deployments().is_some_and(is_other)
 }
 
-/// Step that must be done before it is known that nothing of Berth's is armed (I3): that nothing is staged, or that it is
-/// locked. A host that does not answer does not count as one with nothing staged. Where nothing can be Berth's, the host
-/// is not even read (I12).
+/// Returns the step to do before nothing of Berth's can be armed (I3): nothing is staged, or it is locked. A host
+/// that does not answer does not count as having nothing staged. A host that can have nothing of Berth's is not read
+/// (I12).
 pub(super) fn settle(facts: &Facts) -> Option<Step> {
     if facts.host.pull.is_some() {
-        // bootc or the unit of the pull locks what it stages; its end is looked at.
+        // The pull locks the image that it stages; the result is read when it ends.
         return None;
     }
     if !has_pool(facts) && staged_by_berth(facts).next().is_none() {
@@ -57,16 +58,17 @@ pub(super) fn settle(facts: &Facts) -> Option<Step> {
         Os::Unusable { .. } => Some(Step::Wait(WaitReason::HostUnusable, None)),
         Os::Bootc(d) => {
             let armed = d.staged.as_ref().filter(|s| !s.locked && is_to_lock(facts, s));
-            let armed = armed.filter(|_| !(Bug::UnlockableLeft.is_awake() && facts.host.lock_fails.is_some()));
+            let armed = armed.filter(|_| !(Bug::UnlockableLeft.is_awake() && facts.host.lock_failure.is_some()));
             armed.map(|staged| disarm(facts, d, staged))
         }
     }
 }
 
-/// Step after which a staged image is not armed: it is locked, or removed where that cannot be, or fails again and again (I3).
-/// One with packages that somebody has asked for is never removed: the lock is tried again, ever more seldom.
+/// Returns the step that disarms a staged image: lock it, or remove it if it cannot be locked or the lock fails
+/// repeatedly (I3). An image with packages that others requested is never removed: its lock is retried, with growing
+/// pauses.
 pub(super) fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Step {
-    match (deployments.storage.ostree_lock(), &facts.host.lock_fails) {
+    match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),
         (Some(lock), Some(trouble)) if deployments.staged_layers => match trouble.pause {
             Duration::ZERO => Step::Lock(lock),
@@ -76,7 +78,7 @@ pub(super) fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployme
     }
 }
 
-/// Says whether a pool has this node, and nobody has excluded it.
+/// True if the node is a member of a pool and not excluded.
 pub(super) fn has_pool(facts: &Facts) -> bool {
     match (&facts.desired, facts.cluster_node.get()) {
         (Desired::Member(member), Some(node)) => node.uid == member.node_uid && !node.excluded,
@@ -84,15 +86,15 @@ pub(super) fn has_pool(facts: &Facts) -> bool {
     }
 }
 
-/// Says whether a staged image is Berth's to lock (I12): any image on a node of a pool, and elsewhere what Berth staged. On a
-/// host that is refused, what others staged is theirs as well, but for a turn that was begun.
+/// True if Berth may lock the staged image (I12): any image on a member, elsewhere only Berth's own. On a host that
+/// Berth refuses to update, only Berth's own, except during a turn.
 pub(super) fn is_to_lock(facts: &Facts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();
     (has_pool(facts) && !is_left_alone) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
 }
 
-/// Images that Berth may have staged here: the one that the host remembers, and those of the berths that the node holds.
+/// Returns the digests that Berth may have staged here: the one in the record, and the targets of held berths.
 pub(super) fn staged_by_berth(facts: &Facts) -> impl Iterator<Item = &Digest> {
     let held = facts.berths.iter().flatten().filter_map(Berth::holding);
     let targets = held.filter(|h| h.node == facts.node).map(|h| &h.target);

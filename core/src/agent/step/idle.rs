@@ -1,4 +1,4 @@
-//! Steps without a berth: bring the host to "staged, locked" and wait for an offer; or undo what Berth did; or leave the
+//! Steps without a berth: stage and lock the image, then wait for an offer; or undo Berth's changes; or leave the
 //! host alone.
 
 use std::time::Duration;
@@ -9,19 +9,19 @@ use berth_api::node::{Deployment, DesiredImage, Staging};
 use berth_api::pool::SignatureRule;
 use berth_api::seeded::Bug;
 
-use super::action::{LOOK_HOST_AGAIN, LOOK_SELDOM, Step, WaitReason};
+use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::disarm::{disarm, has_pool, is_to_lock, settle, staged_by_berth};
 use super::way::{closed_window, is_inhibited, is_next_boot_wrong};
 use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// No pool has the node, as far as is known now: nothing is done but to lock or remove what Berth itself left armed (I3, I12).
+/// The node is in no pool, as far as is known: only lock or remove what Berth left armed (I3, I12).
 pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
 
-/// The node left its pool: undo what Berth did, and nothing else (I12).
+/// The node left its pool: undo only Berth's own changes (I12).
 pub(super) fn undo(facts: &Facts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
@@ -33,10 +33,10 @@ pub(super) fn undo(facts: &Facts) -> Step {
         return Step::LookAtHost;
     }
     match &facts.host.os {
-        // Whether what we staged is still there cannot be seen now.
+        // The agent cannot see whether Berth's image is still staged.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
         Os::Bootc(known) => match known.staged.as_ref().filter(|s| s.digest.as_ref() == Some(ours)) {
-            // With packages that somebody has asked for since, it is not ours alone: no more is done than to lock it (I3).
+            // Others have since requested packages in it, so it is not only Berth's: lock it and leave it there (I3).
             Some(staged) if known.staged_layers => {
                 set_aside_step(facts, known, staged).unwrap_or(Step::Wait(WaitReason::Released, None))
             }
@@ -47,8 +47,8 @@ pub(super) fn undo(facts: &Facts) -> Step {
     }
 }
 
-/// A member whose host is refused: what Berth staged there is removed unless it is desired and locked, and what others
-/// staged stays.
+/// Step on a member whose host Berth does not update: remove what Berth staged unless it is desired and locked; leave
+/// what others staged.
 fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
@@ -57,20 +57,20 @@ fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> S
     match ours {
         Some(staged) if !is_of_use(staged) => Step::Unstage(staged.clone()),
         _ if !facts.host.fresh => Step::LookAtHost,
-        _ if runs && deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
+        _ if runs && deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL)),
         _ if runs => Step::Wait(WaitReason::Updated, None),
         _ => Step::Wait(WaitReason::HostUnusable, None),
     }
 }
 
-/// Brings the host to "staged, locked", and takes an offer.
+/// Returns the next step of a member: stage and lock the image, then take an offer.
 pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
         return settle(facts).unwrap_or(Step::Wait(WaitReason::Unresolved, None));
     };
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
-        // I7: one pull at a time; the one for the desired digest is adopted, another one is stopped.
+        // I7: one pull at a time. A pull of the desired digest continues; another is stopped.
         return match pull.digest == *desired && facts.objection().is_none() {
             true => Step::Wait(WaitReason::Pulling, None),
             false => Step::CancelPull(pull.digest.clone()),
@@ -86,19 +86,19 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         return rest_refused(facts, deployments, desired);
     }
     if deployments.booted.digest.as_ref() == Some(desired) {
-        // I3: what is staged is not desired, since what is desired runs.
+        // I3: the desired image runs, so a staged one is not wanted.
         return match &deployments.staged {
             Some(staged) if deployments.staged_layers => {
                 set_aside_step(facts, deployments, staged).unwrap_or(Step::Wait(WaitReason::Updated, None))
             }
             Some(staged) => Step::Unstage(staged.clone()),
             None if deployments.rollback_queued && !facts.host.fresh => Step::LookAtHost,
-            None if deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN)),
+            None if deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL)),
             None => Step::Wait(WaitReason::Updated, None),
         };
     }
     if let Some(staged) = &deployments.staged {
-        // I3: the lock is no help against a rival that takes it off.
+        // I3: the lock does not stop a rival updater that removes it.
         let rival = rivals::in_the_way(facts).is_some();
         if facts.staged_whole(desired).is_none() || is_unwelcome(facts, desired) || rival {
             if !deployments.staged_layers {
@@ -109,7 +109,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
         if Bug::SkipBerth.is_awake() {
             return if staged.locked { Step::Unlock } else { Step::Reboot };
         }
-        let is_left = staged.locked || Bug::UnlockableLeft.is_awake() && facts.host.lock_fails.is_some();
+        let is_left = staged.locked || Bug::UnlockableLeft.is_awake() && facts.host.lock_failure.is_some();
         if !is_left {
             return disarm(facts, deployments, staged);
         }
@@ -118,7 +118,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
     begin(facts, member, image)
 }
 
-/// Begins to stage the image, once the host can.
+/// Returns the next step towards staging the image.
 fn begin(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if !is_unwelcome(facts, &image.digest)
         && let Some(first) = await_host(facts, &image.digest)
@@ -128,13 +128,13 @@ fn begin(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     stage(facts, member, image)
 }
 
-/// Step that keeps a deployment with packages that somebody has asked for from being applied by any reboot (I3). It is not
-/// removed, since the packages would be lost: what is staged next is staged over it, and keeps them.
+/// Returns the step that keeps a deployment with packages of others from being applied by any reboot (I3). It is not
+/// removed, or the packages would be lost: the next image is staged over it and keeps them.
 pub(super) fn set_aside_step(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
 
-/// Deployment with other packages that somebody has staged, and that waits for the next image, for people.
+/// Message if a deployment with packages of others is set aside until the next image.
 pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
@@ -148,7 +148,7 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Deployment without other packages that somebody else has staged, and that the next step removes, for people.
+/// Message if the next step removes a deployment that others staged, without layered packages.
 pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
     let Step::Unstage(staged) = next else { return None };
     let known = facts.host.os.deployments()?;
@@ -169,9 +169,9 @@ pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
     })
 }
 
-/// Deployment with other packages that somebody has staged, and that cannot be locked, for people.
+/// Message if a deployment with packages of others cannot be locked.
 pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
-    let trouble = facts.host.lock_fails.as_ref()?;
+    let trouble = facts.host.lock_failure.as_ref()?;
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let is_armed = deployments
         .staged
@@ -186,32 +186,33 @@ pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Step while another updater would apply what is staged, or the host cannot stage it. Asked before the permit to pull: a
-/// node that does not want one keeps no other waiting, and says the same with and without it.
+/// Returns the step to wait with while another updater would apply a staged image, or the host cannot stage one.
+/// Checked before the permission to pull, so that this node does not take the place of one that can pull, and reports
+/// the same with and without permission.
 fn await_host(facts: &Facts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
-        None => twin(facts, desired).map(|_| WaitReason::HostUnusable)?,
+        None => same_deployment(facts, desired).map(|_| WaitReason::HostUnusable)?,
     };
     Some(match facts.host.fresh {
-        true => Step::Wait(reason, Some(LOOK_HOST_AGAIN)),
+        true => Step::Wait(reason, Some(HOST_LOOK_INTERVAL)),
         false => Step::LookAtHost,
     })
 }
 
-/// I8
+/// I8: no failed digest is tried again.
 fn has_failed(facts: &Facts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
-/// Says whether an image that is desired must not be staged here: it has failed here, or the host's own rules refuse it, or want
-/// it staged in another way than it was.
+/// True if the desired image must not stay staged: it failed here, the host's policy rejects it, or it was staged
+/// without the required signature check.
 fn is_unwelcome(facts: &Facts, desired: &Digest) -> bool {
     has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
 }
 
-/// True if the pool requires signatures, and what is staged was not pulled under the host's current policy. The host tools' own
-/// word is not enough: they check no signature of an image that is in the repository already.
+/// True if the pool requires signatures, and the staged image was not pulled under the host's current policy. The
+/// backend's report is not enough: it checks no signature of an image that is already in the repository.
 pub(super) fn lacks_policy(facts: &Facts) -> bool {
     let required = facts
         .desired
@@ -228,8 +229,8 @@ pub(super) fn lacks_policy(facts: &Facts) -> bool {
     !deployments.staged_signed || !staged.digest.as_ref().is_some_and(is_verified)
 }
 
-/// Pulls the image when that is allowed, since nothing of use is staged. Other updaters are not asked about here: on the way
-/// on from a boot that is not proven the node is down already, and whatever boots then is under its berth (I10).
+/// Returns the step that pulls the image when that is allowed. Other updaters are not checked here: on the way from
+/// an unproven boot the node is already down, and its next boot is under its berth (I10).
 pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
@@ -243,31 +244,32 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
     if member.staging == Staging::Held {
         return Step::Wait(WaitReason::StagingHeld, None);
     }
-    // A failed pull may have armed a deployment, and another updater may have staged one: look before each pull.
+    // A failed pull may have armed a deployment, and another updater may have staged one: read the host before each
+    // pull.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
     if facts.host.os.refusal().is_some() {
         return Step::Wait(WaitReason::HostUnusable, None);
     }
-    if twin(facts, &image.digest).is_some() {
-        return Step::Wait(WaitReason::HostUnusable, Some(LOOK_HOST_AGAIN));
+    if same_deployment(facts, &image.digest).is_some() {
+        return Step::Wait(WaitReason::HostUnusable, Some(HOST_LOOK_INTERVAL));
     }
     let lock = facts.host.os.deployments().and_then(Deployments::staging_lock);
     match lock {
         Some(lock) => Step::StartPull(image.clone(), lock),
-        // I3: it would be armed from the first instant.
+        // I3: the image would be armed while it is staged.
         None => Step::Wait(WaitReason::HostUnusable, None),
     }
 }
 
-/// Reason for which bootc cannot stage this image in composefs, for people: the host has it already, to roll back to. That
+/// Message if bootc cannot stage this image on a composefs host, because the rollback deployment already has it. That
 /// deployment is not removed, since the host may need it.
-pub(crate) fn twin(facts: &Facts, digest: &Digest) -> Option<String> {
+pub(crate) fn same_deployment(facts: &Facts, digest: &Digest) -> Option<String> {
     let deployments = facts.host.os.deployments()?;
     let rollback = deployments.rollback.as_ref()?.digest.as_ref();
-    let is_twin = deployments.storage == Storage::Composefs && rollback == Some(digest);
-    (is_twin && deployments.booted.digest.as_ref() != Some(digest)).then(|| {
+    let is_same = deployments.storage == Storage::Composefs && rollback == Some(digest);
+    (is_same && deployments.booted.digest.as_ref() != Some(digest)).then(|| {
         format!(
             "the deployment to roll back to is {digest} already, and bootc cannot stage it once more in composefs: drain the \
              node, run `bootc rollback` on the host and reboot it"
@@ -283,22 +285,22 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));
     }
-    if facts.host.forgetful.is_some() && !Bug::MemoryNotNeeded.is_awake() {
-        // I8: a host that forgets what it tried reboots for ever.
-        return Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM));
+    if facts.host.memory_error.is_some() && !Bug::MemoryNotNeeded.is_awake() {
+        // I8: a host that forgets a failed target would reboot forever.
+        return Step::Wait(WaitReason::Forgetful, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.unguarded().is_some() && !Bug::GuardIgnored.is_awake() {
-        // I6: who may write every berth may also take away the one that this node would hold.
+        // I6: a client that may write every berth may also take this node's.
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }
     if is_next_boot_wrong(facts) {
         return match facts.host.fresh {
-            true => Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)),
+            true => Step::Wait(WaitReason::Inhibited, Some(HOST_LOOK_INTERVAL)),
             false => Step::LookAtHost,
         };
     }
     if is_inhibited(facts) {
-        return Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX));
     }
     let ours = |berth: &&Berth| {
         berth
@@ -309,17 +311,17 @@ fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
         return Step::Wait(WaitReason::NoBerth, None);
     };
     if closed_window(facts, offer.open_until).is_some() {
-        return Step::Wait(WaitReason::NoBerth, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::NoBerth, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.answer == Guard::NothingToTry {
-        // I6: now there is a berth that it can be tried on.
+        // I6: there is a berth to probe now.
         return Step::TryGuard;
     }
-    // Somebody may have changed what is staged since: better seen before the drain than after it.
+    // The staged image may have changed since; better to see it before the drain.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }
-    // The offer is for one UID; a Node that was created anew under this name must not take it.
+    // The offer is for one UID. A re-created Node of this name must not take it.
     match facts.cluster_node.get() {
         Some(node) if node.uid == offer.uid => Step::Take(berth.clone()),
         _ => Step::Wait(WaitReason::ForeignBerth, None),

@@ -1,19 +1,19 @@
-//! A turn with a berth, up to the reboot: cordon, drain, commit, unlock, reboot; or back again.
+//! A turn with a berth, up to the reboot: cordon, drain, commit, unlock, reboot; or give the berth back.
 
 use berth_api::berth::{Berth, Holding, Outcome};
 use berth_api::seeded::Bug;
 
-use super::action::{LOOK_SELDOM, Step, WaitReason};
+use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::disarm::settle;
 use super::idle::lacks_policy;
-use super::way::{self, Ahead, await_reboot};
+use super::way::{self, Obstacle, await_reboot};
 use crate::agent::facts::{Facts, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Taken, same boot: cordon, drain, commit; or give back when there is a reason to.
+/// Berth taken, same boot: cordon, drain, commit; or give back if there is a reason to.
 pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
-        return match end_unseen(facts, holding, node, &first) {
+        return match reason_to_end_unseen(facts, holding, node, &first) {
             Some((outcome, message)) => Step::Release(berth.clone(), outcome, message),
             None => first,
         };
@@ -21,17 +21,17 @@ pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeF
     if let Some((outcome, message)) = reason_to_stop(facts, holding, node) {
         return Step::Release(berth.clone(), outcome, message);
     }
-    match way::ahead(facts, berth, holding, node) {
-        Ahead::WindowClosed(why) => Step::Release(berth.clone(), Outcome::Revoked, why),
-        Ahead::NotClear(step) => step,
-        Ahead::Inhibited(who) => Step::Release(berth.clone(), Outcome::RebootBlocked, who),
-        // Everything is seen once more, live, before the point of no return.
-        Ahead::Nothing if !facts.host.fresh => Step::LookAtHost,
-        Ahead::Nothing => Step::Commit(berth.clone()),
+    match way::obstacle(facts, berth, holding, node) {
+        Obstacle::WindowClosed(why) => Step::Release(berth.clone(), Outcome::Revoked, why),
+        Obstacle::NotClear(step) => step,
+        Obstacle::Inhibited(who) => Step::Release(berth.clone(), Outcome::RebootBlocked, who),
+        // Read everything once more before the point of no return.
+        Obstacle::None if !facts.host.fresh => Step::LookAtHost,
+        Obstacle::None => Step::Commit(berth.clone()),
     }
 }
 
-/// Reason for which the target is not to be booted here any more, whatever else is the case.
+/// Returns why the target must no longer be booted here.
 fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String> {
     if node.excluded {
         return Some("the Node is excluded".to_owned());
@@ -39,22 +39,22 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Reason for which an uncommitted turn ends although the host does not say what is staged: a node must not stay drained
-/// for that. Only where this process knows that it has left nothing armed (I3).
-fn end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
+/// Returns why an uncommitted turn ends although the host does not report its staged image: a node must not stay
+/// drained because of that. Only if this process knows that it left nothing armed (I3).
+fn reason_to_end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
     if !is_unseen(facts, first) {
         return None;
     }
     let (outcome, message) = reason_to_end(facts, holding, node)
         .or_else(|| drain_timeout(facts))
-        .or_else(|| drained_in_vain(facts))?;
+        .or_else(|| drained_too_long(facts))?;
     Some((
         outcome,
         format!("{message}; the host does not say what is staged, which was not armed when last seen"),
     ))
 }
 
-/// Says whether the host does not answer, and this process knows that it has left nothing armed.
+/// True if the host does not answer and this process knows that it left nothing armed.
 pub(super) fn is_unseen(facts: &Facts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
@@ -63,16 +63,16 @@ fn drain_timeout(facts: &Facts) -> Option<(Outcome, String)> {
     way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// The node is drained, has been so for as long as pods are waited with, and cannot go on.
-fn drained_in_vain(facts: &Facts) -> Option<(Outcome, String)> {
+/// Returns the outcome of a node that is drained, has passed its drain timeout, and cannot continue.
+fn drained_too_long(facts: &Facts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
-    // Nothing says since when a node is drained that had nothing to drain.
+    // A node that had nothing to drain has no start time of its drain.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
     let message = "the node is drained, and its reboot cannot be prepared";
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Reason for which an uncommitted turn should end, whatever is staged.
+/// Returns why an uncommitted turn should end, whatever is staged.
 fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
@@ -80,7 +80,7 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
     if let Some(why) = unwanted(facts, holding, node) {
         return Some((Outcome::Withdrawn, why));
     }
-    if let Some(why) = &facts.host.forgetful {
+    if let Some(why) = &facts.host.memory_error {
         return Some((Outcome::RebootBlocked, why.clone()));
     }
     if let Some(why) = facts.host.os.refusal() {
@@ -92,14 +92,14 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
     if let Reboot::Blocked { why, .. } = &facts.host.reboot {
         return Some((Outcome::RebootBlocked, why.clone()));
     }
-    // I8
+    // I8: no failed digest is booted again.
     if facts.past.failed_digests.contains(&holding.target) {
         return Some((Outcome::Withdrawn, format!("{} failed on this node", holding.target)));
     }
     None
 }
 
-/// Reason for which an uncommitted turn should end.
+/// Returns why an uncommitted turn should end.
 fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(end) = reason_to_end(facts, holding, node) {
         return Some(end);
@@ -132,8 +132,8 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
     drain_timeout(facts)
 }
 
-/// Committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old, for the agent may
-/// have been away: where the node is not cordoned and drained any more, or the window has closed, it is taken back too.
+/// Berth committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old if the
+/// agent was away. It is also taken back if the node is no longer cordoned and drained, or the window has closed.
 pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
@@ -148,23 +148,23 @@ pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFac
         if Bug::UnseenLetsGo.is_awake() {
             return Step::Uncommit(berth.clone());
         }
-        // The image may be unlocked: who cannot see that it is not keeps the licence.
+        // The image may be unlocked. While that cannot be seen, the licence is kept.
         return Step::Wait(WaitReason::HostUnusable, None);
     }
     if let Some(staged) = facts.staged_whole(&holding.target)
         && facts.host.reboot == Reboot::NotAsked
         && unwanted(facts, holding, node).is_none()
-        && (matches!(way::ahead(facts, berth, holding, node), Ahead::Nothing) || Bug::OldCommitUsed.is_awake())
+        && (matches!(way::obstacle(facts, berth, holding, node), Obstacle::None) || Bug::OldCommitUsed.is_awake())
     {
         return way::use_licence(facts, berth, staged);
     }
-    // I3: nothing stays armed when the turn does not end in a reboot.
+    // I3: nothing stays armed if the turn does not end in a reboot.
     if let Some(first) = settle(facts) {
         return first;
     }
-    // A shutdown that is queued is waited for: whatever it ends is still under this licence.
+    // Wait for a scheduled shutdown: the reboot it causes is still under this licence.
     if facts.host.shutdown_scheduled && !Bug::ScheduledIgnored.is_awake() {
-        return Step::Wait(WaitReason::Rebooting, Some(LOOK_SELDOM));
+        return Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX));
     }
     Step::Uncommit(berth.clone())
 }

@@ -1,7 +1,7 @@
-//! The one way to a reboot: window, cordon, drain, inhibitors; and with a licence: fence, unlock, verify, reboot.
+//! The checks before a reboot: window, cordon, drain, inhibitors. With a licence: fence, unlock, verify, reboot.
 //!
-//! [`super::turn`] goes it from a proven boot, and turns back when something is in the way. [`super::boot`] goes it from a
-//! boot that is not proven, where there is no way back, and waits.
+//! [`super::turn`] starts from a proven boot and ends the turn when a check fails. [`super::boot`] starts from an
+//! unproven boot, where the turn cannot end, and waits.
 
 use std::time::Duration;
 
@@ -12,44 +12,44 @@ use berth_api::pool::{Drain, OnTimeout};
 use berth_api::seeded::Bug;
 use jiff::Timestamp;
 
-use super::action::{LOOK_AGAIN, REBOOT_GRACE, Step, WaitReason};
+use super::action::{LOOK_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
 use crate::agent::facts::{Desired, Facts, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// The next thing between a node and its reboot. Looked at before the licence is given, and again before it is used: it may
-/// be old.
+/// Obstacle between a node and its reboot. Checked before the licence is given, and again before it is used, since it
+/// may be old by then.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
-pub(super) enum Ahead {
+pub(super) enum Obstacle {
     /// No reboot may start now, for this reason.
     WindowClosed(String),
-    /// The node is not cordoned, or not drained: the step towards that.
+    /// The node is not cordoned or not drained: the next step towards it.
     NotClear(Step),
-    /// Somebody inhibits the shutdown.
+    /// The shutdown is inhibited.
     Inhibited(String),
-    /// Nothing.
-    Nothing,
+    /// The reboot may start.
+    None,
 }
 
-/// The next thing between a node and its reboot.
-pub(super) fn ahead(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Ahead {
-    // No gate is missed because the controller is dead.
+/// Returns the first obstacle to the reboot.
+pub(super) fn obstacle(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Obstacle {
+    // The window is checked here too: the controller may be down and unable to close it.
     if let Some(why) = closed_window(facts, holding.open_until) {
-        return Ahead::WindowClosed(why);
+        return Obstacle::WindowClosed(why);
     }
     if let Some(step) = clear(facts, berth, node) {
-        return Ahead::NotClear(step);
+        return Obstacle::NotClear(step);
     }
     match is_inhibited(facts) {
-        true => Ahead::Inhibited(inhibited(facts)),
-        false => Ahead::Nothing,
+        true => Obstacle::Inhibited(inhibited(facts)),
+        false => Obstacle::None,
     }
 }
 
-/// The next step under a licence for this UID, digest and boot ID, all read live in this very pass (I2), with nothing else
-/// ahead: fence, unlock, reboot.
+/// Returns the next step under a licence for this UID, digest and boot ID, all just read (I2), with no obstacle left:
+/// fence, unlock, reboot.
 pub(super) fn use_licence(facts: &Facts, berth: &Berth, staged: &Deployment) -> Step {
-    // I2, I3: an agent that died, or one that waited in vain for an answer, may have sent what takes the licence back.
-    // Before anything is armed under it, that must have lost.
+    // I2, I3: a previous process, or a write of this one without an answer, may have taken the licence back. The
+    // fence makes such a write fail before anything is armed.
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
@@ -59,7 +59,7 @@ pub(super) fn use_licence(facts: &Facts, berth: &Berth, staged: &Deployment) -> 
     }
 }
 
-/// Next step towards a node that is cordoned and drained; `None` once it is.
+/// Returns the next step towards a cordoned and drained node; `None` when it is both.
 fn clear(facts: &Facts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     if node.cordon.is_none() || !node.unschedulable {
         return Some(Step::Cordon(berth.clone()));
@@ -73,7 +73,7 @@ fn clear(facts: &Facts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     }
 }
 
-/// Settings of the pool by which pods are moved.
+/// Returns the pool's drain settings.
 fn settings(facts: &Facts) -> Option<&Drain> {
     match &facts.desired {
         Desired::Member(member) => Some(&member.drain),
@@ -81,24 +81,24 @@ fn settings(facts: &Facts) -> Option<&Drain> {
     }
 }
 
-/// Says whether no pod is left to move, or none is to be moved.
+/// True if no pod is left to evict, or draining is disabled.
 pub(crate) fn is_drained(facts: &Facts) -> bool {
     facts.drain.done || settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
 
-/// Longest time for which the pool has pods waited with.
+/// Returns the drain timeout of the pool.
 pub(super) fn drain_limit(facts: &Facts) -> Duration {
     settings(facts).map_or(Duration::ZERO, Drain::timeout)
 }
 
-/// Word of the pool on a drain that takes too long, when this one does.
+/// Returns the pool's `onTimeout` if the drain has passed its timeout.
 pub(crate) fn overdue(facts: &Facts) -> Option<OnTimeout> {
     let settings = settings(facts)?;
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// The drain has taken so long that the turn ends. Force gets the same time again: what cannot even be deleted must
-/// not keep the berth from the others for ever.
+/// True if the turn must end because of its drain. `Force` gets the timeout twice: a pod that cannot even be deleted
+/// must not keep the berth from other nodes.
 pub(super) fn gives_up(facts: &Facts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -107,7 +107,7 @@ pub(super) fn gives_up(facts: &Facts) -> bool {
     }
 }
 
-/// Pods that hold up the drain, for people.
+/// Returns a message that lists the pods that block the drain.
 pub(crate) fn blockers(facts: &Facts) -> String {
     let who: Vec<_> = facts
         .drain
@@ -122,8 +122,7 @@ pub(crate) fn blockers(facts: &Facts) -> String {
     )
 }
 
-/// A reboot would be refused, or would come in the way of one that somebody else has planned, or would not boot what is
-/// staged alone.
+/// True if a reboot would be refused, would collide with a scheduled shutdown, or would not boot the staged image.
 pub fn is_inhibited(facts: &Facts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
@@ -133,8 +132,8 @@ pub(super) fn is_next_boot_wrong(facts: &Facts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
-/// Says whether the next boot would take a deployment in place of the one that runs, and somebody may want that. An image
-/// that failed here is what no one wants: the next one that is finalized takes its place.
+/// True if another deployment is queued for the next boot and may be intended. A digest that failed here is not: the
+/// next finalized image replaces it.
 fn is_rollback_in_the_way(facts: &Facts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
@@ -144,7 +143,7 @@ fn is_rollback_in_the_way(facts: &Facts) -> bool {
     os.is_rollback_queued() && !os.queued_digest().is_some_and(failed)
 }
 
-/// Deployment that the next boot takes in place of the one that runs, for people; `None` when there is none.
+/// Message if the next boot takes another deployment than the booted one.
 pub fn rollback_queued(facts: &Facts) -> Option<String> {
     let os = &facts.host.os;
     let what = os
@@ -157,7 +156,7 @@ pub fn rollback_queued(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Inhibitors, for people.
+/// Returns a message that says why the reboot is inhibited.
 pub fn inhibited(facts: &Facts) -> String {
     if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
         return why;
@@ -172,7 +171,8 @@ pub fn inhibited(facts: &Facts) -> String {
     format!("shutdown is inhibited by {}", who.join(", "))
 }
 
-/// Reason why no reboot may start, as far as windows go; `None` when it may. Without a window no clock is looked at.
+/// Message if the maintenance window is closed; `None` if a reboot may start. Without a window the clock is not
+/// checked.
 pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
@@ -184,12 +184,12 @@ pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Opt
     (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
 }
 
-/// A reboot that was asked for may be on its way: a lost reply counts as accepted.
+/// Waits for a requested reboot. A lost reply counts as accepted.
 pub(super) fn await_reboot(facts: &Facts) -> Option<Step> {
     match facts.host.reboot {
-        Reboot::Asked(ago) if ago < REBOOT_GRACE => Some(Step::Wait(
+        Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(
             WaitReason::Rebooting,
-            Some(LOOK_AGAIN.min(REBOOT_GRACE.saturating_sub(ago))),
+            Some(LOOK_INTERVAL.min(REBOOT_START_TIMEOUT.saturating_sub(ago))),
         )),
         _ => None,
     }

@@ -19,8 +19,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_millisecond(second * 1000 + 999).unwrap()
 }
 
-fn on(chapter: ChapterName, n: u8) -> Seen {
-    Seen::On {
+fn on(chapter: ChapterName, n: u8) -> UpdateState {
+    UpdateState::On {
         chapter,
         to: version(n),
         began: None,
@@ -35,7 +35,7 @@ fn words(update: &NodeUpdate) -> String {
 }
 
 #[test]
-fn a_clock_that_is_set_back_is_said_and_makes_no_times() {
+fn a_clock_set_back_removes_the_times() {
     let mut now = Timeline::default();
     for (chapter, second) in [
         (ChapterName::Prepared, 100),
@@ -56,7 +56,7 @@ fn what_is_seen_again_changes_nothing() {
     let seen = on(ChapterName::Waited, 2);
     let first = timeline(&Timeline::default(), &seen, None, at(1));
     assert_eq!(timeline(&first, &seen, None, at(50)), first);
-    assert_eq!(timeline(&first, &Seen::Nothing, None, at(60)), first);
+    assert_eq!(timeline(&first, &UpdateState::Nothing, None, at(60)), first);
     let filled = timeline(&first, &seen, Some(&version(1)), at(70));
     assert_eq!(filled.updates[0].from, Some(version(1)), "once it was seen");
     assert_eq!(filled.updates[0].chapters, first.updates[0].chapters);
@@ -69,8 +69,8 @@ fn what_is_seen_again_changes_nothing() {
 }
 
 #[test]
-fn an_update_without_a_berth_ends_when_it_runs_or_is_not_wanted_or_has_failed() {
-    let idle = |desired: u8, booted, failed| Seen::Idle {
+fn an_update_without_a_berth_can_end() {
+    let idle = |desired: u8, booted, failed| UpdateState::Idle {
         desired: Some(digest(desired)),
         booted: Some(digest(booted)),
         failed,
@@ -89,19 +89,19 @@ fn an_update_without_a_berth_ends_when_it_runs_or_is_not_wanted_or_has_failed() 
 }
 
 #[test]
-fn a_boot_whose_berth_was_closed_before_it_was_proven_is_not_completed() {
+fn an_unproven_boot_without_its_berth_is_not_completed() {
     let mut now = Timeline::default();
     for (chapter, second) in [(ChapterName::Rebooted, 1), (ChapterName::Proven, 5)] {
         now = timeline(&now, &on(chapter, 2), Some(&version(2)), at(second));
     }
-    let seen = Seen::Idle {
+    let seen = UpdateState::Idle {
         desired: Some(digest(2)),
         booted: Some(digest(2)),
         failed: false,
     };
     now = timeline(&now, &seen, Some(&version(2)), at(9));
     assert_eq!(words(&now.updates[0]), "Rebooted 1-5 Proven 5-9 TakenAway 9-9");
-    assert_eq!(now.measured().reboot, None, "that is no measure of a reboot");
+    assert_eq!(now.measured().reboot, None, "that does not measure a reboot");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_turn_that_is_proven_had_a_ready_node() {
         let berth = berth.unwrap().committed("b1".into()).unwrap();
         let berth = berth.releasing(outcome, "b2".into()).unwrap();
         let (boot_id, booted) = (BootId::from("b2"), digest(2));
-        let sight = Sight {
+        let sight = HostState {
             boot_id: &boot_id,
             booted: Some(&booted),
             node_ready: false,
@@ -133,7 +133,7 @@ fn a_turn_that_is_proven_had_a_ready_node() {
     }
 }
 
-/// The way on from a bad image leads over another boot under the same berth. Anything else means that the berth is gone.
+/// A bad image is replaced by another boot under the same berth. Any other state means that the berth is gone.
 #[test]
 fn a_bad_image_is_replaced_only_under_its_berth() {
     use ChapterName::{Prepared, Proven, Rebooted, Waited};
@@ -150,7 +150,7 @@ fn a_bad_image_is_replaced_only_under_its_berth() {
     }
 }
 
-/// After the reboot something else runs than before it.
+/// After the reboot another image runs.
 #[test]
 fn an_update_remembers_what_ran_before_its_reboot() {
     use ChapterName::{Drained, Prepared, Proven, Rebooted};
@@ -167,10 +167,10 @@ fn an_update_remembers_what_ran_before_its_reboot() {
     }
 }
 
-/// An agent before this one may have begun the drain. Later looks do not move its beginning.
+/// A previous agent process may have begun the drain. Later reads do not move its start.
 #[test]
 fn a_drain_begins_when_it_is_first_seen() {
-    let drains = |began| Seen::On {
+    let drains = |began| UpdateState::On {
         chapter: ChapterName::Drained,
         to: version(2),
         began: Some(at(began)),
@@ -210,7 +210,7 @@ fn taken(index: u32, uid: &str) -> Berth {
 
 fn turns_at(before: &[TurnRecord], berth: &Berth, timeline: &Timeline, second: i64) -> Vec<TurnRecord> {
     let (boot_id, booted) = (BootId::from("b1"), digest(1));
-    let sight = Sight {
+    let sight = HostState {
         boot_id: &boot_id,
         booted: Some(&booted),
         node_ready: true,
@@ -241,7 +241,7 @@ fn another_berth_or_another_node_begins_another_turn() {
     }
 }
 
-/// The drain of an earlier turn, for the same image, is none of this one's.
+/// The drain of an earlier turn for the same image does not belong to this turn.
 #[test]
 fn a_turn_has_the_drain_that_led_to_its_commit() {
     let drained = |seconds| {
@@ -270,19 +270,19 @@ fn name(n: usize) -> ChapterName {
     ][n]
 }
 
-fn any_seen() -> impl Strategy<Value = Seen> {
+fn any_seen() -> impl Strategy<Value = UpdateState> {
     let on = (0..8_usize, 1..4_u8).prop_map(|(chapter, to)| on(name(chapter), to));
     let idle = (
         proptest::option::of(1..4_u8),
         proptest::option::of(1..4_u8),
         any::<bool>(),
     )
-        .prop_map(|(desired, booted, failed)| Seen::Idle {
+        .prop_map(|(desired, booted, failed)| UpdateState::Idle {
             desired: desired.map(digest),
             booted: booted.map(digest),
             failed,
         });
-    prop_oneof![8 => on, 3 => idle, 1 => Just(Seen::Nothing)]
+    prop_oneof![8 => on, 3 => idle, 1 => Just(UpdateState::Nothing)]
 }
 
 fn any_berth() -> impl Strategy<Value = Option<Berth>> {
@@ -321,7 +321,7 @@ fn any_berth() -> impl Strategy<Value = Option<Berth>> {
 }
 
 proptest! {
-    /// Whatever is seen in whatever order, with a clock that may be set back.
+    /// Any states in any order, with a clock that may be set back.
     #[test]
     fn a_timeline_is_bounded_and_its_times_are_in_order(
         all in proptest::collection::vec((any_seen(), proptest::option::of(1..4_u8), -50..200_i64), 1..60),
@@ -348,7 +348,7 @@ proptest! {
         }
     }
 
-    /// Likewise for turns.
+    /// Any turns in any order.
     #[test]
     fn turns_are_bounded_and_only_the_newest_runs(
         all in proptest::collection::vec((any_berth(), any::<bool>(), 0..100_i64), 1..60),
@@ -358,7 +358,7 @@ proptest! {
         for (berth, gives_back, wait) in all {
             second += wait;
             let booted = digest(2);
-            let sight = Sight { boot_id: &boot, booted: Some(&booted), node_ready: true, drain_began: None };
+            let sight = HostState { boot_id: &boot, booted: Some(&booted), node_ready: true, drain_began: None };
             turns = super::turns(&turns, berth.as_ref(), &Timeline::default(), &sight, at(second));
             if gives_back && berth.as_ref().is_some_and(|b| b.holding().is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))) {
                 turn_ends(&mut turns, TurnOutcome::Revoked, at(second));

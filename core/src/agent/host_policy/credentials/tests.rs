@@ -1,4 +1,4 @@
-//! Tests of the host's auth file: its fate in each case, and the files that are taken.
+//! Tests of the host's auth file: the change in each case, and the files that are accepted.
 
 use berth_api::names::NodeUid;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn file(n: u8) -> Place {
     Place::File(digest(n))
 }
 
-/// The three places, and what the record says.
+/// The three paths and the record.
 fn host(places: [Place; 3], ours: &[u8]) -> AuthFiles {
     AuthFiles {
         places,
@@ -23,11 +23,11 @@ fn host(places: [Place; 3], ours: &[u8]) -> AuthFiles {
 }
 
 #[test]
-fn what_others_wrote_is_neither_written_over_nor_hidden() {
+fn files_of_others_are_not_overwritten_or_hidden() {
     use Change::{Keep, Remove, Write};
     let (none, link) = (Place::Empty, Place::Odd("a symbolic link".to_owned()));
     let (empty, given) = (none.clone(), Given::File(digest(1)));
-    // The places, the record, then the change and whether a file is foreign: without and with the word to replace it.
+    // The paths, the record, then the change and whether a file is foreign: without and with `--replace-auth-file`.
     let cases = [
         (
             [none.clone(), none.clone(), none.clone()],
@@ -39,7 +39,7 @@ fn what_others_wrote_is_neither_written_over_nor_hidden() {
         // The Secret has changed, or the agent died between the record and the file.
         ([file(2), none.clone(), none.clone()], &[2], (Write, false), Write),
         ([file(2), none.clone(), none.clone()], &[1, 2], (Write, false), Write),
-        // Somebody has the same there: it is theirs.
+        // Others wrote the same file there: it is theirs.
         ([file(1), none.clone(), none.clone()], &[], (Keep, false), Keep),
         ([file(1), file(9), none.clone()], &[], (Keep, false), Keep),
         ([file(9), none.clone(), none.clone()], &[], (Keep, true), Write),
@@ -48,10 +48,10 @@ fn what_others_wrote_is_neither_written_over_nor_hidden() {
         ([none.clone(), file(9), none.clone()], &[], (Keep, true), Write),
         ([none.clone(), none.clone(), file(9)], &[], (Keep, true), Write),
         ([none.clone(), link, none.clone()], &[], (Keep, true), Write),
-        // It came later than ours: after a boot it would be the one that counts, so it is now.
+        // The file came later than Berth's: it would count after a boot, so it counts now.
         ([file(1), file(9), none.clone()], &[1], (Remove, true), Keep),
         ([file(2), none.clone(), file(9)], &[2], (Remove, true), Write),
-        // Nothing is hidden by the same.
+        // A file with the same content hides nothing.
         ([none.clone(), file(1), none.clone()], &[], (Write, false), Write),
         ([file(1), file(1), empty], &[1], (Keep, false), Keep),
     ];
@@ -94,7 +94,7 @@ fn the_file_of_somebody_else_is_named() {
 }
 
 #[test]
-fn what_berth_wrote_goes_with_the_secret_and_with_the_pool() {
+fn berths_file_is_removed_with_its_secret_or_pool() {
     let ours = host([file(1), Place::Empty, Place::Empty], &[1]);
     let theirs = host([file(9), Place::Empty, Place::Empty], &[1]);
     for (claim, given) in [
@@ -125,7 +125,7 @@ fn what_berth_wrote_goes_with_the_secret_and_with_the_pool() {
 }
 
 #[test]
-fn a_pool_has_the_node_when_it_was_published_for_this_one() {
+fn a_member_needs_a_spec_for_its_own_uid() {
     let node = |uid: &str, excluded| {
         ClusterNode::Is(NodeFacts {
             uid: NodeUid::from(uid),
@@ -188,7 +188,7 @@ fn the_file_that_the_host_used_is_named() {
 }
 
 #[test]
-fn only_what_the_hosts_tools_understand_is_taken() {
+fn only_files_that_host_tools_read_are_accepted() {
     for good in [
         r#"{"auths":{"quay.io":{"auth":"dTpw"}}}"#,
         r#"{"auths":{"quay.io/a":{"auth":"dTpw","username":"u","password":"p","email":""},"r:5000":{"identitytoken":"t"}}}"#,
@@ -239,7 +239,7 @@ fn place() -> impl Strategy<Value = Place> {
 }
 
 proptest! {
-    /// Whatever is on a host: what others made stays and stays in use, and doing what was decided leaves nothing to do.
+    /// For any files on a host: files of others stay and stay in use, and a second decision changes nothing.
     #[test]
     fn one_change_is_enough_and_nothing_foreign_is_lost(
         places in [place(), place(), place()],
@@ -270,14 +270,14 @@ proptest! {
         prop_assert_eq!(decide(Claim::Member, &given, &host, replace), (Change::Keep, objection));
     }
 
-    /// Nothing that is read makes the check panic, and no error quotes a value.
+    /// No text makes the check panic, and no error quotes a value.
     #[test]
     fn any_text_is_taken_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = check(&text);
     }
 
     #[test]
-    fn what_is_almost_an_auth_file_is_taken_or_refused(
+    fn an_almost_valid_auth_file_does_not_panic(
         auth in "[a-zA-Z0-9+/=]{0,12}|null|7",
         rest in r#"(,"credsStore":("x"|null|""))?(,"auths":\{\})?"#,
     ) {

@@ -1,4 +1,4 @@
-//! Knowledge of whether the API server refuses what it must.
+//! Knowledge of whether the API server rejects writes to other nodes' objects.
 
 use super::*;
 use crate::agent::facts::Guard;
@@ -8,7 +8,7 @@ fn allows() -> Guard {
 }
 
 #[test]
-fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
+fn a_rejection_is_valid_for_about_an_hour() {
     let mut knowledge = knowing(&offered());
     assert_eq!(
         knowledge.facts(&at(0)).guard.next_try,
@@ -32,7 +32,7 @@ fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
         );
         waits.push(knowledge.facts(&at(seconds)).guard.next_try.as_secs());
     }
-    assert_eq!(waits, [2, 4, 8, 3600, 2], "an answer of yes ends what is counted");
+    assert_eq!(waits, [2, 4, 8, 3600, 2], "a rejection resets the count");
     for _ in 0..40 {
         knowledge.after(Event::Guard(Ok(allows())), &Now { chance: 1.0, ..at(60) });
     }
@@ -49,7 +49,7 @@ fn a_refusal_counts_for_about_an_hour_and_anything_else_is_asked_again_soon() {
 }
 
 #[test]
-fn no_answer_changes_nothing_of_the_last_one() {
+fn a_missing_answer_keeps_the_last_one() {
     for answer in [Guard::Refuses, allows()] {
         let mut knowledge = knowing(&offered());
         knowledge.after(Event::Guard(Ok(answer.clone())), &at(1));
@@ -58,14 +58,14 @@ fn no_answer_changes_nothing_of_the_last_one() {
     }
 }
 
-/// An agent asks as soon as it has its BootcNode, before there are berths.
+/// An agent probes as soon as it has its BootcNode, before there are berths.
 #[test]
-fn where_there_was_nothing_to_try_it_is_tried_with_the_offer() {
+fn an_offer_is_probed_before_it_is_taken() {
     let closed = Berth::new(PoolName::from("p"), 0, 1);
     for (berth, answer, then) in [
         (closed.clone(), Guard::NothingToTry, Guard::NothingToTry),
         (closed, Guard::Refuses, Guard::Refuses),
-        // A node that is alone: its berth was tried, and there is no other node to write to.
+        // A single node: its own berth was tried, and there is no other node to write to.
         (offered(), Guard::NothingToTry, Guard::Refuses),
         (offered(), allows(), allows()),
     ] {
@@ -78,19 +78,19 @@ fn where_there_was_nothing_to_try_it_is_tried_with_the_offer() {
 }
 
 #[test]
-fn tries_without_a_clear_answer_are_told_after_some() {
+fn repeated_missing_answers_are_reported() {
     let mut knowledge = knowing(&offered());
     let ask = |knowledge: &mut Knowledge, answer| {
         knowledge.after(Event::Guard(answer), &at(1));
         let guard = knowledge.facts(&at(1)).guard;
-        (guard.is_to_be_told(), guard.unguarded().unwrap_or_default())
+        (guard.is_reportable(), guard.unguarded().unwrap_or_default())
     };
     let refused = || Err("webhook w: connection refused".to_owned());
-    for told in [false, false, true, true] {
+    for is_reported in [false, false, true, true] {
         let found = ask(&mut knowledge, refused());
         assert_eq!(
             (found.0, found.1.ends_with("webhook w: connection refused")),
-            (told, told)
+            (is_reported, is_reported)
         );
     }
     assert_eq!(ask(&mut knowledge, Ok(Guard::Refuses)), (false, String::new()));

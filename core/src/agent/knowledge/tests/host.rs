@@ -1,11 +1,11 @@
-//! Knowledge of the host: what is staged, pulled and armed, and its silence.
+//! Knowledge of the host: staged, pulled and armed images, and silence.
 
 use berth_api::backend::Backend;
 
 use super::*;
 use crate::agent::facts::Verified;
 
-/// The end of a pull that no signature policy was enforced for.
+/// A successful pull without an enforced signature policy.
 pub(super) fn succeeded(n: u8) -> PullReading {
     PullReading::Succeeded {
         digest: digest(n),
@@ -14,7 +14,7 @@ pub(super) fn succeeded(n: u8) -> PullReading {
 }
 
 #[test]
-fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
+fn disarmed_holds_until_this_process_may_arm() {
     let seen = |staged| {
         let mut knowledge = knowing(&taken());
         let look = Look {
@@ -56,7 +56,7 @@ fn what_this_process_saw_disarmed_stays_so_until_it_may_have_armed_something() {
 }
 
 #[test]
-fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed() {
+fn three_failed_locks_remove_the_image() {
     let failed = || Ending::Failed {
         reason: Reason::LockFailed,
         message: "error: no".into(),
@@ -68,23 +68,24 @@ fn what_could_not_be_locked_three_times_is_to_be_removed_until_nothing_is_armed(
             finalization_failed: false,
         };
         knowledge.after(Event::Looked(look), &at(4));
-        knowledge.facts(&at(4)).host.lock_fails.is_some()
+        knowledge.facts(&at(4)).host.lock_failure.is_some()
     };
     for disarmed in [None, Some(deployment(2, true))] {
         let mut knowledge = knowing(&committed());
         for times in 1..=3 {
-            assert!(knowledge.lock_fails.is_none(), "{times}");
+            assert!(knowledge.lock_failure.is_none(), "{times}");
             done(&mut knowledge, &lock(), failed(), times);
         }
         assert!(look(&mut knowledge, Some(deployment(2, false))));
-        // A removal that fails as well is what is told then, and tried again.
+        // A removal that fails too is then the reported failure, and is tried again.
         done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed(), 4);
         assert!(look(&mut knowledge, Some(deployment(2, false))));
         assert!(!look(&mut knowledge, disarmed));
     }
 }
 
-/// Somebody is at work on the host: that is no lock that cannot be set, and what is staged there must stay.
+/// The host is busy with another program's work. That does not count as a failed lock, and the staged image must
+/// stay.
 #[test]
 fn a_host_that_is_busy_can_be_locked_later() {
     let failed = |reason| Ending::Failed {
@@ -94,7 +95,7 @@ fn a_host_that_is_busy_can_be_locked_later() {
     let mut knowledge = knowing(&committed());
     for times in 1..=9 {
         done(&mut knowledge, &lock(), failed(Reason::HostBusy), times);
-        assert!(knowledge.lock_fails.is_none(), "{times}");
+        assert!(knowledge.lock_failure.is_none(), "{times}");
     }
     assert!(
         knowledge
@@ -103,13 +104,13 @@ fn a_host_that_is_busy_can_be_locked_later() {
     );
     for (times, gives_up) in [(10, false), (11, false), (12, true)] {
         done(&mut knowledge, &lock(), failed(Reason::LockFailed), times);
-        assert_eq!(knowledge.lock_fails.is_some(), gives_up, "{times}");
+        assert_eq!(knowledge.lock_failure.is_some(), gives_up, "{times}");
     }
 }
 
-/// The reason of a choice does not stay behind what it was for.
+/// The reason `Begun` does not outlive the update.
 #[test]
-fn a_backend_that_was_kept_for_an_update_is_chosen_anew_after_it() {
+fn the_backend_is_chosen_again_after_an_update() {
     let mut knowledge = knowing(&committed());
     knowledge.past.staged_with = Some(Backend::RpmOstree);
     let mut deployments = Deployments {
@@ -123,15 +124,15 @@ fn a_backend_that_was_kept_for_an_update_is_chosen_anew_after_it() {
         finalization_failed: false,
     };
     knowledge.after(Event::Looked(look), &at(1));
-    assert_ne!(knowledge.os, Os::Unknown, "the turn goes on with it");
+    assert_ne!(knowledge.os, Os::Unknown, "the turn continues with it");
     knowledge.after(Event::Berths(vec![]), &at(2));
     assert_eq!((&knowledge.os, knowledge.past.staged_with), (&Os::Unknown, None));
 }
 
-/// Whatever takes the lock off may do so again: the next pull waits, longer each time.
+/// The lock may be removed again, so each next pull waits longer.
 #[test]
-fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
-    let remove = |storage, lock_fails: bool, locked, tries| {
+fn an_unlockable_image_is_staged_again_after_a_pause() {
+    let remove = |storage, lock_failure: bool, locked, tries| {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         let staged = Deployment {
@@ -146,7 +147,7 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
                 ..Deployments::default()
             };
             knowledge.os = Os::Bootc(Box::new(deployments));
-            knowledge.lock_fails = lock_fails.then(LockTrouble::default);
+            knowledge.lock_failure = lock_failure.then(LockRetry::default);
             done(&mut knowledge, &Step::Unstage(staged.clone()), Ending::Done, n + 1);
         }
         let failure = knowledge.past.failure;
@@ -163,9 +164,9 @@ fn an_image_that_is_removed_for_want_of_a_lock_is_staged_anew_after_a_pause() {
     assert_eq!(remove(Storage::Ostree, false, false, 1), None);
 }
 
-/// A lock that ends well and locks nothing: the image is removed and pulled again, and the pauses must grow.
+/// A lock succeeds without effect: the image is removed and pulled again, with growing pauses.
 #[test]
-fn a_lock_without_effect_is_counted_over_all_pulls_and_restarts() {
+fn locks_without_effect_add_up_over_restarts() {
     let no_effect = || Ending::Failed {
         reason: Reason::StepFailed,
         message: "Lock ended well on the host, and had no effect".into(),
@@ -197,7 +198,7 @@ fn a_lock_without_effect_is_counted_over_all_pulls_and_restarts() {
         assert_eq!((failure.reason.as_str(), failure.attempts), ("LockFailed", cycle));
         let left = knowledge.past.pull_backoff(&image().digest, at(0).wall);
         assert_eq!(left.map(|left| left.as_secs()), Some(pause), "{cycle}");
-        // Another process, which finds the count in the status.
+        // Another process reads the count from the status.
         let status = BootcNodeStatus {
             failure: Some(failure),
             ..BootcNodeStatus::default()
@@ -211,7 +212,7 @@ fn a_lock_without_effect_is_counted_over_all_pulls_and_restarts() {
     assert_eq!(knowledge.past.failure, None, "it is locked");
 }
 
-/// Locks are bootc's there, and no other one can be set: a pull that leaves none must not be followed by the next at once.
+/// Only bootc locks an image there. A pull that leaves it unlocked must not be followed by the next one at once.
 #[test]
 fn a_pull_that_left_no_lock_on_composefs_has_failed() {
     for (storage, locked, reason) in [
@@ -245,7 +246,7 @@ fn a_pull_that_left_no_lock_on_composefs_has_failed() {
 }
 
 #[test]
-fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
+fn silence_lasts_from_its_start_to_an_answer() {
     let mut knowledge = knowing(&taken());
     let silent = |knowledge: &mut Knowledge, seconds| {
         knowledge.after(Event::Unreachable("no answer".to_owned()), &at(seconds));
@@ -259,7 +260,7 @@ fn silence_of_the_host_counts_from_its_beginning_and_ends_with_an_answer() {
 }
 
 #[test]
-fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
+fn a_failed_pull_leaves_no_usable_image() {
     let failed = || {
         let failure = HostFailure {
             reason: Reason::PullFailed,
@@ -294,7 +295,7 @@ fn what_a_pull_has_staged_that_failed_or_was_stopped_does_not_count() {
 }
 
 #[test]
-fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
+fn a_released_node_forgets_its_removed_image() {
     for (staged, why, kept) in [
         (Some(2), WaitReason::NothingAsked, true),
         (None, WaitReason::NothingAsked, false),
@@ -314,9 +315,9 @@ fn what_berth_staged_is_forgotten_once_it_is_gone_from_a_node_of_no_pool() {
     }
 }
 
-/// The host goes on to tell of a pull until that may be forgotten.
+/// The host reports a pull until it may be forgotten.
 #[test]
-fn the_end_of_a_pull_is_news_once_however_long_the_memory_cannot_be_written() {
+fn the_end_of_a_pull_is_processed_once() {
     let mut knowledge = knowing(&offered());
     knowledge.after(Event::Memory(Some("no space left".into())), &at(0));
     for second in 1..4 {
@@ -348,7 +349,7 @@ fn an_image_that_is_not_staged_after_its_pull_has_failed() {
 }
 
 #[test]
-fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
+fn an_unusable_host_is_reread_after_a_while() {
     let mut knowledge = knowing(&offered());
     knowledge.os = Os::Unusable {
         reason: Reason::StatusFailed,
@@ -362,7 +363,7 @@ fn a_host_that_cannot_be_used_is_looked_at_again_after_a_while() {
 }
 
 #[test]
-fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
+fn new_credentials_retry_an_unauthorized_pull() {
     for (reason, waits) in [(Reason::Unauthorized, false), (Reason::DiskFull, true)] {
         let mut knowledge = knowing(&offered());
         let failure = HostFailure {
@@ -381,12 +382,16 @@ fn a_pull_that_was_refused_for_its_credentials_is_tried_at_once_with_others() {
             waits,
             "{reason:?}"
         );
-        assert_eq!(knowledge.past.failure.map(|f| f.attempts), Some(1), "it stays told");
+        assert_eq!(
+            knowledge.past.failure.map(|f| f.attempts),
+            Some(1),
+            "the failure stays reported"
+        );
     }
 }
 
 #[test]
-fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
+fn a_pull_with_old_credentials_is_retried_at_once() {
     let mut knowledge = knowing(&offered());
     for (second, renews, waits) in [(1, false, true), (3, true, false), (5, false, true)] {
         knowledge.after(Event::Begins(&pull()), &at(second));
@@ -408,12 +413,13 @@ fn a_pull_that_ran_with_the_former_credentials_is_tried_at_once() {
 }
 
 #[test]
-fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
+fn an_unsigned_pull_fails_if_a_signature_is_required() {
     let ours = || Some(digest(7));
     for (staged_signed, policy, fails) in [
         (true, ours(), false),
         (false, ours(), true),
-        // It was in the repository already, was pulled under another policy, or by an agent that did not look.
+        // The image was in the repository already, was pulled under another policy, or by an agent that did not
+        // check.
         (true, None, true),
         (true, Some(digest(8)), true),
     ] {
@@ -453,7 +459,7 @@ fn a_pull_that_was_to_be_signed_and_is_not_has_failed() {
 }
 
 #[test]
-fn that_a_pull_ran_under_the_policy_counts_until_the_next_one_begins() {
+fn a_verified_pull_counts_until_the_next_begins() {
     let mut knowledge = knowing(&offered());
     let ended = PullReading::Succeeded {
         digest: digest(2),
@@ -471,9 +477,9 @@ fn that_a_pull_ran_under_the_policy_counts_until_the_next_one_begins() {
     assert_eq!(knowledge.past.verified, None::<Verified>);
 }
 
-/// A failure that cannot be written yet stays with its unit, which the next process would read; it counts once.
+/// A failure that cannot be written yet stays with its unit, which the next process reads; it counts once.
 #[test]
-fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
+fn a_stored_pull_is_forgotten_and_counts_once() {
     let mut knowledge = knowing(&offered());
     let failed = || PullReading::Failed {
         digest: digest(2),
@@ -493,7 +499,7 @@ fn the_end_of_a_pull_is_forgotten_once_it_is_stored_and_counts_once() {
     assert!(knowledge.fresh, "nothing new has come of it");
     knowledge.after(Event::Memory(None), &at(4));
     assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
-    // It is forgotten, or another one has begun and failed as well.
+    // The pull is forgotten, or another one has begun and failed too.
     knowledge.after(Event::Pull(PullReading::None), &at(5));
     assert_eq!(knowledge.pull_to_forget(), None);
     knowledge.after(Event::Pull(failed()), &at(6));
@@ -510,9 +516,9 @@ pub(super) fn look_at(staged: Option<Deployment>) -> Look {
     }
 }
 
-/// Each pass over a silent host waits for an answer, and a sign of life may be due in every one.
+/// Each pass over a silent host waits for an answer, so a heartbeat may be due in every pass.
 #[test]
-fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
+fn heartbeats_keep_the_node_read_on_a_silent_host() {
     for (silent, kept) in [(true, true), (false, false)] {
         let mut knowledge = knowing(&taken());
         if silent {
@@ -524,11 +530,11 @@ fn the_node_stays_read_over_the_signs_of_life_beside_a_silent_host() {
         knowledge.after(Event::NodeRead(node()), &at(13));
         knowledge.after(Event::Services(Services::under("b1".into())), &at(14));
         let is_old = knowledge.cluster_node == ClusterNode::Unread;
-        assert_eq!(is_old, silent, "with the first answer it is read anew");
+        assert_eq!(is_old, silent, "the first answer has it read again");
     }
 }
 
-/// An update is ended by the backend that began it; only then another one may be chosen.
+/// An update is finished by the backend that began it; only then may another one be chosen.
 #[test]
 fn the_backend_of_an_update_stays_until_that_has_ended() {
     let looked = |knowledge: &mut Knowledge, staged: Option<Deployment>| {
@@ -565,13 +571,13 @@ fn the_backend_of_an_update_stays_until_that_has_ended() {
         "it survives a restart"
     );
     assert_eq!(looked(&mut knowledge, ours()), begun);
-    // The turn goes on under the next boot, where nothing is staged any more.
+    // The turn continues under the next boot, without a staged image.
     knowledge.after(Event::Berths(vec![committed()]), &at(2));
     assert_eq!(looked(&mut knowledge, None), begun);
     knowledge.after(Event::Berths(vec![]), &at(3));
     assert_eq!(
         looked(&mut knowledge, Some(deployment(7, true))),
         None,
-        "of somebody else"
+        "of another tool"
     );
 }

@@ -1,11 +1,11 @@
-//! The end of a pull: which earlier failures it clears, and which facts it keeps.
+//! The end of a pull: the failures that it clears, and the facts that it keeps.
 
 use super::host::{look_at, succeeded};
 use super::*;
 
-/// A holder may boot the image before the end of its pull is taken in.
+/// A holder may boot the image before the end of its pull is processed.
 #[test]
-fn an_image_that_runs_already_was_pulled_well() {
+fn a_pull_of_the_booted_image_succeeded() {
     for (booted, fails) in [(2, false), (1, true)] {
         let mut knowledge = knowing(&committed());
         knowledge.after(Event::Pull(succeeded(2)), &at(1));
@@ -18,7 +18,7 @@ fn an_image_that_runs_already_was_pulled_well() {
     }
 }
 
-/// The same holds if the pool no longer asks for the image.
+/// This is also so if the pool no longer asks for the image.
 #[test]
 fn a_pull_that_succeeds_ends_the_failures_before() {
     let refused = || HostFailure {
@@ -53,13 +53,13 @@ fn the_desired_image_ends_its_failures_once_locked() {
         let now = at(1);
         knowledge
             .past
-            .host_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
+            .pull_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
         knowledge.after(Event::Looked(look_at(staged.clone())), &at(2));
         assert_eq!(knowledge.past.failure.is_some(), kept, "{staged:?}");
     }
 }
 
-/// A pull may stage its image any moment.
+/// A pull may stage its image at any moment.
 #[test]
 fn what_is_being_pulled_is_not_forgotten() {
     let pull = PullFacts {
@@ -79,7 +79,7 @@ fn what_is_being_pulled_is_not_forgotten() {
     }
 }
 
-/// Only the desired image is pulled again. What a failed pull has left is no failure of a lock.
+/// Only the desired image is pulled again. A leftover of a failed pull does not count as a failed lock.
 #[test]
 fn a_pause_is_for_the_desired_image_alone() {
     for (staged, incomplete, pauses) in [(2, None, true), (3, None, false), (2, Some(digest(2)), false)] {
@@ -87,7 +87,7 @@ fn a_pause_is_for_the_desired_image_alone() {
         ask_for(&mut knowledge, image());
         let staged = deployment(staged, false);
         knowledge.os = os(Some(staged.clone()));
-        knowledge.lock_fails = Some(LockTrouble::default());
+        knowledge.lock_failure = Some(LockRetry::default());
         knowledge.past.incomplete = incomplete;
         knowledge.after(Event::Begins(&Step::Unstage(staged.clone())), &at(1));
         assert_eq!(knowledge.past.failure.is_some(), pauses, "{staged:?}");

@@ -1,4 +1,4 @@
-//! The record of updates and turns, as it grows with what an agent goes through.
+//! The record of updates and turns over an agent's events.
 
 use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
 
@@ -40,14 +40,14 @@ fn looked(knowledge: &mut Knowledge, booted: u8, staged: Option<u8>, seconds: u6
     knowledge.after(Event::Looked(look), &at(seconds));
 }
 
-/// A process that begins with what the former one has written to the host.
+/// A process that starts with the record of the previous one.
 fn next_process(former: &Knowledge, boot: &str, seconds: u64) -> Knowledge {
     let mut next = Knowledge::new("n1".into(), boot.into(), former.past.clone(), &at(seconds));
     ask_for(&mut next, image());
     next
 }
 
-/// A node on which the image is staged, and whose berth is taken at 20 and committed at 30.
+/// A node with a staged image, whose berth is taken at 20 and committed at 30.
 fn rebooting() -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
@@ -61,7 +61,7 @@ fn rebooting() -> Knowledge {
 }
 
 #[test]
-fn an_update_has_its_chapters_over_a_reboot_and_its_turn_is_on_record() {
+fn an_update_keeps_its_chapters_over_a_reboot() {
     let mut before = rebooting();
     assert_eq!(before.past.timeline.joined.as_ref().unwrap().pool, "p");
     before.after(Event::Berths(vec![committed()]), &at(31));
@@ -77,7 +77,7 @@ fn an_update_has_its_chapters_over_a_reboot_and_its_turn_is_on_record() {
     after.after(Event::Berths(vec![updated.clone()]), &at(80));
     let give_back = Step::GiveBack(updated.clone());
     after.after(Event::Begins(&give_back), &at(82));
-    // It dies before the berth is closed; the next one closes it.
+    // The process dies before the berth is closed; the next one closes it.
     let mut last = next_process(&after, "b2", 90);
     last.after(Event::Berths(vec![updated]), &at(91));
     looked(&mut last, 2, None, 91);
@@ -117,7 +117,7 @@ fn an_update_has_its_chapters_over_a_reboot_and_its_turn_is_on_record() {
 }
 
 #[test]
-fn a_host_that_went_back_is_told_as_rolled_back() {
+fn a_host_that_went_back_is_rolled_back() {
     let before = rebooting();
     let mut after = next_process(&before, "b2", 70);
     after.after(Event::Berths(vec![committed()]), &at(75));
@@ -138,13 +138,13 @@ fn a_host_that_went_back_is_told_as_rolled_back() {
     assert_eq!(
         back.past.timeline.measured().reboot,
         None,
-        "that is no measure of a reboot"
+        "that does not measure a reboot"
     );
 }
 
 /// A turn ends as rolled back only if the host reports that the previous image runs again.
 #[test]
-fn a_failed_turn_is_told_by_what_runs() {
+fn a_failed_turn_ends_by_the_booted_image() {
     for (booted, from, chapter, outcome) in [
         (Some(1), Some(1), "RolledBack", TurnOutcome::RolledBack),
         (Some(2), Some(1), "Failed", TurnOutcome::Failed),
@@ -168,7 +168,7 @@ fn a_failed_turn_is_told_by_what_runs() {
     }
 }
 
-/// The host says only at the very end what it runs.
+/// The host reports its booted image only at the end.
 #[test]
 fn a_late_look_still_tells_a_rollback() {
     for (booted, outcome) in [(1, TurnOutcome::RolledBack), (2, TurnOutcome::Failed)] {
@@ -218,7 +218,7 @@ fn an_update_has_the_version_of_its_own_image() {
 }
 
 #[test]
-fn a_turn_that_is_tried_again_begins_its_chapters_anew_and_both_are_on_record() {
+fn a_repeated_turn_starts_its_chapters_again() {
     let mut knowledge = rebooting();
     knowledge.after(Event::Berths(vec![taken()]), &at(95));
     assert!(chapters(&knowledge, 0).ends_with("Waited 9-20, Drained 95-?"));
@@ -239,7 +239,7 @@ fn a_turn_that_is_tried_again_begins_its_chapters_anew_and_both_are_on_record() 
 #[test]
 fn another_image_ends_the_way_to_the_former_one() {
     let mut knowledge = rebooting();
-    // The way on from a boot that is not proven, under the same berth.
+    // A holder continues from an unproven boot, under the same berth.
     let mut stuck = next_process(&knowledge, "b2", 70);
     stuck.after(Event::Berths(vec![committed()]), &at(75));
     looked(&mut stuck, 2, Some(3), 76);
@@ -249,7 +249,7 @@ fn another_image_ends_the_way_to_the_former_one() {
     assert_eq!(chapters(&stuck, 0), "Rebooted 80-?");
     assert_eq!(stuck.past.turns.len(), 1, "it is one turn");
     assert_eq!(stuck.past.turns[0].to, digest(3));
-    // Without a berth: what was only staged leaves no trace once the next update begins.
+    // Without a berth, an image that was only staged leaves no trace when the next update begins.
     knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
     knowledge.after(Event::Berths(vec![]), &at(1));
@@ -267,9 +267,9 @@ fn another_image_ends_the_way_to_the_former_one() {
     );
 }
 
-/// An agent of a version that kept no record was draining when this one took its place.
+/// An agent version without a record was draining when this one replaced it.
 #[test]
-fn a_drain_that_began_before_the_record_is_told_from_its_beginning() {
+fn a_drain_before_the_record_keeps_its_start() {
     let second =
         |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.as_second() - at(0).wall.as_second();
     for (began, told) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
@@ -292,7 +292,7 @@ fn a_drain_that_began_before_the_record_is_told_from_its_beginning() {
 }
 
 #[test]
-fn a_running_turn_takes_no_place_of_those_that_ended() {
+fn a_running_turn_does_not_count_towards_the_limit() {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     ask_for(&mut knowledge, image());
     for turn in 0..7 {
@@ -314,7 +314,7 @@ fn a_running_turn_takes_no_place_of_those_that_ended() {
 }
 
 #[test]
-fn a_node_that_comes_back_to_its_pool_has_joined_it_anew() {
+fn a_returning_node_joins_its_pool_again() {
     let publish = |knowledge: &mut Knowledge, desired: &Desired, seconds: u64| {
         let uid = (*desired != Desired::Unknown).then(|| "u1".into());
         let event = Event::Published {
@@ -329,7 +329,7 @@ fn a_node_that_comes_back_to_its_pool_has_joined_it_anew() {
     let member = next_process(&rebooting(), "b1", 0).desired;
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     assert_eq!(publish(&mut knowledge, &member, 5), Some(5));
-    // An object that cannot be read for a while is the same one afterwards.
+    // An object that cannot be read for a while is the same afterwards.
     assert_eq!(publish(&mut knowledge, &Desired::Unknown, 10), Some(5));
     assert_eq!(publish(&mut knowledge, &member, 15), Some(5));
     assert_eq!(publish(&mut knowledge, &Desired::Release, 20), None);
@@ -338,7 +338,7 @@ fn a_node_that_comes_back_to_its_pool_has_joined_it_anew() {
 }
 
 #[test]
-fn a_membership_that_nobody_saw_begin_has_no_beginning() {
+fn an_unseen_start_of_membership_is_unknown() {
     let seen = |status: Option<BootcNodeStatus>| {
         let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
         let desired = next_process(&rebooting(), "b1", 0).desired;
@@ -369,7 +369,7 @@ fn a_membership_that_nobody_saw_begin_has_no_beginning() {
     assert_eq!(seen(Some(known)), Some(1));
 }
 
-/// The pool, and the second at which the node joined it.
+/// The pool, and the second when the node joined it.
 type Joined = Option<(&'static str, i64)>;
 
 #[test]
@@ -401,9 +401,9 @@ fn a_node_joins_each_pool_once() {
             BootcNodeStatus::default(),
             [("p", Some(("p", 5))), ("q", Some(("q", 6)))],
         ),
-        // It left the other pool while no agent was there.
+        // The node left the other pool while no agent ran.
         (known("x"), [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
-        // A beginning that nobody saw is not made up later.
+        // An unseen start is not invented later.
         (unknown, [("p", None), ("p", None)]),
     ];
     for (status, pools) in cases {
@@ -424,7 +424,7 @@ fn a_node_joins_each_pool_once() {
 }
 
 #[test]
-fn what_was_measured_outlives_images_that_are_only_staged() {
+fn measurements_outlive_images_only_staged() {
     let mut knowledge = rebooting();
     let mut name = ChapterName::Prepared;
     for n in 3..9 {

@@ -1,11 +1,11 @@
-//! Knowledge of a host that rpm-ostree updates: the packages of others, and the change from one backend to the other.
+//! Knowledge of a host that rpm-ostree updates: packages of others, and the change of backend.
 
 use berth_api::backend::BackendRule;
 
 use super::*;
 use crate::agent::step::step;
 
-/// Packages that somebody has staged over what runs, and that nothing locks.
+/// A deployment with packages of others, staged and not locked.
 fn armed() -> Look {
     let os = Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -20,8 +20,8 @@ fn armed() -> Look {
     }
 }
 
-/// Goes on by the decisions themselves until there is nothing to do, with a lock that always fails. Answers how often it was
-/// tried, and the time to wait.
+/// Runs the agent's decisions until it waits, with a lock that always fails. Returns the number of attempts, and the
+/// time to wait.
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
         knowledge.after(Event::Looked(armed()), &at(seconds));
@@ -48,7 +48,7 @@ fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
 }
 
 #[test]
-fn packages_of_others_that_cannot_be_locked_are_tried_ever_more_seldom() {
+fn locks_of_unlockable_packages_back_off() {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     knowledge.after(Event::Berths(vec![]), &at(0));
     knowledge.after(Event::Guard(Ok(crate::agent::facts::Guard::Refuses)), &at(0));
@@ -67,17 +67,17 @@ fn packages_of_others_that_cannot_be_locked_are_tried_ever_more_seldom() {
         );
         now += pause;
     }
-    // Somebody drops it.
+    // The deployment is dropped by an admin.
     let mut gone = armed();
     if let Os::Bootc(known) = &mut gone.os {
         known.staged = None;
     }
     knowledge.after(Event::Looked(gone), &at(now));
-    assert_eq!(knowledge.lock_fails, None);
+    assert_eq!(knowledge.lock_failure, None);
 }
 
 #[test]
-fn a_host_is_looked_at_anew_when_its_pool_asks_for_another_backend() {
+fn another_backend_has_the_host_reread() {
     let asking = |backend| {
         let spec = berth_api::node::BootcNodeSpec {
             pool_name: "p".into(),
@@ -120,9 +120,10 @@ fn a_host_is_looked_at_anew_when_its_pool_asks_for_another_backend() {
     assert!(in_turn.os != Os::Unknown && !in_turn.fresh, "a turn ends as it began");
 }
 
-/// Work of somebody else is no unlock that fails, nor a refused reboot. It is waited for, but not for ever: the node is drained.
+/// Other work on the host does not count as a failed unlock or a refused reboot. The wait for it is limited, since
+/// the node is drained.
 #[test]
-fn a_host_that_is_busy_can_be_unlocked_and_rebooted_later() {
+fn a_busy_host_is_unlocked_and_rebooted_later() {
     let failed = |reason| Ending::Failed {
         reason,
         message: "Transaction in progress: upgrade".into(),
@@ -140,7 +141,7 @@ fn a_host_that_is_busy_can_be_unlocked_and_rebooted_later() {
         }
         let told = knowledge.facts(&at(9)).trouble.unwrap();
         assert_eq!((told.reason, told.attempts), (Reason::HostBusy, 9));
-        // It went on in between: the time is counted anew.
+        // The step succeeded in between, so the time starts again.
         done(&mut knowledge, &step, Ending::Done, 10);
         done(&mut knowledge, &step, failed(Reason::HostBusy), 602);
         assert_eq!(knowledge.turn.reboot_blocked, None);

@@ -1,4 +1,4 @@
-//! Knowledge of a turn: its drain, its writes of the berth, and what ends with it.
+//! Knowledge of a turn: its drain, its writes of the berth, and its end.
 
 use super::*;
 use crate::agent::facts::Guard;
@@ -10,7 +10,7 @@ fn failed() -> Ending {
     }
 }
 
-/// A berth that closes its window at some time, offered and taken.
+/// A berth, offered and taken, whose window closes at this time.
 fn with_window() -> [Berth; 2] {
     let offer = Offer {
         node: "n1".into(),
@@ -63,9 +63,9 @@ fn each_turn_drains_without_a_memory_of_pods() {
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
 
-/// What the berth shows after a write of this process is no news to it.
+/// A berth that shows this process's own write changes nothing.
 #[test]
-fn no_write_of_its_own_makes_the_look_old() {
+fn its_own_write_keeps_the_look_valid() {
     let relicensed = committed().relicensed(digest(3), "b1".into()).unwrap();
     let release = Step::Release(taken(), Outcome::DrainTimeout, String::new());
     for (before, step, after) in [
@@ -115,7 +115,8 @@ fn a_commit_that_is_taken_back_says_why() {
     }
 }
 
-/// A lock that ends well and locks nothing is known by its repetition. Looks come in between, and other steps end it.
+/// A lock that succeeds without effect is recognised by its repetition. Reads may come in between; other steps end
+/// it.
 #[test]
 fn a_change_repeats_over_looks_only() {
     for (step, repeats) in [
@@ -133,7 +134,7 @@ fn a_change_repeats_over_looks_only() {
 }
 
 #[test]
-fn an_unproven_boot_is_looked_at_after_a_while() {
+fn an_unproven_boot_is_reread_after_a_while() {
     for (seconds, fresh) in [(29, true), (30, false)] {
         let mut knowledge = knowing(&committed());
         knowledge.after(Event::Rests(WaitReason::Unproven), &at(seconds));
@@ -141,7 +142,7 @@ fn an_unproven_boot_is_looked_at_after_a_while() {
     }
 }
 
-/// Under a window the host is asked for the state of its clock.
+/// With a window, the host's clock is checked.
 #[test]
 fn a_window_is_known_from_any_berth() {
     let [offer, held] = with_window();
@@ -160,7 +161,7 @@ fn a_window_is_known_from_any_berth() {
 }
 
 #[test]
-fn a_reboot_is_ahead_of_who_staged_or_holds() {
+fn a_staged_image_or_berth_means_a_reboot() {
     for (staged, berth, expected) in [
         (Some(deployment(2, true)), offered(), true),
         (None, taken(), true),
@@ -181,13 +182,13 @@ fn an_update_ends_the_failures_of_its_digest() {
         let now = at(1);
         knowledge
             .past
-            .host_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
+            .pull_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
         knowledge.after(Event::Begins(&Step::GiveBack(berth)), &now);
         assert_eq!(knowledge.past.failure.is_some(), kept, "{outcome:?}");
     }
 }
 
-/// With a berth of its own there is something that the API server must refuse to write.
+/// With a berth of its own, the node has an object to probe the API server with.
 #[test]
 fn a_held_berth_is_something_to_try() {
     let of_another = {

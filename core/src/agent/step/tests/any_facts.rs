@@ -1,4 +1,4 @@
-//! Facts for the properties: any, and those of a turn with a few of them replaced.
+//! Facts for the properties: arbitrary facts, and facts of a turn with some fields replaced.
 
 use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
@@ -132,7 +132,7 @@ fn any_past() -> impl Strategy<Value = Past> {
     })
 }
 
-/// Rules that take any image, and ask for a signature each time.
+/// A host policy that accepts any image, and requires a signature each time.
 fn enforcing() -> Rules {
     let policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
     Rules {
@@ -156,16 +156,16 @@ prop_compose! {
         os in any_os(), fresh: bool, new_boot: bool, shutting_down in prop::bool::weighted(0.1),
         inhibited in prop::bool::weighted(0.2), shutdown_scheduled in prop::bool::weighted(0.1), reboot in any_reboot(),
         clock_synchronized in prop_oneof![4 => Just(Some(true)), 1 => Just(Some(false)), 1 => Just(None)],
-        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_fails in prop::option::weighted(0.2, prop_oneof![Just(0), Just(30)]),
+        pulled in prop::option::weighted(0.1, 2u8..4), disarmed: bool, lock_failure in prop::option::weighted(0.2, prop_oneof![Just(0), Just(30)]),
         forbids in prop::bool::weighted(0.1), silent_for in prop::option::weighted(0.15, 0u64..100),
     ) -> HostFacts {
         let pull = pulled.map(|n| PullFacts { digest: digest(n), progress: None });
         HostFacts {
-            // While one runs, what it stages is not known.
+            // While a pull runs, the staged image is unknown.
             os: if pull.is_some() { Os::Unknown } else { os },
             fresh: fresh && pull.is_none(),
             disarmed,
-            lock_fails: lock_fails.map(|seconds| LockFails {
+            lock_failure: lock_failure.map(|seconds| LockFailure {
                 why: "no".into(),
                 pause: Duration::from_secs(seconds),
             }),
@@ -201,7 +201,7 @@ prop_compose! {
     }
 }
 
-/// Facts that fit together: a node in each state of a turn, in which its next step is the one named.
+/// Consistent facts: for each step of a turn, a node whose next step it is.
 fn coherent() -> Vec<(&'static str, Facts)> {
     let mut unstaged = facts();
     os(&mut unstaged, 1, None);
@@ -271,7 +271,7 @@ fn coherent() -> Vec<(&'static str, Facts)> {
     ]
 }
 
-/// Each takes one fact over from others.
+/// Each function copies one fact from other facts.
 const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
     |facts, from| facts.desired = from.desired.clone(),
     |facts, from| facts.cluster_node = from.cluster_node.clone(),
@@ -286,7 +286,7 @@ const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
     |facts, from| facts.host.fresh = from.host.fresh,
     |facts, from| facts.host.pull = from.host.pull.clone(),
     |facts, from| facts.host.disarmed = from.host.disarmed,
-    |facts, from| facts.host.lock_fails = from.host.lock_fails.clone(),
+    |facts, from| facts.host.lock_failure = from.host.lock_failure.clone(),
     |facts, from| facts.host.boot_id = from.host.boot_id.clone(),
     |facts, from| facts.host.shutting_down = from.host.shutting_down,
     |facts, from| facts.host.inhibitors = from.host.inhibitors.clone(),
@@ -297,7 +297,7 @@ const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
     |facts, from| facts.host.rules = from.host.rules.clone(),
 ];
 
-/// Facts that fit together but for up to three of them.
+/// Consistent facts with up to three fields replaced.
 fn nearly_coherent() -> impl Strategy<Value = Facts> {
     let bases: Vec<Facts> = coherent().into_iter().map(|(_, facts)| facts).collect();
     let base = prop::sample::select(bases);
@@ -306,7 +306,7 @@ fn nearly_coherent() -> impl Strategy<Value = Facts> {
         for fact in replaced {
             TAKE_OVER[fact](&mut facts, &other);
         }
-        // While a pull runs, what it stages is not known.
+        // While a pull runs, the staged image is unknown.
         if facts.host.pull.is_some() {
             (facts.host.os, facts.host.fresh) = (Os::Unknown, false);
         }
@@ -314,12 +314,12 @@ fn nearly_coherent() -> impl Strategy<Value = Facts> {
     })
 }
 
-/// Facts of which about half nearly fit together: any facts alone hardly ever lead as far as a reboot.
+/// Facts, about half of them nearly consistent: arbitrary facts alone hardly ever get as far as a reboot.
 pub(super) fn all_kinds() -> impl Strategy<Value = Facts> {
     prop_oneof![any_facts(), nearly_coherent()]
 }
 
-/// Name of the step, as [`coherent`] has it.
+/// Returns the name of the step in [`coherent`].
 pub(super) fn name(step: &Step) -> &'static str {
     match step {
         Step::Wait(..) => "wait",
@@ -347,7 +347,7 @@ pub(super) fn name(step: &Step) -> &'static str {
 }
 
 #[test]
-fn facts_that_fit_together_lead_to_each_step_of_a_turn() {
+fn consistent_facts_lead_to_each_step() {
     for (expected, facts) in coherent() {
         let next = step(&facts);
         assert_eq!(name(&next), expected, "{next:?}");

@@ -1,4 +1,4 @@
-//! Boots that are not proven yet.
+//! Tests of unproven boots.
 
 use super::*;
 use crate::agent::past::MAX_NOT_APPLIED;
@@ -16,7 +16,7 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
         Step::Wait(WaitReason::NotReady, Some(again)) => again.as_millis(),
         other => panic!("Ready from before the reboot proves nothing: {other:?}"),
     };
-    // Looked at often after a quick boot, and rarely after a slow one.
+    // Read often after a quick boot, and rarely after a slow one.
     assert_eq!([0, 4, 60].map(Duration::from_secs).map(again), [100, 500, 1000]);
     let third = rebooted(&committed(), 7);
     assert!(matches!(step(&third), Step::Wait(WaitReason::Unproven, _)));
@@ -101,29 +101,29 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
 
 type Change = fn(&mut Facts);
 
-/// Everything that a commit asks for is asked for again, and a gate that has closed as well.
+/// Every check of a commit is made again, also for a gate that has closed.
 #[test]
 fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
     let cases: [(&str, Change, Step); 9] = [
         (
             "revoked",
             |f| revoke(f),
-            Step::Wait(WaitReason::Revoked, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::Revoked, Some(LOOK_INTERVAL_MAX)),
         ),
         (
             "window",
             |f| f.now = now() + HOUR,
-            Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::WindowClosed, Some(LOOK_INTERVAL_MAX)),
         ),
         (
             "clock",
             |f| f.host.clock_synchronized = None,
-            Step::Wait(WaitReason::WindowClosed, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::WindowClosed, Some(LOOK_INTERVAL_MAX)),
         ),
         (
             "inhibited",
             |f| f.host.inhibitors = vec!["x".into()],
-            Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
+            Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
         ),
         ("looked", |f| f.host.fresh = false, Step::LookAtHost),
         ("failed here", |f| f.past.failed_digests = vec![digest(3)], not_ready()),
@@ -152,7 +152,7 @@ fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
 }
 
 fn not_ready() -> Step {
-    Step::Wait(WaitReason::NotReady, Some(READY_AGAIN))
+    Step::Wait(WaitReason::NotReady, Some(READY_LOOK_INTERVAL))
 }
 
 fn revoke(facts: &mut Facts) {
@@ -172,7 +172,7 @@ fn publish(facts: &mut Facts, change: impl FnOnce(&mut Member)) {
 }
 
 #[test]
-fn who_can_be_proven_gives_back_instead_of_going_on() {
+fn a_proven_boot_gives_back_instead_of_continuing() {
     let outcome = |booted| {
         let mut facts = stuck(&committed(), booted);
         ready(&mut facts, true);
@@ -185,7 +185,8 @@ fn who_can_be_proven_gives_back_instead_of_going_on() {
     assert_eq!(outcome(2), Some(Outcome::Updated));
     assert_eq!(outcome(1), Some(Outcome::NotApplied));
     assert_eq!(outcome(7), None, "a third image has no other way");
-    // Back on what ran before, and not whole: forward as well. Also when the reboot came before the commit.
+    // The previous image runs again without a proof: the holder continues too, even if the reboot came before the
+    // commit.
     for berth in [committed(), taken()] {
         assert_eq!(step(&stuck(&berth, 1)), Step::Relicense(berth, digest(3)));
     }
@@ -196,12 +197,12 @@ fn who_can_be_proven_gives_back_instead_of_going_on() {
     assert_eq!(
         step(&stuck(&origin_unknown, 2)),
         not_ready(),
-        "nobody could tell later that the boot is not proven"
+        "later the boot would look proven"
     );
 }
 
 #[test]
-fn a_pull_that_leads_nowhere_does_not_keep_the_boot_from_being_proven() {
+fn a_useless_pull_does_not_delay_the_proof() {
     for (wanted, pulled) in [(2, 3), (3, 4)] {
         let mut facts = stuck(&committed(), 2);
         facts.desired = Desired::Member(Box::new(member(wanted)));
@@ -216,7 +217,7 @@ fn a_pull_that_leads_nowhere_does_not_keep_the_boot_from_being_proven() {
 
 #[test]
 fn a_target_that_comes_back_is_proven_where_it_runs() {
-    // Licensed for 3 already, and now 2 is desired again, which still runs.
+    // Licensed for 3, and now 2, which still runs, is desired again.
     let mut f = stuck(&relicensed(), 2);
     f.desired = Desired::Member(Box::new(member(2)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(2)));
@@ -228,13 +229,13 @@ fn a_target_that_comes_back_is_proven_where_it_runs() {
     assert_eq!(step(&f), not_ready());
     ready(&mut f, true);
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
-    // What ran before is desired again: a reboot leads there.
+    // The previous image is desired again: a reboot leads there.
     let mut f = stuck(&committed(), 2);
     f.desired = Desired::Member(Box::new(member(1)));
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(1, true)));
     assert_eq!(step(&f), Step::Relicense(committed(), digest(1)));
-    // It runs again, not whole: only the proof is missing.
+    // The previous image runs again: only its proof is missing.
     let mut f = stuck(&committed(), 1);
     f.desired = Desired::Member(Box::new(member(1)));
     os(&mut f, 1, None);
@@ -250,26 +251,30 @@ fn there_is_no_way_back_from_a_new_licence() {
         block(&mut f);
         assert_eq!(step(&f), lock(), "{name}");
         os(&mut f, 2, Some(deployment(3, true)));
-        assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)), "{name}");
+        assert_eq!(
+            step(&f),
+            Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
+            "{name}"
+        );
         ready(&mut f, true);
         assert_eq!(
             step(&f),
-            Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)),
-            "{name}: 2 is not what it is licensed for"
+            Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)),
+            "{name}: not licensed for 2"
         );
     }
     // After a while it is tried again.
     for again in [
-        Reboot::Asked(REBOOT_GRACE + REBOOT_AGAIN),
+        Reboot::Asked(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL),
         Reboot::Blocked {
             why: "refused".into(),
-            ago: REBOOT_AGAIN,
+            ago: REBOOT_RETRY_INTERVAL,
         },
     ] {
         f.host.reboot = again;
         assert_eq!(step(&f), Step::Reboot);
     }
-    // Nothing is desired any more: locked, and kept.
+    // Nothing is desired any more: the image is locked and kept.
     f.desired = Desired::Unknown;
     f.host.reboot = Reboot::NotAsked;
     assert_eq!(step(&f), lock());
@@ -280,7 +285,7 @@ fn there_is_no_way_back_from_a_new_licence() {
     assert_eq!(step(&f), Step::Unstage(deployment(3, true)));
     os(&mut f, 2, Some(deployment(4, true)));
     assert_eq!(step(&f), Step::Relicense(relicensed(), digest(4)));
-    // Its image is gone: once more.
+    // The image is gone: pull it again.
     let mut f = stuck(&relicensed(), 2);
     os(&mut f, 2, None);
     assert_eq!(step(&f), pull(3));
@@ -295,17 +300,20 @@ fn blocks() -> [(&'static str, Change); 3] {
                 ago: Duration::from_secs(1),
             }
         }),
-        ("nothing came of it", |f| f.host.reboot = Reboot::Asked(REBOOT_GRACE)),
+        ("nothing came of it", |f| {
+            f.host.reboot = Reboot::Asked(REBOOT_START_TIMEOUT)
+        }),
     ]
 }
 
-/// The berth names the boot that runs, and what runs is what was proven last: only the host remembers.
+/// The berth names the current boot, and the last proven image runs: only the host remembers that this boot is
+/// unproven.
 #[test]
-fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
+fn the_host_remembers_an_unproven_boot() {
     let mut f = stuck(&relicensed(), 1);
     f.past.unproven_boot = Some(BootId::from("b2"));
     f.host.inhibitors = vec!["backup".into()];
-    assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)));
+    assert_eq!(step(&f), Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)));
     ready(&mut f, true);
     assert!(
         matches!(step(&f), Step::Release(_, Outcome::RebootBlocked, _)),
@@ -323,7 +331,7 @@ fn a_boot_that_was_never_proven_is_remembered_by_the_host() {
 }
 
 #[test]
-fn a_licence_that_led_nowhere_is_repeated_after_a_while_and_not_for_ever() {
+fn a_licence_without_a_boot_is_repeated_and_limited() {
     let repeats = |times: u32, tried: Option<Digest>, proving_for: Duration, booted: u8| {
         let mut facts = stuck(&committed(), booted);
         facts.desired = Desired::Member(Box::new(member(2)));
@@ -344,7 +352,7 @@ fn a_licence_that_led_nowhere_is_repeated_after_a_while_and_not_for_ever() {
 }
 
 #[test]
-fn a_digest_fails_here_when_it_ran_in_vain_or_never_applies() {
+fn an_unproven_or_never_applied_digest_fails() {
     let outcome = |past: Past| match step(&Facts {
         past,
         ..rebooted(&committed(), 1)
@@ -434,9 +442,9 @@ fn a_pull_does_not_hide_what_a_release_has_to_prove() {
     );
 }
 
-/// The way on from a boot that is not proven removes nobody's packages either.
+/// A holder that continues from an unproven boot removes no packages of others either.
 #[test]
-fn a_bad_image_is_rolled_forward_over_the_packages_of_others() {
+fn a_bad_image_is_replaced_over_foreign_packages() {
     let mut f = stuck(&committed(), 2);
     for (staged_layers, locked, expected) in [
         (false, false, Step::Unstage(deployment(2, false))),
@@ -451,7 +459,7 @@ fn a_bad_image_is_rolled_forward_over_the_packages_of_others() {
             ..Deployments::default()
         }));
         let next = step(&f);
-        // What is armed may be locked before it is removed.
+        // An armed deployment may be locked before it is removed.
         let is_first_locked = !staged_layers && next == lock();
         assert!(
             next == expected || is_first_locked,
@@ -461,7 +469,7 @@ fn a_bad_image_is_rolled_forward_over_the_packages_of_others() {
 }
 
 #[test]
-fn a_readiness_taint_is_waited_out_before_a_boot_counts_as_proven() {
+fn a_readiness_taint_delays_the_proof() {
     let ready = |taint: Option<&str>| {
         let mut facts = rebooted(&committed(), 2);
         facts.cluster_node = ClusterNode::Is(NodeFacts {

@@ -1,4 +1,4 @@
-//! Phases and conditions that are reported of given facts.
+//! Phases and conditions for given facts.
 
 use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::insight::ScopeType;
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::reports::{status_at, told};
 use super::*;
-use crate::agent::facts::Trouble;
+use crate::agent::facts::StepFailure;
 use crate::agent::report::phase;
 
 type Change = fn(&mut Facts);
@@ -17,7 +17,7 @@ fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
     facts
 }
 
-/// Changes the Node as it was read.
+/// Changes the Node as read.
 fn node_of(facts: &mut Facts, change: impl FnOnce(&mut NodeFacts)) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         change(node);
@@ -30,8 +30,8 @@ fn uncordoned(facts: Facts) -> Facts {
     })
 }
 
-/// A letter for each condition of a turn that is True: Cordoned, Drained, UpdateExecuted, RebootedNode, AppliedOSImage, Resumed,
-/// Uncordoned, UpdateComplete.
+/// Returns a letter for each true condition of a turn: Cordoned, Drained, UpdateExecuted, RebootedNode,
+/// AppliedOSImage, Resumed, Uncordoned, UpdateComplete.
 fn turn(facts: &Facts) -> String {
     let status = status_at(facts, &BootcNodeStatus::default(), 0);
     let letter = |(type_, letter)| match condition::is_true(&status.conditions, type_) {
@@ -64,13 +64,13 @@ fn a_turn_shows_how_far_it_is() {
     for (what, facts, expected) in [
         ("staged, and waiting", facts(), "------u-"),
         (
-            "cordoned by somebody",
+            "cordoned by an admin",
             change(facts(), |f| node_of(f, |node| node.unschedulable = true)),
             "------u-",
         ),
         ("draining", with(&taken()), "c-------"),
         (
-            "uncordoned by somebody",
+            "uncordoned by an admin",
             change(with(&taken()), |f| node_of(f, |node| node.unschedulable = false)),
             "--------",
         ),
@@ -89,7 +89,7 @@ fn a_turn_shows_how_far_it_is() {
         ("restored, never committed", uncordoned(with(&given_up)), "------u-"),
         ("updated", change(facts(), |f| os(f, 2, None)), "-derasuf"),
         (
-            "of no pool, and not seen yet",
+            "of no pool, not read yet",
             change(facts(), |f| (f.desired, f.host.os) = (Desired::Release, Os::Unknown)),
             "------u-",
         ),
@@ -117,7 +117,7 @@ fn a_drain_shows_whom_it_left_behind() {
 }
 
 #[test]
-fn a_drain_that_timed_out_is_told_after_its_turn() {
+fn a_timed_out_drain_is_reported_after_its_turn() {
     for (outcome, target, expected) in [
         (Outcome::DrainTimeout, 2, "False DrainTimeout pod db/0"),
         (Outcome::RebootBlocked, 2, "False NotYet "),
@@ -157,7 +157,7 @@ fn each_step_without_a_berth_has_its_phase() {
     }
 }
 
-/// Only a licence for this very boot, with its image still staged, leads to a reboot.
+/// Only a licence for this boot, with its image still staged, leads to a reboot.
 #[test]
 fn an_unproven_boot_without_a_licence_is_proving() {
     let gone = change(stuck(&relicensed(), 2), |f| os(f, 2, None));
@@ -220,7 +220,7 @@ fn failure(n: u8) -> Failure {
 }
 
 #[test]
-fn the_pull_of_the_desired_image_is_told() {
+fn the_pull_of_the_desired_image_is_reported() {
     let bare = || change(facts(), |f| os(f, 1, None));
     let pulls = |f: &mut Facts| {
         f.host.os = Os::Unknown;
@@ -263,7 +263,7 @@ fn the_pull_of_the_desired_image_is_told() {
 }
 
 #[test]
-fn an_excluded_node_says_so_whatever_it_runs() {
+fn an_excluded_node_reports_its_exclusion() {
     let excluded = |booted| {
         change(facts(), |f| {
             os(f, booted, None);
@@ -284,14 +284,14 @@ fn an_excluded_node_says_so_whatever_it_runs() {
 }
 
 #[test]
-fn what_runs_is_updated_once_it_is_given_back() {
+fn a_node_is_updated_after_the_give_back() {
     let holds = told(&rebooted(&committed(), 2), types::UPDATED);
     assert!(holds.starts_with("False Proving runs sha256:0202"), "{holds}");
     let rests = told(&change(facts(), |f| os(f, 2, None)), types::UPDATED);
     assert!(rests.starts_with("True Updated runs sha256:0202"), "{rests}");
 }
 
-/// The controller offers no berth to a node that does not say that it is prepared.
+/// The controller offers a berth only to a node that reports to be prepared.
 #[test]
 fn only_a_node_that_would_take_an_offer_is_prepared() {
     let never: Change = |_| {};
@@ -332,13 +332,13 @@ fn only_a_node_that_would_take_an_offer_is_prepared() {
         ),
         ("nothing is staged", |f| os(f, 1, None), "False NotStaged "),
         (
-            "staged, and not locked",
+            "staged but not locked",
             |f| os(f, 1, Some(deployment(2, false))),
             "False NotStaged ",
         ),
         (
             "staged, and its memory is lost",
-            |f| f.host.forgetful = Some("disk full".into()),
+            |f| f.host.memory_error = Some("disk full".into()),
             "False NotReady ",
         ),
     ];
@@ -378,10 +378,10 @@ fn a_look_changes_nothing_of_being_prepared() {
 }
 
 #[test]
-fn a_step_that_fails_is_written_ever_more_seldom() {
+fn a_failing_step_is_reported_at_powers_of_two() {
     for (attempts, told_as) in [(3, 2), (4, 4), (5, 4), (8, 8), (100, 64)] {
         let mut facts = facts();
-        facts.trouble = Some(Trouble {
+        facts.trouble = Some(StepFailure {
             reason: Reason::StepFailed,
             message: "no answer".into(),
             attempts,
@@ -394,7 +394,7 @@ fn a_step_that_fails_is_written_ever_more_seldom() {
 }
 
 #[test]
-fn a_failed_digest_is_told_where_it_does_not_run() {
+fn a_failed_digest_is_reported_unless_it_runs() {
     let mut facts = change(facts(), |f| os(f, 1, None));
     facts.past.failed_digests = vec![digest(2)];
     let told_now = told(&facts, types::NODE_DEGRADED);
@@ -403,7 +403,7 @@ fn a_failed_digest_is_told_where_it_does_not_run() {
     assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
-/// While the Node is not read again, it is what it was.
+/// Until the Node is read again, its last role is kept.
 #[test]
 fn an_insight_knows_a_node_of_the_control_plane() {
     for (control_plane, scope) in [(true, ScopeType::ControlPlane), (false, ScopeType::WorkerPool)] {
@@ -418,7 +418,7 @@ fn an_insight_knows_a_node_of_the_control_plane() {
 }
 
 #[test]
-fn an_insight_tells_a_node_that_is_not_ready() {
+fn an_insight_shows_a_node_not_ready() {
     for (is_ready, message) in [(true, ""), (false, "Not ready")] {
         let facts = change(facts(), |f| ready(f, is_ready));
         let status = status_at(&facts, &BootcNodeStatus::default(), 0);
@@ -427,7 +427,7 @@ fn an_insight_tells_a_node_that_is_not_ready() {
 }
 
 #[test]
-fn an_image_without_a_required_unit_is_told() {
+fn an_image_without_a_required_unit_is_reported() {
     let mut facts = facts();
     let Os::Bootc(deployments) = &mut facts.host.os else {
         unreachable!()

@@ -1,8 +1,8 @@
-//! Nodes that no pool has (I12).
+//! Nodes without a pool (I12).
 
 use super::*;
 
-/// The ways in which a node can be in no pool, and what is waited for then.
+/// Each way for a node to be in no pool, and the reason it waits with then.
 fn in_no_pool() -> [(Facts, WaitReason); 5] {
     let desiring = |desired| Facts { desired, ..facts() };
     let mut other = facts();
@@ -30,7 +30,7 @@ fn in_no_pool() -> [(Facts, WaitReason); 5] {
     ]
 }
 
-/// What is asked of a node, by its BootcNode: it leaves its pool also when the object is being deleted.
+/// A node leaves its pool if the BootcNode has no pool, or is being deleted.
 #[test]
 fn a_node_leaves_its_pool_by_either_sign() {
     for (pool, is_deleted, expected) in [
@@ -61,7 +61,7 @@ fn rests(facts: &Facts, expected: WaitReason) {
 }
 
 #[test]
-fn a_host_that_is_nobodys_is_not_even_read() {
+fn a_host_without_a_pool_is_not_read() {
     for (mut f, expected) in in_no_pool() {
         for unread in [
             Os::Unknown,
@@ -88,7 +88,7 @@ fn what_others_staged_there_is_theirs() {
 }
 
 #[test]
-fn what_berth_staged_there_is_kept_locked_or_removed() {
+fn berths_staged_image_is_locked_or_removed() {
     for (mut f, expected) in in_no_pool() {
         f.past.staged_by_us = Some(digest(2));
         os(&mut f, 1, Some(deployment(2, false)));
@@ -103,9 +103,9 @@ fn what_berth_staged_there_is_kept_locked_or_removed() {
     }
 }
 
-/// Somebody has layered packages over what Berth staged: a node that leaves its pool must not lose them.
+/// Others layered packages over the image that Berth staged: a node that leaves its pool must not lose them.
 #[test]
-fn what_others_layered_over_ours_is_theirs_once_the_node_has_left() {
+fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     let mut left = facts();
     left.desired = Desired::Release;
     left.past.staged_by_us = Some(digest(2));
@@ -124,9 +124,9 @@ fn what_others_layered_over_ours_is_theirs_once_the_node_has_left() {
     }
 }
 
-/// Packages that somebody has asked for on the host are not lost, nor is the deployment with them applied by any reboot.
+/// Packages that others requested are not lost, and their deployment is not applied by any reboot.
 #[test]
-fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
+fn packages_of_others_are_locked_and_kept() {
     let layered = |booted: u8, staged: Deployment| {
         let mut facts = facts();
         facts.host.os = Os::Bootc(Box::new(Deployments {
@@ -143,7 +143,7 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         assert_eq!(is_told, crate::agent::step::set_aside(facts).is_some(), "{told}");
         is_told
     };
-    // What runs is desired: it waits for the next image.
+    // The desired image runs: the packages wait for the next image.
     let armed = layered(2, deployment(2, false));
     assert_eq!((step(&armed), told(&armed)), (lock(), true));
     let locked = layered(2, deployment(2, true));
@@ -156,9 +156,9 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
     assert_eq!((step(&armed), told(&armed)), (lock(), true));
     let locked = layered(1, deployment(1, true));
     assert_eq!((step(&locked), told(&locked)), (pull(2), true));
-    // A lock that failed again and again is tried once more: to remove it would lose the packages.
+    // A repeatedly failing lock is retried, since a removal would lose the packages.
     let mut stubborn = layered(1, deployment(1, false));
-    stubborn.host.lock_fails = Some(LockFails::default());
+    stubborn.host.lock_failure = Some(LockFailure::default());
     assert_eq!(step(&stubborn), lock());
     stubborn.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -173,14 +173,14 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         }),
         "who staged it must know what a reboot does"
     );
-    // But not without a pause, and it is told: in a turn as well.
+    // The retry comes after a pause and is reported, in a turn too.
     let pause = Duration::from_secs(30);
-    stubborn.host.lock_fails = Some(LockFails {
+    stubborn.host.lock_failure = Some(LockFailure {
         why: "error: no".into(),
         pause,
     });
     let mut in_turn = with(&taken());
-    (in_turn.host.os, in_turn.host.lock_fails) = (stubborn.host.os.clone(), stubborn.host.lock_fails.clone());
+    (in_turn.host.os, in_turn.host.lock_failure) = (stubborn.host.os.clone(), stubborn.host.lock_failure.clone());
     for facts in [&stubborn, &in_turn] {
         let next = step(facts);
         assert_eq!(next, Step::Wait(WaitReason::Unlockable, Some(pause)));
@@ -196,7 +196,7 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
         (step(&whole), told(&whole)),
         (Step::Wait(WaitReason::NoBerth, None), false)
     );
-    // The same without packages of anybody is removed.
+    // A deployment without packages is removed.
     let mut plain = layered(1, deployment(1, true));
     if let Os::Bootc(known) = &mut plain.host.os {
         known.staged_layers = false;
@@ -207,9 +207,9 @@ fn a_staged_deployment_with_other_packages_is_locked_and_built_upon() {
     );
 }
 
-/// What somebody else has staged without packages is removed, and told before that. What Berth staged itself is nobody's news.
+/// An image that others staged without packages is reported and removed. Removing Berth's own is not reported.
 #[test]
-fn what_others_staged_without_packages_is_told_before_it_is_removed() {
+fn removing_an_image_of_others_is_reported() {
     for (booted, staged, ours, expected) in [
         (
             2,
@@ -250,9 +250,10 @@ fn what_others_staged_without_packages_is_told_before_it_is_removed() {
 
 type Change = fn(&mut Facts);
 
-/// On a host that is refused nothing new is begun. What Berth staged stays only while a turn could still boot it.
+/// On a host that Berth does not update, nothing new is begun. Berth's staged image stays only while a turn could
+/// still boot it.
 #[test]
-fn a_refused_host_keeps_what_is_of_use() {
+fn a_refused_host_keeps_a_useful_image() {
     let rests = Step::Wait(WaitReason::HostUnusable, None);
     let updated = Step::Wait(WaitReason::Updated, None);
     let staged = |n, locked| Some(deployment(n, locked));
@@ -273,8 +274,8 @@ fn a_refused_host_keeps_what_is_of_use() {
         ("desired and not locked", 1, staged(2, false), 2, removed(2, false)),
         ("not desired", 1, staged(3, true), 3, removed(3, true)),
         ("what runs already", 2, staged(2, true), 2, removed(2, true)),
-        ("of somebody else", 1, staged(3, false), 2, rests.clone()),
-        ("of somebody else, updated", 2, staged(3, false), 2, updated.clone()),
+        ("of another tool", 1, staged(3, false), 2, rests.clone()),
+        ("of another tool, updated", 2, staged(3, false), 2, updated.clone()),
         ("nothing", 1, None, 2, rests.clone()),
         ("nothing, updated", 2, None, 2, updated),
     ] {
@@ -295,7 +296,7 @@ fn a_refused_host_keeps_what_is_of_use() {
         spoil(&mut facts);
         assert_eq!(step(&facts), removed(2, true), "{what}");
     }
-    let queued = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+    let queued = Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
     for (booted, expected) in [(2, queued), (1, rests)] {
         let mut facts = refused(booted, None, 2);
         if let Os::Bootc(deployments) = &mut facts.host.os {
@@ -305,7 +306,7 @@ fn a_refused_host_keeps_what_is_of_use() {
     }
 }
 
-/// People are told of packages that stay armed, not of those that are locked or that are not Berth's to lock.
+/// Packages that stay armed are reported, unless they are locked or not Berth's to lock.
 #[test]
 fn only_packages_that_stay_armed_are_told() {
     for (locked, desired, told) in [
@@ -314,7 +315,7 @@ fn only_packages_that_stay_armed_are_told() {
         (false, Desired::Unknown, false),
     ] {
         let mut facts = Facts { desired, ..facts() };
-        facts.host.lock_fails = Some(LockFails::default());
+        facts.host.lock_failure = Some(LockFailure::default());
         facts.host.os = Os::Bootc(Box::new(Deployments {
             booted: deployment(1, false),
             staged: Some(deployment(1, locked)),

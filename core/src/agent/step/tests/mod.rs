@@ -1,4 +1,4 @@
-//! Fixtures, and the tests of each part of the decision.
+//! Fixtures; the tests are in the submodules.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ mod signs;
 mod troubles;
 mod turns;
 
-use super::action::{LOOK_AGAIN, LOOK_HOST_AGAIN, READY_AGAIN};
+use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL, READY_LOOK_INTERVAL};
 use super::*;
 use crate::agent::facts::{
-    Deployments, DrainFacts, Guard, GuardFacts, HostFacts, LockFails, Member, Past, PullFacts, Reboot, Unreachable,
+    Deployments, DrainFacts, Guard, GuardFacts, HostFacts, LockFailure, Member, Past, PullFacts, Reboot, Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::host_policy::registries::Registries;
@@ -58,12 +58,12 @@ fn image(n: u8) -> DesiredImage {
     }
 }
 
-/// The lock of a host whose deployments are ostree's.
+/// Returns the step that locks on an ostree host.
 fn lock() -> Step {
     Step::Lock(Storage::Ostree.ostree_lock().unwrap())
 }
 
-/// A pull on such a host, whose bootc does not lock what it stages.
+/// Returns the pull on an ostree host whose bootc stages images unlocked.
 fn pull(n: u8) -> Step {
     Step::StartPull(image(n), StagingLock::of(Storage::Ostree, false).unwrap())
 }
@@ -88,7 +88,7 @@ fn member(n: u8) -> Member {
     }
 }
 
-/// Rules of a host that is given no image from the registry of the tests.
+/// Returns a host policy that allows no image of the tests' registry.
 fn forbidding() -> Rules {
     Rules {
         registries: Registries::new(&["quay.io".to_owned()], None),
@@ -104,7 +104,7 @@ fn later(seconds: i64) -> Time {
     Time::from(now() + SignedDuration::from_secs(seconds))
 }
 
-/// A node that runs 1, should run 2, has 2 staged and locked, and was never in trouble.
+/// Returns the facts of a node without problems that runs 1, should run 2, and has 2 staged and locked.
 fn facts() -> Facts {
     let deployments = Deployments {
         booted: deployment(1, false),
@@ -120,13 +120,13 @@ fn facts() -> Facts {
             os: Os::Bootc(Box::new(deployments)),
             fresh: true,
             disarmed: false,
-            lock_fails: None,
+            lock_failure: None,
             pull: None,
             inhibitors: vec![],
             shutting_down: false,
             shutdown_scheduled: false,
             unreachable: None,
-            forgetful: None,
+            memory_error: None,
             rules: Rules::default(),
             rivals: vec![],
             finalization_failed: false,
@@ -214,7 +214,7 @@ fn with(berth: &Berth) -> Facts {
     }
 }
 
-/// Back from the reboot, under b2, running `booted`.
+/// After the reboot, under b2, running `booted`.
 fn rebooted(berth: &Berth, booted: u8) -> Facts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
@@ -225,7 +225,8 @@ fn rebooted(berth: &Berth, booted: u8) -> Facts {
     facts
 }
 
-/// Back under b2 running 2, which is bad: the Node is not Ready. The pool wants 3 now, which is staged and locked.
+/// After the reboot, under b2, running 2, which is bad: the Node is not Ready. The pool wants 3 now, which is staged
+/// and locked.
 fn stuck(berth: &Berth, booted: u8) -> Facts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));

@@ -1,4 +1,4 @@
-//! The order of steps: what comes first, and what waits for something else.
+//! The order of steps.
 
 use super::*;
 
@@ -35,14 +35,14 @@ fn a_drain_waits_until_its_next_pass() {
     }
 }
 
-/// The licence for 3 stands, and its image is gone.
+/// The licence is for 3, whose image is gone.
 #[test]
 fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     let mut facts = stuck(&relicensed(), 2);
     os(&mut facts, 2, None);
     assert_eq!(step(&facts), pull(3));
     facts.host.inhibitors = vec!["backup: running".into()];
-    assert_eq!(step(&facts), Step::Wait(WaitReason::Inhibited, Some(LOOK_SELDOM)));
+    assert_eq!(step(&facts), Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX)));
     os(&mut facts, 1, None);
     facts.past.unproven_boot = Some(BootId::from("b2"));
     ready(&mut facts, true);
@@ -52,7 +52,7 @@ fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     }
 }
 
-/// A cordon may be on its way that nobody has read yet: the write of the Node makes it lose.
+/// An unseen cordon may be in flight: the write of the Node makes it conflict.
 #[test]
 fn a_berth_is_closed_after_the_node_is_restored() {
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();

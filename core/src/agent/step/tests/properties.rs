@@ -1,4 +1,4 @@
-//! The invariants, of decisions on any facts.
+//! The invariants, for decisions on arbitrary facts.
 
 use berth_api::pool::SignatureRule;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn holding(facts: &Facts) -> Option<&Holding> {
     facts.berths.as_ref()?.first()?.holding()
 }
 
-/// A new boot, or one that was licensed anew before it was proven.
+/// True for a new boot, and for an unproven one whose berth was licensed again.
 fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
@@ -42,8 +42,8 @@ fn is_rollback_queued(facts: &Facts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
-/// True if the running image is known, and the Node is Ready under it. A target that a queued rollback leads away from
-/// proves nothing, but for an admin who has excluded the Node: its turn ends with what runs.
+/// True if the running image is known and the Node is Ready under it. A target whose next boot takes a rollback is
+/// not proven, unless an admin excluded the Node: its turn ends with any image.
 fn is_proven(facts: &Facts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
@@ -55,7 +55,7 @@ fn is_proven(facts: &Facts, held: &Holding) -> bool {
     booted.is_some() && (runs_target || booted == held.from.as_ref()) && ready
 }
 
-/// True if a pool has the node, as far as is known.
+/// True if the node is in a pool, as far as is known.
 fn has_pool(facts: &Facts) -> bool {
     let node = facts.cluster_node.get();
     matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
@@ -67,8 +67,8 @@ fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
-/// True if what others staged is not Berth's to lock: on a node that no pool has, and outside of a turn on a host that is
-/// refused (I12).
+/// True if images staged by others are not Berth's to lock: on a node without a pool, and outside of a turn on a
+/// refused host (I12).
 fn is_nobodys(facts: &Facts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
@@ -85,7 +85,7 @@ fn is_excluded(facts: &Facts) -> bool {
     facts.cluster_node.get().is_some_and(|n| n.excluded)
 }
 
-/// I2: who unlocks or reboots holds a committed berth for this UID, digest and boot, all of it seen live.
+/// I2: an unlock or reboot needs a committed berth for this UID, digest and boot, all just read.
 #[test]
 fn only_a_commit_licenses() {
     check(
@@ -121,10 +121,10 @@ fn only_a_commit_licenses() {
     );
 }
 
-/// I2, I8, I10: a licence is given, and given anew, only for what is desired now, has not failed, and is all there;
-/// on a node that is cordoned and drained, within its window; and no gate is passed by.
+/// I2, I8, I10: a licence, first or repeated, is given only for a desired, complete image that has not failed, on a
+/// cordoned and drained node within its window, with all gates open.
 #[test]
-fn a_licence_is_given_only_with_all_it_needs() {
+fn a_licence_needs_all_its_conditions() {
     check(
         config(),
         all_kinds(),
@@ -161,10 +161,11 @@ fn a_licence_is_given_only_with_all_it_needs() {
                 Step::Commit(_) => prop_assert!(held.phase == HoldPhase::Taken && !is_unproven_boot(&facts, held)),
                 _ => {
                     prop_assert!(is_unproven_boot(&facts, held) && !is_proven(&facts, held));
-                    // A holder that runs neither what it ran when it took its berth nor the target was rebooted, whatever its boot.
+                    // A holder that runs neither its previous image nor the target was rebooted, whatever its boot
+                    // ID.
                     let is_third = held.phase == HoldPhase::Taken && facts.host.os.booted() != held.from.as_ref();
                     prop_assert!(*digest != held.target || held.boot_id != facts.host.boot_id || is_third);
-                    // Whoever looks at the berth later can tell that the boot was not proven, or the host remembers it.
+                    // The berth shows later that the boot was not proven, or the host remembers it.
                     prop_assert!(held.from.is_some());
                 }
             }
@@ -173,7 +174,7 @@ fn a_licence_is_given_only_with_all_it_needs() {
     );
 }
 
-/// I3: no berth is let go, and no rest is taken without a licence, while something may be armed.
+/// I3: without a licence, no berth is released and no rest begins while an image may be armed.
 #[test]
 fn nothing_is_left_armed() {
     check(
@@ -191,14 +192,14 @@ fn nothing_is_left_armed() {
         |facts, reached| {
             let next = step(&facts);
             reached.note(name(&next));
-            // A pull that runs locks what it stages, and is looked at when it ends.
+            // A running pull locks its image, which is read when the pull ends.
             let disarmed = is_settled(&facts) || facts.host.pull.is_some();
-            // Nor is anything else begun while packages of others can neither be locked nor removed.
+            // Nothing else begins while packages of others can be neither locked nor removed.
             let layered = facts.host.os.deployments().is_some_and(|d| d.staged_layers);
             let unlockable =
-                layered && facts.host.lock_fails.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
+                layered && facts.host.lock_failure.is_some() && matches!(next, Step::Wait(WaitReason::Unlockable, _));
             let disarmed = disarmed || unlockable;
-            // A turn that has not armed anything ends also while the host says nothing.
+            // A turn that has armed nothing also ends while the host is silent.
             let is_silent = matches!(facts.host.os, Os::Unusable { .. }) || facts.host.unreachable.is_some();
             let unseen = facts.host.disarmed && is_silent;
             let disarmed = disarmed || (unseen && matches!(next, Step::Release(..) | Step::GiveBack(_)));
@@ -227,7 +228,7 @@ fn nothing_is_left_armed() {
     );
 }
 
-/// While its services are silent nothing is asked of the host, and nothing but a turn that has armed nothing is ended.
+/// While its services are silent, nothing is asked of the host, and only a turn that has armed nothing ends.
 #[test]
 fn nothing_is_asked_of_a_silent_host() {
     check(
@@ -254,9 +255,9 @@ fn nothing_is_asked_of_a_silent_host() {
     );
 }
 
-/// I3: where ostree has no lock, none of ostree's is asked for; and nothing is staged that nothing locks.
+/// I3: ostree's lock is used only where it exists, and nothing is staged without a lock.
 #[test]
-fn what_is_staged_is_locked_by_what_the_host_has() {
+fn a_staged_image_is_locked_by_the_hosts_lock() {
     check(
         config(),
         all_kinds(),
@@ -279,7 +280,7 @@ fn what_is_staged_is_locked_by_what_the_host_has() {
     );
 }
 
-/// I12: on a node that no pool has, and outside of a turn, the host is read only for what Berth staged there, and
+/// I12: on a node without a pool and outside of a turn, the host is read only if Berth staged an image there, and
 /// nothing else is changed.
 #[test]
 fn nobodys_host_is_left_alone() {
@@ -306,9 +307,9 @@ fn nobodys_host_is_left_alone() {
     );
 }
 
-/// Whatever the cluster publishes: an image that the host's own rules refuse is neither pulled nor given a turn there.
+/// Whatever the cluster publishes, an image that the host's own policy rejects is neither pulled nor given a turn.
 #[test]
-fn what_the_hosts_rules_refuse_is_not_begun() {
+fn an_image_that_the_host_rejects_is_not_begun() {
     check(
         config(),
         all_kinds(),
@@ -337,8 +338,8 @@ fn what_the_hosts_rules_refuse_is_not_begun() {
     );
 }
 
-/// I3, I12: on a host that is refused nothing new is begun and nothing of others is touched; and a turn that was begun goes
-/// on to its end.
+/// I3, I12: on a refused host nothing new begins and nothing of others is touched, but a turn that has begun is
+/// finished.
 #[test]
 fn a_refused_host_finishes_what_was_begun() {
     check(
@@ -372,7 +373,7 @@ fn a_refused_host_finishes_what_was_begun() {
             if unusable {
                 prop_assert!(is_settled(&facts), "nothing of Berth's is left armed");
                 let ours = facts.past.staged_by_us.as_ref();
-                prop_assert!(has_pool(&facts) || ours.is_none() || staged != ours, "nobody wants it");
+                prop_assert!(has_pool(&facts) || ours.is_none() || staged != ours, "it is not wanted");
             }
             if let Some(held) = held.filter(|_| unusable) {
                 prop_assert!(
@@ -385,9 +386,9 @@ fn a_refused_host_finishes_what_was_begun() {
     );
 }
 
-/// I5: a boot is let go only when it is known and the Node is Ready under it, unless an admin has excluded the Node;
-/// and a commit that is not taken back is let go only like that. The boot that a berth was licensed anew under counts
-/// as new for that, though the berth names it.
+/// I5: a boot is released only when it is known and the Node is Ready under it, unless an admin excluded the Node.
+/// The same holds for a commit that is not taken back. A boot whose berth was licensed again counts as new, although
+/// the berth names it.
 #[test]
 fn only_a_proven_boot_is_given_back() {
     check(
@@ -398,7 +399,7 @@ fn only_a_proven_boot_is_given_back() {
             let Some(held) = holding(&facts) else { return Ok(()) };
             let next = step(&facts);
             let releasing = matches!(held.phase, HoldPhase::Releasing(_));
-            // What was released under this boot was proven before that.
+            // A release under this boot was proven before.
             let unproven = if releasing {
                 held.boot_id != facts.host.boot_id
             } else {
@@ -418,7 +419,7 @@ fn only_a_proven_boot_is_given_back() {
             let committed = held.phase == HoldPhase::Committed && held.boot_id == facts.host.boot_id;
             if committed && lets_go {
                 reached.note("commit");
-                let asked = matches!(facts.host.reboot, Reboot::Asked(ago) if ago < REBOOT_GRACE);
+                let asked = matches!(facts.host.reboot, Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT);
                 prop_assert!(!asked && !facts.host.shutdown_scheduled, "a shutdown may be on its way");
                 prop_assert!(
                     matches!(next, Step::Uncommit(_)) || unproven,
@@ -436,7 +437,7 @@ fn only_a_proven_boot_is_given_back() {
                     is_proven(&facts, held) && facts.host.os.booted() == Some(&held.target)
                 );
                 let kept = outcome != Outcome::Updated || is_excluded(&facts) || !is_rollback_queued(&facts);
-                prop_assert!(kept, "the next boot leads away from what is called updated");
+                prop_assert!(kept, "the next boot would leave the updated image");
                 prop_assert!(outcome != Outcome::Failed || (unproven && held.phase == HoldPhase::Committed));
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Reports of given facts.
+//! Reports for given facts.
 
 use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::firstboot::NodeFirstboot;
@@ -6,7 +6,7 @@ use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
 use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 
 use super::*;
-use crate::agent::facts::Trouble;
+use crate::agent::facts::StepFailure;
 use crate::agent::host_policy::Objection;
 use crate::agent::report::{self, Subject, report};
 use crate::agent::rivals;
@@ -20,7 +20,7 @@ fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
     status_at(facts, before, 0)
 }
 
-/// The status after this one, with a heartbeat at that second.
+/// Returns the next status, with a heartbeat at that second.
 pub(super) fn status_at(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
     let next = step(facts);
     let subject = Subject {
@@ -31,19 +31,19 @@ pub(super) fn status_at(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64)
         boot_image: None,
         firstboot: None,
         heartbeat: later(heartbeat),
-        told: &before.conditions,
+        conditions: &before.conditions,
     };
     report(facts, &subject, before)
 }
 
-/// Status, reason and message of a condition.
+/// Returns status, reason and message of a condition.
 pub(super) fn told(facts: &Facts, type_: &str) -> String {
     let status = status(facts);
     let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     format!("{} {} {}", c.status, c.reason, c.message)
 }
 
-/// Digest that the pool knows, manifest and time of each deployment.
+/// Returns the pool's digest, the manifest and the time of each deployment.
 fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
     let number = |digest: &Digest| u8::from_str_radix(&digest.to_string()[7..9], 16).unwrap();
     let second = |d: &NodeDeployment| d.deployed_time.as_ref().map(|t| t.0.as_second());
@@ -62,7 +62,7 @@ fn the_berth_that_a_node_holds_is_named() {
 }
 
 #[test]
-fn what_a_node_was_deployed_to_is_what_was_proven() {
+fn a_deployment_is_recorded_after_its_proof() {
     let line = |digest, manifest, time: Option<i64>| ("workers".to_owned(), digest, manifest, time);
     let wants = |facts: &mut Facts, n: u8, pool: &str| {
         let image = DesiredImage {
@@ -109,7 +109,7 @@ fn what_a_node_was_deployed_to_is_what_was_proven() {
     wants(&mut facts, 1, "workers");
     let back = status_after(&facts, &updated);
     let rolled_back = [line(101, 1, Some(1_003_600)), line(102, 2, Some(1_000_000))];
-    assert_eq!(deployments(&back), rolled_back, "and that is what is wanted now");
+    assert_eq!(deployments(&back), rolled_back, "and that image is wanted now");
     wants(&mut facts, 1, "spare");
     let moved = deployments(&status_after(&facts, &back));
     assert_eq!(
@@ -122,12 +122,12 @@ fn what_a_node_was_deployed_to_is_what_was_proven() {
     assert_eq!(
         deployments(&lost),
         [("spare".to_owned(), 101, 1, None)],
-        "nobody knows since when"
+        "the start is unknown"
     );
 }
 
 #[test]
-fn what_keeps_a_stuck_holder_from_going_on_is_told() {
+fn the_obstacle_of_a_stuck_holder_is_reported() {
     let mut facts = stuck(&committed().revoked(Some("Paused".into())).unwrap(), 2);
     assert!(
         told(&facts, types::UPDATED).contains("Revoked"),
@@ -151,9 +151,9 @@ fn what_keeps_a_stuck_holder_from_going_on_is_told() {
     assert!(told(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
 }
 
-/// A silent host does not make what was known of it untrue.
+/// The last readings of a silent host are kept.
 #[test]
-fn a_host_that_does_not_answer_is_told_after_a_while() {
+fn a_silent_host_is_reported_after_a_while() {
     let silent = |mut facts: Facts, seconds| {
         facts.host.unreachable = Some(Unreachable {
             why: "no reply to Get: timed out".to_owned(),
@@ -182,7 +182,7 @@ fn a_host_that_does_not_answer_is_told_after_a_while() {
 }
 
 #[test]
-fn a_silent_host_is_not_said_to_pull() {
+fn a_silent_host_is_not_reported_as_pulling() {
     let mut facts = facts();
     facts.berths = Some(vec![]);
     let mut before = status(&facts);
@@ -196,18 +196,18 @@ fn a_silent_host_is_not_said_to_pull() {
     let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
     assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
 
-    // Also where a pull has failed before.
+    // This holds after a failed pull too.
     let desired = facts.desired.image().unwrap().digest.clone();
     facts
         .past
-        .host_failed("ImageNotFound", "no such image", &desired, facts.now, 0.0);
+        .pull_failed("ImageNotFound", "no such image", &desired, facts.now, 0.0);
     let after = status_after(&facts, &before);
     let pulled = condition::find(&after.conditions, types::IMAGE_PULLED).unwrap();
     assert_eq!((pulled.status.as_str(), pulled.reason.as_str()), ("Unknown", "Blocked"));
 }
 
 #[test]
-fn a_node_that_is_released_says_so_and_takes_it_back_when_a_pool_has_it() {
+fn released_is_reported_until_a_pool_has_the_node() {
     let is_released = |facts: &Facts, before: &BootcNodeStatus| {
         let status = status_after(facts, before);
         let found = condition::find(&status.conditions, types::RELEASED).map(|c| c.status.clone());
@@ -229,7 +229,7 @@ fn a_node_that_is_released_says_so_and_takes_it_back_when_a_pool_has_it() {
 }
 
 #[test]
-fn the_end_of_a_turn_is_told_also_while_the_host_is_silent() {
+fn a_silent_host_reports_the_end_of_its_turn() {
     let mut facts = with(&taken());
     facts.drain.blockers = vec![DrainBlocker {
         pod: "db/0".into(),
@@ -259,9 +259,9 @@ fn the_end_of_a_turn_is_told_also_while_the_host_is_silent() {
 }
 
 #[test]
-fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
+fn an_unwritable_memory_is_reported_and_blocks_offers() {
     let mut facts = facts();
-    facts.host.forgetful = Some("cannot write /var/lib/berth/state.json: disk full".into());
+    facts.host.memory_error = Some("cannot write /var/lib/berth/state.json: disk full".into());
     assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(
@@ -276,7 +276,7 @@ fn a_memory_that_cannot_be_written_is_told_and_no_offer_is_asked_for() {
 }
 
 #[test]
-fn a_server_without_guard_is_told_with_what_to_do() {
+fn an_unguarded_server_is_reported_with_the_fix() {
     let mut facts = facts();
     facts.guard.answer = Guard::Allows("this node's agent could write Lease workers-0; do this".into());
     let degraded = told(&facts, types::NODE_DEGRADED);
@@ -324,7 +324,7 @@ fn a_server_without_guard_is_told_with_what_to_do() {
     assert_eq!(
         anew(Guard::Unknown).as_deref(),
         Some("False Unguarded"),
-        "an agent that has yet to ask leaves what was said"
+        "an agent without an answer keeps the condition"
     );
     assert_eq!(anew(Guard::Refuses).as_deref(), Some("True AsExpected"));
     let mut never = facts.clone();
@@ -341,7 +341,7 @@ fn a_server_without_guard_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_refused_host_is_told_with_what_it_runs() {
+fn a_refused_host_reports_its_image() {
     let mut facts = facts();
     if let Os::Bootc(deployments) = &mut facts.host.os {
         deployments.refusal = Some("its bootc cannot lock".to_owned());
@@ -362,9 +362,9 @@ fn a_refused_host_is_told_with_what_it_runs() {
     assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
 }
 
-/// bootc refuses it, also when it is tried again.
+/// bootc refuses it every time.
 #[test]
-fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
+fn a_second_deployment_in_composefs_is_reported() {
     for (storage, rollback, waits) in [
         (Storage::Composefs, 2, true),
         (Storage::Composefs, 3, false),
@@ -388,7 +388,7 @@ fn the_way_back_to_the_image_that_composefs_keeps_is_told_and_not_tried() {
 }
 
 #[test]
-fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
+fn a_node_with_a_queued_rollback_is_not_updated() {
     let mut facts = facts();
     facts.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
@@ -407,7 +407,7 @@ fn a_queued_rollback_is_told_and_the_node_is_not_called_updated() {
 }
 
 #[test]
-fn the_phase_tells_a_boot_to_be_proven_from_one_to_be_left() {
+fn the_phase_separates_proving_from_rebooting() {
     let phase = |facts: &Facts| status(facts).phase.unwrap();
     assert_eq!(phase(&with(&taken())), Phase::Draining);
     assert_eq!(phase(&with(&committed())), Phase::Rebooting);
@@ -419,7 +419,7 @@ fn the_phase_tells_a_boot_to_be_proven_from_one_to_be_left() {
 }
 
 #[test]
-fn a_drain_that_goes_on_for_too_long_says_who_holds_it_up_and_why_it_goes_on() {
+fn an_overdue_drain_names_its_blockers_and_reason() {
     let blockers = vec![DrainBlocker {
         pod: "web/a".into(),
         reason: "budget web".into(),
@@ -509,9 +509,9 @@ fn what_the_controller_plans_with_is_reported() {
     assert_eq!(status.turns, [turn(Some(9))], "a turn that runs is not on record yet");
 }
 
-/// An agent of an earlier version measured in fields of their own: they count until the timeline tells.
+/// Earlier agent versions stored durations in other fields. They count until the timeline has its own.
 #[test]
-fn what_an_earlier_version_measured_is_kept_until_it_is_measured_anew() {
+fn durations_of_an_earlier_version_are_kept() {
     let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
     let measured = |status: &BootcNodeStatus| (status.measured().drain, status.measured().reboot);
     assert_eq!(measured(&old), (Some(40), Some(90)));
@@ -523,7 +523,7 @@ fn what_an_earlier_version_measured_is_kept_until_it_is_measured_anew() {
             digest: digest(2),
             version: None,
         };
-        let seen = timeline::Seen::On {
+        let seen = timeline::UpdateState::On {
             chapter,
             to,
             began: None,
@@ -545,7 +545,7 @@ fn every_rival_that_the_agent_knows_can_be_tolerated() {
 }
 
 #[test]
-fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
+fn rivals_are_reported_unless_tolerated() {
     let mut facts = facts();
     os(&mut facts, 1, None);
     facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".into(), "zincati.service".into()];
@@ -597,7 +597,7 @@ fn rivals_are_told_with_what_to_do_unless_the_pool_tolerates_them() {
 }
 
 #[test]
-fn who_tolerates_a_timer_tolerates_what_it_starts() {
+fn a_tolerated_timer_covers_its_service() {
     let mut facts = facts();
     facts.host.rivals = vec!["bootc-fetch-apply-updates.service".into()];
     let staged = matches!(step(&facts), Step::Unstage(_));
@@ -611,7 +611,7 @@ fn who_tolerates_a_timer_tolerates_what_it_starts() {
 }
 
 #[test]
-fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
+fn a_foreign_auth_file_is_reported_after_real_failures() {
     let mut facts = facts();
     facts.host.rules.credentials = Some(Objection::new(
         Reason::ForeignAuthFile,
@@ -619,19 +619,19 @@ fn an_auth_file_of_somebody_else_is_told_behind_what_really_fails() {
     ));
     assert!(
         matches!(step(&facts), Step::Wait(WaitReason::NoBerth, _)),
-        "the host may have what it needs"
+        "the host may have the credentials"
     );
     let degraded = "True ForeignAuthFile the host has /etc/ostree/auth.json";
     assert_eq!(told(&facts, types::NODE_DEGRADED), degraded);
     let (wall, digest) = (facts.now, digest(2));
     facts
         .past
-        .host_failed("Unauthorized", "the host pulled with it", &digest, wall, 0.0);
+        .pull_failed("Unauthorized", "the host pulled with it", &digest, wall, 0.0);
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
 }
 
 #[test]
-fn an_auth_file_of_somebody_else_hides_no_failed_turn() {
+fn a_foreign_auth_file_hides_no_failed_turn() {
     let mut facts = facts();
     facts.host.rules.credentials = Some(Objection::new(Reason::ForeignAuthFile, "the host has one"));
     facts.past.last_turn = Some(Turn {
@@ -646,11 +646,11 @@ fn an_auth_file_of_somebody_else_hides_no_failed_turn() {
 }
 
 #[test]
-fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
+fn a_failing_step_is_reported_before_its_cause() {
     let mut facts = facts();
     facts.host.rules = forbidding();
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
-    facts.trouble = Some(Trouble {
+    facts.trouble = Some(StepFailure {
         reason: Reason::StepFailed,
         message: "cannot remove what is staged".into(),
         attempts: 3,
@@ -663,7 +663,7 @@ fn a_step_that_fails_is_told_before_the_refusal_that_it_follows() {
 }
 
 #[test]
-fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
+fn a_reboot_timeout_and_the_first_boot_are_reported() {
     let (facts, before) = (facts(), BootcNodeStatus::default());
     let firstboot: NodeFirstboot = serde_json::from_str(
         r#"{"outcome": "Unknown", "startTime": "2026-03-01T07:50:00Z", "endTime": "2026-03-01T07:50:02Z"}"#,
@@ -681,7 +681,7 @@ fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
         boot_image: None,
         firstboot: Some(&firstboot),
         heartbeat: later(0),
-        told: &told,
+        conditions: &told,
     };
     let status = report(&facts, &subject, &before);
     assert_eq!(status.firstboot.as_ref(), Some(&firstboot));
@@ -695,7 +695,7 @@ fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
         outcome: berth_api::firstboot::FirstbootOutcome::NotFirstBoot,
         ..firstboot.clone()
     };
-    let told = timeline::told(&status.timeline, Some(&looked_at_nothing));
+    let told = timeline::reported(&status.timeline, Some(&looked_at_nothing));
     assert_eq!(told.firstboot, None, "nothing was looked at");
     let later = Subject {
         firstboot: None,
@@ -704,7 +704,7 @@ fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
     let after = report(&facts, &later, &status);
     assert!(
         after.firstboot.is_none() && after.timeline.firstboot.is_none(),
-        "somebody has removed the record"
+        "an admin has removed the record"
     );
     assert!(
         condition::find(&status.conditions, types::REBOOT_TIMED_OUT).is_none(),
@@ -713,7 +713,7 @@ fn an_agent_that_speaks_tells_a_reboot_that_timed_out_and_the_first_boot() {
     assert_eq!(status.insight.unwrap().message, "does not come back");
 }
 
-/// A tool that gives no answer once is not gone.
+/// A tool that once does not answer still exists.
 #[test]
 fn the_backend_is_shown_until_the_host_has_none() {
     let mut facts = facts();
@@ -734,7 +734,7 @@ fn the_backend_is_shown_until_the_host_has_none() {
 }
 
 #[test]
-fn the_insight_of_a_node_in_a_paused_pool_says_so() {
+fn the_insight_shows_a_paused_pool() {
     let said = |facts: &Facts| crate::insight::phase(&status(facts).insight.unwrap()).to_owned();
     let member = |paused| Desired::Member(Box::new(Member { paused, ..member(2) }));
     let mut facts = facts();
@@ -750,7 +750,7 @@ fn the_insight_of_a_node_in_a_paused_pool_says_so() {
 fn a_node_that_was_never_measured_has_the_estimate_of_its_pool() {
     let mut facts = with(&taken());
     let estimate = |facts: &Facts| status(facts).insight.unwrap().est_to_complete;
-    assert_eq!(estimate(&facts), None, "nobody has measured anything");
+    assert_eq!(estimate(&facts), None, "nothing was measured");
     facts.desired = Desired::Member(Box::new(Member {
         estimates: berth_api::pool::PhaseDurations {
             staging_seconds: Some(300),

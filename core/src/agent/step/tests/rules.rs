@@ -1,4 +1,4 @@
-//! Images that the host's own rules refuse.
+//! Images that the host's own policy rejects.
 
 use berth_api::condition::node as types;
 use berth_api::node::BootcNodeStatus;
@@ -16,7 +16,7 @@ fn refused(mut facts: Facts) -> Facts {
     facts
 }
 
-/// Signatures are asked for from now on, by the pool and by the host.
+/// Makes the pool and the host require signatures.
 fn wants_signatures(facts: &mut Facts) {
     if let Desired::Member(member) = &mut facts.desired
         && let Some(image) = &mut member.image
@@ -26,7 +26,7 @@ fn wants_signatures(facts: &mut Facts) {
     facts.host.rules.policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
 }
 
-/// The pool wants signed images; the host's policy is this one.
+/// The pool requires signed images; the host has this policy.
 fn signed(policy: &str) -> Facts {
     let mut facts = facts();
     let image = DesiredImage {
@@ -52,7 +52,7 @@ fn degraded(facts: &Facts) -> String {
         boot_image: None,
         firstboot: None,
         heartbeat: later(0),
-        told: &[],
+        conditions: &[],
     };
     let status = report(facts, &subject, &BootcNodeStatus::default());
     let told = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().clone();
@@ -62,7 +62,7 @@ fn degraded(facts: &Facts) -> String {
 }
 
 #[test]
-fn an_image_from_another_registry_is_neither_pulled_nor_kept_nor_booted() {
+fn an_image_from_a_forbidden_registry_is_refused() {
     let mut f = refused(facts());
     assert_eq!(step(&f), Step::Unstage(deployment(2, true)), "it was staged before");
     f.berths = Some(vec![offered(2, "u1")]);
@@ -105,7 +105,7 @@ fn a_turn_ends_for_the_hosts_rules_until_it_is_committed() {
 }
 
 #[test]
-fn a_node_that_is_stuck_goes_on_only_to_what_its_host_takes() {
+fn a_stuck_node_continues_only_to_an_allowed_image() {
     let berth = committed();
     let mut f = refused(stuck(&berth, 2));
     f.berths = Some(vec![berth]);
@@ -122,7 +122,7 @@ fn a_node_that_is_stuck_goes_on_only_to_what_its_host_takes() {
 }
 
 #[test]
-fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
+fn a_required_signature_is_checked_before_staging() {
     let open = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
     let closed =
         r#"{"default": [{"type": "reject"}], "transports": {"docker": {"registry.example": [{"type": "signedBy"}]}}}"#;
@@ -176,7 +176,7 @@ fn a_pool_that_wants_signatures_has_them_checked_or_nothing_is_staged() {
 }
 
 #[test]
-fn what_was_pulled_unsigned_is_not_booted_once_the_pool_asks() {
+fn an_unsigned_image_is_not_booted_if_required() {
     let mut turn = with(&taken());
     turn.drain.done = true;
     assert!(matches!(step(&turn), Step::Commit(_)));

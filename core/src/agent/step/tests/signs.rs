@@ -1,4 +1,4 @@
-//! Signs of a turn on the Node, from its begin to its end.
+//! Marks of a turn on the Node, from its start to its end.
 
 use berth_api::berth::Outcome;
 
@@ -9,7 +9,7 @@ use crate::agent::maintenance::wanted;
 const PLANNED: Wanted = [true, false, false, false];
 const DRAINING: Wanted = [false, true, false, true];
 const DOWN: Wanted = [false, false, true, true];
-/// A turn without a drain, or one that a boot has ended.
+/// A turn without a drain, or whose drain a boot has ended.
 const WORK: Wanted = [false, false, false, true];
 
 /// A node that holds this berth and is not cordoned.
@@ -73,7 +73,7 @@ fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
             change(with(&committed()), without_drain),
             Some(WORK),
         ),
-        // About to change anyway, or not known.
+        // About to change, or not known.
         (
             "uncordoned meanwhile",
             change(with(&taken()), uncordoned_by_somebody),

@@ -1,10 +1,10 @@
-//! Hosts with troubles of their own.
+//! Hosts with problems of their own.
 
 use super::*;
 
-/// bootc stages first, and pulls the images that are bound to it afterwards.
+/// bootc stages an image first and pulls its bound images afterwards.
 #[test]
-fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
+fn an_incomplete_image_is_removed_and_pulled_again() {
     let failed = |mut facts: Facts| {
         facts.past.incomplete = Some(digest(2));
         facts
@@ -31,9 +31,9 @@ fn what_a_failed_pull_has_staged_is_removed_and_pulled_again() {
     assert_eq!(step(&stuck), Step::Unstage(deployment(3, true)));
 }
 
-/// Somebody queued a rollback, or an image was finalized and not booted.
+/// A rollback was queued, or an image was finalized and not booted.
 #[test]
-fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated() {
+fn a_queued_rollback_blocks_updates() {
     let queued = |mut facts: Facts| {
         if let Os::Bootc(deployments) = &mut facts.host.os {
             deployments.rollback_queued = true;
@@ -43,13 +43,16 @@ fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated()
     let mut updated = facts();
     os(&mut updated, 2, None);
     let mut updated = queued(updated);
-    let waits = Step::Wait(WaitReason::RollbackQueued, Some(LOOK_HOST_AGAIN));
+    let waits = Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
     assert_eq!(step(&updated), waits);
     updated.host.fresh = false;
     assert_eq!(step(&updated), Step::LookAtHost);
     let mut offer = queued(facts());
     offer.berths = Some(vec![offered(2, "u1")]);
-    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
+    assert_eq!(
+        step(&offer),
+        Step::Wait(WaitReason::Inhibited, Some(HOST_LOOK_INTERVAL))
+    );
     offer.host.fresh = false;
     assert_eq!(step(&offer), Step::LookAtHost);
     let mut turn = queued(with(&taken()));
@@ -63,7 +66,7 @@ fn a_host_whose_next_boot_takes_something_else_is_neither_rebooted_nor_updated()
     assert_eq!(step(&queued(rebooted(&committed(), 2))), waits, "not proven");
 }
 
-/// The link survives the update in `/etc`, and the unit that it requires does not.
+/// The link in `/etc` survives the update, but the unit it requires does not.
 #[test]
 fn a_kubelet_that_would_never_start_keeps_its_image() {
     let stranded = |mut facts: Facts| {
@@ -74,9 +77,12 @@ fn a_kubelet_that_would_never_start_keeps_its_image() {
     };
     let mut offer = stranded(facts());
     offer.berths = Some(vec![offered(2, "u1")]);
-    assert_eq!(step(&offer), Step::Wait(WaitReason::Inhibited, Some(LOOK_HOST_AGAIN)));
+    assert_eq!(
+        step(&offer),
+        Step::Wait(WaitReason::Inhibited, Some(HOST_LOOK_INTERVAL))
+    );
     offer.host.fresh = false;
-    assert_eq!(step(&offer), Step::LookAtHost, "somebody may have removed the link");
+    assert_eq!(step(&offer), Step::LookAtHost, "the link may have been removed");
     let mut turn = stranded(with(&taken()));
     turn.drain.done = true;
     match step(&turn) {
@@ -87,9 +93,9 @@ fn a_kubelet_that_would_never_start_keeps_its_image() {
     assert_eq!(step(&turn), Step::Uncommit(committed()));
 }
 
-/// The image failed at once, lest the rollout goes on to the next node; and it stands in the way of no better one.
+/// The image fails at once, so that the rollout does not continue to the next node; it does not block a better image.
 #[test]
-fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
+fn an_image_fails_after_a_boot_loader_fallback() {
     let fallen_back = |mut facts: Facts| {
         if let Os::Bootc(deployments) = &mut facts.host.os {
             (deployments.rollback_queued, deployments.rollback) = (true, Some(deployment(2, false)));
@@ -107,7 +113,7 @@ fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
     better.berths = Some(vec![offered(3, "u1")]);
     assert!(
         matches!(step(&better), Step::Wait(WaitReason::Inhibited, _)),
-        "somebody may want it"
+        "it may be intended"
     );
     better.past.failed_digests = vec![digest(2)];
     assert!(matches!(step(&better), Step::Take(_)), "{:?}", step(&better));
@@ -119,25 +125,25 @@ fn an_image_that_the_boot_loader_fell_back_from_has_failed() {
     );
 }
 
-/// A host that forgets what it tried would reboot for ever.
+/// A host that forgets a failed target would reboot forever.
 #[test]
-fn without_a_memory_nothing_is_taken_and_a_turn_ends() {
-    let forgetful = |mut facts: Facts| {
-        facts.host.forgetful = Some("cannot write /var/lib/berth/state.json: disk full".into());
+fn an_unwritable_memory_ends_a_turn() {
+    let memory_error = |mut facts: Facts| {
+        facts.host.memory_error = Some("cannot write /var/lib/berth/state.json: disk full".into());
         facts
     };
-    let mut offer = forgetful(facts());
+    let mut offer = memory_error(facts());
     offer.berths = Some(vec![offered(2, "u1")]);
-    assert_eq!(step(&offer), Step::Wait(WaitReason::Forgetful, Some(LOOK_SELDOM)));
-    match step(&forgetful(with(&taken()))) {
+    assert_eq!(step(&offer), Step::Wait(WaitReason::Forgetful, Some(LOOK_INTERVAL_MAX)));
+    match step(&memory_error(with(&taken()))) {
         Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.contains("disk full"), "{why}"),
         other => panic!("{other:?}"),
     }
 }
 
-/// Nobody waits with a drained node for a host that does not answer.
+/// A drained node does not wait for a host that does not answer.
 #[test]
-fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
+fn an_unarmed_turn_ends_without_a_host_status() {
     let unusable = || Os::Unusable {
         reason: Reason::StatusFailed,
         message: "no answer".into(),
@@ -154,7 +160,7 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
         other => panic!("{other:?}"),
     }
     assert_eq!(step(&silent(&revoked, false)), waits, "it may be armed");
-    assert_eq!(step(&silent(&taken(), true)), waits, "nobody wants the turn to end");
+    assert_eq!(step(&silent(&taken(), true)), waits, "no reason to end the turn");
     let mut late = silent(&taken(), true);
     late.drain.elapsed = HOUR;
     assert!(matches!(step(&late), Step::Release(_, Outcome::DrainTimeout, _)));
@@ -175,9 +181,10 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_host_says_nothing() {
     assert_eq!(step(&silent(&revoked, true)), waits, "a licence is kept");
 }
 
-/// The same while logind, systemd or the bus are silent, of which the deployments that were read before say nothing.
+/// A drained node also ends its turn while logind, systemd or the bus is silent: earlier readings of the deployments
+/// do not count then.
 #[test]
-fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
+fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let silent = |berth: &Berth, disarmed| {
         let mut facts = with(berth);
         facts.host.disarmed = disarmed;
@@ -187,7 +194,7 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
         });
         facts
     };
-    let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_SELDOM));
+    let waits = Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL_MAX));
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     match step(&silent(&revoked, true)) {
         Step::Release(_, Outcome::Revoked, why) => {
@@ -200,14 +207,14 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
     short.host.unreachable.as_mut().unwrap().ago = Duration::from_secs(29);
     assert_eq!(
         step(&short),
-        Step::Wait(WaitReason::HostUnreachable, Some(LOOK_AGAIN)),
+        Step::Wait(WaitReason::HostUnreachable, Some(LOOK_INTERVAL)),
         "a service may be restarted"
     );
     let mut unread = silent(&revoked, true);
     unread.cluster_node = ClusterNode::Unread;
     assert_eq!(step(&unread), Step::ReadNode);
     assert_eq!(step(&silent(&revoked, false)), waits, "it may be armed");
-    assert_eq!(step(&silent(&taken(), true)), waits, "nobody wants the turn to end");
+    assert_eq!(step(&silent(&taken(), true)), waits, "no reason to end the turn");
     let mut late = silent(&taken(), true);
     late.drain.elapsed = HOUR;
     match step(&late) {
@@ -243,9 +250,9 @@ fn a_turn_that_has_armed_nothing_ends_also_while_the_bus_is_silent() {
     assert_eq!(step(&rebooted), waits, "a boot is proven before it is given back");
 }
 
-/// I6: as long as others may write its berth, a node does not take one. A turn that was taken is brought to its end.
+/// I6: while other nodes may write its berth, a node takes none. A turn that has begun is finished.
 #[test]
-fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
+fn an_unguarded_node_takes_no_offer() {
     let unguarded = |mut facts: Facts, answer: Guard| {
         facts.guard = GuardFacts {
             answer,
@@ -264,7 +271,7 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
         os(&mut to_stage, 1, None);
         assert!(
             matches!(step(&to_stage), Step::StartPull(..)),
-            "staging disrupts nobody"
+            "staging disrupts no pod"
         );
         for berth in [taken(), committed()] {
             let held = with(&berth);
@@ -280,13 +287,13 @@ fn unguarded_no_offer_is_taken_and_a_turn_goes_on() {
         "it may have an offer"
     );
     offer.guard.next_try = Duration::ZERO;
-    assert_eq!(step(&offer), Step::TryGuard, "an old answer is asked for anew");
+    assert_eq!(step(&offer), Step::TryGuard, "an old answer is checked again");
     let mut held = with(&taken());
     held.guard.next_try = Duration::ZERO;
     assert_ne!(step(&held), Step::TryGuard, "but not in a turn");
 }
 
-/// `bootc upgrade --apply` takes the lock off whatever is staged, and reboots.
+/// `bootc upgrade --apply` unlocks any staged image and reboots.
 #[test]
 fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
     let beside = |rival: &str, staged: bool| {
@@ -298,13 +305,13 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
         facts
     };
     let applies = "bootc-fetch-apply-updates.timer";
-    let waits = Step::Wait(WaitReason::RivalUpdater, Some(LOOK_HOST_AGAIN));
+    let waits = Step::Wait(WaitReason::RivalUpdater, Some(HOST_LOOK_INTERVAL));
     assert_eq!(step(&beside(applies, false)), waits);
     assert!(matches!(step(&beside(applies, true)), Step::Unstage(_)));
     for rival in ["zincati.service", "kured (pod kube-system/kured-x)"] {
         assert!(
             matches!(step(&beside(rival, false)), Step::StartPull(..)),
-            "{rival} discards what is locked"
+            "{rival} discards a locked image"
         );
     }
     for (staged, tolerates) in [(false, vec![]), (true, vec![]), (false, vec![applies.to_owned()])] {
@@ -320,14 +327,14 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
         member.tolerated = tolerates;
         assert_eq!(step(&tolerated), step(&none), "the pool says otherwise");
     }
-    // A turn is nearly over: what would be gained by ending it?
+    // The turn is nearly over, so ending it gains nothing.
     let mut held = with(&taken());
     held.host.rivals = vec![applies.to_owned()];
     assert_eq!(step(&held), step(&with(&taken())));
     let mut old = beside(applies, false);
     old.host.fresh = false;
     assert_eq!(step(&old), Step::LookAtHost, "it may be gone by now");
-    // Degraded, the node gets no permit to pull: it must say the same without one.
+    // A degraded node gets no permission to pull: it must report the same without one.
     for (permit, next) in [(Staging::Held, waits.clone()), (Staging::Allowed, waits)] {
         let mut facts = beside(applies, false);
         permitted(&mut facts, permit);
@@ -350,9 +357,9 @@ fn permitted(facts: &mut Facts, permit: Staging) {
     }
 }
 
-/// Its node is down already, and whatever boots next is under its berth (I10).
+/// The node is already down, and its next boot is under its berth (I10).
 #[test]
-fn a_holder_on_a_bad_image_goes_on_beside_a_rival() {
+fn a_rival_does_not_stop_a_stuck_holder() {
     let beside = |mut facts: Facts| {
         facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".to_owned()];
         facts
@@ -368,7 +375,7 @@ fn a_holder_on_a_bad_image_goes_on_beside_a_rival() {
 }
 
 #[test]
-fn a_host_that_cannot_be_used_is_looked_at_first() {
+fn an_unusable_host_is_read_again_first() {
     for mut facts in [facts(), with(&taken())] {
         facts.host.os = Os::Unusable {
             reason: Reason::StatusFailed,
@@ -380,7 +387,7 @@ fn a_host_that_cannot_be_used_is_looked_at_first() {
     }
 }
 
-/// I8: who forgets what was tried reboots for ever. Whatever else a host does without a memory leads to no reboot.
+/// I8: a host that forgets failed targets would reboot forever. Other steps without a memory lead to no reboot.
 #[test]
 fn only_steps_towards_a_reboot_need_the_memory() {
     let berth = taken();
@@ -402,18 +409,18 @@ fn only_steps_towards_a_reboot_need_the_memory() {
 
 /// The silence of the host may be the reason itself.
 #[test]
-fn the_silence_of_a_host_is_told_once() {
+fn the_silence_of_a_host_is_reported_once() {
     let mut facts = with(&taken());
     facts.host.disarmed = true;
     facts.host.unreachable = Some(Unreachable {
         why: "no answer from logind".into(),
         ago: Duration::from_secs(30),
     });
-    for (forgetful, told) in [("disk full", 1), ("no answer from logind", 1)] {
-        facts.host.forgetful = Some(forgetful.to_owned());
+    for (memory_error, told) in [("disk full", 1), ("no answer from logind", 1)] {
+        facts.host.memory_error = Some(memory_error.to_owned());
         match step(&facts) {
             Step::Release(_, Outcome::RebootBlocked, why) => {
-                assert!(why.starts_with(forgetful), "{why}");
+                assert!(why.starts_with(memory_error), "{why}");
                 assert_eq!(why.matches("no answer from logind").count(), told, "{why}");
             }
             other => panic!("{other:?}"),

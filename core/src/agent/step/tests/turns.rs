@@ -81,27 +81,27 @@ fn what_cannot_be_locked_is_removed() {
     nobodys.desired = Desired::Unknown;
     nobodys.past.staged_by_us = Some(digest(2));
     let mut asked = with(&committed());
-    asked.host.reboot = Reboot::Asked(REBOOT_GRACE);
+    asked.host.reboot = Reboot::Asked(REBOOT_START_TIMEOUT);
     for mut f in [idle, nobodys, with(&taken()), asked] {
         os(&mut f, 1, Some(deployment(2, false)));
         composefs(&mut f);
         assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "never on composefs");
-        f.host.lock_fails = Some(LockFails::default());
+        f.host.lock_failure = Some(LockFailure::default());
         os(&mut f, 1, Some(deployment(2, false)));
         assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "or not any more");
         os(&mut f, 1, Some(deployment(2, true)));
-        assert!(!matches!(step(&f), Step::Unstage(_)), "what is locked stays");
+        assert!(!matches!(step(&f), Step::Unstage(_)), "a locked image stays");
     }
-    // Not even then is anything of others touched.
+    // Images of others are not touched then either.
     let mut theirs = facts();
     theirs.desired = Desired::Unknown;
-    theirs.host.lock_fails = Some(LockFails::default());
+    theirs.host.lock_failure = Some(LockFailure::default());
     os(&mut theirs, 1, Some(deployment(2, false)));
     assert!(matches!(step(&theirs), Step::Wait(..)));
 }
 
 #[test]
-fn an_offer_for_another_digest_uid_or_time_is_left_alone() {
+fn an_offer_for_another_target_is_left_alone() {
     for offer in [offered(3, "u1"), offered(2, "u0")] {
         let mut f = facts();
         f.berths = Some(vec![offer]);
@@ -109,7 +109,7 @@ fn an_offer_for_another_digest_uid_or_time_is_left_alone() {
     }
 }
 
-/// Facts in which a window keeps the node from going on: its end has come, or the clock cannot tell.
+/// Facts of a node whose window has closed or cannot be checked.
 fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
@@ -128,11 +128,11 @@ fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
 }
 
 #[test]
-fn outside_of_a_window_nothing_is_taken_and_what_is_taken_is_given_back() {
+fn a_closed_window_ends_an_uncommitted_turn() {
     let mut offer = facts();
     offer.berths = Some(vec![offered(2, "u1")]);
     for (facts, _) in out_of_window(&offer) {
-        assert_eq!(step(&facts), Step::Wait(WaitReason::NoBerth, Some(LOOK_SELDOM)));
+        assert_eq!(step(&facts), Step::Wait(WaitReason::NoBerth, Some(LOOK_INTERVAL_MAX)));
     }
     let mut ready = with(&taken());
     for drained in [false, true] {
@@ -146,9 +146,9 @@ fn outside_of_a_window_nothing_is_taken_and_what_is_taken_is_given_back() {
     }
 }
 
-/// The agent may have been away for hours between the commit and now.
+/// The agent may have been away for hours since the commit.
 #[test]
-fn an_old_commit_is_taken_back_when_the_node_is_not_clear_any_more() {
+fn an_old_commit_is_taken_back_unless_drained() {
     let mut clear = with(&committed());
     clear.drain.done = true;
     assert_eq!(step(&clear), Step::Unlock);
@@ -170,7 +170,7 @@ fn an_old_commit_is_taken_back_when_the_node_is_not_clear_any_more() {
 }
 
 #[test]
-fn without_a_window_no_clock_is_looked_at() {
+fn without_a_window_the_clock_is_not_checked() {
     let mut open = taken();
     if let BerthState::Held(holding) = &mut open.state {
         holding.open_until = None;
@@ -212,7 +212,7 @@ fn drain_by(drain: Drain) -> Facts {
 }
 
 #[test]
-fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
+fn an_overdue_drain_ends_as_the_pool_says() {
     for (on_timeout, seconds, stops) in [
         (None, 59, false),
         (None, 60, true),
@@ -237,7 +237,7 @@ fn a_drain_that_takes_too_long_ends_as_the_pool_says() {
 }
 
 #[test]
-fn a_pool_that_does_not_drain_still_cordons_and_looks_before_the_commit() {
+fn a_turn_without_a_drain_still_cordons() {
     let mut facts = drain_by(Drain {
         enabled: Some(false),
         timeout: Some("1s".into()),
@@ -267,7 +267,11 @@ fn before_the_commit_every_reason_gives_back() {
     f.desired = Desired::Member(Box::new(member(3)));
     assert_eq!(release(&f).0, Outcome::Withdrawn);
     f.desired = Desired::Unknown;
-    assert_eq!(release(&f).0, Outcome::Withdrawn, "nothing that is not desired goes on");
+    assert_eq!(
+        release(&f).0,
+        Outcome::Withdrawn,
+        "an undesired image does not continue"
+    );
     let mut f = with(&taken());
     os(&mut f, 1, None);
     assert_eq!(release(&f).0, Outcome::NotStaged);
@@ -294,13 +298,13 @@ fn before_the_commit_every_reason_gives_back() {
 }
 
 #[test]
-fn a_commit_is_taken_back_only_when_locked_and_no_reboot_is_on_its_way() {
+fn a_commit_is_taken_back_only_when_locked() {
     let mut f = with(&committed());
     f.desired = Desired::Member(Box::new(member(3)));
     os(&mut f, 1, Some(deployment(2, false)));
     f.host.reboot = Reboot::Asked(Duration::from_secs(59));
     assert!(matches!(step(&f), Step::Wait(WaitReason::Rebooting, _)));
-    f.host.reboot = Reboot::Asked(REBOOT_GRACE);
+    f.host.reboot = Reboot::Asked(REBOOT_START_TIMEOUT);
     assert_eq!(step(&f), lock());
     os(&mut f, 1, Some(deployment(2, true)));
     assert_eq!(step(&f), Step::Uncommit(committed()));
@@ -356,7 +360,7 @@ fn one_pull_at_a_time_and_the_right_one_is_adopted() {
 }
 
 #[test]
-fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest() {
+fn pulls_wait_for_permission_and_backoff() {
     let mut f = facts();
     os(&mut f, 1, None);
     assert_eq!(step(&f), pull(2));
@@ -369,15 +373,15 @@ fn pulls_wait_for_leave_and_for_their_backoff_and_never_repeat_a_failed_digest()
     let mut failed = f.clone();
     failed
         .past
-        .host_failed("RegistryUnavailable", "no route", &digest(2), now(), 0.0);
+        .pull_failed("RegistryUnavailable", "no route", &digest(2), now(), 0.0);
     assert_eq!(
         step(&failed),
         Step::Wait(WaitReason::BackingOff, Some(Duration::from_secs(5)))
     );
-    // Words are no proof: a registry can write them.
+    // A message proves nothing, since a registry may have written it.
     failed
         .past
-        .host_failed("NotBootable", "no label", &digest(2), now(), 0.0);
+        .pull_failed("NotBootable", "no label", &digest(2), now(), 0.0);
     assert!(matches!(step(&failed), Step::Wait(WaitReason::BackingOff, Some(_))));
     failed.past.failed_digests.push(digest(2));
     assert_eq!(step(&failed), Step::Wait(WaitReason::FailedDigest, None));
@@ -391,7 +395,7 @@ fn a_node_that_runs_the_content_is_left_alone() {
 }
 
 #[test]
-fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
+fn a_leaving_node_keeps_images_of_others() {
     let mut f = facts();
     f.desired = Desired::Release;
     f.past.staged_by_us = Some(digest(2));
@@ -407,7 +411,7 @@ fn a_node_that_leaves_is_undone_and_keeps_what_others_staged() {
 }
 
 #[test]
-fn a_turn_that_ended_badly_waits_before_the_next() {
+fn a_failed_turn_delays_the_next() {
     let mut f = facts();
     f.berths = Some(vec![offered(2, "u1")]);
     f.past.last_turn = Some(Turn {
@@ -424,7 +428,7 @@ fn a_turn_that_ended_badly_waits_before_the_next() {
 }
 
 #[test]
-fn a_host_that_does_not_answer_keeps_its_licence() {
+fn a_silent_host_keeps_its_licence() {
     let unusable = || Os::Unusable {
         reason: Reason::StatusFailed,
         message: "timeout".into(),
@@ -448,7 +452,7 @@ fn a_host_that_does_not_answer_keeps_its_licence() {
 }
 
 #[test]
-fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
+fn a_scheduled_shutdown_delays_but_does_not_block() {
     let mut facts = with(&taken());
     facts.drain.done = true;
     facts.host.shutdown_scheduled = true;
@@ -465,7 +469,7 @@ fn a_shutdown_scheduled_by_others_holds_back_but_does_not_freeze() {
 }
 
 #[test]
-fn what_is_published_for_another_node_is_not_obeyed() {
+fn a_spec_for_another_node_is_ignored() {
     let mut facts = facts();
     facts.berths = Some(vec![offered(2, "u1")]);
     facts.desired = Desired::Member(Box::new(Member {
