@@ -218,7 +218,10 @@ mod tests {
         let allowed = parse("--allowed-registry=quay.io/example").unwrap().allowed_registries;
         assert_eq!(allowed, ["quay.io/example", "r:5000"]);
         let refused = parse("--allowed-registry=https://quay.io").unwrap_err().to_string();
-        assert!(refused.contains("is no beginning of an image reference"), "{refused}");
+        assert!(
+            refused.contains("is not the beginning of an image reference"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -108,13 +108,13 @@ impl Why {
     /// Returns the reason as a message.
     pub fn words(self) -> &'static str {
         match self {
-            Self::BootcUsable => "the host has a bootc that can do it",
+            Self::BootcUsable => "the host's bootc can update it",
             Self::Composefs => "the host keeps its deployments in composefs",
             Self::BootcMissing => "the host has no bootc",
             Self::BootcTooOld => "the host's bootc is too old",
             Self::NotBootcHost => "the host was not booted from an image by bootc",
             Self::LayeredHost => "packages are layered on its image",
-            Self::AskedByPool => "the pool asks for it",
+            Self::AskedByPool => "the pool selects it",
             Self::Begun => "an update was begun with it",
         }
     }
@@ -144,14 +144,14 @@ fn by_begun_update(options: &Options<'_>) -> Option<Choice> {
 fn by_host_and_pool(options: &Options<'_>) -> Choice {
     match options.rule {
         BackendRule::RpmOstree if *options.bootc == Bootc::Composefs => {
-            let why = "host.backend of the pool is RpmOstree, and the host uses bootc's composefs backend, of which rpm-ostree \
-                       knows nothing: write Auto or Bootc";
+            let why = "the pool's host.backend is RpmOstree, but the host uses bootc's composefs backend, which rpm-ostree does \
+                       not support: set it to Auto or Bootc";
             Choice::Refuse(Reason::ComposefsNotSupported, why.to_owned())
         }
         BackendRule::RpmOstree if options.rpm_ostree => Choice::Take(Backend::RpmOstree, Why::AskedByPool),
         BackendRule::RpmOstree => {
-            let why = "host.backend of the pool is RpmOstree, and the host has no rpm-ostreed.service: write Auto or Bootc, or use \
-                       an image with rpm-ostree";
+            let why = "the pool's host.backend is RpmOstree, but the host has no rpm-ostreed.service: set it to Auto or Bootc, or \
+                       use an image with rpm-ostree";
             Choice::Refuse(Reason::RpmOstreeMissing, why.to_owned())
         }
         BackendRule::Bootc => bootc(options),
@@ -181,8 +181,8 @@ fn bootc(options: &Options<'_>) -> Choice {
     };
     // A host with rpm-ostree gets here only if the pool rules it out.
     let remedy = match options.rpm_ostree {
-        true => "write host.backend: Auto into the pool, so that rpm-ostree updates the host",
-        false => "the host has no rpm-ostree that could update it in place of bootc",
+        true => "set host.backend: Auto in the pool to update the host with rpm-ostree",
+        false => "the host has no rpm-ostree to use instead of bootc",
     };
     let (reason, message) = match options.bootc {
         Bootc::Usable | Bootc::LayersStaged => return Choice::Take(Backend::Bootc, why),

@@ -10,22 +10,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::gauges::{Gauge, families};
 
 families! {
-    info: "berth_node_info", "1, with the node's pool, and the versions of its agent and bootc.";
+    info: "berth_node_info", "1, with the node's pool and the versions of its agent and bootc.";
     image: "berth_node_image_info", "1 for each image of the node: booted, staged, or desired.";
     boot_image: "berth_node_boot_image_info", "1, with the version that the machine was installed from.";
-    phase: "berth_node_phase", "1 for the phase that the node is in.";
-    since: "berth_node_phase_start_timestamp_seconds", "Start of the node's phase, by its own clock.";
-    degraded: "berth_node_degraded", "1 while a person should look at the node, for this reason.";
-    blocked: "berth_node_blocked", "1 while no berth may be offered to the node, for this reason.";
+    phase: "berth_node_phase", "1 for the node's current phase.";
+    since: "berth_node_phase_start_timestamp_seconds", "Unix time when the node's phase began, by its own clock.";
+    degraded: "berth_node_degraded", "1 while an admin should look at the node (label `reason`).";
+    blocked: "berth_node_blocked", "1 while no berth may be offered to the node (label `reason`).";
     blockers: "berth_node_drain_blockers", "Pods that block the node's drain.";
     failed: "berth_node_failed_digests", "Images that failed on the node and are not tried there again.";
-    turns: "berth_node_recorded_turns", "Turns of the node that its record has, by outcome.";
-    queued: "berth_node_rollback_queued", "1 while the next boot would take the deployment of a rollback.";
-    retry: "berth_node_next_try_timestamp_seconds", "Time of the next try after a failure, by the node's clock.";
-    clock: "berth_node_clock_synchronized", "1 when the host says that its clock is synchronised.";
+    turns: "berth_node_recorded_turns", "Recorded turns of the node, by outcome.";
+    queued: "berth_node_rollback_queued", "1 while the next boot would take the rollback deployment.";
+    retry: "berth_node_next_try_timestamp_seconds", "Unix time of the next attempt after a failure, by the node's clock.";
+    clock: "berth_node_clock_synchronized", "1 if the host reports that its clock is synchronised.";
     bytes: "berth_node_pull_bytes", "Bytes that the running pull has downloaded.";
-    size: "berth_node_pull_size_bytes", "Bytes that the running pull has to download, once that is known.";
-    last: "berth_node_last_duration_seconds", "Length of the node's last pull (staging), drain, and reboot until it was proven.";
+    size: "berth_node_pull_size_bytes", "Total bytes of the running pull, if known.";
+    last: "berth_node_last_duration_seconds", "Seconds of the node's last pull (staging), drain, and reboot until its proof.";
 }
 
 /// Returns the gauges of a node; some may have no series. `None`: no report yet.

@@ -475,7 +475,7 @@ mod tests {
             assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });
             assert_eq!(past.tried.is_some(), adopted);
             assert_eq!(past.retry_token.as_deref(), host.or(object));
-            assert_eq!(past.timeline, joined("p"), "what was is not undone by a retry");
+            assert_eq!(past.timeline, joined("p"), "a retry does not undo the timeline");
         }
     }
 

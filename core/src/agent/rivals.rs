@@ -81,13 +81,13 @@ pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
     }
     let advice = match in_the_way(facts) {
         Some(name) => format!(
-            "nothing is staged beside {name}, which would apply it and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
+            "no image is staged, since {name} would apply it and reboot at any time; run `systemctl disable --now {APPLY_TIMER}` on the host"
         ),
         None => {
             let mut names: Vec<&str> = rivals.iter().map(|rival| name(rival)).collect();
             names.dedup();
             format!(
-                "it may replace what Berth stages or reboot the host; disable it, or add {} to toleratedUpdaters of the pool",
+                "it may replace staged images or reboot the host; disable it, or add {} to toleratedUpdaters of the pool",
                 names.join(", ")
             )
         }
@@ -112,7 +112,7 @@ mod tests {
         assert!(told[0].contains("AutomaticUpdatePolicy=stage"), "{told:?}");
         assert!(
             covers(AUTOMATIC_TIMER, name(&told[0])),
-            "it is tolerated by the same name"
+            "the name to tolerate it by is unchanged"
         );
     }
 

@@ -470,7 +470,7 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         }
         berth(&cluster, &["status"])
             .await?
-            .well(&["Unguarded: the API server does not keep"])?;
+            .well(&["Unguarded: the API server lets"])?;
         let running = cluster.fleet.running(&image.digest.to_string());
         ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
         cluster.control_plane.apply_manifests(&policies).await?;

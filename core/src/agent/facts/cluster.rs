@@ -43,10 +43,10 @@ impl GuardFacts {
             // taken.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
-                "the API server does not keep the agents of the nodes apart: {what}"
+                "the API server lets an agent write other nodes' objects: {what}"
             )),
             Guard::Unknown => {
-                let unknown = "the API server has not answered yet whether it refuses writes to what other nodes own";
+                let unknown = "not yet known whether the API server rejects writes to other nodes' objects";
                 let why = self.silence.as_ref().map(|error| format!(": {error}"));
                 Some(format!("{unknown}{}", why.unwrap_or_default()))
             }

@@ -134,8 +134,8 @@ impl Deployments {
     pub fn unit_missing(&self) -> Option<String> {
         let link = self.link_without_unit.as_ref()?;
         Some(format!(
-            "the staged image has no berth-firstboot.service, and {link} requires it: the unit of that link, such as the kubelet, \
-             would never start. Run `rm {link}` on the host, or publish an image that has the unit"
+            "the staged image has no berth-firstboot.service, but {link} requires it: that unit, such as the kubelet, would never \
+             start. Run `rm {link}` on the host, or publish an image with that service"
         ))
     }
 }

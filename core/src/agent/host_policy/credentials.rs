@@ -99,7 +99,7 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
         (Claim::Unknown, _) => return (Change::Keep, None),
         (Claim::Released, _) | (Claim::Member, Given::Nothing) => return (remove, None),
         (Claim::Member, Given::Unusable(why)) => {
-            let message = format!("{why}; what the host had before stays");
+            let message = format!("{why}; the host's auth file is not changed");
             return (Change::Keep, Some(Objection::new(Reason::InvalidAuthFile, message)));
         }
         (Claim::Member, Given::File(wanted)) => wanted,
@@ -126,8 +126,8 @@ fn foreign_file(host: &AuthFiles, at: usize) -> Objection {
         _ => path.to_owned(),
     };
     let message = format!(
-        "the host has {what}, which Berth did not write: it stays and is what the host pulls with, and the credentials that \
-         the agent was given are not used; remove that file, or start the agent with --replace-auth-file"
+        "the host has {what}, which Berth did not write: the host pulls with that file, and the agent's credentials are not \
+         used; remove the file, or start the agent with --replace-auth-file"
     );
     Objection::new(Reason::ForeignAuthFile, message)
 }
@@ -173,9 +173,9 @@ pub fn check(text: &[u8]) -> Result<(), String> {
         Some(_) => return Err(FORM.to_owned()),
     };
     if helpers || store {
-        let advice = "write the credentials themselves, as `kubectl create secret docker-registry` does";
+        let advice = "store the credentials themselves, as `kubectl create secret docker-registry` does";
         return Err(format!(
-            "it names programs (credHelpers, credsStore), which Berth does not bring to the host; {advice}"
+            "it names credential helpers (credHelpers, credsStore), which Berth does not install on the host; {advice}"
         ));
     }
     let auths = match file.get("auths") {
@@ -194,7 +194,7 @@ fn check_entry(entry: &Value) -> Result<(), &'static str> {
     let field = |name: &str| match entry.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
-        Some(_) => Err("has an auth or identitytoken that is no text"),
+        Some(_) => Err("has an auth or identitytoken that is not a string"),
     };
     let (auth, token) = (field("auth")?, field("identitytoken")?);
     if auth.is_empty() {

@@ -46,14 +46,14 @@ impl Registries {
     /// Returns the objection to an image that a list does not allow.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         let why = match self {
-            Self::Unusable(why) => format!("{why}; nothing is staged until that is corrected"),
+            Self::Unusable(why) => format!("{why}; nothing is staged until that is fixed"),
             Self::Lists(lists) => {
                 let forbids = |(_, prefixes): &&(String, Vec<String>)| !is_allowed(prefixes, &image.reference);
                 let (source, _) = lists.iter().find(forbids)?;
                 let reference = &image.reference;
                 format!(
-                    "{reference} is refused by {source} of this host, which has no prefix of it: nothing is staged; add its \
-                     registry there, or write an allowed image into the pool"
+                    "{reference} is refused by {source} of this host, since no prefix there matches; it is not staged. Add its \
+                     registry there, or set an allowed image in the pool"
                 )
             }
         };
@@ -86,7 +86,7 @@ pub fn prefix(text: &str) -> Result<String, String> {
         Err(_) => {
             let shown: String = text.chars().take(120).collect();
             Err(format!(
-                "{shown:?} is no beginning of an image reference; write a registry or part of a path, such as quay.io/example"
+                "{shown:?} is not the beginning of an image reference; write a registry or part of a path, such as quay.io/example"
             ))
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         };
         assert!(
             by_file.objection(&unparsable).is_some(),
-            "what is no reference is in no registry"
+            "an invalid reference is in no registry"
         );
     }
 

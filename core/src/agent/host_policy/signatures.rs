@@ -35,7 +35,7 @@ impl Policy {
         }
         match serde_json::from_slice(text) {
             Ok(map) => Self::File(path, map),
-            Err(error) => Self::Unusable(format!("{path} cannot be understood: {error}")),
+            Err(error) => Self::Unusable(format!("{path} is not valid: {error}")),
         }
     }
 
@@ -47,12 +47,11 @@ impl Policy {
         }
         let why = match self {
             Self::Unread => "the host's policy was not read yet".to_owned(),
-            Self::Missing => format!("the host has no signature policy, in none of {}", PLACES.join(", ")),
+            Self::Missing => format!("the host has no signature policy: there is no {}", PLACES.join(" or ")),
             Self::Unusable(why) => why.clone(),
             Self::File(path, policy) => format!("{path} {}", weakness(policy, &image.reference)?),
         };
-        let advice =
-            "the pool has signature: Required, and nothing is staged until the policy asks for a signature there";
+        let advice = "the pool has signature: Required, so nothing is staged until the policy requires a signature";
         Some(Objection::new(Reason::SignatureNotEnforced, format!("{why}; {advice}")))
     }
 }
@@ -60,37 +59,37 @@ impl Policy {
 /// Returns how the policy is too weak for this image; `None` if it requires a signature or rejects the image.
 fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
     let Ok(reference) = reference.parse::<ImageRef>() else {
-        return Some(format!("cannot be asked about {reference}, which is no reference"));
+        return Some(format!("cannot be checked: {reference} is not an image reference"));
     };
     let Some(default) = policy.get("default") else {
         return Some("has no default".to_owned());
     };
     if let Some(why) = too_weak(default) {
-        return Some(format!("has a default that {why}, which bootc does not enforce"));
+        return Some(format!("has a default that {why}; bootc does not enforce such a policy"));
     }
     let transports = match policy.get("transports") {
         None | Some(Value::Null) => return None,
         Some(Value::Object(transports)) => transports,
-        Some(_) => return Some("has transports that are no object".to_owned()),
+        Some(_) => return Some("has transports that are not an object".to_owned()),
     };
     let docker = match transports.get("docker") {
         None => return None,
         Some(Value::Object(docker)) => docker,
-        Some(_) => return Some("has a transport docker that is no object".to_owned()),
+        Some(_) => return Some("has a transport docker that is not an object".to_owned()),
     };
     let scope = scopes(&reference)
         .into_iter()
         .find(|scope| docker.contains_key(scope))?;
     let why = too_weak(docker.get(&scope)?)?;
     Some(format!(
-        "has for the scope {scope:?} of the transport docker what {why}"
+        "has an entry for scope {scope:?} of transport docker that {why}"
     ))
 }
 
 /// Returns why a list of requirements asks for nothing. An image must meet every requirement of the list.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
-        return Some("is no list of requirements");
+        return Some("is not a list of requirements");
     };
     let kinds: Option<Vec<_>> = list.iter().map(|one| one.get("type").and_then(Value::as_str)).collect();
     let Some(kinds) = kinds else {

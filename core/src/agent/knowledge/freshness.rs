@@ -80,12 +80,12 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
         // Without a failure, both would be removed and staged again forever, without a pause.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
-            "the pull ended well, but not under the host's current signature policy, which the pool requires",
+            "the pull succeeded, but not under the host's current signature policy, which the pool requires",
         )),
         Some(staged) if staged.locked || can_lock => None,
-        Some(_) => Some((Reason::LockFailed, "the pull ended well, but the image is not locked")),
+        Some(_) => Some((Reason::LockFailed, "the pull succeeded, but the image is not locked")),
         None if is_it(&deployments.booted) => None,
-        None => Some((Reason::PullFailed, "the pull ended well, but the image is not staged")),
+        None => Some((Reason::PullFailed, "the pull succeeded, but the image is not staged")),
     }
 }
 
@@ -435,7 +435,7 @@ impl Knowledge {
             (Step::Uncommit(_), _) => {
                 let asked = self.turn.reboot_asked.take().is_some();
                 if asked && self.turn.reboot_blocked.is_none() {
-                    let why = "logind accepted the reboot, and no shutdown began";
+                    let why = "logind accepted the reboot, but no shutdown began";
                     self.turn.reboot_blocked = Some((why.to_owned(), now.clock));
                 }
             }
@@ -501,7 +501,7 @@ impl Knowledge {
         let since = *self.turn.busy_since.get_or_insert(now.clock);
         if now.clock.since(since) >= BUSY_TIMEOUT {
             let minutes = BUSY_TIMEOUT.as_secs() / 60;
-            let why = format!("somebody else has been at work on the host for {minutes} min: {why}");
+            let why = format!("the host has been busy with other work for {minutes} min: {why}");
             self.turn.reboot_blocked = Some((why, now.clock));
         }
     }

@@ -263,7 +263,7 @@ impl Knowledge {
             .digest()
             .filter(|d| staged.digest.as_ref() == Some(d) && self.past.is_complete(d));
         if let Some(digest) = desired.filter(|_| is_for_the_lock && !is_tried_again).cloned() {
-            let message = "the staged image was not locked, and could not be: it is removed and staged anew";
+            let message = "the staged image could not be locked: it is removed and staged again";
             self.past
                 .pull_failed(Reason::LockFailed.as_str(), message, &digest, now.wall, now.chance);
         }

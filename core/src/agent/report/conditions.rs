@@ -69,12 +69,12 @@ fn update_conditions(
     let updated = match (runs, phase) {
         (true, Phase::Updated) => Verdict::yes(Why::Updated, format!("runs {desired}")),
         (true, _) if matches!(step, Step::Wait(WaitReason::Excluded, _)) => {
-            Verdict::yes(Why::Updated, format!("runs {desired}, and is excluded"))
+            Verdict::yes(Why::Updated, format!("runs {desired}; the Node is excluded"))
         }
         (true, _) if facts.host.os.is_rollback_queued() => {
             Verdict::no(Why::RollbackQueued, rollback_queued(facts).unwrap_or_default())
         }
-        (true, _) => Verdict::no(Why::Proving, format!("runs {desired}, not given back yet")),
+        (true, _) => Verdict::no(Why::Proving, format!("runs {desired}; the berth is not given back yet")),
         (false, _) => match waiting_for(facts, holding, step) {
             Some((reason, message)) => Verdict::no(reason, format!("should run {desired}: {message}")),
             None => Verdict::no(phase, format!("should run {desired}")),
@@ -86,7 +86,7 @@ fn update_conditions(
         (true, _) => Verdict::yes(Why::AsExpected, ""),
         (false, _) if facts.host.pull.is_some() => Verdict::unknown(Why::Pulling, format!("pulling {desired}")),
         (false, _) if is_blocked(facts, step) => {
-            Verdict::unknown(Why::Blocked, "NodeDegraded says what to repair first")
+            Verdict::unknown(Why::Blocked, "see NodeDegraded for the problem to fix first")
         }
         (false, Some(f)) if f.digest.as_ref() == Some(desired) => {
             Verdict::no(reason::word(&f.reason), f.message.clone())
@@ -115,7 +115,10 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
             return Some((
                 Why::Revoked.into(),
-                format!("the berth is not licensed anew meanwhile: {}", gate(holding)),
+                format!(
+                    "the berth is not licensed again until the gate opens: {}",
+                    gate(holding)
+                ),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
@@ -125,7 +128,7 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
             ));
         }
         (Step::Wait(WaitReason::Inhibited, _), Some(_)) => {
-            let asked = "a reboot was asked for in vain, and is tried again".to_owned();
+            let asked = "a requested reboot did not begin; it is requested again".to_owned();
             return Some((
                 Why::Inhibited.into(),
                 if is_inhibited(facts) { inhibited(facts) } else { asked },
@@ -134,7 +137,7 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
         (Step::Wait(WaitReason::Excluded, _), _) => {
             return Some((
                 Why::Excluded.into(),
-                "the Node is excluded; remove its label berth.dev/exclude".to_owned(),
+                "the Node is excluded; to update it, remove its label berth.dev/exclude".to_owned(),
             ));
         }
         _ => {}
@@ -217,7 +220,7 @@ fn drained(facts: &Facts, committed: bool) -> Verdict {
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
     match facts.drain.done && !left.is_empty() {
-        true => Verdict::yes(Why::LeftBehind, format!("drained but for {}", left.join("; "))),
+        true => Verdict::yes(Why::LeftBehind, format!("drained except {}", left.join("; "))),
         false => as_is(facts.drain.done || committed),
     }
 }

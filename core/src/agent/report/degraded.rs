@@ -25,7 +25,8 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         return Verdict::yes(Reason::ComposefsNotSupported, why.to_owned());
     }
     if let Some(why) = &facts.host.memory_error {
-        let advice = "no berth is taken without the agent's memory on the host; make it writable, or free some space";
+        let advice =
+            "the node takes no berth until the agent can write its memory file; make it writable or free disk space";
         return Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}"));
     }
     if let Some(message) = unlockable(facts) {
@@ -36,7 +37,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
         return Verdict::yes(
             trouble.reason,
-            format!("{} (tried {attempts} times or more)", trouble.message),
+            format!("{} (failed at least {attempts} times)", trouble.message),
         );
     }
     if let Some(objection) = facts
@@ -80,7 +81,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
         return Verdict::yes(Reason::SameDeployment, message);
     }
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
-        let message = "a berth names another Node object of this name; the controller closes it";
+        let message = "a berth is for another Node object of this name; the controller will close it";
         return Verdict::yes(Why::ForeignBerth, message);
     }
     if let Some(message) = drains_too_long(facts) {
@@ -132,8 +133,8 @@ pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
     let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
     let why = match on_timeout {
         OnTimeout::Hold => "held by drain.onTimeout: Hold",
-        OnTimeout::Force => "their budgets are not asked any more, by drain.onTimeout: Force",
-        OnTimeout::Release => "the drain goes on, since the boot is not proven and the berth cannot be given back",
+        OnTimeout::Force => "their disruption budgets are ignored now (drain.onTimeout: Force)",
+        OnTimeout::Release => "the drain continues: the boot is not proven, so the berth cannot be given back",
     };
     Some(format!("{}; {why}", blockers(facts)))
 }
@@ -145,7 +146,7 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
     let booted = known.booted.digest.as_ref();
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
-        let message = format!("runs {booted}, which is neither the target nor what ran before; the berth is kept");
+        let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
         return Some(Verdict::yes(Why::BootUnproven, message));
     }
     let taint = facts
@@ -155,7 +156,7 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
         .and_then(|node| node.not_ready_taint.as_deref());
     let message = match taint {
         Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),
-        None => "the Node is not Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
+        None => "the Node did not become Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
     };
     is_late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
 }

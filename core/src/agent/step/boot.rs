@@ -150,20 +150,20 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
     if facts.past.tried.as_ref() == Some(target) || facts.past.failed_digests.contains(target) {
         return (
             Outcome::Failed,
-            format!("{target} ran unproven, and the host went back to what it ran before"),
+            format!("{target} ran but was not proven, and the host went back to the previous image"),
         );
     }
     // I8: the target was finalized, and the boot loader fell back.
     if facts.host.os.queued_digest() == Some(target) {
-        let message = format!("{target} was finalized, and what ran before was booted in its place");
+        let message = format!("{target} was finalized, but the previous image was booted");
         return (Outcome::Failed, message);
     }
     let message = match facts.host.finalization_failed {
         true => "ostree-finalize-staged.service failed at shutdown",
-        false => "the host rebooted into what it ran before",
+        false => "the host rebooted into the previous image",
     };
     match facts.past.times_not_applied(target).saturating_add(1) {
-        times if times >= MAX_NOT_APPLIED => (Outcome::Failed, format!("{message}, for the {times}. time")),
+        times if times >= MAX_NOT_APPLIED => (Outcome::Failed, format!("{message} ({times} times)")),
         _ => (Outcome::NotApplied, message.to_owned()),
     }
 }
@@ -182,7 +182,7 @@ fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, St
     }
     match booted.is_some() && booted == holding.from.as_ref() {
         true => not_applied(facts, holding),
-        false => (Outcome::Failed, format!("{message}, and its boot was not proven")),
+        false => (Outcome::Failed, format!("{message}; its boot was not proven")),
     }
 }
 
@@ -285,7 +285,7 @@ fn held_up(facts: &Facts) -> Option<String> {
         Reboot::NotAsked => None,
         Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
         Reboot::Asked(ago) => (*ago < REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)
-            .then(|| "logind accepted the reboot, and no shutdown began".to_owned()),
+            .then(|| "logind accepted the reboot, but no shutdown began".to_owned()),
     }
 }
 

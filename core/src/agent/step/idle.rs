@@ -140,9 +140,9 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
     let desired = facts.desired.digest()?;
     let goes_along = deployments.booted.digest.as_ref() != Some(desired) && facts.staged_whole(desired).is_some();
     (!goes_along && has_pool(facts)).then(|| {
-        "somebody has staged a deployment with other packages on the host: it is locked, and the next image of the pool is \
-         staged over it and keeps the packages; any reboot before that discards it. To apply it now, drain the node and run \
-         `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it; to drop it, run \
+        "a deployment with other packages was staged on the host, not by Berth; it is locked. The pool's next image is staged \
+         over it and keeps the packages; any reboot before that discards it. To apply it now: drain the node and run \
+         `rpm-ostree finalize-deployment --allow-missing-checksum` on the host, which reboots it. To discard it: run \
          `rpm-ostree cleanup --pending`"
             .to_owned()
     })
@@ -159,12 +159,12 @@ pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
     (!is_ours).then(|| {
         let what = digest.map_or_else(|| staged.image.clone(), ToString::to_string);
         let what = match runs {
-            true => "the image that runs once more, such as with other kernel arguments".to_owned(),
+            true => "the booted image again, perhaps with other kernel arguments".to_owned(),
             false => format!("{what}, which the pool does not want"),
         };
         format!(
-            "somebody has staged {what}: it is removed, since no reboot may apply it. To change the host outside of its image, \
-             take the node out of its pool or exclude it first"
+            "removing a deployment that Berth did not stage: {what}. No reboot may apply it. To change the host yourself, first \
+             take the node out of its pool or exclude it"
         )
     })
 }
@@ -179,8 +179,9 @@ pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
         .is_some_and(|s| !s.locked && is_to_lock(facts, s));
     is_armed.then(|| {
         format!(
-            "somebody has staged a deployment with other packages on the host, and it cannot be locked: any reboot applies it; \
-             the node does nothing else until it is locked or gone. To drop it, run `rpm-ostree cleanup --pending` on the host: {}",
+            "a deployment with other packages was staged on the host, not by Berth, and cannot be locked ({}): any reboot \
+             applies it, and the node does nothing else until it is locked or gone. To discard it, run \
+             `rpm-ostree cleanup --pending` on the host",
             trouble.why
         )
     })
@@ -271,7 +272,7 @@ pub(crate) fn same_deployment(facts: &Facts, digest: &Digest) -> Option<String> 
     let is_same = deployments.storage == Storage::Composefs && rollback == Some(digest);
     (is_same && deployments.booted.digest.as_ref() != Some(digest)).then(|| {
         format!(
-            "the deployment to roll back to is {digest} already, and bootc cannot stage it once more in composefs: drain the \
+            "the rollback deployment already has {digest}, and bootc cannot stage it a second time in composefs: drain the \
              node, run `bootc rollback` on the host and reboot it"
         )
     })

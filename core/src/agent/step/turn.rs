@@ -50,7 +50,7 @@ fn reason_to_end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, firs
         .or_else(|| drained_too_long(facts))?;
     Some((
         outcome,
-        format!("{message}; the host does not say what is staged, which was not armed when last seen"),
+        format!("{message}; the host does not report its staged image, which was not armed when last read"),
     ))
 }
 
@@ -68,7 +68,7 @@ fn drained_too_long(facts: &Facts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node that had nothing to drain has no start time of its drain.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
-    let message = "the node is drained, and its reboot cannot be prepared";
+    let message = "the node is drained, but its reboot cannot be prepared";
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
@@ -106,12 +106,15 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
     }
     match facts.host.os.staged() {
         Some(_) if !facts.past.is_complete(&holding.target) => {
-            let why = format!("the pull of {} failed: what is staged may lack images", holding.target);
+            let why = format!(
+                "the pull of {} failed: the staged image may lack bound images",
+                holding.target
+            );
             return Some((Outcome::NotStaged, why));
         }
         Some(_) if lacks_policy(facts) => {
             let why = format!(
-                "what is staged of {} was not pulled under the host's current signature policy, which the pool requires",
+                "the staged image {} was not pulled under the host's current signature policy, which the pool requires",
                 holding.target
             );
             return Some((Outcome::NotStaged, why));
@@ -124,7 +127,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
                 .map_or_else(|| staged.image.clone(), ToString::to_string);
             return Some((
                 Outcome::NotStaged,
-                format!("{what} is staged in place of {}", holding.target),
+                format!("{what} is staged instead of {}", holding.target),
             ));
         }
         None => return Some((Outcome::NotStaged, format!("{} is no longer staged", holding.target))),

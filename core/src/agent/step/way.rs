@@ -116,7 +116,7 @@ pub(crate) fn blockers(facts: &Facts) -> String {
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
     format!(
-        "after {}s still there: {}",
+        "still there after {}s: {}",
         drain_limit(facts).as_secs(),
         who.join("; ")
     )
@@ -152,7 +152,7 @@ pub fn rollback_queued(facts: &Facts) -> Option<String> {
     let deployments = os.deployments().filter(|d| d.rollback_queued)?;
     let tool = deployments.backend.name.tool();
     Some(format!(
-        "the next boot takes {what} in place of what runs: run `{tool} rollback` on the host to take that back, or reboot it"
+        "the next boot takes {what} instead of the booted image: run `{tool} rollback` on the host to undo that, or reboot it"
     ))
 }
 
@@ -166,7 +166,7 @@ pub fn inhibited(facts: &Facts) -> String {
     }
     let mut who = facts.host.inhibitors.clone();
     if facts.host.shutdown_scheduled {
-        who.push("a shutdown that is scheduled for later".to_owned());
+        who.push("a scheduled shutdown".to_owned());
     }
     format!("shutdown is inhibited by {}", who.join(", "))
 }
@@ -178,10 +178,10 @@ pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Opt
     if facts.host.clock_synchronized != Some(true) {
         let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
         return Some(format!(
-            "the host's clock is not synchronised, so no window can be judged: {advice}"
+            "the host's clock is not synchronised, so the maintenance window cannot be checked: {advice}"
         ));
     }
-    (facts.now >= until).then(|| format!("the window has closed: a reboot could start until {until}"))
+    (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
 }
 
 /// Waits for a requested reboot. A lost reply counts as accepted.

@@ -573,7 +573,7 @@ fn a_node_whose_turns_end_badly_is_named() {
     let turn = |outcome: &str, attempts, of| Report {
         last_turn: Some(BadTurn {
             outcome: outcome.into(),
-            message: "after 900s still there: default/web-1: budget web".into(),
+            message: "still there after 900s: default/web-1: budget web".into(),
             digest: digest(of),
             attempts,
         }),
@@ -581,7 +581,7 @@ fn a_node_whose_turns_end_badly_is_named() {
     };
     let drain = || turn("DrainTimeout", 2, 2);
     let says = case(vec![up("n1", drain()), up("n2", booted(2))]).says("Degraded");
-    let message = "1 degraded: n1: DrainTimeout: after 900s still there: default/web-1: budget web (turn 2)";
+    let message = "1 degraded: n1: DrainTimeout: still there after 900s: default/web-1: budget web (turn 2)";
     assert_eq!(says, format!("True DrainTimeout {message}"));
     let reason = |report: Report| {
         case(vec![up("n1", report), up("n2", booted(2))])

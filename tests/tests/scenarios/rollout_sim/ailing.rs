@@ -289,7 +289,7 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
             let change = json!({ "toleratedUpdaters": null, "image": { "ref": v3.reference } });
             cluster.patch_pool("workers", change).await?;
             for node in ["node1", "node2"] {
-                until_degraded(cluster, node, "RivalUpdater", "nothing is staged beside").await?;
+                until_degraded(cluster, node, "RivalUpdater", "no image is staged").await?;
             }
             rival(1, false);
             rival(2, false);

@@ -83,7 +83,7 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
                 DEGRADED,
                 "True",
                 "InvalidAuthFile",
-                "it names programs (credHelpers, credsStore)",
+                "it names credential helpers (credHelpers, credsStore)",
             );
             part.until_node_says(node, says, SOON).await?;
             ensure!(has(host, RUN, three), "what worked stays");

@@ -99,7 +99,7 @@ fn only_an_answered_write_of_the_berth_fences_it() {
 
 #[test]
 fn a_commit_that_is_taken_back_says_why() {
-    let vain = Some("logind accepted the reboot, and no shutdown began");
+    let vain = Some("logind accepted the reboot, but no shutdown began");
     for (asked, blocked, expected) in [
         (false, None, None),
         (true, None, vain),

@@ -71,7 +71,7 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
         boot_id: Some("b2".into()),
         ..node()
     });
-    assert_eq!(step(&f), Step::Cordon(committed()), "somebody has uncordoned it");
+    assert_eq!(step(&f), Step::Cordon(committed()), "an admin has uncordoned it");
     f = Facts {
         cluster_node: stuck(&committed(), 2).cluster_node,
         ..f
@@ -380,7 +380,7 @@ fn an_unproven_or_never_applied_digest_fails() {
         ..Past::default()
     });
     assert_eq!(failed, Outcome::Failed);
-    assert!(message.contains("ran unproven"), "{message}");
+    assert!(message.contains("ran but was not proven"), "{message}");
     assert_eq!(
         outcome(Past {
             failed_digests: vec![digest(2)],
@@ -498,7 +498,7 @@ fn a_readiness_taint_delays_the_proof() {
         node.ready = false;
     }
     assert!(
-        degraded(&tainted).contains("is not Ready"),
+        degraded(&tainted).contains("did not become Ready"),
         "the taint is not what to look at"
     );
 }

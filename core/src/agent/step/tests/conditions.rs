@@ -108,7 +108,7 @@ fn a_drain_shows_whom_it_left_behind() {
     for (done, left_behind, expected) in [
         (true, vec![], "True AsExpected "),
         (false, vec![left.clone()], "False NotYet "),
-        (true, vec![left], "True LeftBehind drained but for db/0: cannot end"),
+        (true, vec![left], "True LeftBehind drained except db/0: cannot end"),
     ] {
         let mut facts = with(&taken());
         (facts.drain.done, facts.drain.left_behind) = (done, left_behind);
@@ -254,7 +254,7 @@ fn the_pull_of_the_desired_image_is_reported() {
         (
             "something is to be repaired first",
             change(bare(), |f| f.past.failed_digests = vec![digest(2)]),
-            "Unknown Blocked NodeDegraded says what to repair first",
+            "Unknown Blocked see NodeDegraded for the problem to fix first",
         ),
     ] {
         let told = told(&facts, types::IMAGE_PULLED);
@@ -272,13 +272,13 @@ fn an_excluded_node_reports_its_exclusion() {
     };
     let runs = told(&excluded(2), types::UPDATED);
     assert!(
-        runs.starts_with("True Updated runs sha256:0202") && runs.ends_with(", and is excluded"),
+        runs.starts_with("True Updated runs sha256:0202") && runs.ends_with("; the Node is excluded"),
         "{runs}"
     );
     let waits = told(&excluded(1), types::UPDATED);
     assert!(
         waits.starts_with("False Excluded should run sha256:0202")
-            && waits.ends_with(": the Node is excluded; remove its label berth.dev/exclude"),
+            && waits.ends_with(": the Node is excluded; to update it, remove its label berth.dev/exclude"),
         "{waits}"
     );
 }
@@ -388,7 +388,7 @@ fn a_failing_step_is_reported_at_powers_of_two() {
         });
         assert_eq!(
             told(&facts, types::NODE_DEGRADED),
-            format!("True StepFailed no answer (tried {told_as} times or more)")
+            format!("True StepFailed no answer (failed at least {told_as} times)")
         );
     }
 }

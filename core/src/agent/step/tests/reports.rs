@@ -285,7 +285,7 @@ fn an_unguarded_server_is_reported_with_the_fix() {
     let prepared = told(&facts, types::UPDATE_PREPARED);
     assert!(prepared.starts_with("False Unguarded "), "{prepared}");
     facts.guard.answer = Guard::Unknown;
-    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False Unguarded the API server has not answered"));
+    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False Unguarded not yet known"));
     assert!(
         told(&facts, types::NODE_DEGRADED).starts_with("False"),
         "no answer is not a yes"
@@ -354,7 +354,7 @@ fn a_refused_host_reports_its_image() {
         deployments.staged = None;
     }
     let pulled = told(&without, types::IMAGE_PULLED);
-    assert_eq!(pulled, "Unknown Blocked NodeDegraded says what to repair first");
+    assert_eq!(pulled, "Unknown Blocked see NodeDegraded for the problem to fix first");
     assert!(
         told(&facts, types::UPDATE_PREPARED).starts_with("False"),
         "no berth is offered"
@@ -432,7 +432,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
     };
     for (on_timeout, words) in [
         (OnTimeout::Hold, "held by drain.onTimeout: Hold"),
-        (OnTimeout::Force, "not asked any more"),
+        (OnTimeout::Force, "budgets are ignored now"),
     ] {
         let mut facts = Facts {
             drain: drain.clone(),
@@ -451,7 +451,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
             let told = told(&facts, type_);
             assert!(
                 told.starts_with(&format!(
-                    "{status} DrainTimeout after 3600s still there: web/a: budget web;"
+                    "{status} DrainTimeout still there after 3600s: web/a: budget web;"
                 )),
                 "{told}"
             );
@@ -478,7 +478,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
     }];
     assert_eq!(
         told(&left, types::DRAINED),
-        "True LeftBehind drained but for db/0: cannot end"
+        "True LeftBehind drained except db/0: cannot end"
     );
 }
 
@@ -557,7 +557,7 @@ fn rivals_are_reported_unless_tolerated() {
     assert!(
         degraded.contains("systemctl disable --now bootc-fetch-apply-updates.timer")
             && !degraded.contains("toleratedUpdaters"),
-        "nobody is to tolerate what reboots outside of every turn: {degraded}"
+        "no pool may tolerate reboots outside of turns: {degraded}"
     );
     assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
     facts.host.rivals = vec!["bootc-fetch-apply-updates.service".into()];
@@ -568,7 +568,7 @@ fn rivals_are_reported_unless_tolerated() {
     );
     facts.host.rivals = vec!["zincati.service".into()];
     let degraded = told(&facts, types::NODE_DEGRADED);
-    assert!(degraded.contains("may replace what Berth stages"), "{degraded}");
+    assert!(degraded.contains("may replace staged images"), "{degraded}");
     let tolerate = |facts: &mut Facts, tolerated: &[&str], how| {
         let Desired::Member(member) = &mut facts.desired else {
             unreachable!()
@@ -652,12 +652,12 @@ fn a_failing_step_is_reported_before_its_cause() {
     assert!(told(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
     facts.trouble = Some(StepFailure {
         reason: Reason::StepFailed,
-        message: "cannot remove what is staged".into(),
+        message: "cannot remove the staged image".into(),
         attempts: 3,
     });
     let degraded = told(&facts, types::NODE_DEGRADED);
     assert!(
-        degraded.starts_with("True StepFailed cannot remove what is staged"),
+        degraded.starts_with("True StepFailed cannot remove the staged image"),
         "{degraded}"
     );
 }

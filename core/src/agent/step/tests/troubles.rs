@@ -156,7 +156,7 @@ fn an_unarmed_turn_ends_without_a_host_status() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     let waits = Step::Wait(WaitReason::HostUnusable, None);
     match step(&silent(&revoked, true)) {
-        Step::Release(_, Outcome::Revoked, why) => assert!(why.contains("does not say what is staged"), "{why}"),
+        Step::Release(_, Outcome::Revoked, why) => assert!(why.contains("does not report its staged image"), "{why}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(step(&silent(&revoked, false)), waits, "it may be armed");
@@ -198,7 +198,7 @@ fn an_unarmed_turn_ends_while_the_bus_is_silent() {
     let revoked = taken().revoked(Some("Paused".into())).unwrap();
     match step(&silent(&revoked, true)) {
         Step::Release(_, Outcome::Revoked, why) => {
-            assert!(why.contains("does not say what is staged"), "{why}");
+            assert!(why.contains("does not report its staged image"), "{why}");
             assert!(why.contains("no answer from logind"), "{why}");
         }
         other => panic!("{other:?}"),

@@ -31,7 +31,7 @@ fn a_whole_turn_is_the_only_way_to_a_reboot() {
     assert_eq!(
         step(&facts),
         Step::Fence(committed()),
-        "whoever finds the image unlocked"
+        "an unlocked image is fenced first too"
     );
     facts.fenced = true;
     assert_eq!(step(&facts), Step::Reboot);
@@ -121,7 +121,7 @@ fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
         Facts { host, ..facts.clone() }
     };
     [
-        (late, "the window has closed"),
+        (late, "the maintenance window has closed"),
         (clock(Some(false)), "not synchronised"),
         (clock(None), "not synchronised"),
     ]
