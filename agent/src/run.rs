@@ -9,7 +9,7 @@ use berth_api::firstboot::NodeFirstboot;
 use berth_api::names::{BootId, NodeName};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
-use berth_core::agent::facts::{Facts, Past};
+use berth_core::agent::facts::{AgentFacts, Past};
 use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, phase, report};
@@ -307,7 +307,7 @@ impl Agent {
     }
 
     /// Writes the status when it says something new.
-    async fn report(&mut self, facts: &Facts, next: &Step, object: Option<&BootcNode>) {
+    async fn report(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
         let Some(object) = object else { return };
         let subject = Subject {
             generation: object.metadata.generation,
@@ -336,7 +336,7 @@ impl Agent {
     }
 
     /// One line for each new thing that the agent does.
-    fn log(&mut self, facts: &Facts, next: &Step, object: Option<&BootcNode>) {
+    fn log(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
         let phase = phase(facts, next);
         let same = self.last_log.as_ref().is_some_and(|(p, s)| {
             *p == phase && std::mem::discriminant(s) == std::mem::discriminant(next) && why(s) == why(next)
@@ -395,7 +395,7 @@ pub(crate) fn trouble(error: &anyhow::Error) -> (Reason, String) {
 }
 
 /// Says whether the berths must be watched: while one is held, and while one is waited for.
-fn needs_watch(facts: &Facts, next: &Step) -> bool {
+fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(
         next,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
 use berth_api::condition::lifecycle::MAINTENANCE_PLANNED;
-use berth_core::agent::facts::{ClusterNode, Facts};
+use berth_core::agent::facts::{AgentFacts, ClusterNode};
 use berth_core::agent::knowledge::Event;
 use berth_core::agent::lifecycle::Change;
 use berth_core::agent::maintenance::wanted;
@@ -77,7 +77,7 @@ impl Pause {
 impl Agent {
     /// Makes the Node's lifecycle conditions say what they should now, and takes off what a cordon that is gone has left. Says
     /// whether it tried: that may have taken some time.
-    pub(crate) async fn show_signs(&mut self, facts: &Facts) -> bool {
+    pub(crate) async fn show_signs(&mut self, facts: &AgentFacts) -> bool {
         let (Some(node), Some((wanted, berth))) = (facts.cluster_node.get(), wanted(facts)) else {
             return false;
         };
@@ -147,7 +147,7 @@ fn message(berth: &Berth) -> String {
 }
 
 /// Message of a node that waits for its turn.
-fn planned(facts: &Facts) -> String {
+fn planned(facts: &AgentFacts) -> String {
     let digest = facts.desired.digest().map(ToString::to_string).unwrap_or_default();
     format!("{digest} is staged; the node is drained and rebooted when it is offered a berth")
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::berth::{self, Outcome};
 use berth_api::condition::{self, Why};
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
-use berth_core::agent::facts::{Desired, Facts, Member};
+use berth_core::agent::facts::{AgentFacts, Desired, Member};
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, report};
@@ -302,7 +302,7 @@ fn drained(done: bool) -> Ending {
     }
 }
 
-fn act(facts: &Facts, next: &Step) -> Act {
+fn act(facts: &AgentFacts, next: &Step) -> Act {
     let boot = || rich::boot(0);
     let slot = |b: &berth::Berth| No::try_from(b.index).unwrap_or(NOBODY);
     let put = |put: Put, before: &berth::Berth, after: Result<berth::Berth, berth::Refused>| match after {

@@ -3,13 +3,13 @@
 use berth_api::node::{DesiredImage, NodeDeployment, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::agent::facts::{Desired, Facts};
+use crate::agent::facts::{AgentFacts, Desired};
 
 /// Number of deployments that are kept.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
 /// Returns the deployments, given the previous ones. They are kept only in the status: a lost report is repeated.
-pub fn record(facts: &Facts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
+pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
         return deployments;

@@ -8,13 +8,13 @@
 
 use berth_api::berth::{Berth, HoldPhase, Holding};
 
-use crate::agent::facts::{Desired, Facts};
+use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::lifecycle::Wanted;
 use crate::agent::step::is_drained;
 
 /// Returns the conditions that the Node should have now, and the berth they belong to. `None` while that is unknown
 /// or about to change.
-pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
+pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
     let node = facts.cluster_node.get()?;
     if node.cordon.is_none() {
         let planned = is_planned(facts, node.excluded);
@@ -34,7 +34,7 @@ pub fn wanted(facts: &Facts) -> Option<(Wanted, Option<&Berth>)> {
 
 /// True if the published image is staged and not booted yet, so that the node will be drained and rebooted in its
 /// turn.
-fn is_planned(facts: &Facts, excluded: bool) -> bool {
+fn is_planned(facts: &AgentFacts, excluded: bool) -> bool {
     let Some(desired) = facts.desired.digest().filter(|_| !excluded) else {
         return false;
     };
@@ -46,7 +46,7 @@ fn is_planned(facts: &Facts, excluded: bool) -> bool {
 }
 
 /// Returns whether the drain is in progress, and whether it is finished; `None` when the turn is about to end.
-fn drain(facts: &Facts, holding: &Holding) -> Option<[bool; 2]> {
+fn drain(facts: &AgentFacts, holding: &Holding) -> Option<[bool; 2]> {
     match holding.phase {
         // After the reboot, only the commit shows that the drain finished.
         HoldPhase::Committed => Some([false, true]),

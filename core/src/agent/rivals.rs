@@ -3,7 +3,7 @@
 use berth_api::condition::Verdict;
 use berth_api::pool::RivalUpdaters;
 
-use crate::agent::facts::{Desired, Facts};
+use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::reason::Reason;
 
 /// Host units that update the host automatically.
@@ -55,7 +55,7 @@ fn covers(tolerated: &str, rival: &str) -> bool {
 }
 
 /// Returns the rivals that the pool does not tolerate.
-fn active(facts: &Facts) -> Vec<&str> {
+fn active(facts: &AgentFacts) -> Vec<&str> {
     let is_tolerated = |rival: &str| match &facts.desired {
         Desired::Member(member) => {
             member.rivals == RivalUpdaters::Tolerate
@@ -68,13 +68,13 @@ fn active(facts: &Facts) -> Vec<&str> {
 }
 
 /// Returns the rival that would apply a staged image outside of any turn.
-pub(crate) fn in_the_way(facts: &Facts) -> Option<&str> {
+pub(crate) fn in_the_way(facts: &AgentFacts) -> Option<&str> {
     let mut active = active(facts).into_iter();
     active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))
 }
 
 /// Returns the verdict on active rivals; `None` if there are none or the pool tolerates them.
-pub(crate) fn verdict(facts: &Facts) -> Option<Verdict> {
+pub(crate) fn verdict(facts: &AgentFacts) -> Option<Verdict> {
     let rivals = active(facts);
     if rivals.is_empty() {
         return None;
@@ -108,18 +108,18 @@ mod tests {
         assert_eq!(with_policy(zincati(), Some("stage")), zincati());
         let timer = || units(&[AUTOMATIC_TIMER]);
         assert_eq!(with_policy(timer(), None), timer());
-        let told = with_policy(timer(), Some("stage"));
-        assert!(told[0].contains("AutomaticUpdatePolicy=stage"), "{told:?}");
+        let shown = with_policy(timer(), Some("stage"));
+        assert!(shown[0].contains("AutomaticUpdatePolicy=stage"), "{shown:?}");
         assert!(
-            covers(AUTOMATIC_TIMER, name(&told[0])),
+            covers(AUTOMATIC_TIMER, name(&shown[0])),
             "the name to tolerate it by is unchanged"
         );
     }
 
     #[test]
     fn a_pod_is_reported_with_its_namespace() {
-        let told = pod("kured", "kube-system", "kured-x");
-        assert_eq!(told, "kured (pod kube-system/kured-x)");
-        assert_eq!(name(&told), "kured");
+        let shown = pod("kured", "kube-system", "kured-x");
+        assert_eq!(shown, "kured (pod kube-system/kured-x)");
+        assert_eq!(name(&shown), "kured");
     }
 }

@@ -15,7 +15,7 @@ use berth_agent::watches::{self, Berths, Seen};
 use berth_api::NodeName;
 use berth_api::berth::{Berth, HoldPhase, Outcome};
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment};
-use berth_core::agent::facts::{ClusterNode, Deployments, Desired, Facts, Guard, Os};
+use berth_core::agent::facts::{AgentFacts, ClusterNode, Deployments, Desired, Guard, Os};
 use berth_core::agent::step::{Step, WaitReason, step};
 use jiff::Timestamp;
 use kube::Client;
@@ -29,7 +29,7 @@ const NAMESPACE: &str = "berth-system";
 
 /// One of them.
 pub(super) struct Waiting {
-    facts: Facts,
+    facts: AgentFacts,
     object: watch::Receiver<Seen>,
     /// The BootcNode as it was published to it.
     published: BootcNode,
@@ -49,7 +49,7 @@ impl Waiting {
             .await?
             .with_context(|| format!("there is no Node {name}"))?;
         let boot = known.boot_id.clone().context("the Node has no boot ID")?;
-        let mut facts = Facts::nothing_yet(node.clone(), boot, Timestamp::now());
+        let mut facts = AgentFacts::nothing_yet(node.clone(), boot, Timestamp::now());
         facts.cluster_node = ClusterNode::Is(known);
         let mut object = watches::bootc_node(client.clone(), &node);
         let published = published(&mut object).await?;

@@ -23,7 +23,7 @@ use crate::agent::reason::Reason;
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct AgentFacts {
     /// The node that this agent serves.
     pub node: NodeName,
     /// Current time by this node's clock.
@@ -53,7 +53,7 @@ pub struct Facts {
     pub trouble: Option<StepFailure>,
 }
 
-impl Facts {
+impl AgentFacts {
     /// Returns the staged deployment if it has this digest and its pull is not known to be incomplete.
     pub fn staged_whole(&self, digest: &Digest) -> Option<&Deployment> {
         let staged = self.host.os.staged()?;

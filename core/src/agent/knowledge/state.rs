@@ -12,7 +12,7 @@ use berth_api::seeded::Bug;
 use super::event::Services;
 use super::guard_probe::GuardProbe;
 use crate::agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Facts, HostFacts, LockFailure, Os, Past, PullFacts, Reboot,
+    AgentFacts, ClusterNode, Deployments, Desired, DrainFacts, HostFacts, LockFailure, Os, Past, PullFacts, Reboot,
     StepFailure, Unreachable,
 };
 use crate::agent::host_policy::Rules;
@@ -203,9 +203,9 @@ impl Knowledge {
     }
 
     /// Returns the input of a decision.
-    pub fn facts(&self, now: &Now) -> Facts {
+    pub fn facts(&self, now: &Now) -> AgentFacts {
         let services = self.services.clone();
-        Facts {
+        AgentFacts {
             node: self.node.clone(),
             now: now.wall,
             desired: self.desired.clone(),

@@ -198,7 +198,7 @@ fn a_step_invalidates_readings_that_it_may_change() {
         let mut knowledge = knowing(&berth);
         done(&mut knowledge, &step, ending.clone(), 1);
         let read = |yes: bool, letter: char| if yes { letter } else { '-' };
-        let told: String = [
+        let shown: String = [
             read(knowledge.os != Os::Unknown, 'k'),
             read(knowledge.fresh, 'r'),
             read(knowledge.cluster_node != ClusterNode::Unread, 'n'),
@@ -207,7 +207,7 @@ fn a_step_invalidates_readings_that_it_may_change() {
         ]
         .into_iter()
         .collect();
-        assert_eq!(told, expected, "{step:?} {ending:?}");
+        assert_eq!(shown, expected, "{step:?} {ending:?}");
     }
 }
 

@@ -7,14 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::degraded::{degraded, drains_too_long, unguarded};
 use super::phase::{is_blocked, is_staged};
-use crate::agent::facts::Facts;
+use crate::agent::facts::AgentFacts;
 use crate::agent::reason::{self, Reason};
 use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, is_ready, rollback_queued};
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
 
 pub(super) fn conditions(
-    facts: &Facts,
+    facts: &AgentFacts,
     holding: Option<&Holding>,
     phase: Phase,
     step: &Step,
@@ -38,7 +38,7 @@ fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
 
 /// Returns the state of the API server's guard. `NodeDegraded` shows it only if the node has no worse problem.
 /// `None`: unchanged.
-fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
+fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
         None if facts.guard.unguarded().is_some() => None,
@@ -48,7 +48,7 @@ fn guarded(facts: &Facts, before: &[Condition]) -> Option<Verdict> {
 
 /// Returns the conditions of the image: pulled, staged, ready, running.
 fn update_conditions(
-    facts: &Facts,
+    facts: &AgentFacts,
     holding: Option<&Holding>,
     phase: Phase,
     step: &Step,
@@ -109,7 +109,7 @@ fn update_conditions(
 }
 
 /// Returns the obstacle outside of this node, if it waits for one.
-fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
+fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
     let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
@@ -147,7 +147,7 @@ fn waiting_for(facts: &Facts, holding: Option<&Holding>, step: &Step) -> Option<
 
 /// Returns `UpdatePrepared`, the condition that makes the controller offer a berth. It follows from the next step: a
 /// step that would take a berth is ready; a step that only reads changes nothing.
-fn prepared(facts: &Facts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
+fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(Why::Booted, "nothing is left to prepare");
     }
@@ -183,7 +183,7 @@ fn as_is(yes: bool) -> Verdict {
 }
 
 /// Returns the conditions of the turn; without a berth, how the last one ended.
-fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
+fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
     let ready = node.is_some_and(|n| is_ready(facts, n));
@@ -209,7 +209,7 @@ fn turn_conditions(facts: &Facts, holding: Option<&Holding>) -> Verdicts {
 }
 
 /// Returns the condition of the drain: done, pods left behind, or pods that have blocked it for too long.
-fn drained(facts: &Facts, committed: bool) -> Verdict {
+fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     if let Some(message) = drains_too_long(facts) {
         return Verdict::no(Why::DrainTimeout, message);
     }
@@ -227,7 +227,7 @@ fn drained(facts: &Facts, committed: bool) -> Verdict {
 
 /// Returns the conditions without a berth: the desired image runs and the berth is given back, or the turn is still
 /// to come.
-pub(super) fn rest_conditions(facts: &Facts, cordoned: bool) -> Verdicts {
+pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {
         Some(turn) if turn.outcome == Outcome::DrainTimeout.as_str() => {

@@ -5,7 +5,7 @@ use berth_api::condition::{Verdict, Why, Word};
 use berth_api::node::Phase;
 use berth_api::pool::OnTimeout;
 
-use crate::agent::facts::{Desired, Facts, Os};
+use crate::agent::facts::{AgentFacts, Desired, Os};
 use crate::agent::reason::{self, Reason};
 use crate::agent::rivals;
 use crate::agent::step::{
@@ -14,7 +14,7 @@ use crate::agent::step::{
 };
 
 /// Returns whether an admin should look at the node, and why.
-pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
+pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Verdict {
     if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_reportable()) {
         return Verdict::yes(Reason::HostUnreachable, silence.why.clone());
     }
@@ -119,7 +119,7 @@ pub(super) fn degraded(facts: &Facts, phase: Phase, step: &Step) -> Verdict {
 }
 
 /// Message if the API server does not guard the berths, on each member that would take one.
-pub(super) fn unguarded(facts: &Facts) -> Option<String> {
+pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;
     facts
@@ -129,7 +129,7 @@ pub(super) fn unguarded(facts: &Facts) -> Option<String> {
 }
 
 /// Message if a drain continues after its timeout, because the pool says so or the berth cannot be given back.
-pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
+pub(super) fn drains_too_long(facts: &AgentFacts) -> Option<String> {
     let on_timeout = overdue(facts).filter(|_| !facts.drain.blockers.is_empty())?;
     let why = match on_timeout {
         OnTimeout::Hold => "held by drain.onTimeout: Hold",
@@ -140,7 +140,7 @@ pub(super) fn drains_too_long(facts: &Facts) -> Option<String> {
 }
 
 /// Returns the verdict on an unproven boot that needs an admin or another image.
-fn unproven(facts: &Facts) -> Option<Verdict> {
+fn unproven(facts: &AgentFacts) -> Option<Verdict> {
     let holding = facts.holding()?;
     let known = facts.host.os.deployments()?;
     let booted = known.booted.digest.as_ref();
@@ -161,7 +161,7 @@ fn unproven(facts: &Facts) -> Option<Verdict> {
     is_late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
 }
 
-fn is_late(facts: &Facts) -> bool {
+fn is_late(facts: &AgentFacts) -> bool {
     match &facts.desired {
         Desired::Member(member) => facts.proving_for >= member.reboot_timeout,
         _ => false,

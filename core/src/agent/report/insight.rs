@@ -5,12 +5,12 @@ use berth_api::node::BootcNodeStatus;
 use berth_api::pool::PhaseDurations;
 
 use super::subject::Subject;
-use crate::agent::facts::{Desired, Facts};
+use crate::agent::facts::{AgentFacts, Desired};
 use crate::insight::{self, Unavailable, held, insight};
 
 /// Returns the insight for the status; `None` if the node is not a member of a pool.
 pub(super) fn of(
-    facts: &Facts,
+    facts: &AgentFacts,
     subject: &Subject<'_>,
     status: &BootcNodeStatus,
     before: &BootcNodeStatus,

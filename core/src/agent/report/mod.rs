@@ -16,13 +16,13 @@ use self::degraded::degraded;
 pub use self::phase::phase;
 pub use self::subject::Subject;
 use crate::agent::deployments;
-use crate::agent::facts::{Facts, Os};
+use crate::agent::facts::{AgentFacts, Os};
 use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::agent::timeline;
 
 /// Returns the new status of the BootcNode, given the current one.
-pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
         return report_silence(facts, subject, before);
     }
@@ -101,7 +101,7 @@ pub fn report(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) ->
 
 /// Returns the status while the host does not answer: the old status with a new heartbeat. After a while it also has
 /// the reason, and the node is no longer ready for an offer.
-fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
+fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),
         ..before.clone()
@@ -151,7 +151,7 @@ fn report_silence(facts: &Facts, subject: &Subject<'_>, before: &BootcNodeStatus
 }
 
 /// Returns the name of the berth that the node holds.
-fn berth(facts: &Facts) -> Option<String> {
+fn berth(facts: &AgentFacts) -> Option<String> {
     let is_held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node);
     facts.berths.iter().flatten().find(is_held).map(Berth::name)
 }

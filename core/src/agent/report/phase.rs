@@ -3,11 +3,11 @@
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::node::Phase;
 
-use crate::agent::facts::{Deployments, Facts};
+use crate::agent::facts::{AgentFacts, Deployments};
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
 /// Returns the phase of the node.
-pub fn phase(facts: &Facts, step: &Step) -> Phase {
+pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
     if let Some(holding) = facts.holding() {
         return match holding.phase {
             HoldPhase::Releasing(_) => Phase::Releasing,
@@ -37,7 +37,7 @@ pub fn phase(facts: &Facts, step: &Step) -> Phase {
 }
 
 /// True if the node does nothing until a problem is fixed or another image is published.
-pub(super) fn is_blocked(facts: &Facts, step: &Step) -> bool {
+pub(super) fn is_blocked(facts: &AgentFacts, step: &Step) -> bool {
     match step {
         Step::Wait(WaitReason::Unguarded, _) => facts.guard.is_reportable(),
         Step::Wait(
@@ -56,7 +56,7 @@ pub(super) fn is_blocked(facts: &Facts, step: &Step) -> bool {
 }
 
 /// Returns the phase of a node that waits outside of a turn.
-fn waiting(facts: &Facts) -> Phase {
+fn waiting(facts: &AgentFacts) -> Phase {
     match is_staged(facts) {
         true => Phase::Waiting,
         false => Phase::Pending,
@@ -64,7 +64,7 @@ fn waiting(facts: &Facts) -> Phase {
 }
 
 /// True if the berth is committed for this boot and its image is staged, so that a reboot follows.
-fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
+fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
     let os = facts.host.os.deployments();
     let is_gone = |d: &Deployments| {
         d.staged
@@ -74,7 +74,7 @@ fn is_licensed(facts: &Facts, holding: &Holding) -> bool {
     holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
 }
 
-pub(super) fn is_staged(facts: &Facts) -> bool {
+pub(super) fn is_staged(facts: &AgentFacts) -> bool {
     let staged = facts.desired.digest().and_then(|digest| facts.staged_whole(digest));
     staged.is_some_and(|s| s.locked)
 }

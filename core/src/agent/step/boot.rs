@@ -18,7 +18,7 @@ use super::disarm::settle;
 use super::idle::{lacks_policy, set_aside_step, stage};
 use super::turn;
 use super::way::{self, Obstacle, await_reboot, inhibited, is_inhibited};
-use crate::agent::facts::{Desired, Facts, Member, Reboot};
+use crate::agent::facts::{AgentFacts, Desired, Member, Reboot};
 use crate::agent::node::NodeFacts;
 use crate::agent::past::MAX_NOT_APPLIED;
 
@@ -36,7 +36,7 @@ enum Proof {
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
 /// Step of a taken or committed berth under an unproven boot.
-pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.phase == HoldPhase::Committed
         && holding.boot_id == facts.host.boot_id
         && let Some(wait) = await_reboot(facts)
@@ -81,7 +81,7 @@ pub(super) fn prove(facts: &Facts, berth: &Berth, holding: &Holding, node: &Node
 }
 
 /// Returns the step that must come before the boot can be judged.
-fn see(facts: &Facts) -> Option<Step> {
+fn see(facts: &AgentFacts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
     }
@@ -95,7 +95,7 @@ fn see(facts: &Facts) -> Option<Step> {
 }
 
 /// Checks the proof of a boot (I5): the booted image is known, and the Node is Ready under this boot.
-fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
+fn proof(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Proof {
     let booted = facts.host.os.booted();
     let proof = if booted == Some(&holding.target) {
         if facts.host.os.is_rollback_queued() {
@@ -117,24 +117,24 @@ fn proof(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Proof {
 }
 
 /// True if the Node is Ready under this boot. A report from an earlier boot proves nothing.
-pub(crate) fn reports_ready(facts: &Facts, node: &NodeFacts) -> bool {
+pub(crate) fn reports_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
     node.ready && node.boot_id.as_ref() == Some(&facts.host.boot_id)
 }
 
 /// True if the Node is Ready under this boot and has no readiness taint.
-pub(crate) fn is_ready(facts: &Facts, node: &NodeFacts) -> bool {
+pub(crate) fn is_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
     reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
 
 /// Waits for a scheduled shutdown under a licence for this boot, before the licence is released.
-fn await_queued(facts: &Facts, holding: &Holding) -> Option<Step> {
+fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
 /// Returns the outcome of a turn if the previous digest runs again, proven. Decided once and stored in the berth,
 /// where it is counted later.
-fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
+fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
         // The berth was licensed again under this boot, without a reboot since.
@@ -170,7 +170,7 @@ fn not_applied(facts: &Facts, holding: &Holding) -> (Outcome, String) {
 
 /// Returns the outcome of an excluded node's turn, which does not wait for a proof. A target that ran unproven counts
 /// as failed.
-fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
+fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcome, String) {
     let booted = facts.host.os.booted();
     let message = "the Node is excluded".to_owned();
     if booted == Some(&holding.target) && reports_ready(facts, node) {
@@ -188,7 +188,7 @@ fn abandoned(facts: &Facts, holding: &Holding, node: &NodeFacts) -> (Outcome, St
 
 /// Returns the image to continue to from an unproven boot, if there is one. The pool must want another digest than
 /// the licensed one; or the same one, if an earlier licence for it did not boot it.
-fn next_image<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
+fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
     };
@@ -217,13 +217,13 @@ fn next_image<'a>(facts: &'a Facts, holding: &Holding, node: &NodeFacts) -> Opti
 }
 
 /// True if the berth licenses a reboot from this boot into the image.
-fn is_licensed(facts: &Facts, holding: &Holding, image: &DesiredImage) -> bool {
+fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> bool {
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
 /// True if a target that never booted may be licensed again: only after the boot's proof has timed out, since giving
 /// back comes first, and a limited number of times (I8).
-fn may_repeat(facts: &Facts, holding: &Holding, member: &Member) -> bool {
+fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
@@ -231,7 +231,7 @@ fn may_repeat(facts: &Facts, holding: &Holding, member: &Member) -> bool {
 
 /// Continues from an unproven boot to another digest: every check that a commit needs, then the new licence.
 fn continue_to(
-    facts: &Facts,
+    facts: &AgentFacts,
     berth: &Berth,
     holding: &Holding,
     node: &NodeFacts,
@@ -264,7 +264,7 @@ fn continue_to(
 }
 
 /// Returns the next step towards staging the image; `None` when it is staged.
-fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step> {
+fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<Step> {
     let deployments = facts.host.os.deployments();
     let staged = deployments.and_then(|known| Some((known, known.staged.as_ref()?)));
     match staged {
@@ -280,7 +280,7 @@ fn prepare(facts: &Facts, member: &Member, image: &DesiredImage) -> Option<Step>
 }
 
 /// Returns why a requested reboot did not begin, until it may be requested again.
-fn held_up(facts: &Facts) -> Option<String> {
+fn held_up(facts: &AgentFacts) -> Option<String> {
     match &facts.host.reboot {
         Reboot::NotAsked => None,
         Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
@@ -291,7 +291,7 @@ fn held_up(facts: &Facts) -> Option<String> {
 
 /// Licensed under this unproven boot: unlock, verify, reboot. The commit cannot be taken back, so obstacles are
 /// waited for.
-fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): NextImage<'_>) -> Step {
+fn go(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): NextImage<'_>) -> Step {
     let staged = facts.staged_whole(&image.digest);
     let ahead = match (held_up(facts), staged) {
         (Some(why), _) => Obstacle::Inhibited(why),
@@ -328,7 +328,7 @@ fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member
 }
 
 /// Berth releasing: restore the Node, then close the berth. A boot after the release began is proven like any other.
-pub(super) fn release(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {
             // A pull hides what runs until it ends.

@@ -10,9 +10,9 @@ use berth_api::node::Deployment;
 use berth_api::seeded::Bug;
 
 use super::action::{Step, WaitReason};
-use crate::agent::facts::{Deployments, Desired, Facts, Os, Past};
+use crate::agent::facts::{AgentFacts, Deployments, Desired, Os, Past};
 
-pub(super) fn held<'a>(facts: &Facts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holding)> {
+pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holding)> {
     let elsewhere = |b: &Berth| matches!(&facts.desired, Desired::Member(m) if m.pool != b.pool);
     let seen = berths
         .iter()
@@ -44,7 +44,7 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
 /// Returns the step to do before nothing of Berth's can be armed (I3): nothing is staged, or it is locked. A host
 /// that does not answer does not count as having nothing staged. A host that can have nothing of Berth's is not read
 /// (I12).
-pub(super) fn settle(facts: &Facts) -> Option<Step> {
+pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The pull locks the image that it stages; the result is read when it ends.
         return None;
@@ -67,7 +67,7 @@ pub(super) fn settle(facts: &Facts) -> Option<Step> {
 /// Returns the step that disarms a staged image: lock it, or remove it if it cannot be locked or the lock fails
 /// repeatedly (I3). An image with packages that others requested is never removed: its lock is retried, with growing
 /// pauses.
-pub(super) fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Step {
+pub(super) fn disarm(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Step {
     match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),
         (Some(lock), Some(trouble)) if deployments.staged_layers => match trouble.pause {
@@ -79,7 +79,7 @@ pub(super) fn disarm(facts: &Facts, deployments: &Deployments, staged: &Deployme
 }
 
 /// True if the node is a member of a pool and not excluded.
-pub(super) fn has_pool(facts: &Facts) -> bool {
+pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     match (&facts.desired, facts.cluster_node.get()) {
         (Desired::Member(member), Some(node)) => node.uid == member.node_uid && !node.excluded,
         _ => false,
@@ -88,14 +88,14 @@ pub(super) fn has_pool(facts: &Facts) -> bool {
 
 /// True if Berth may lock the staged image (I12): any image on a member, elsewhere only Berth's own. On a host that
 /// Berth refuses to update, only Berth's own, except during a turn.
-pub(super) fn is_to_lock(facts: &Facts, staged: &Deployment) -> bool {
+pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();
     (has_pool(facts) && !is_left_alone) || staged_by_berth(facts).any(|ours| staged.digest.as_ref() == Some(ours))
 }
 
 /// Returns the digests that Berth may have staged here: the one in the record, and the targets of held berths.
-pub(super) fn staged_by_berth(facts: &Facts) -> impl Iterator<Item = &Digest> {
+pub(super) fn staged_by_berth(facts: &AgentFacts) -> impl Iterator<Item = &Digest> {
     let held = facts.berths.iter().flatten().filter_map(Berth::holding);
     let targets = held.filter(|h| h.node == facts.node).map(|h| &h.target);
     facts.past.staged_by_us.iter().chain(targets)

@@ -12,17 +12,17 @@ use berth_api::seeded::Bug;
 use super::action::{HOST_LOOK_INTERVAL, LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::disarm::{disarm, has_pool, is_to_lock, settle, staged_by_berth};
 use super::way::{closed_window, is_inhibited, is_next_boot_wrong};
-use crate::agent::facts::{Deployments, Facts, Guard, Member, Os};
+use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
 /// The node is in no pool, as far as is known: only lock or remove what Berth left armed (I3, I12).
-pub(super) fn leave_alone(facts: &Facts, why: WaitReason, again: Option<Duration>) -> Step {
+pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
 
 /// The node left its pool: undo only Berth's own changes (I12).
-pub(super) fn undo(facts: &Facts) -> Step {
+pub(super) fn undo(facts: &AgentFacts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
     }
@@ -49,7 +49,7 @@ pub(super) fn undo(facts: &Facts) -> Step {
 
 /// Step on a member whose host Berth does not update: remove what Berth staged unless it is desired and locked; leave
 /// what others staged.
-fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> Step {
+fn rest_refused(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
     let is_of_use =
@@ -64,7 +64,7 @@ fn rest_refused(facts: &Facts, deployments: &Deployments, desired: &Digest) -> S
 }
 
 /// Returns the next step of a member: stage and lock the image, then take an offer.
-pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
+pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> Step {
     let Some(image) = &member.image else {
         return settle(facts).unwrap_or(Step::Wait(WaitReason::Unresolved, None));
     };
@@ -119,7 +119,7 @@ pub(super) fn pursue(facts: &Facts, member: &Member, berths: &[Berth]) -> Step {
 }
 
 /// Returns the next step towards staging the image.
-fn begin(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
+fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if !is_unwelcome(facts, &image.digest)
         && let Some(first) = await_host(facts, &image.digest)
     {
@@ -130,12 +130,12 @@ fn begin(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
 
 /// Returns the step that keeps a deployment with packages of others from being applied by any reboot (I3). It is not
 /// removed, or the packages would be lost: the next image is staged over it and keeps them.
-pub(super) fn set_aside_step(facts: &Facts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
+pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
 
 /// Message if a deployment with packages of others is set aside until the next image.
-pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
+pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
     let goes_along = deployments.booted.digest.as_ref() != Some(desired) && facts.staged_whole(desired).is_some();
@@ -149,7 +149,7 @@ pub(crate) fn set_aside(facts: &Facts) -> Option<String> {
 }
 
 /// Message if the next step removes a deployment that others staged, without layered packages.
-pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
+pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
     let Step::Unstage(staged) = next else { return None };
     let known = facts.host.os.deployments()?;
     let digest = staged.digest.as_ref();
@@ -170,7 +170,7 @@ pub fn taken_away(facts: &Facts, next: &Step) -> Option<String> {
 }
 
 /// Message if a deployment with packages of others cannot be locked.
-pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
+pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     let trouble = facts.host.lock_failure.as_ref()?;
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let is_armed = deployments
@@ -190,7 +190,7 @@ pub(crate) fn unlockable(facts: &Facts) -> Option<String> {
 /// Returns the step to wait with while another updater would apply a staged image, or the host cannot stage one.
 /// Checked before the permission to pull, so that this node does not take the place of one that can pull, and reports
 /// the same with and without permission.
-fn await_host(facts: &Facts, desired: &Digest) -> Option<Step> {
+fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
         None => same_deployment(facts, desired).map(|_| WaitReason::HostUnusable)?,
@@ -202,19 +202,19 @@ fn await_host(facts: &Facts, desired: &Digest) -> Option<Step> {
 }
 
 /// I8: no failed digest is tried again.
-fn has_failed(facts: &Facts, digest: &Digest) -> bool {
+fn has_failed(facts: &AgentFacts, digest: &Digest) -> bool {
     facts.past.failed_digests.contains(digest) && !Bug::RetryFailedDigest.is_awake()
 }
 
 /// True if the desired image must not stay staged: it failed here, the host's policy rejects it, or it was staged
 /// without the required signature check.
-fn is_unwelcome(facts: &Facts, desired: &Digest) -> bool {
+fn is_unwelcome(facts: &AgentFacts, desired: &Digest) -> bool {
     has_failed(facts, desired) || facts.objection().is_some() || lacks_policy(facts)
 }
 
 /// True if the pool requires signatures, and the staged image was not pulled under the host's current policy. The
 /// backend's report is not enough: it checks no signature of an image that is already in the repository.
-pub(super) fn lacks_policy(facts: &Facts) -> bool {
+pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     let required = facts
         .desired
         .image()
@@ -232,7 +232,7 @@ pub(super) fn lacks_policy(facts: &Facts) -> bool {
 
 /// Returns the step that pulls the image when that is allowed. Other updaters are not checked here: on the way from
 /// an unproven boot the node is already down, and its next boot is under its berth (I10).
-pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Step {
+pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
     }
@@ -266,7 +266,7 @@ pub(super) fn stage(facts: &Facts, member: &Member, image: &DesiredImage) -> Ste
 
 /// Message if bootc cannot stage this image on a composefs host, because the rollback deployment already has it. That
 /// deployment is not removed, since the host may need it.
-pub(crate) fn same_deployment(facts: &Facts, digest: &Digest) -> Option<String> {
+pub(crate) fn same_deployment(facts: &AgentFacts, digest: &Digest) -> Option<String> {
     let deployments = facts.host.os.deployments()?;
     let rollback = deployments.rollback.as_ref()?.digest.as_ref();
     let is_same = deployments.storage == Storage::Composefs && rollback == Some(digest);
@@ -282,7 +282,7 @@ fn is_for(offer: &Offer, desired: &Digest) -> bool {
     offer.target == *desired || Bug::OfferForAnotherDigest.is_awake()
 }
 
-fn wait_for_berth(facts: &Facts, desired: &Digest, berths: &[Berth]) -> Step {
+fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Step {
     if let Some(left) = facts.past.turn_backoff(desired, facts.now) {
         return Step::Wait(WaitReason::BackingOff, Some(left));
     }

@@ -23,11 +23,11 @@ pub use self::idle::taken_away;
 pub(crate) use self::idle::{same_deployment, set_aside, unlockable};
 pub(crate) use self::way::{blockers, closed_window, is_drained, overdue};
 pub use self::way::{inhibited, is_inhibited, rollback_queued};
-use crate::agent::facts::{ClusterNode, Desired, Facts, Os, Unreachable};
+use crate::agent::facts::{AgentFacts, ClusterNode, Desired, Os, Unreachable};
 use crate::agent::reason::Reason;
 
 /// Returns the next step.
-pub fn step(facts: &Facts) -> Step {
+pub fn step(facts: &AgentFacts) -> Step {
     if facts.host.shutting_down {
         return Step::Wait(WaitReason::ShuttingDown, Some(LOOK_INTERVAL));
     }
@@ -70,7 +70,7 @@ pub fn step(facts: &Facts) -> Step {
 
 /// Returns the next step towards the end of a turn while the host's services are silent, if that step does not need
 /// the host and nothing is armed. The node must not stay drained for as long as the silence lasts.
-fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
+fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
     let is_unproven = match holding.phase {
         // The outcome was decided under another boot; the current one must be inspected.
@@ -109,7 +109,7 @@ fn finish_in_silence(facts: &Facts, silence: &Unreachable) -> Option<Step> {
 }
 
 /// Returns the next step of a turn that has begun.
-fn finish(facts: &Facts, berth: &Berth, holding: &Holding) -> Step {
+fn finish(facts: &AgentFacts, berth: &Berth, holding: &Holding) -> Step {
     let node = match &facts.cluster_node {
         ClusterNode::Unread => return Step::ReadNode,
         ClusterNode::Is(node) if node.uid == holding.uid || Bug::NoUidCheck.is_awake() => node,

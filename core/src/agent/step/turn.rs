@@ -7,11 +7,11 @@ use super::action::{LOOK_INTERVAL_MAX, Step, WaitReason};
 use super::disarm::settle;
 use super::idle::lacks_policy;
 use super::way::{self, Obstacle, await_reboot};
-use crate::agent::facts::{Facts, Reboot};
+use crate::agent::facts::{AgentFacts, Reboot};
 use crate::agent::node::NodeFacts;
 
 /// Berth taken, same boot: cordon, drain, commit; or give back if there is a reason to.
-pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn work(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
         return match reason_to_end_unseen(facts, holding, node, &first) {
             Some((outcome, message)) => Step::Release(berth.clone(), outcome, message),
@@ -32,7 +32,7 @@ pub(super) fn work(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeF
 }
 
 /// Returns why the target must no longer be booted here.
-fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String> {
+fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<String> {
     if node.excluded {
         return Some("the Node is excluded".to_owned());
     }
@@ -41,7 +41,12 @@ fn unwanted(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<String
 
 /// Returns why an uncommitted turn ends although the host does not report its staged image: a node must not stay
 /// drained because of that. Only if this process knows that it left nothing armed (I3).
-fn reason_to_end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, first: &Step) -> Option<(Outcome, String)> {
+fn reason_to_end_unseen(
+    facts: &AgentFacts,
+    holding: &Holding,
+    node: &NodeFacts,
+    first: &Step,
+) -> Option<(Outcome, String)> {
     if !is_unseen(facts, first) {
         return None;
     }
@@ -55,16 +60,16 @@ fn reason_to_end_unseen(facts: &Facts, holding: &Holding, node: &NodeFacts, firs
 }
 
 /// True if the host does not answer and this process knows that it left nothing armed.
-pub(super) fn is_unseen(facts: &Facts, first: &Step) -> bool {
+pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
 
-fn drain_timeout(facts: &Facts) -> Option<(Outcome, String)> {
+fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
 /// Returns the outcome of a node that is drained, has passed its drain timeout, and cannot continue.
-fn drained_too_long(facts: &Facts) -> Option<(Outcome, String)> {
+fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node that had nothing to drain has no start time of its drain.
     let long = so_far.is_zero() || so_far >= way::drain_limit(facts);
@@ -73,7 +78,7 @@ fn drained_too_long(facts: &Facts) -> Option<(Outcome, String)> {
 }
 
 /// Returns why an uncommitted turn should end, whatever is staged.
-fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
+fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
     }
@@ -100,7 +105,7 @@ fn reason_to_end(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(
 }
 
 /// Returns why an uncommitted turn should end.
-fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
+fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(end) = reason_to_end(facts, holding, node) {
         return Some(end);
     }
@@ -137,7 +142,7 @@ fn reason_to_stop(facts: &Facts, holding: &Holding, node: &NodeFacts) -> Option<
 
 /// Berth committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old if the
 /// agent was away. It is also taken back if the node is no longer cordoned and drained, or the window has closed.
-pub(super) fn go(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn go(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
     }

@@ -13,7 +13,7 @@ use berth_api::seeded::Bug;
 use jiff::Timestamp;
 
 use super::action::{LOOK_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
-use crate::agent::facts::{Desired, Facts, Reboot};
+use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 
 /// Obstacle between a node and its reboot. Checked before the licence is given, and again before it is used, since it
@@ -31,7 +31,7 @@ pub(super) enum Obstacle {
 }
 
 /// Returns the first obstacle to the reboot.
-pub(super) fn obstacle(facts: &Facts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Obstacle {
+pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Obstacle {
     // The window is checked here too: the controller may be down and unable to close it.
     if let Some(why) = closed_window(facts, holding.open_until) {
         return Obstacle::WindowClosed(why);
@@ -47,7 +47,7 @@ pub(super) fn obstacle(facts: &Facts, berth: &Berth, holding: &Holding, node: &N
 
 /// Returns the next step under a licence for this UID, digest and boot ID, all just read (I2), with no obstacle left:
 /// fence, unlock, reboot.
-pub(super) fn use_licence(facts: &Facts, berth: &Berth, staged: &Deployment) -> Step {
+pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
     // I2, I3: a previous process, or a write of this one without an answer, may have taken the licence back. The
     // fence makes such a write fail before anything is armed.
     if !facts.fenced {
@@ -60,7 +60,7 @@ pub(super) fn use_licence(facts: &Facts, berth: &Berth, staged: &Deployment) -> 
 }
 
 /// Returns the next step towards a cordoned and drained node; `None` when it is both.
-fn clear(facts: &Facts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
+fn clear(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     if node.cordon.is_none() || !node.unschedulable {
         return Some(Step::Cordon(berth.clone()));
     }
@@ -74,7 +74,7 @@ fn clear(facts: &Facts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
 }
 
 /// Returns the pool's drain settings.
-fn settings(facts: &Facts) -> Option<&Drain> {
+fn settings(facts: &AgentFacts) -> Option<&Drain> {
     match &facts.desired {
         Desired::Member(member) => Some(&member.drain),
         _ => None,
@@ -82,24 +82,24 @@ fn settings(facts: &Facts) -> Option<&Drain> {
 }
 
 /// True if no pod is left to evict, or draining is disabled.
-pub(crate) fn is_drained(facts: &Facts) -> bool {
+pub(crate) fn is_drained(facts: &AgentFacts) -> bool {
     facts.drain.done || settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
 
 /// Returns the drain timeout of the pool.
-pub(super) fn drain_limit(facts: &Facts) -> Duration {
+pub(super) fn drain_limit(facts: &AgentFacts) -> Duration {
     settings(facts).map_or(Duration::ZERO, Drain::timeout)
 }
 
 /// Returns the pool's `onTimeout` if the drain has passed its timeout.
-pub(crate) fn overdue(facts: &Facts) -> Option<OnTimeout> {
+pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     let settings = settings(facts)?;
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
 /// True if the turn must end because of its drain. `Force` gets the timeout twice: a pod that cannot even be deleted
 /// must not keep the berth from other nodes.
-pub(super) fn gives_up(facts: &Facts) -> bool {
+pub(super) fn gives_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
         Some(OnTimeout::Force) => facts.drain.elapsed >= drain_limit(facts).saturating_mul(2),
@@ -108,7 +108,7 @@ pub(super) fn gives_up(facts: &Facts) -> bool {
 }
 
 /// Returns a message that lists the pods that block the drain.
-pub(crate) fn blockers(facts: &Facts) -> String {
+pub(crate) fn blockers(facts: &AgentFacts) -> String {
     let who: Vec<_> = facts
         .drain
         .blockers
@@ -123,18 +123,18 @@ pub(crate) fn blockers(facts: &Facts) -> String {
 }
 
 /// True if a reboot would be refused, would collide with a scheduled shutdown, or would not boot the staged image.
-pub fn is_inhibited(facts: &Facts) -> bool {
+pub fn is_inhibited(facts: &AgentFacts) -> bool {
     !facts.host.inhibitors.is_empty() || facts.host.shutdown_scheduled || is_next_boot_wrong(facts)
 }
 
 /// True if the next boot would take another deployment, or if the kubelet would not start after it.
-pub(super) fn is_next_boot_wrong(facts: &Facts) -> bool {
+pub(super) fn is_next_boot_wrong(facts: &AgentFacts) -> bool {
     is_rollback_in_the_way(facts) || facts.host.os.unit_missing().is_some()
 }
 
 /// True if another deployment is queued for the next boot and may be intended. A digest that failed here is not: the
 /// next finalized image replaces it.
-fn is_rollback_in_the_way(facts: &Facts) -> bool {
+fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
     if Bug::RollbackIgnored.is_awake() {
         return false;
     }
@@ -144,7 +144,7 @@ fn is_rollback_in_the_way(facts: &Facts) -> bool {
 }
 
 /// Message if the next boot takes another deployment than the booted one.
-pub fn rollback_queued(facts: &Facts) -> Option<String> {
+pub fn rollback_queued(facts: &AgentFacts) -> Option<String> {
     let os = &facts.host.os;
     let what = os
         .queued_digest()
@@ -157,7 +157,7 @@ pub fn rollback_queued(facts: &Facts) -> Option<String> {
 }
 
 /// Returns a message that says why the reboot is inhibited.
-pub fn inhibited(facts: &Facts) -> String {
+pub fn inhibited(facts: &AgentFacts) -> String {
     if let Some(why) = rollback_queued(facts).filter(|_| is_rollback_in_the_way(facts)) {
         return why;
     }
@@ -173,7 +173,7 @@ pub fn inhibited(facts: &Facts) -> String {
 
 /// Message if the maintenance window is closed; `None` if a reboot may start. Without a window the clock is not
 /// checked.
-pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Option<String> {
+pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -> Option<String> {
     let until = open_until?;
     if facts.host.clock_synchronized != Some(true) {
         let advice = "start time synchronisation on the host, or start the agent with --trust-clock";
@@ -185,7 +185,7 @@ pub(crate) fn closed_window(facts: &Facts, open_until: Option<Timestamp>) -> Opt
 }
 
 /// Waits for a requested reboot. A lost reply counts as accepted.
-pub(super) fn await_reboot(facts: &Facts) -> Option<Step> {
+pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     match facts.host.reboot {
         Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(
             WaitReason::Rebooting,

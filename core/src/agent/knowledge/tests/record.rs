@@ -161,8 +161,8 @@ fn a_failed_turn_ends_by_the_booted_image() {
             looked(&mut knowledge, booted, None, 41);
         }
         knowledge.after(Event::Berths(vec![failed.clone()]), &at(50));
-        let told = chapters(&knowledge, 0);
-        assert!(told.ends_with(&format!("{chapter} 50-?")), "{told}");
+        let shown = chapters(&knowledge, 0);
+        assert!(shown.ends_with(&format!("{chapter} 50-?")), "{shown}");
         knowledge.after(Event::Begins(&Step::GiveBack(failed)), &at(51));
         assert_eq!(knowledge.past.turns[0].outcome, Some(outcome));
     }
@@ -272,7 +272,7 @@ fn another_image_ends_the_way_to_the_former_one() {
 fn a_drain_before_the_record_keeps_its_start() {
     let second =
         |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.as_second() - at(0).wall.as_second();
-    for (began, told) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
+    for (began, shown) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
         let past = Past {
             drain_began: began.map(|second| at(second).wall),
             ..Past::default()
@@ -282,12 +282,12 @@ fn a_drain_before_the_record_keeps_its_start() {
         knowledge.after(Event::Berths(vec![taken()]), &at(51));
         knowledge.after(Event::Berths(vec![committed()]), &at(60));
         assert!(
-            chapters(&knowledge, 0).starts_with(&format!("Drained {told}-60")),
+            chapters(&knowledge, 0).starts_with(&format!("Drained {shown}-60")),
             "{began:?}"
         );
         let turn = &knowledge.past.turns[0];
-        assert_eq!(second(&turn.start_time), told as i64, "{began:?}");
-        assert_eq!(turn.drain_seconds, Some(60 - told), "{began:?}");
+        assert_eq!(second(&turn.start_time), shown as i64, "{began:?}");
+        assert_eq!(turn.drain_seconds, Some(60 - shown), "{began:?}");
     }
 }
 
@@ -306,10 +306,10 @@ fn a_running_turn_does_not_count_towards_the_limit() {
         );
         knowledge.after(Event::Berths(vec![]), &at(10 * turn + 3));
     }
-    let told = |knowledge: &Knowledge| crate::agent::timeline::ended(&knowledge.past.turns).len();
-    assert_eq!(told(&knowledge), 5);
+    let shown = |knowledge: &Knowledge| crate::agent::timeline::ended(&knowledge.past.turns).len();
+    assert_eq!(shown(&knowledge), 5);
     knowledge.after(Event::Berths(vec![taken()]), &at(100));
-    assert_eq!(told(&knowledge), 5);
+    assert_eq!(shown(&knowledge), 5);
     assert_eq!(knowledge.past.turns.len(), 6);
 }
 

@@ -139,8 +139,8 @@ fn a_busy_host_is_unlocked_and_rebooted_later() {
                 "{step:?} {times}"
             );
         }
-        let told = knowledge.facts(&at(9)).trouble.unwrap();
-        assert_eq!((told.reason, told.attempts), (Reason::HostBusy, 9));
+        let shown = knowledge.facts(&at(9)).trouble.unwrap();
+        assert_eq!((shown.reason, shown.attempts), (Reason::HostBusy, 9));
         // The step succeeded in between, so the time starts again.
         done(&mut knowledge, &step, Ending::Done, 10);
         done(&mut knowledge, &step, failed(Reason::HostBusy), 602);

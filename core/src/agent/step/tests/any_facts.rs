@@ -191,8 +191,8 @@ prop_compose! {
     fn any_facts()(
         host in any_host(), berth in any_berth(), cluster_node in any_node(), desired in any_desired(), past in any_past(),
         done: bool, restored: bool, fenced: bool, late in prop::bool::weighted(0.2), is_proving_long: bool,
-    ) -> Facts {
-        let mut facts = Facts { host, desired, cluster_node, past, restored, fenced, ..facts() };
+    ) -> AgentFacts {
+        let mut facts = AgentFacts { host, desired, cluster_node, past, restored, fenced, ..facts() };
         facts.berths = Some(berth.into_iter().collect());
         facts.now = if late { now() + HOUR } else { now() };
         facts.proving_for = if is_proving_long { HOUR * 2 } else { Duration::ZERO };
@@ -202,7 +202,7 @@ prop_compose! {
 }
 
 /// Consistent facts: for each step of a turn, a node whose next step it is.
-fn coherent() -> Vec<(&'static str, Facts)> {
+fn coherent() -> Vec<(&'static str, AgentFacts)> {
     let mut unstaged = facts();
     os(&mut unstaged, 1, None);
     let mut nobodys = facts();
@@ -233,7 +233,7 @@ fn coherent() -> Vec<(&'static str, Facts)> {
     if let Os::Bootc(deployments) = &mut refused.host.os {
         (deployments.storage, deployments.refusal) = (Storage::Composefs, Some("composefs".to_owned()));
     }
-    let forbidden = Facts {
+    let forbidden = AgentFacts {
         host: HostFacts {
             rules: forbidding(),
             ..facts().host
@@ -272,7 +272,7 @@ fn coherent() -> Vec<(&'static str, Facts)> {
 }
 
 /// Each function copies one fact from other facts.
-const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
+const TAKE_OVER: [fn(&mut AgentFacts, &AgentFacts); 22] = [
     |facts, from| facts.desired = from.desired.clone(),
     |facts, from| facts.cluster_node = from.cluster_node.clone(),
     |facts, from| facts.berths = from.berths.clone(),
@@ -298,8 +298,8 @@ const TAKE_OVER: [fn(&mut Facts, &Facts); 22] = [
 ];
 
 /// Consistent facts with up to three fields replaced.
-fn nearly_coherent() -> impl Strategy<Value = Facts> {
-    let bases: Vec<Facts> = coherent().into_iter().map(|(_, facts)| facts).collect();
+fn nearly_coherent() -> impl Strategy<Value = AgentFacts> {
+    let bases: Vec<AgentFacts> = coherent().into_iter().map(|(_, facts)| facts).collect();
     let base = prop::sample::select(bases);
     let replaced = prop::collection::vec(0..TAKE_OVER.len(), 0..=3);
     (base, any_facts(), replaced).prop_map(|(mut facts, other, replaced)| {
@@ -315,7 +315,7 @@ fn nearly_coherent() -> impl Strategy<Value = Facts> {
 }
 
 /// Facts, about half of them nearly consistent: arbitrary facts alone hardly ever get as far as a reboot.
-pub(super) fn all_kinds() -> impl Strategy<Value = Facts> {
+pub(super) fn all_kinds() -> impl Strategy<Value = AgentFacts> {
     prop_oneof![any_facts(), nearly_coherent()]
 }
 

@@ -9,7 +9,7 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
     if let ClusterNode::Is(node) = &mut stale.cluster_node {
         node.boot_id = Some(BootId::from("b1"));
     }
-    let again = |proving_for| match step(&Facts {
+    let again = |proving_for| match step(&AgentFacts {
         proving_for,
         ..stale.clone()
     }) {
@@ -72,7 +72,7 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
         ..node()
     });
     assert_eq!(step(&f), Step::Cordon(committed()), "an admin has uncordoned it");
-    f = Facts {
+    f = AgentFacts {
         cluster_node: stuck(&committed(), 2).cluster_node,
         ..f
     };
@@ -99,7 +99,7 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
 }
 
-type Change = fn(&mut Facts);
+type Change = fn(&mut AgentFacts);
 
 /// Every check of a commit is made again, also for a gate that has closed.
 #[test]
@@ -155,7 +155,7 @@ fn not_ready() -> Step {
     Step::Wait(WaitReason::NotReady, Some(READY_LOOK_INTERVAL))
 }
 
-fn revoke(facts: &mut Facts) {
+fn revoke(facts: &mut AgentFacts) {
     let berths = facts
         .berths
         .iter()
@@ -165,7 +165,7 @@ fn revoke(facts: &mut Facts) {
     facts.berths = Some(berths);
 }
 
-fn publish(facts: &mut Facts, change: impl FnOnce(&mut Member)) {
+fn publish(facts: &mut AgentFacts, change: impl FnOnce(&mut Member)) {
     if let Desired::Member(member) = &mut facts.desired {
         change(member);
     }
@@ -353,7 +353,7 @@ fn a_licence_without_a_boot_is_repeated_and_limited() {
 
 #[test]
 fn an_unproven_or_never_applied_digest_fails() {
-    let outcome = |past: Past| match step(&Facts {
+    let outcome = |past: Past| match step(&AgentFacts {
         past,
         ..rebooted(&committed(), 1)
     }) {
@@ -481,7 +481,7 @@ fn a_readiness_taint_delays_the_proof() {
         });
         facts
     };
-    let resumes = |facts: &Facts| reports::told(facts, "Resumed").starts_with("True ");
+    let resumes = |facts: &AgentFacts| reports::shown(facts, "Resumed").starts_with("True ");
     let proven = ready(None);
     let next = step(&proven);
     assert!(matches!(next, Step::Release(_, Outcome::Updated, _)), "{next:?}");
@@ -492,7 +492,7 @@ fn a_readiness_taint_delays_the_proof() {
     assert!(matches!(waits, Step::Wait(WaitReason::NotReady, Some(_))), "{waits:?}");
     assert!(!resumes(&tainted), "its boot is not proven");
     tainted.proving_for = Duration::from_secs(86_400);
-    let degraded = |facts: &Facts| reports::told(facts, "NodeDegraded");
+    let degraded = |facts: &AgentFacts| reports::shown(facts, "NodeDegraded");
     assert!(degraded(&tainted).contains("readiness.k8s.io/NetworkReady"));
     if let ClusterNode::Is(node) = &mut tainted.cluster_node {
         node.ready = false;

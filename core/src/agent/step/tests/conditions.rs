@@ -5,26 +5,26 @@ use berth_api::insight::ScopeType;
 use berth_api::node::{BootcNodeStatus, Failure, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::reports::{status_at, told};
+use super::reports::{shown, status_at};
 use super::*;
 use crate::agent::facts::StepFailure;
 use crate::agent::report::phase;
 
-type Change = fn(&mut Facts);
+type Change = fn(&mut AgentFacts);
 
-fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
     change(&mut facts);
     facts
 }
 
 /// Changes the Node as read.
-fn node_of(facts: &mut Facts, change: impl FnOnce(&mut NodeFacts)) {
+fn node_of(facts: &mut AgentFacts, change: impl FnOnce(&mut NodeFacts)) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         change(node);
     }
 }
 
-fn uncordoned(facts: Facts) -> Facts {
+fn uncordoned(facts: AgentFacts) -> AgentFacts {
     change(facts, |f| {
         node_of(f, |node| (node.cordon, node.unschedulable) = (None, false));
     })
@@ -32,7 +32,7 @@ fn uncordoned(facts: Facts) -> Facts {
 
 /// Returns a letter for each true condition of a turn: Cordoned, Drained, UpdateExecuted, RebootedNode,
 /// AppliedOSImage, Resumed, Uncordoned, UpdateComplete.
-fn turn(facts: &Facts) -> String {
+fn turn(facts: &AgentFacts) -> String {
     let status = status_at(facts, &BootcNodeStatus::default(), 0);
     let letter = |(type_, letter)| match condition::is_true(&status.conditions, type_) {
         true => letter,
@@ -112,7 +112,7 @@ fn a_drain_shows_whom_it_left_behind() {
     ] {
         let mut facts = with(&taken());
         (facts.drain.done, facts.drain.left_behind) = (done, left_behind);
-        assert_eq!(told(&facts, types::DRAINED), expected);
+        assert_eq!(shown(&facts, types::DRAINED), expected);
     }
 }
 
@@ -127,7 +127,7 @@ fn a_timed_out_drain_is_reported_after_its_turn() {
         facts
             .past
             .turn_ended(outcome, "pod db/0", &digest(target), facts.now, 0.0);
-        assert_eq!(told(&facts, types::DRAINED), expected, "{outcome:?} {target}");
+        assert_eq!(shown(&facts, types::DRAINED), expected, "{outcome:?} {target}");
     }
 }
 
@@ -222,7 +222,7 @@ fn failure(n: u8) -> Failure {
 #[test]
 fn the_pull_of_the_desired_image_is_reported() {
     let bare = || change(facts(), |f| os(f, 1, None));
-    let pulls = |f: &mut Facts| {
+    let pulls = |f: &mut AgentFacts| {
         f.host.os = Os::Unknown;
         f.host.pull = Some(PullFacts {
             digest: digest(2),
@@ -257,8 +257,8 @@ fn the_pull_of_the_desired_image_is_reported() {
             "Unknown Blocked see NodeDegraded for the problem to fix first",
         ),
     ] {
-        let told = told(&facts, types::IMAGE_PULLED);
-        assert!(told.starts_with(expected), "{what}: {told}");
+        let shown = shown(&facts, types::IMAGE_PULLED);
+        assert!(shown.starts_with(expected), "{what}: {shown}");
     }
 }
 
@@ -270,12 +270,12 @@ fn an_excluded_node_reports_its_exclusion() {
             node_of(f, |node| node.excluded = true);
         })
     };
-    let runs = told(&excluded(2), types::UPDATED);
+    let runs = shown(&excluded(2), types::UPDATED);
     assert!(
         runs.starts_with("True Updated runs sha256:0202") && runs.ends_with("; the Node is excluded"),
         "{runs}"
     );
-    let waits = told(&excluded(1), types::UPDATED);
+    let waits = shown(&excluded(1), types::UPDATED);
     assert!(
         waits.starts_with("False Excluded should run sha256:0202")
             && waits.ends_with(": the Node is excluded; to update it, remove its label berth.dev/exclude"),
@@ -285,9 +285,9 @@ fn an_excluded_node_reports_its_exclusion() {
 
 #[test]
 fn a_node_is_updated_after_the_give_back() {
-    let holds = told(&rebooted(&committed(), 2), types::UPDATED);
+    let holds = shown(&rebooted(&committed(), 2), types::UPDATED);
     assert!(holds.starts_with("False Proving runs sha256:0202"), "{holds}");
-    let rests = told(&change(facts(), |f| os(f, 2, None)), types::UPDATED);
+    let rests = shown(&change(facts(), |f| os(f, 2, None)), types::UPDATED);
     assert!(rests.starts_with("True Updated runs sha256:0202"), "{rests}");
 }
 
@@ -344,7 +344,7 @@ fn only_a_node_that_would_take_an_offer_is_prepared() {
     ];
     for (what, spoil, expected) in cases {
         assert_eq!(
-            told(&change(facts(), spoil), types::UPDATE_PREPARED),
+            shown(&change(facts(), spoil), types::UPDATE_PREPARED),
             expected,
             "{what}"
         );
@@ -379,7 +379,7 @@ fn a_look_changes_nothing_of_being_prepared() {
 
 #[test]
 fn a_failing_step_is_reported_at_powers_of_two() {
-    for (attempts, told_as) in [(3, 2), (4, 4), (5, 4), (8, 8), (100, 64)] {
+    for (attempts, shown_as) in [(3, 2), (4, 4), (5, 4), (8, 8), (100, 64)] {
         let mut facts = facts();
         facts.trouble = Some(StepFailure {
             reason: Reason::StepFailed,
@@ -387,8 +387,8 @@ fn a_failing_step_is_reported_at_powers_of_two() {
             attempts,
         });
         assert_eq!(
-            told(&facts, types::NODE_DEGRADED),
-            format!("True StepFailed no answer (failed at least {told_as} times)")
+            shown(&facts, types::NODE_DEGRADED),
+            format!("True StepFailed no answer (failed at least {shown_as} times)")
         );
     }
 }
@@ -397,10 +397,10 @@ fn a_failing_step_is_reported_at_powers_of_two() {
 fn a_failed_digest_is_reported_unless_it_runs() {
     let mut facts = change(facts(), |f| os(f, 1, None));
     facts.past.failed_digests = vec![digest(2)];
-    let told_now = told(&facts, types::NODE_DEGRADED);
-    assert!(told_now.starts_with("True DigestFailed sha256:0202"), "{told_now}");
+    let shown_now = shown(&facts, types::NODE_DEGRADED);
+    assert!(shown_now.starts_with("True DigestFailed sha256:0202"), "{shown_now}");
     os(&mut facts, 2, None);
-    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+    assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
 /// Until the Node is read again, its last role is kept.
@@ -433,11 +433,11 @@ fn an_image_without_a_required_unit_is_reported() {
         unreachable!()
     };
     deployments.link_without_unit = Some("/etc/link".to_owned());
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True UnitMissing") && degraded.contains("Run `rm /etc/link`"),
         "{degraded}"
     );
-    let prepared = told(&facts, types::UPDATE_PREPARED);
+    let prepared = shown(&facts, types::UPDATE_PREPARED);
     assert!(prepared.starts_with("False Inhibited"), "{prepared}");
 }

@@ -3,18 +3,18 @@
 use super::*;
 
 /// Each way for a node to be in no pool, and the reason it waits with then.
-fn in_no_pool() -> [(Facts, WaitReason); 5] {
-    let desiring = |desired| Facts { desired, ..facts() };
+fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
+    let desiring = |desired| AgentFacts { desired, ..facts() };
     let mut other = facts();
     other.desired = Desired::Member(Box::new(Member {
         node_uid: NodeUid::from("u0"),
         ..member(2)
     }));
-    let gone = Facts {
+    let gone = AgentFacts {
         cluster_node: ClusterNode::Gone,
         ..facts()
     };
-    let excluded = Facts {
+    let excluded = AgentFacts {
         cluster_node: ClusterNode::Is(NodeFacts {
             excluded: true,
             ..node()
@@ -52,7 +52,7 @@ fn a_node_leaves_its_pool_by_either_sign() {
     assert_eq!(Desired::of(None), Desired::Unknown);
 }
 
-fn rests(facts: &Facts, expected: WaitReason) {
+fn rests(facts: &AgentFacts, expected: WaitReason) {
     assert!(
         matches!(step(facts), Step::Wait(why, _) if why == expected),
         "{expected:?}: {:?}",
@@ -137,25 +137,25 @@ fn packages_of_others_are_locked_and_kept() {
         }));
         facts
     };
-    let told = |facts: &Facts| {
-        let told = super::reports::told(facts, "NodeDegraded");
-        let is_told = told.starts_with("True ForeignStaged a deployment with other packages was staged");
-        assert_eq!(is_told, crate::agent::step::set_aside(facts).is_some(), "{told}");
-        is_told
+    let shown = |facts: &AgentFacts| {
+        let shown = super::reports::shown(facts, "NodeDegraded");
+        let is_shown = shown.starts_with("True ForeignStaged a deployment with other packages was staged");
+        assert_eq!(is_shown, crate::agent::step::set_aside(facts).is_some(), "{shown}");
+        is_shown
     };
     // The desired image runs: the packages wait for the next image.
     let armed = layered(2, deployment(2, false));
-    assert_eq!((step(&armed), told(&armed)), (lock(), true));
+    assert_eq!((step(&armed), shown(&armed)), (lock(), true));
     let locked = layered(2, deployment(2, true));
     assert_eq!(
-        (step(&locked), told(&locked)),
+        (step(&locked), shown(&locked)),
         (Step::Wait(WaitReason::Updated, None), true)
     );
     // The next image is staged over it.
     let armed = layered(1, deployment(1, false));
-    assert_eq!((step(&armed), told(&armed)), (lock(), true));
+    assert_eq!((step(&armed), shown(&armed)), (lock(), true));
     let locked = layered(1, deployment(1, true));
-    assert_eq!((step(&locked), told(&locked)), (pull(2), true));
+    assert_eq!((step(&locked), shown(&locked)), (pull(2), true));
     // A repeatedly failing lock is retried, since a removal would lose the packages.
     let mut stubborn = layered(1, deployment(1, false));
     stubborn.host.lock_failure = Some(LockFailure::default());
@@ -168,8 +168,8 @@ fn packages_of_others_are_locked_and_kept() {
     }));
     assert_eq!(step(&stubborn), lock());
     assert!(
-        crate::agent::step::set_aside(&stubborn).is_some_and(|told| {
-            told.contains("any reboot before that discards it") && told.contains("rpm-ostree finalize-deployment")
+        crate::agent::step::set_aside(&stubborn).is_some_and(|shown| {
+            shown.contains("any reboot before that discards it") && shown.contains("rpm-ostree finalize-deployment")
         }),
         "who staged it must know what a reboot does"
     );
@@ -184,16 +184,16 @@ fn packages_of_others_are_locked_and_kept() {
     for facts in [&stubborn, &in_turn] {
         let next = step(facts);
         assert_eq!(next, Step::Wait(WaitReason::Unlockable, Some(pause)));
-        let told = super::reports::told(facts, "NodeDegraded");
+        let shown = super::reports::shown(facts, "NodeDegraded");
         assert!(
-            told.contains("LockFailed") && told.contains("any reboot applies it") && told.contains("(error: no)"),
-            "{told}"
+            shown.contains("LockFailed") && shown.contains("any reboot applies it") && shown.contains("(error: no)"),
+            "{shown}"
         );
     }
     // The desired image, with the packages: a turn applies it.
     let whole = layered(1, deployment(2, true));
     assert_eq!(
-        (step(&whole), told(&whole)),
+        (step(&whole), shown(&whole)),
         (Step::Wait(WaitReason::NoBerth, None), false)
     );
     // A deployment without packages is removed.
@@ -202,7 +202,7 @@ fn packages_of_others_are_locked_and_kept() {
         known.staged_layers = false;
     }
     assert_eq!(
-        (step(&plain), told(&plain)),
+        (step(&plain), shown(&plain)),
         (Step::Unstage(deployment(1, true)), false)
     );
 }
@@ -238,17 +238,17 @@ fn removing_an_image_of_others_is_reported() {
         facts.past.staged_by_us = ours;
         os(&mut facts, booted, Some(deployment(staged, true)));
         assert_eq!(step(&facts), Step::Unstage(deployment(staged, true)));
-        let told = super::reports::told(&facts, "NodeDegraded");
+        let shown = super::reports::shown(&facts, "NodeDegraded");
         assert_eq!(
-            told.starts_with("True ForeignStaged removing a deployment that Berth did not stage"),
+            shown.starts_with("True ForeignStaged removing a deployment that Berth did not stage"),
             !expected.is_empty(),
-            "{told}"
+            "{shown}"
         );
-        assert!(told.contains(expected), "{told}");
+        assert!(shown.contains(expected), "{shown}");
     }
 }
 
-type Change = fn(&mut Facts);
+type Change = fn(&mut AgentFacts);
 
 /// On a host that Berth does not update, nothing new is begun. Berth's staged image stays only while a turn could
 /// still boot it.
@@ -308,13 +308,13 @@ fn a_refused_host_keeps_a_useful_image() {
 
 /// Packages that stay armed are reported, unless they are locked or not Berth's to lock.
 #[test]
-fn only_packages_that_stay_armed_are_told() {
-    for (locked, desired, told) in [
+fn only_packages_that_stay_armed_are_reported() {
+    for (locked, desired, shown) in [
         (false, Desired::Member(Box::new(member(2))), true),
         (true, Desired::Member(Box::new(member(2))), false),
         (false, Desired::Unknown, false),
     ] {
-        let mut facts = Facts { desired, ..facts() };
+        let mut facts = AgentFacts { desired, ..facts() };
         facts.host.lock_failure = Some(LockFailure::default());
         facts.host.os = Os::Bootc(Box::new(Deployments {
             booted: deployment(1, false),
@@ -325,7 +325,7 @@ fn only_packages_that_stay_armed_are_told() {
         let desired = &facts.desired;
         assert_eq!(
             crate::agent::step::unlockable(&facts).is_some(),
-            told,
+            shown,
             "{locked} {desired:?}"
         );
     }

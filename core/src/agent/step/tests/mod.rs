@@ -105,13 +105,13 @@ fn later(seconds: i64) -> Time {
 }
 
 /// Returns the facts of a node without problems that runs 1, should run 2, and has 2 staged and locked.
-fn facts() -> Facts {
+fn facts() -> AgentFacts {
     let deployments = Deployments {
         booted: deployment(1, false),
         staged: Some(deployment(2, true)),
         ..Deployments::default()
     };
-    Facts {
+    AgentFacts {
         node: NodeName::from("n1"),
         now: now(),
         desired: Desired::Member(Box::new(member(2))),
@@ -176,7 +176,7 @@ fn cordoned() -> ClusterNode {
     })
 }
 
-fn os(facts: &mut Facts, booted: u8, staged: Option<Deployment>) {
+fn os(facts: &mut AgentFacts, booted: u8, staged: Option<Deployment>) {
     facts.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(booted, false),
         staged,
@@ -206,8 +206,8 @@ fn committed() -> Berth {
     taken().committed(BootId::from("b1")).unwrap()
 }
 
-fn with(berth: &Berth) -> Facts {
-    Facts {
+fn with(berth: &Berth) -> AgentFacts {
+    AgentFacts {
         berths: Some(vec![berth.clone()]),
         cluster_node: cordoned(),
         ..facts()
@@ -215,7 +215,7 @@ fn with(berth: &Berth) -> Facts {
 }
 
 /// After the reboot, under b2, running `booted`.
-fn rebooted(berth: &Berth, booted: u8) -> Facts {
+fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
     os(&mut facts, booted, None);
@@ -227,7 +227,7 @@ fn rebooted(berth: &Berth, booted: u8) -> Facts {
 
 /// After the reboot, under b2, running 2, which is bad: the Node is not Ready. The pool wants 3 now, which is staged
 /// and locked.
-fn stuck(berth: &Berth, booted: u8) -> Facts {
+fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = rebooted(berth, booted);
     os(&mut facts, booted, Some(deployment(3, true)));
     facts.desired = Desired::Member(Box::new(member(3)));
@@ -236,7 +236,7 @@ fn stuck(berth: &Berth, booted: u8) -> Facts {
     facts
 }
 
-fn ready(facts: &mut Facts, ready: bool) {
+fn ready(facts: &mut AgentFacts, ready: bool) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.ready = ready;
     }

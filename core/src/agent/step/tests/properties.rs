@@ -15,7 +15,7 @@ fn config() -> ProptestConfig {
 }
 
 /// True if it is known that a shutdown now would apply nothing.
-fn is_disarmed(facts: &Facts) -> bool {
+fn is_disarmed(facts: &AgentFacts) -> bool {
     facts
         .host
         .os
@@ -23,12 +23,12 @@ fn is_disarmed(facts: &Facts) -> bool {
         .is_some_and(|d| d.staged.as_ref().is_none_or(|s| s.locked))
 }
 
-fn holding(facts: &Facts) -> Option<&Holding> {
+fn holding(facts: &AgentFacts) -> Option<&Holding> {
     facts.berths.as_ref()?.first()?.holding()
 }
 
 /// True for a new boot, and for an unproven one whose berth was licensed again.
-fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
+fn is_unproven_boot(facts: &AgentFacts, held: &Holding) -> bool {
     held.boot_id != facts.host.boot_id
         || facts.past.unproven_boot.as_ref() == Some(&facts.host.boot_id)
         || facts
@@ -38,13 +38,13 @@ fn is_unproven_boot(facts: &Facts, held: &Holding) -> bool {
             .is_some_and(|d| d.booted.digest != held.from)
 }
 
-fn is_rollback_queued(facts: &Facts) -> bool {
+fn is_rollback_queued(facts: &AgentFacts) -> bool {
     facts.host.os.deployments().is_some_and(|d| d.rollback_queued)
 }
 
 /// True if the running image is known and the Node is Ready under it. A target whose next boot takes a rollback is
 /// not proven, unless an admin excluded the Node: its turn ends with any image.
-fn is_proven(facts: &Facts, held: &Holding) -> bool {
+fn is_proven(facts: &AgentFacts, held: &Holding) -> bool {
     let booted = facts.host.os.booted();
     let runs_target = booted == Some(&held.target);
     if runs_target && facts.host.os.is_rollback_queued() && !is_excluded(facts) {
@@ -56,32 +56,32 @@ fn is_proven(facts: &Facts, held: &Holding) -> bool {
 }
 
 /// True if the node is in a pool, as far as is known.
-fn has_pool(facts: &Facts) -> bool {
+fn has_pool(facts: &AgentFacts) -> bool {
     let node = facts.cluster_node.get();
     matches!(&facts.desired, Desired::Member(m) if node.is_some_and(|n| n.uid == m.node_uid && !n.excluded))
 }
 
 /// True if Berth may have staged this digest here.
-fn is_ours(facts: &Facts, staged: Option<&Digest>) -> bool {
+fn is_ours(facts: &AgentFacts, staged: Option<&Digest>) -> bool {
     let held = holding(facts).map(|h| &h.target);
     staged.is_some() && (staged == facts.past.staged_by_us.as_ref() || staged == held)
 }
 
 /// True if images staged by others are not Berth's to lock: on a node without a pool, and outside of a turn on a
 /// refused host (I12).
-fn is_nobodys(facts: &Facts) -> bool {
+fn is_nobodys(facts: &AgentFacts) -> bool {
     !has_pool(facts) || (facts.host.os.refusal().is_some() && holding(facts).is_none())
 }
 
 /// True if nothing is armed that is Berth's to lock.
-fn is_settled(facts: &Facts) -> bool {
+fn is_settled(facts: &AgentFacts) -> bool {
     let staged = facts.host.os.staged();
     let others = staged.is_some_and(|s| !is_ours(facts, s.digest.as_ref()));
     let nothing = facts.past.staged_by_us.is_none() && holding(facts).is_none();
     is_disarmed(facts) || (is_nobodys(facts) && (others || nothing))
 }
 
-fn is_excluded(facts: &Facts) -> bool {
+fn is_excluded(facts: &AgentFacts) -> bool {
     facts.cluster_node.get().is_some_and(|n| n.excluded)
 }
 

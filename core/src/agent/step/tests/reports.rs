@@ -12,16 +12,16 @@ use crate::agent::report::{self, Subject, report};
 use crate::agent::rivals;
 use crate::agent::timeline;
 
-fn status(facts: &Facts) -> BootcNodeStatus {
+fn status(facts: &AgentFacts) -> BootcNodeStatus {
     status_after(facts, &BootcNodeStatus::default())
 }
 
-fn status_after(facts: &Facts, before: &BootcNodeStatus) -> BootcNodeStatus {
+fn status_after(facts: &AgentFacts, before: &BootcNodeStatus) -> BootcNodeStatus {
     status_at(facts, before, 0)
 }
 
 /// Returns the next status, with a heartbeat at that second.
-pub(super) fn status_at(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
+pub(super) fn status_at(facts: &AgentFacts, before: &BootcNodeStatus, heartbeat: i64) -> BootcNodeStatus {
     let next = step(facts);
     let subject = Subject {
         generation: Some(1),
@@ -37,7 +37,7 @@ pub(super) fn status_at(facts: &Facts, before: &BootcNodeStatus, heartbeat: i64)
 }
 
 /// Returns status, reason and message of a condition.
-pub(super) fn told(facts: &Facts, type_: &str) -> String {
+pub(super) fn shown(facts: &AgentFacts, type_: &str) -> String {
     let status = status(facts);
     let c = status.conditions.iter().find(|c| c.type_ == type_).unwrap();
     format!("{} {} {}", c.status, c.reason, c.message)
@@ -64,7 +64,7 @@ fn the_berth_that_a_node_holds_is_named() {
 #[test]
 fn a_deployment_is_recorded_after_its_proof() {
     let line = |digest, manifest, time: Option<i64>| ("workers".to_owned(), digest, manifest, time);
-    let wants = |facts: &mut Facts, n: u8, pool: &str| {
+    let wants = |facts: &mut AgentFacts, n: u8, pool: &str| {
         let image = DesiredImage {
             index_digest: digest(n + 100),
             ..image(n)
@@ -130,31 +130,31 @@ fn a_deployment_is_recorded_after_its_proof() {
 fn the_obstacle_of_a_stuck_holder_is_reported() {
     let mut facts = stuck(&committed().revoked(Some("Paused".into())).unwrap(), 2);
     assert!(
-        told(&facts, types::UPDATED).contains("Revoked"),
+        shown(&facts, types::UPDATED).contains("Revoked"),
         "{}",
-        told(&facts, types::UPDATED)
+        shown(&facts, types::UPDATED)
     );
-    assert!(told(&facts, types::UPDATED).ends_with("Paused"));
+    assert!(shown(&facts, types::UPDATED).ends_with("Paused"));
     facts.berths = Some(vec![committed()]);
     facts.now = now() + HOUR;
-    assert!(told(&facts, types::UPDATED).starts_with("False WindowClosed"));
+    assert!(shown(&facts, types::UPDATED).starts_with("False WindowClosed"));
     facts.now = now();
     facts.host.inhibitors = vec!["backup: running".into()];
-    assert!(told(&facts, types::UPDATED).ends_with("inhibited by backup: running"));
+    assert!(shown(&facts, types::UPDATED).ends_with("inhibited by backup: running"));
     assert_eq!(
-        told(&facts, types::NODE_DEGRADED),
+        shown(&facts, types::NODE_DEGRADED),
         "False AsExpected ",
         "it is not late yet"
     );
     facts.proving_for = HOUR;
-    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True NodeNotReady"));
-    assert!(told(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
+    assert!(shown(&facts, types::NODE_DEGRADED).starts_with("True NodeNotReady"));
+    assert!(shown(&stuck(&committed(), 7), types::NODE_DEGRADED).starts_with("True BootUnproven runs sha256:07"));
 }
 
 /// The last readings of a silent host are kept.
 #[test]
 fn a_silent_host_is_reported_after_a_while() {
-    let silent = |mut facts: Facts, seconds| {
+    let silent = |mut facts: AgentFacts, seconds| {
         facts.host.unreachable = Some(Unreachable {
             why: "no reply to Get: timed out".to_owned(),
             ago: Duration::from_secs(seconds),
@@ -208,7 +208,7 @@ fn a_silent_host_is_not_reported_as_pulling() {
 
 #[test]
 fn released_is_reported_until_a_pool_has_the_node() {
-    let is_released = |facts: &Facts, before: &BootcNodeStatus| {
+    let is_released = |facts: &AgentFacts, before: &BootcNodeStatus| {
         let status = status_after(facts, before);
         let found = condition::find(&status.conditions, types::RELEASED).map(|c| c.status.clone());
         (status, found)
@@ -262,8 +262,8 @@ fn a_silent_host_reports_the_end_of_its_turn() {
 fn an_unwritable_memory_is_reported_and_blocks_offers() {
     let mut facts = facts();
     facts.host.memory_error = Some("cannot write /var/lib/berth/state.json: disk full".into());
-    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    assert!(shown(&facts, types::UPDATE_PREPARED).starts_with("False"));
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True MemoryUnwritable cannot write /var/lib/berth"),
         "{degraded}"
@@ -279,21 +279,21 @@ fn an_unwritable_memory_is_reported_and_blocks_offers() {
 fn an_unguarded_server_is_reported_with_the_fix() {
     let mut facts = facts();
     facts.guard.answer = Guard::Allows("this node's agent could write Lease workers-0; do this".into());
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(degraded.starts_with("True Unguarded "), "{degraded}");
     assert!(degraded.contains("could write Lease workers-0; do this"), "{degraded}");
-    let prepared = told(&facts, types::UPDATE_PREPARED);
+    let prepared = shown(&facts, types::UPDATE_PREPARED);
     assert!(prepared.starts_with("False Unguarded "), "{prepared}");
     facts.guard.answer = Guard::Unknown;
-    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False Unguarded not yet known"));
+    assert!(shown(&facts, types::UPDATE_PREPARED).starts_with("False Unguarded not yet known"));
     assert!(
-        told(&facts, types::NODE_DEGRADED).starts_with("False"),
+        shown(&facts, types::NODE_DEGRADED).starts_with("False"),
         "no answer is not a yes"
     );
     let wait = Step::Wait(WaitReason::Unguarded, None);
     assert_ne!(report::phase(&facts, &wait), Phase::Degraded, "nor is it a trouble");
     facts.guard.silence = Some("webhook w: connection refused".into());
-    let silent = told(&facts, types::NODE_DEGRADED);
+    let silent = shown(&facts, types::NODE_DEGRADED);
     assert!(
         silent.starts_with("True Unguarded") && silent.ends_with("connection refused"),
         "{silent}"
@@ -307,9 +307,9 @@ fn an_unguarded_server_is_reported_with_the_fix() {
         attempts: 1,
         next_try_time: later(60),
     });
-    let other = told(&pulling, types::NODE_DEGRADED);
+    let other = shown(&pulling, types::NODE_DEGRADED);
     assert!(!other.contains("Unguarded"), "what ails this node comes first: {other}");
-    let guarded = told(&pulling, types::GUARDED);
+    let guarded = shown(&pulling, types::GUARDED);
     assert!(
         guarded.starts_with("False Unguarded") && guarded.ends_with("connection refused"),
         "and hides nothing: {guarded}"
@@ -335,7 +335,7 @@ fn an_unguarded_server_is_reported_with_the_fix() {
         node.excluded = true;
     }
     assert!(
-        told(&facts, types::NODE_DEGRADED).starts_with("False"),
+        shown(&facts, types::NODE_DEGRADED).starts_with("False"),
         "it would take no berth anyway"
     );
 }
@@ -347,16 +347,16 @@ fn a_refused_host_reports_its_image() {
         deployments.refusal = Some("its bootc cannot lock".to_owned());
     }
     assert_eq!(step(&facts), Step::Wait(WaitReason::HostUnusable, None));
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert_eq!(degraded, "True ComposefsNotSupported its bootc cannot lock");
     let mut without = facts.clone();
     if let Os::Bootc(deployments) = &mut without.host.os {
         deployments.staged = None;
     }
-    let pulled = told(&without, types::IMAGE_PULLED);
+    let pulled = shown(&without, types::IMAGE_PULLED);
     assert_eq!(pulled, "Unknown Blocked see NodeDegraded for the problem to fix first");
     assert!(
-        told(&facts, types::UPDATE_PREPARED).starts_with("False"),
+        shown(&facts, types::UPDATE_PREPARED).starts_with("False"),
         "no berth is offered"
     );
     assert_eq!(status(&facts).booted.unwrap_or_default().digest, Some(digest(1)));
@@ -381,7 +381,7 @@ fn a_second_deployment_in_composefs_is_reported() {
         let next = step(&facts);
         let lock = StagingLock::of(storage, true).unwrap();
         assert_eq!(next == Step::StartPull(image(2), lock), !waits, "{next:?}");
-        let degraded = told(&facts, types::NODE_DEGRADED);
+        let degraded = shown(&facts, types::NODE_DEGRADED);
         let said = degraded.starts_with("True SameDeployment ") && degraded.contains("`bootc rollback`");
         assert_eq!(said, waits, "{degraded}");
     }
@@ -398,24 +398,24 @@ fn a_node_with_a_queued_rollback_is_not_updated() {
         ..Deployments::default()
     }));
     assert!(status(&facts).rollback_queued);
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True RollbackQueued the next boot takes sha256:0101"),
         "{degraded}"
     );
-    assert!(told(&facts, types::UPDATED).starts_with("False RollbackQueued"));
+    assert!(shown(&facts, types::UPDATED).starts_with("False RollbackQueued"));
 }
 
 #[test]
 fn the_phase_separates_proving_from_rebooting() {
-    let phase = |facts: &Facts| status(facts).phase.unwrap();
+    let phase = |facts: &AgentFacts| status(facts).phase.unwrap();
     assert_eq!(phase(&with(&taken())), Phase::Draining);
     assert_eq!(phase(&with(&committed())), Phase::Rebooting);
     assert_eq!(phase(&stuck(&committed(), 2)), Phase::Proving);
     assert_eq!(phase(&stuck(&relicensed(), 2)), Phase::Rebooting);
     let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
     assert_eq!(phase(&stuck(&back, 2)), Phase::Proving);
-    assert!(told(&stuck(&back, 2), types::REBOOTED_NODE).starts_with("True"));
+    assert!(shown(&stuck(&back, 2), types::REBOOTED_NODE).starts_with("True"));
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
         (OnTimeout::Hold, "held by drain.onTimeout: Hold"),
         (OnTimeout::Force, "budgets are ignored now"),
     ] {
-        let mut facts = Facts {
+        let mut facts = AgentFacts {
             drain: drain.clone(),
             ..with(&taken())
         };
@@ -448,22 +448,22 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
             ..member(2)
         }));
         for (type_, status) in [(types::DRAINED, "False"), (types::NODE_DEGRADED, "True")] {
-            let told = told(&facts, type_);
+            let shown = shown(&facts, type_);
             assert!(
-                told.starts_with(&format!(
+                shown.starts_with(&format!(
                     "{status} DrainTimeout still there after 3600s: web/a: budget web;"
                 )),
-                "{told}"
+                "{shown}"
             );
-            assert!(told.contains(words), "{told}");
+            assert!(shown.contains(words), "{shown}");
         }
     }
     let mut stuck = stuck(&committed(), 2);
     stuck.drain = drain;
     assert!(
-        told(&stuck, types::DRAINED).ends_with("the berth cannot be given back"),
+        shown(&stuck, types::DRAINED).ends_with("the berth cannot be given back"),
         "{}",
-        told(&stuck, types::DRAINED)
+        shown(&stuck, types::DRAINED)
     );
     assert_eq!(status(&stuck).drain_blockers.len(), 1);
     let mut left = with(&taken());
@@ -477,7 +477,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
         since: later(0),
     }];
     assert_eq!(
-        told(&left, types::DRAINED),
+        shown(&left, types::DRAINED),
         "True LeftBehind drained except db/0: cannot end"
     );
 }
@@ -549,7 +549,7 @@ fn rivals_are_reported_unless_tolerated() {
     let mut facts = facts();
     os(&mut facts, 1, None);
     facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".into(), "zincati.service".into()];
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True RivalUpdater bootc-fetch-apply-updates.timer, zincati"),
         "{degraded}"
@@ -559,17 +559,17 @@ fn rivals_are_reported_unless_tolerated() {
             && !degraded.contains("toleratedUpdaters"),
         "no pool may tolerate reboots outside of turns: {degraded}"
     );
-    assert!(told(&facts, types::UPDATE_PREPARED).starts_with("False"));
+    assert!(shown(&facts, types::UPDATE_PREPARED).starts_with("False"));
     facts.host.rivals = vec!["bootc-fetch-apply-updates.service".into()];
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.contains("systemctl disable --now bootc-fetch-apply-updates.timer"),
         "what starts it is to be stopped: {degraded}"
     );
     facts.host.rivals = vec!["zincati.service".into()];
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(degraded.contains("may replace staged images"), "{degraded}");
-    let tolerate = |facts: &mut Facts, tolerated: &[&str], how| {
+    let tolerate = |facts: &mut AgentFacts, tolerated: &[&str], how| {
         let Desired::Member(member) = &mut facts.desired else {
             unreachable!()
         };
@@ -577,7 +577,7 @@ fn rivals_are_reported_unless_tolerated() {
         member.rivals = how;
     };
     tolerate(&mut facts, &[], RivalUpdaters::Tolerate);
-    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+    assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
     let pods = [
         "machine-config-daemon (pod mcd/a)".to_owned(),
         "kured (pod k/b)".to_owned(),
@@ -588,7 +588,7 @@ fn rivals_are_reported_unless_tolerated() {
         &["zincati.service", "machine-config-daemon"],
         RivalUpdaters::Wait,
     );
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True RivalUpdater kured (pod k/b) is active: ")
             && degraded.contains("add kured to toleratedUpdaters of the pool"),
@@ -607,7 +607,7 @@ fn a_tolerated_timer_covers_its_service() {
     };
     member.tolerated = vec!["bootc-fetch-apply-updates.timer".into()];
     assert!(matches!(step(&facts), Step::Wait(WaitReason::NoBerth, _)));
-    assert_eq!(told(&facts, types::NODE_DEGRADED), "False AsExpected ");
+    assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
 }
 
 #[test]
@@ -622,12 +622,12 @@ fn a_foreign_auth_file_is_reported_after_real_failures() {
         "the host may have the credentials"
     );
     let degraded = "True ForeignAuthFile the host has /etc/ostree/auth.json";
-    assert_eq!(told(&facts, types::NODE_DEGRADED), degraded);
+    assert_eq!(shown(&facts, types::NODE_DEGRADED), degraded);
     let (wall, digest) = (facts.now, digest(2));
     facts
         .past
         .pull_failed("Unauthorized", "the host pulled with it", &digest, wall, 0.0);
-    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
+    assert!(shown(&facts, types::NODE_DEGRADED).starts_with("True Unauthorized the host pulled with it"));
 }
 
 #[test]
@@ -641,7 +641,7 @@ fn a_foreign_auth_file_hides_no_failed_turn() {
         attempts: 1,
         next_try_time: later(30),
     });
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(degraded.starts_with("True DrainTimeout pod a/b"), "{degraded}");
 }
 
@@ -649,13 +649,13 @@ fn a_foreign_auth_file_hides_no_failed_turn() {
 fn a_failing_step_is_reported_before_its_cause() {
     let mut facts = facts();
     facts.host.rules = forbidding();
-    assert!(told(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
+    assert!(shown(&facts, types::NODE_DEGRADED).starts_with("True RegistryNotAllowed"));
     facts.trouble = Some(StepFailure {
         reason: Reason::StepFailed,
         message: "cannot remove the staged image".into(),
         attempts: 3,
     });
-    let degraded = told(&facts, types::NODE_DEGRADED);
+    let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True StepFailed cannot remove the staged image"),
         "{degraded}"
@@ -669,9 +669,9 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
         r#"{"outcome": "Unknown", "startTime": "2026-03-01T07:50:00Z", "endTime": "2026-03-01T07:50:02Z"}"#,
     )
     .unwrap();
-    let mut told = vec![];
+    let mut shown = vec![];
     let late = Verdict::yes(Why::RebootTimedOut, "does not come back");
-    condition::set(&mut told, types::REBOOT_TIMED_OUT, late, None, facts.now);
+    condition::set(&mut shown, types::REBOOT_TIMED_OUT, late, None, facts.now);
     let next = step(&facts);
     let subject = Subject {
         generation: None,
@@ -681,7 +681,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
         boot_image: None,
         firstboot: Some(&firstboot),
         heartbeat: later(0),
-        conditions: &told,
+        conditions: &shown,
     };
     let status = report(&facts, &subject, &before);
     assert_eq!(status.firstboot.as_ref(), Some(&firstboot));
@@ -695,8 +695,8 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
         outcome: berth_api::firstboot::FirstbootOutcome::NotFirstBoot,
         ..firstboot.clone()
     };
-    let told = timeline::reported(&status.timeline, Some(&looked_at_nothing));
-    assert_eq!(told.firstboot, None, "nothing was looked at");
+    let shown = timeline::reported(&status.timeline, Some(&looked_at_nothing));
+    assert_eq!(shown.firstboot, None, "nothing was looked at");
     let later = Subject {
         firstboot: None,
         ..subject
@@ -735,7 +735,7 @@ fn the_backend_is_shown_until_the_host_has_none() {
 
 #[test]
 fn the_insight_shows_a_paused_pool() {
-    let said = |facts: &Facts| crate::insight::phase(&status(facts).insight.unwrap()).to_owned();
+    let said = |facts: &AgentFacts| crate::insight::phase(&status(facts).insight.unwrap()).to_owned();
     let member = |paused| Desired::Member(Box::new(Member { paused, ..member(2) }));
     let mut facts = facts();
     facts.desired = member(false);
@@ -749,7 +749,7 @@ fn the_insight_shows_a_paused_pool() {
 #[test]
 fn a_node_that_was_never_measured_has_the_estimate_of_its_pool() {
     let mut facts = with(&taken());
-    let estimate = |facts: &Facts| status(facts).insight.unwrap().est_to_complete;
+    let estimate = |facts: &AgentFacts| status(facts).insight.unwrap().est_to_complete;
     assert_eq!(estimate(&facts), None, "nothing was measured");
     facts.desired = Desired::Member(Box::new(Member {
         estimates: berth_api::pool::PhaseDurations {

@@ -11,13 +11,13 @@ use crate::agent::report::{Subject, phase, report};
 
 const REFUSED: Step = Step::Wait(WaitReason::ImageRefused, None);
 
-fn refused(mut facts: Facts) -> Facts {
+fn refused(mut facts: AgentFacts) -> AgentFacts {
     facts.host.rules = forbidding();
     facts
 }
 
 /// Makes the pool and the host require signatures.
-fn wants_signatures(facts: &mut Facts) {
+fn wants_signatures(facts: &mut AgentFacts) {
     if let Desired::Member(member) = &mut facts.desired
         && let Some(image) = &mut member.image
     {
@@ -27,7 +27,7 @@ fn wants_signatures(facts: &mut Facts) {
 }
 
 /// The pool requires signed images; the host has this policy.
-fn signed(policy: &str) -> Facts {
+fn signed(policy: &str) -> AgentFacts {
     let mut facts = facts();
     let image = DesiredImage {
         signature: SignatureRule::Required,
@@ -42,7 +42,7 @@ fn signed(policy: &str) -> Facts {
     facts
 }
 
-fn degraded(facts: &Facts) -> String {
+fn degraded(facts: &AgentFacts) -> String {
     let next = step(facts);
     let subject = Subject {
         generation: None,
@@ -55,9 +55,9 @@ fn degraded(facts: &Facts) -> String {
         conditions: &[],
     };
     let status = report(facts, &subject, &BootcNodeStatus::default());
-    let told = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().clone();
-    assert_eq!(told(types::IMAGE_PULLED).reason, told(types::NODE_DEGRADED).reason);
-    let condition = told(types::NODE_DEGRADED);
+    let shown = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().clone();
+    assert_eq!(shown(types::IMAGE_PULLED).reason, shown(types::NODE_DEGRADED).reason);
+    let condition = shown(types::NODE_DEGRADED);
     format!("{} {} {}", condition.status, condition.reason, condition.message)
 }
 
@@ -74,10 +74,10 @@ fn an_image_from_a_forbidden_registry_is_refused() {
     os(&mut f, 1, None);
     assert_eq!(step(&f), REFUSED);
     assert_eq!(phase(&f, &REFUSED), berth_api::node::Phase::Degraded);
-    let told = degraded(&f);
+    let shown = degraded(&f);
     assert!(
-        told.starts_with("True RegistryNotAllowed registry.example/os@sha256:0202"),
-        "{told}"
+        shown.starts_with("True RegistryNotAllowed registry.example/os@sha256:0202"),
+        "{shown}"
     );
     f.host.os = Os::Unknown;
     f.host.pull = Some(PullFacts {
@@ -128,14 +128,14 @@ fn a_required_signature_is_checked_before_staging() {
         r#"{"default": [{"type": "reject"}], "transports": {"docker": {"registry.example": [{"type": "signedBy"}]}}}"#;
     let weak = signed(open);
     assert_eq!(step(&weak), REFUSED);
-    let told = degraded(&weak);
+    let shown = degraded(&weak);
     assert!(
-        told.starts_with("True SignatureNotEnforced /etc/containers/policy.json has a default"),
-        "{told}"
+        shown.starts_with("True SignatureNotEnforced /etc/containers/policy.json has a default"),
+        "{shown}"
     );
     let mut strict = signed(closed);
     assert!(matches!(step(&strict), Step::StartPull(image, _) if image.signature == SignatureRule::Required));
-    let staged = |facts: &mut Facts, staged_signed| {
+    let staged = |facts: &mut AgentFacts, staged_signed| {
         facts.host.os = Os::Bootc(Box::new(Deployments {
             booted: deployment(1, false),
             staged: Some(deployment(2, true)),

@@ -13,37 +13,37 @@ const DOWN: Wanted = [false, false, true, true];
 const WORK: Wanted = [false, false, false, true];
 
 /// A node that holds this berth and is not cordoned.
-fn uncordoned(berth: &Berth) -> Facts {
-    Facts {
+fn uncordoned(berth: &Berth) -> AgentFacts {
+    AgentFacts {
         cluster_node: ClusterNode::Is(node()),
         ..with(berth)
     }
 }
 
-fn change(mut facts: Facts, change: impl FnOnce(&mut Facts)) -> Facts {
+fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
     change(&mut facts);
     facts
 }
 
-fn without_drain(facts: &mut Facts) {
+fn without_drain(facts: &mut AgentFacts) {
     let mut member = member(2);
     member.drain.enabled = Some(false);
     facts.desired = Desired::Member(Box::new(member));
 }
 
-fn excluded(facts: &mut Facts) {
+fn excluded(facts: &mut AgentFacts) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.excluded = true;
     }
 }
 
-fn of_another_uid(facts: &mut Facts) {
+fn of_another_uid(facts: &mut AgentFacts) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.uid = "u9".into();
     }
 }
 
-fn uncordoned_by_somebody(facts: &mut Facts) {
+fn uncordoned_by_somebody(facts: &mut AgentFacts) {
     if let ClusterNode::Is(node) = &mut facts.cluster_node {
         node.unschedulable = false;
     }
@@ -83,7 +83,7 @@ fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
         ("restored, to be tried again", uncordoned(&releasing), Some(PLANNED)),
         (
             "a cordon without a berth",
-            Facts {
+            AgentFacts {
                 cluster_node: cordoned(),
                 ..facts()
             },

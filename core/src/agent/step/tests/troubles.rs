@@ -5,7 +5,7 @@ use super::*;
 /// bootc stages an image first and pulls its bound images afterwards.
 #[test]
 fn an_incomplete_image_is_removed_and_pulled_again() {
-    let failed = |mut facts: Facts| {
+    let failed = |mut facts: AgentFacts| {
         facts.past.incomplete = Some(digest(2));
         facts
     };
@@ -34,7 +34,7 @@ fn an_incomplete_image_is_removed_and_pulled_again() {
 /// A rollback was queued, or an image was finalized and not booted.
 #[test]
 fn a_queued_rollback_blocks_updates() {
-    let queued = |mut facts: Facts| {
+    let queued = |mut facts: AgentFacts| {
         if let Os::Bootc(deployments) = &mut facts.host.os {
             deployments.rollback_queued = true;
         }
@@ -69,7 +69,7 @@ fn a_queued_rollback_blocks_updates() {
 /// The link in `/etc` survives the update, but the unit it requires does not.
 #[test]
 fn a_kubelet_that_would_never_start_keeps_its_image() {
-    let stranded = |mut facts: Facts| {
+    let stranded = |mut facts: AgentFacts| {
         if let Os::Bootc(deployments) = &mut facts.host.os {
             deployments.link_without_unit = Some("/etc/kubelet.service.requires/berth-firstboot.service".to_owned());
         }
@@ -96,7 +96,7 @@ fn a_kubelet_that_would_never_start_keeps_its_image() {
 /// The image fails at once, so that the rollout does not continue to the next node; it does not block a better image.
 #[test]
 fn an_image_fails_after_a_boot_loader_fallback() {
-    let fallen_back = |mut facts: Facts| {
+    let fallen_back = |mut facts: AgentFacts| {
         if let Os::Bootc(deployments) = &mut facts.host.os {
             (deployments.rollback_queued, deployments.rollback) = (true, Some(deployment(2, false)));
         }
@@ -128,7 +128,7 @@ fn an_image_fails_after_a_boot_loader_fallback() {
 /// A host that forgets a failed target would reboot forever.
 #[test]
 fn an_unwritable_memory_ends_a_turn() {
-    let memory_error = |mut facts: Facts| {
+    let memory_error = |mut facts: AgentFacts| {
         facts.host.memory_error = Some("cannot write /var/lib/berth/state.json: disk full".into());
         facts
     };
@@ -253,7 +253,7 @@ fn an_unarmed_turn_ends_while_the_bus_is_silent() {
 /// I6: while other nodes may write its berth, a node takes none. A turn that has begun is finished.
 #[test]
 fn an_unguarded_node_takes_no_offer() {
-    let unguarded = |mut facts: Facts, answer: Guard| {
+    let unguarded = |mut facts: AgentFacts, answer: Guard| {
         facts.guard = GuardFacts {
             answer,
             next_try: Duration::from_secs(4),
@@ -351,7 +351,7 @@ fn nothing_is_staged_beside_a_rival_that_would_apply_it() {
     );
 }
 
-fn permitted(facts: &mut Facts, permit: Staging) {
+fn permitted(facts: &mut AgentFacts, permit: Staging) {
     if let Desired::Member(member) = &mut facts.desired {
         member.staging = permit;
     }
@@ -360,7 +360,7 @@ fn permitted(facts: &mut Facts, permit: Staging) {
 /// The node is already down, and its next boot is under its berth (I10).
 #[test]
 fn a_rival_does_not_stop_a_stuck_holder() {
-    let beside = |mut facts: Facts| {
+    let beside = |mut facts: AgentFacts| {
         facts.host.rivals = vec!["bootc-fetch-apply-updates.timer".to_owned()];
         facts
     };
@@ -416,12 +416,12 @@ fn the_silence_of_a_host_is_reported_once() {
         why: "no answer from logind".into(),
         ago: Duration::from_secs(30),
     });
-    for (memory_error, told) in [("disk full", 1), ("no answer from logind", 1)] {
+    for (memory_error, shown) in [("disk full", 1), ("no answer from logind", 1)] {
         facts.host.memory_error = Some(memory_error.to_owned());
         match step(&facts) {
             Step::Release(_, Outcome::RebootBlocked, why) => {
                 assert!(why.starts_with(memory_error), "{why}");
-                assert_eq!(why.matches("no answer from logind").count(), told, "{why}");
+                assert_eq!(why.matches("no answer from logind").count(), shown, "{why}");
             }
             other => panic!("{other:?}"),
         }

@@ -72,7 +72,7 @@ fn what_is_staged_is_locked_or_removed() {
 
 #[test]
 fn what_cannot_be_locked_is_removed() {
-    let composefs = |f: &mut Facts| match &mut f.host.os {
+    let composefs = |f: &mut AgentFacts| match &mut f.host.os {
         Os::Bootc(deployments) => deployments.storage = Storage::Composefs,
         other => panic!("{other:?}"),
     };
@@ -110,7 +110,7 @@ fn an_offer_for_another_target_is_left_alone() {
 }
 
 /// Facts of a node whose window has closed or cannot be checked.
-fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
+fn out_of_window(facts: &AgentFacts) -> [(AgentFacts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
     let clock = |clock_synchronized| {
@@ -118,7 +118,7 @@ fn out_of_window(facts: &Facts) -> [(Facts, &'static str); 3] {
             clock_synchronized,
             ..facts.host.clone()
         };
-        Facts { host, ..facts.clone() }
+        AgentFacts { host, ..facts.clone() }
     };
     [
         (late, "the maintenance window has closed"),
@@ -184,7 +184,7 @@ fn without_a_window_the_clock_is_not_checked() {
 
 #[test]
 fn an_excluded_node_takes_nothing_and_gives_back() {
-    let excluded = |mut facts: Facts| {
+    let excluded = |mut facts: AgentFacts| {
         if let ClusterNode::Is(node) = &mut facts.cluster_node {
             node.excluded = true;
         }
@@ -205,7 +205,7 @@ fn an_excluded_node_takes_nothing_and_gives_back() {
     assert!(matches!(step(&armed), Step::Wait(WaitReason::Rebooting, _)));
 }
 
-fn drain_by(drain: Drain) -> Facts {
+fn drain_by(drain: Drain) -> AgentFacts {
     let mut facts = with(&taken());
     facts.desired = Desired::Member(Box::new(Member { drain, ..member(2) }));
     facts
@@ -257,7 +257,7 @@ fn a_turn_without_a_drain_still_cordons() {
 
 #[test]
 fn before_the_commit_every_reason_gives_back() {
-    let release = |f: &Facts| match step(f) {
+    let release = |f: &AgentFacts| match step(f) {
         Step::Release(_, outcome, message) => (outcome, message),
         other => panic!("{other:?}"),
     };
