@@ -65,7 +65,9 @@ fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
         return Some("has no default".to_owned());
     };
     if let Some(why) = too_weak(default) {
-        return Some(format!("has a default that {why}; bootc does not enforce such a policy"));
+        return Some(format!(
+            "has a default that {why}; bootc does not enforce such a policy"
+        ));
     }
     let transports = match policy.get("transports") {
         None | Some(Value::Null) => return None,

@@ -51,13 +51,13 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
             _ => Step::CancelPull(pull.digest.clone()),
         };
     }
-    if let Some(first) = see(facts) {
+    if let Some(first) = read_first(facts) {
         return first;
     }
     if let Some((member, image)) = next
         && is_licensed(facts, holding, image)
     {
-        return go(facts, berth, holding, node, (member, image));
+        return licensed(facts, berth, holding, node, (member, image));
     }
     // An image that another program stages in the meantime must not stay armed.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
@@ -81,7 +81,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
 }
 
 /// Returns the step that must come before the boot can be judged.
-fn see(facts: &AgentFacts) -> Option<Step> {
+fn read_first(facts: &AgentFacts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
     }
@@ -280,7 +280,7 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
 }
 
 /// Returns why a requested reboot did not begin, until it may be requested again.
-fn held_up(facts: &AgentFacts) -> Option<String> {
+fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
     match &facts.host.reboot {
         Reboot::NotAsked => None,
         Reboot::Blocked { why, ago } => (*ago < REBOOT_RETRY_INTERVAL).then(|| why.clone()),
@@ -291,9 +291,15 @@ fn held_up(facts: &AgentFacts) -> Option<String> {
 
 /// Licensed under this unproven boot: unlock, verify, reboot. The commit cannot be taken back, so obstacles are
 /// waited for.
-fn go(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts, (member, image): NextImage<'_>) -> Step {
+fn licensed(
+    facts: &AgentFacts,
+    berth: &Berth,
+    holding: &Holding,
+    node: &NodeFacts,
+    (member, image): NextImage<'_>,
+) -> Step {
     let staged = facts.staged_whole(&image.digest);
-    let ahead = match (held_up(facts), staged) {
+    let ahead = match (reboot_held_up(facts), staged) {
         (Some(why), _) => Obstacle::Inhibited(why),
         (None, Some(_)) => way::obstacle(facts, berth, holding, node),
         (None, None) if is_inhibited(facts) => Obstacle::Inhibited(inhibited(facts)),
@@ -334,7 +340,7 @@ pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node
             // A pull hides what runs until it ends.
             return Step::CancelPull(pull.digest.clone());
         }
-        if let Some(first) = see(facts).or_else(|| settle(facts)) {
+        if let Some(first) = read_first(facts).or_else(|| settle(facts)) {
             return first;
         }
         if let Proof::NotYet(why, again) = proof(facts, holding, node) {

@@ -49,7 +49,7 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
 
 /// Step on a member whose host Berth does not update: remove what Berth staged unless it is desired and locked; leave
 /// what others staged.
-fn rest_refused(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
+fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
     let is_of_use =
@@ -83,7 +83,7 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
         Os::Bootc(deployments) => deployments,
     };
     if deployments.refusal.is_some() {
-        return rest_refused(facts, deployments, desired);
+        return step_on_refused_host(facts, deployments, desired);
     }
     if deployments.booted.digest.as_ref() == Some(desired) {
         // I3: the desired image runs, so a staged one is not wanted.

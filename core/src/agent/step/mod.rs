@@ -125,8 +125,8 @@ fn finish(facts: &AgentFacts, berth: &Berth, holding: &Holding) -> Step {
         {
             boot::prove(facts, berth, holding, node)
         }
-        HoldPhase::Taken => turn::work(facts, berth, holding, node),
-        HoldPhase::Committed => turn::go(facts, berth, holding, node),
+        HoldPhase::Taken => turn::taken(facts, berth, holding, node),
+        HoldPhase::Committed => turn::committed(facts, berth, holding, node),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::agent::facts::{AgentFacts, Reboot};
 use crate::agent::node::NodeFacts;
 
 /// Berth taken, same boot: cordon, drain, commit; or give back if there is a reason to.
-pub(super) fn work(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn taken(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
         return match reason_to_end_unseen(facts, holding, node, &first) {
             Some((outcome, message)) => Step::Release(berth.clone(), outcome, message),
@@ -65,7 +65,7 @@ pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
 }
 
 fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
-    way::gives_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
+    way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
 /// Returns the outcome of a node that is drained, has passed its drain timeout, and cannot continue.
@@ -142,7 +142,7 @@ fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Op
 
 /// Berth committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old if the
 /// agent was away. It is also taken back if the node is no longer cordoned and drained, or the window has closed.
-pub(super) fn go(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
+pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
     }

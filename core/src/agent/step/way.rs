@@ -36,7 +36,7 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
     if let Some(why) = closed_window(facts, holding.open_until) {
         return Obstacle::WindowClosed(why);
     }
-    if let Some(step) = clear(facts, berth, node) {
+    if let Some(step) = cordon_or_drain(facts, berth, node) {
         return Obstacle::NotClear(step);
     }
     match is_inhibited(facts) {
@@ -60,7 +60,7 @@ pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment
 }
 
 /// Returns the next step towards a cordoned and drained node; `None` when it is both.
-fn clear(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
+fn cordon_or_drain(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
     if node.cordon.is_none() || !node.unschedulable {
         return Some(Step::Cordon(berth.clone()));
     }
@@ -74,7 +74,7 @@ fn clear(facts: &AgentFacts, berth: &Berth, node: &NodeFacts) -> Option<Step> {
 }
 
 /// Returns the pool's drain settings.
-fn settings(facts: &AgentFacts) -> Option<&Drain> {
+fn drain_settings(facts: &AgentFacts) -> Option<&Drain> {
     match &facts.desired {
         Desired::Member(member) => Some(&member.drain),
         _ => None,
@@ -83,23 +83,23 @@ fn settings(facts: &AgentFacts) -> Option<&Drain> {
 
 /// True if no pod is left to evict, or draining is disabled.
 pub(crate) fn is_drained(facts: &AgentFacts) -> bool {
-    facts.drain.done || settings(facts).is_some_and(|drain| !drain.is_enabled())
+    facts.drain.done || drain_settings(facts).is_some_and(|drain| !drain.is_enabled())
 }
 
 /// Returns the drain timeout of the pool.
 pub(super) fn drain_limit(facts: &AgentFacts) -> Duration {
-    settings(facts).map_or(Duration::ZERO, Drain::timeout)
+    drain_settings(facts).map_or(Duration::ZERO, Drain::timeout)
 }
 
 /// Returns the pool's `onTimeout` if the drain has passed its timeout.
 pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
-    let settings = settings(facts)?;
+    let settings = drain_settings(facts)?;
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
 /// True if the turn must end because of its drain. `Force` gets the timeout twice: a pod that cannot even be deleted
 /// must not keep the berth from other nodes.
-pub(super) fn gives_up(facts: &AgentFacts) -> bool {
+pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
         Some(OnTimeout::Force) => facts.drain.elapsed >= drain_limit(facts).saturating_mul(2),
