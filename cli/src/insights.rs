@@ -8,7 +8,7 @@ use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
 use berth_api::{duration, waves};
-use berth_core::insight::{Assessment, Facts, Held, Unavailable, assessment, insight, is_silent, phase};
+use berth_core::insight::{Assessment, Held, Inputs, Unavailable, assessment, insight, is_silent, phase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -85,7 +85,7 @@ impl NodeLine {
     }
 }
 
-/// Facts that all nodes of a pool have in common.
+/// Inputs that all nodes of a pool have in common.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct OfPool {
     /// The pool or the fleet is paused.
@@ -103,7 +103,7 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
     let is_told = status.insight.as_ref().is_some_and(is_silent);
     let silent = silence(status, now).filter(|_| is_told || status.phase != Some(Phase::Rebooting));
     let silent = silent.map(|age| nodes::silent(Some(&age)).text);
-    let facts = Facts {
+    let facts = Inputs {
         node: &name,
         pool: &host.spec.pool_name,
         scope: match node.is_some_and(|n| waves::is_control_plane(n.labels())) {

@@ -1,8 +1,9 @@
-//! Time that the controller thinks: the plan of the berths of 5,000 nodes, in 100 pools and in one, and of 65,000 nodes
-//! in 1,625 racks, making the facts that it is decided from, and what there is to publish, which is nothing. No I/O; the
-//! objects are as the API server would show them in the middle of a rollout.
+//! Benchmark of the controller's decisions: berth plans for 5,000 nodes (in 100 pools, and in one) and for 65,000 nodes in
+//! 1,625 racks; collecting the facts for a plan; and publishing, which finds nothing to write. No I/O; the objects look as
+//! the API server would show them in the middle of a rollout.
 //!
-//! Prints one JSON line for each figure, with every run in milliseconds. `cargo run --release -p berth-core --features controller --example plan`
+//! Prints one JSON line per figure, with the milliseconds of every run. To run:
+//! `cargo run --release -p berth-core --features controller --example plan`
 
 #![expect(clippy::disallowed_methods, reason = "a measurement looks at a clock")]
 
@@ -34,7 +35,7 @@ const WORLDS: [(&str, usize, usize, usize, usize); 3] = [
     ("1 pool", 5000, 1, 3, 50),
     ("1625 racks", 65_000, 1, 1625, 10),
 ];
-/// The epoch of the leader, which has stamped every berth.
+/// Epoch of the leader. Every berth has it.
 const EPOCH: u64 = 7;
 
 fn main() -> Result<()> {
@@ -51,7 +52,7 @@ struct World {
     heard: BTreeSet<NodeName>,
 }
 
-/// The digest of what the nodes ran before, or of what they should run.
+/// Digest of the previous image (1) or of the target (2).
 fn digest(n: u8) -> Result<Digest> {
     Ok(format!("sha256:{n:064x}").parse()?)
 }
@@ -69,7 +70,7 @@ fn pool_name(n: usize) -> String {
 }
 
 impl World {
-    /// Every second node runs the target, the others have it staged; a tenth may be unavailable at a time.
+    /// Every second node runs the target, the others have it staged. A tenth may be unavailable at a time.
     fn of(nodes: usize, pools: usize, zones: usize) -> Result<Self> {
         let mut world = Self {
             snapshot: Snapshot::default(),
@@ -163,7 +164,7 @@ impl World {
     }
 }
 
-/// Does the work, and notes its milliseconds.
+/// Runs `work`, and adds its duration in milliseconds to `runs`.
 fn time<T>(runs: &mut Vec<f64>, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = black_box(work());
@@ -239,7 +240,7 @@ fn pool(name: &str, berths: usize) -> Result<PoolView> {
     Ok(PoolView::of(serde_json::from_value(object)?))
 }
 
-/// Makes a berth. Of five berths one is closed, one offered, one taken, and two are committed, each for another node.
+/// Returns a berth. Of five berths, one is closed, one offered, one taken and two are committed, each for another node.
 fn berth(pool: &str, index: usize, node: usize) -> Result<LeaseView> {
     let (name, uid) = (NodeName::new(node_name(node)), NodeUid::new(uid(node)));
     let now = Timestamp::now();

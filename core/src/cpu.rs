@@ -1,10 +1,10 @@
-//! The most demanding variant of its architecture that a machine's CPU runs, read from `/proc/cpuinfo`. Pure.
+//! The most demanding platform variant that a machine's CPUs can run, read from `/proc/cpuinfo`. Pure.
 
-/// File that the kernel lists the features of each CPU in.
+/// File with the features of each CPU.
 pub const PATH: &str = "/proc/cpuinfo";
 
-/// Levels of x86-64 by the psABI, each with the features that it adds, in the words of the kernel. `abm` stands for LZCNT,
-/// `pni` for SSE3, `cx16` for CMPXCHG16B. The kernel hides OSXSAVE, and with it AVX where it does not enable it.
+/// Levels of x86-64 by the psABI, each with the features that it adds, by their kernel names. `abm` stands for LZCNT, `pni`
+/// for SSE3, `cx16` for CMPXCHG16B. The kernel never lists OSXSAVE, but it lists AVX only if it has enabled OSXSAVE.
 const AMD64: [(&str, &[&str]); 4] = [
     ("v1", &["lm"]),
     ("v2", &["cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"]),
@@ -16,7 +16,7 @@ const AMD64: [(&str, &[&str]); 4] = [
 ];
 
 /// Versions of Armv8-A and Armv9-A, each with the mandatory features that the kernel reports. Hypervisors and kernels hide
-/// some of them, so that a CPU may have more than this says.
+/// some features, so the version found may be lower than the real one.
 const ARM64: [(&str, &[&str]); 7] = [
     ("v8", &["fp", "asimd"]),
     ("v8.1", &["atomics", "asimdrdm", "crc32"]),
@@ -30,7 +30,7 @@ const ARM64: [(&str, &[&str]); 7] = [
 /// Features of a machine's CPUs.
 #[derive(Debug, Clone, Default)]
 pub struct Features {
-    /// Bit `n`: each CPU that was read has all features of level `n` of the architecture's table.
+    /// Bit `n` is set if each CPU read so far has all features of level `n` in the architecture's table.
     levels: Option<u8>,
 }
 
@@ -43,7 +43,7 @@ fn levels(architecture: &str) -> &'static [(&'static str, &'static [&'static str
 }
 
 impl Features {
-    /// Takes in one line of the file. A machine may have CPUs of several kinds: only what all of them have counts.
+    /// Reads one line of the file. A machine may have CPUs of several kinds: only features of all CPUs count.
     pub fn read(&mut self, architecture: &str, line: &str) {
         let Some((key, words)) = line.split_once(':') else {
             return;
@@ -61,8 +61,8 @@ impl Features {
         self.levels = Some(self.levels.unwrap_or(u8::MAX) & has);
     }
 
-    /// The highest level that all CPUs have with each level below it. `None`: no CPU was listed, or the architecture has no
-    /// levels.
+    /// Returns the highest level whose features, and the features of all levels below it, all CPUs have. `None` if no CPU was
+    /// listed or the architecture has no levels.
     pub fn variant(&self, architecture: &str) -> Option<&'static str> {
         let has = self.levels?;
         let mut variant = None;
@@ -76,7 +76,7 @@ impl Features {
     }
 }
 
-/// Architecture that this program was built for, and so the machine's, in OCI words.
+/// OCI name of the architecture that this program was built for, and so of the machine.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,10 +1,10 @@
-//! Gauges for Prometheus as plain data: they are made anew from what is known, so that the series of a thing that is gone
-//! are gone with it. [`crate::agent::gauges`] makes those of one node, the controller those of pools and the fleet.
+//! Gauges for Prometheus as plain data. They are rebuilt from the current facts, so that the series of a removed object
+//! disappear. [`crate::agent::gauges`] builds the gauges of one node, the controller those for pools and the fleet.
 
-/// Declares `Families`, which has a gauge without series for each line: field, name, sentence for people.
+/// Declares `Families`, with one empty gauge per line: field, name, help text.
 macro_rules! families {
     ($($field:ident: $name:literal, $help:literal;)*) => {
-        /// The families, of which some have no series.
+        /// All families. Some may stay without series.
         #[derive(Debug)]
         struct Families {
             $($field: $crate::gauges::Gauge,)*
@@ -25,28 +25,28 @@ macro_rules! families {
 }
 pub(crate) use families;
 
-/// A family of gauges. One without series is not served.
+/// A family of gauges. A family without series is not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauge {
-    /// Name, with its unit.
+    /// Name, including the unit.
     pub name: &'static str,
-    /// Sentence for people.
+    /// Help text.
     pub help: &'static str,
     /// The series.
     pub series: Vec<Series>,
 }
 
-/// One series of a family.
+/// A series of a family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
     /// Names and values of its labels.
     pub labels: Vec<(&'static str, String)>,
-    /// Value, in the unit that the family's name gives.
+    /// Value, in the unit of the family's name.
     pub value: i64,
 }
 
 impl Gauge {
-    /// A family without series.
+    /// Returns a family without series.
     pub const fn new(name: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -55,7 +55,7 @@ impl Gauge {
         }
     }
 
-    /// Adds a series. A value beyond `i64` becomes the largest.
+    /// Adds a series. A value above the range of `i64` becomes `i64::MAX`.
     pub fn add<const N: usize>(&mut self, labels: [(&'static str, &str); N], value: impl TryInto<i64>) {
         let labels = labels.map(|(name, value)| (name, value.to_owned())).into();
         let value = value.try_into().unwrap_or(i64::MAX);

@@ -1,6 +1,6 @@
-//! Insight into one node's update, by the rules of OpenShift's update status, from Berth's facts. One function for the
-//! agent's report, for the controller in place of an agent that is silent, and for the command line, which knows more: the
-//! pool's pause, and the Node's conditions.
+//! Progress of one node's update, by the rules of OpenShift's update status. Three callers use the same function: the agent
+//! for its report, the controller in place of a silent agent, and the command line, which also knows the pool's pause and
+//! the Node's conditions.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use berth_api::{Digest, keys, reasons, text};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Everything that an insight depends on.
+/// Inputs of [`insight`].
 #[derive(Debug, Clone)]
-pub struct Facts<'a> {
+pub struct Inputs<'a> {
     /// Name of the Node.
     pub node: &'a str,
     /// Name of its pool.
     pub pool: &'a str,
-    /// Sort of the node.
+    /// Whether it is a worker or a control plane node.
     pub scope: ScopeType,
-    /// The image that it should run.
+    /// Digest of the image it should run.
     pub desired: Option<&'a Digest>,
-    /// Report of its agent.
+    /// Status written by its agent.
     pub status: &'a BootcNodeStatus,
-    /// Reasons for which it is not available, the gravest first. `None`: its Node was not looked at lately.
+    /// Why the node is unavailable, the most serious reason first. `None` if its Node was not read recently.
     pub unavailable: Option<Vec<Unavailable>>,
-    /// Admin's reason for which the node does not go on, as far as it is known here.
+    /// Why an admin keeps the node from updating, as far as the caller knows.
     pub held: Option<Held>,
-    /// Conditions that the controller has told of the node, such as `Waiting`; there may be others among them.
+    /// Conditions that the controller wrote, such as `Waiting`. May contain others.
     pub told: &'a [Condition],
-    /// Line about an agent that was not heard of for longer than it may be silent.
+    /// Message about the agent, if it has been silent for too long.
     pub silent: Option<&'a str>,
-    /// Medians of the pool, where they are known; else the node's own times count.
+    /// Median durations of the pool. The node's own durations stand in for unknown ones.
     pub medians: PhaseDurations,
 }
 
 reasons! {
-    /// Reason for which a node is not available.
+    /// Why a node is unavailable.
     #[derive(PartialOrd, Ord)]
     pub enum Unavailable {
         /// The Node is not Ready.
         NotReady,
-        /// The disk of the Node is full, or nearly so.
+        /// The disk of the Node is full or nearly full.
         DiskPressure,
         /// The network of the Node is not set up.
         NetworkUnavailable,
@@ -56,7 +56,7 @@ reasons! {
 }
 
 impl Unavailable {
-    const fn words(self) -> &'static str {
+    const fn message(self) -> &'static str {
         match self {
             Self::NotReady => "Not ready",
             Self::DiskPressure => "Disk pressure",
@@ -66,7 +66,7 @@ impl Unavailable {
     }
 }
 
-/// Admin's reason for which a node does not go on.
+/// Why an admin keeps a node from updating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// The pool or the fleet is paused.
@@ -75,7 +75,7 @@ pub enum Held {
     Excluded,
 }
 
-/// The reason that counts for a node that is excluded, or whose pool or fleet is paused.
+/// Returns why a node is held. Exclusion takes precedence over a pause.
 pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
     if is_excluded {
         Some(Held::Excluded)
@@ -91,22 +91,22 @@ pub fn held(is_excluded: bool, is_paused: bool) -> Option<Held> {
 pub enum Assessment {
     /// Something is wrong.
     Degraded,
-    /// Not available, and not because of its update.
+    /// Unavailable for another reason than its update.
     Unavailable,
-    /// On its way.
+    /// Being updated.
     Progressing,
     /// Held back by an admin.
     Excluded,
     /// Its turn has not come.
     Outdated,
-    /// Nobody can tell.
+    /// Nothing is known about its update.
     Unknown,
     /// On the desired image.
     Completed,
 }
 
 impl Assessment {
-    /// The word, as it is printed.
+    /// Printed name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Degraded => "Degraded",
@@ -120,8 +120,9 @@ impl Assessment {
     }
 }
 
-/// The insight, given the one before, whose times of transition are kept. `None`: the node belongs to no pool.
-pub fn insight(facts: &Facts<'_>, before: Option<&NodeInsight>, now: Timestamp) -> Option<NodeInsight> {
+/// Returns the insight into a node. Conditions that did not change keep the transition times of `before`. `None` if the
+/// node belongs to no pool.
+pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp) -> Option<NodeInsight> {
     if facts.pool.is_empty() || facts.status.phase == Some(Phase::Released) {
         return None;
     }
@@ -160,12 +161,12 @@ pub fn insight(facts: &Facts<'_>, before: Option<&NodeInsight>, now: Timestamp) 
     })
 }
 
-fn runs_desired(facts: &Facts<'_>) -> bool {
+fn runs_desired(facts: &Inputs<'_>) -> bool {
     let booted = facts.status.booted.as_ref().and_then(|b| b.digest.as_ref());
     booted.is_some() && booted == facts.desired
 }
 
-fn updating(facts: &Facts<'_>) -> Verdict {
+fn updating(facts: &Inputs<'_>) -> Verdict {
     let yes = |reason| Verdict::yes(reason, "");
     let no = |reason| Verdict::no(reason, "");
     match facts.status.phase {
@@ -180,21 +181,21 @@ fn updating(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn available(facts: &Facts<'_>) -> Option<Verdict> {
+fn available(facts: &Inputs<'_>) -> Option<Verdict> {
     Some(match facts.unavailable.as_deref()?.first() {
         None => Verdict::yes(Why::AsExpected, ""),
         Some(first) => Verdict::no(*first, reasons(facts).unwrap_or_default()),
     })
 }
 
-/// Words for all reasons for which the node is not available. `None`: it is, as far as is known.
-fn reasons(facts: &Facts<'_>) -> Option<String> {
-    let words: Vec<_> = facts.unavailable.iter().flatten().map(|u| u.words()).collect();
-    (!words.is_empty()).then(|| words.join(" | "))
+/// Messages of all reasons why the node is unavailable. `None` if no reason is known.
+fn reasons(facts: &Inputs<'_>) -> Option<String> {
+    let messages: Vec<_> = facts.unavailable.iter().flatten().map(|u| u.message()).collect();
+    (!messages.is_empty()).then(|| messages.join(" | "))
 }
 
-/// The trouble that an agent told last is old once it is silent.
-fn degraded(facts: &Facts<'_>) -> Verdict {
+/// The `Degraded` condition. The condition that an agent reported is outdated when the agent is silent.
+fn degraded(facts: &Inputs<'_>) -> Verdict {
     let own = condition::find_true(&facts.status.conditions, types::NODE_DEGRADED);
     let lost = condition::find_true(facts.told, types::REBOOT_TIMED_OUT);
     if let Some(own) = own.filter(|_| facts.silent.is_none()) {
@@ -206,16 +207,16 @@ fn degraded(facts: &Facts<'_>) -> Verdict {
     if let Some(silent) = facts.silent {
         return Verdict::yes(Why::AgentSilent, silent);
     }
-    // The agent is asked for nothing then, so it has nothing to report.
+    // Such an agent has no image to run, so it reports no error.
     if let Some(unserved) = unserved(facts) {
         return Verdict::yes(Why::NoSuchPlatform, unserved.message.clone());
     }
     Verdict::no(Why::AsExpected, "")
 }
 
-/// The controller's word that the pool's image has nothing for the node's platform. An image that is published since then
-/// proves it outdated.
-fn unserved<'a>(facts: &Facts<'a>) -> Option<&'a Condition> {
+/// The controller's condition that the pool's image does not support the node's platform. The condition is outdated if an
+/// image was published for the node since.
+fn unserved<'a>(facts: &Inputs<'a>) -> Option<&'a Condition> {
     let waiting = condition::find_true(facts.told, types::WAITING)?;
     let is_so = facts.desired.is_none() && waiting.reason == Why::NoSuchPlatform.as_str();
     is_so.then_some(waiting)
@@ -229,9 +230,9 @@ fn version(status: &BootcNodeStatus) -> Option<String> {
         .or_else(|| Some(booted.digest.as_ref()?.to_string()))
 }
 
-/// Time from the start of the phase to the end of the update. It changes with the phase alone, so that it costs no write.
-/// `None` of a silent agent: its last phase says nothing about when it ends.
-fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
+/// Time from the start of the phase to the end of the update. Depends on the phase only, so that it causes no extra writes.
+/// `None` if the agent is silent: its last phase is outdated.
+fn estimate(facts: &Inputs<'_>, updating: &Verdict) -> Option<Duration> {
     if facts.silent.is_some() {
         return None;
     }
@@ -241,7 +242,7 @@ fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
     let staging = facts.medians.staging_seconds.or(own.staging);
     let seconds = match &*updating.reason {
         UPDATED => 0,
-        // If a berth is free by then.
+        // Assumes that a berth is free by then.
         WORKING if facts.status.phase == Some(Phase::Staging) => {
             u64::from(staging?) + u64::from(drain?) + u64::from(reboot?)
         }
@@ -252,8 +253,8 @@ fn estimate(facts: &Facts<'_>, updating: &Verdict) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The one thing that a person should know about the node.
-fn message(facts: &Facts<'_>, updating: &Verdict, degraded: &Verdict) -> String {
+/// The most important fact about the node, for a reader.
+fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String {
     let words = if degraded.status == Some(true) {
         match degraded.message.as_str() {
             "" => degraded.reason.to_string(),
@@ -273,7 +274,7 @@ fn message(facts: &Facts<'_>, updating: &Verdict, degraded: &Verdict) -> String 
     short(&words, facts.node)
 }
 
-/// One line of at most 100 characters. A long name of the node, which stands beside it, is replaced.
+/// Returns one line of at most [`MAX_MESSAGE`] characters. A long node name is replaced, since it is shown next to the line.
 fn short(words: &str, node: &str) -> String {
     let line = condition::one_line(words);
     let line = match node.chars().count() >= 8 {
@@ -283,18 +284,18 @@ fn short(words: &str, node: &str) -> String {
     text::truncated(&line, MAX_MESSAGE)
 }
 
-/// Reason of the insight's `Updating`, which is its phase.
+/// Phase of the update: the reason of the condition `Updating`.
 pub fn phase(insight: &NodeInsight) -> &str {
     condition::find(&insight.conditions, UPDATING).map_or("", |c| &c.reason)
 }
 
-/// Says whether the insight tells of a silent agent, and not of a reboot that timed out.
+/// True if the node is degraded because its agent is silent, rather than because its reboot timed out.
 pub fn is_silent(insight: &NodeInsight) -> bool {
     let degraded = condition::find_true(&insight.conditions, DEGRADED);
     degraded.is_some_and(|c| c.reason == Why::AgentSilent.as_str())
 }
 
-/// Assessment of a node, by its insight.
+/// Returns the assessment of a node.
 pub fn assessment(insight: &NodeInsight) -> Assessment {
     let is = |type_, status| condition::find(&insight.conditions, type_).is_some_and(|c| c.status == status);
     if is(DEGRADED, "True") {

@@ -1,10 +1,11 @@
-//! Everything that Berth decides: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random
-//! number; time, identity and chance are arguments. The same functions run in the programs, in the command line's
-//! preview and inside the model checker.
+//! All decisions of Berth: facts in, next step out. Pure: nothing here does I/O, reads a clock or draws a random number;
+//! time, identity and chance are arguments. The same functions run in the programs, in the command line's preview and in
+//! the model checker.
 //!
-//! [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine that is no node yet;
-//! [`registries`] reads the files that say how registries are reached, [`cpu`] which images a CPU runs, [`insight`] says for people how far a node is, and
-//! [`gauges`] what Prometheus is told.
+//! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the cluster.
+//! - [`registries`] reads registry configuration, credentials and manifests.
+//! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS image.
+//! - [`insight`] describes the progress of a node, [`gauges`] holds metrics for Prometheus.
 
 pub mod agent;
 #[cfg(feature = "controller")]

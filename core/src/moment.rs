@@ -1,4 +1,4 @@
-//! Time as one process measures it.
+//! Monotonic time, and the time of a decision.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use berth_api::names::BootId;
 use serde::{Deserialize, Serialize};
 
-/// A moment on a monotonic clock: the time since that clock began. An agent's clock begins with the boot of its machine, that of any
-/// other program with its process. Setting the wall clock does not move it.
+/// A moment on a monotonic clock, as the time since the clock began. An agent's clock begins when its machine boots, the
+/// clock of any other program when its process starts. Setting the wall clock does not move it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(Duration);
 
 impl Moment {
-    /// The moment that lies so long after the clock began.
+    /// Returns the moment at this time after the clock began.
     pub const fn after(began: Duration) -> Self {
         Self(began)
     }
@@ -22,7 +22,7 @@ impl Moment {
         self.0
     }
 
-    /// Time since an earlier moment; zero when that one is later.
+    /// Time since an earlier moment; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -36,18 +36,17 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// A moment that outlives the process that saw it: a moment of one boot of a machine, with that boot's ID.
+/// A moment of one boot of a machine, with the boot's ID. Valid in other processes and after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BootMoment {
-    /// The boot.
     boot_id: BootId,
-    /// Milliseconds since it began.
+    /// Milliseconds since the boot.
     milliseconds: u64,
 }
 
 impl BootMoment {
-    /// A moment of this boot.
+    /// Returns a moment of this boot.
     pub fn new(boot_id: &BootId, moment: Moment) -> Self {
         Self {
             boot_id: boot_id.clone(),
@@ -55,17 +54,17 @@ impl BootMoment {
         }
     }
 
-    /// The moment, if it was in this boot. Durations across boots are not measured: only a clock that can be
-    /// set spans them.
+    /// Returns the moment, if it belongs to this boot. Durations across boots are not measured: only the wall clock spans boots,
+    /// and it can be set.
     pub fn under(&self, boot_id: &BootId) -> Option<Moment> {
         (self.boot_id == *boot_id).then(|| Moment::after(Duration::from_millis(self.milliseconds)))
     }
 }
 
-/// The present, as far as a decision or the memory of it may depend on it.
+/// The time and the chance that a decision depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Now {
-    /// The machine's wall clock. Compared with what this machine wrote earlier, and with the end of a window.
+    /// The machine's wall clock. Compared with times that this machine wrote earlier, and with the end of a window.
     pub wall: jiff::Timestamp,
     /// The monotonic clock.
     pub clock: Moment,

@@ -1,22 +1,22 @@
-//! Words and numbers for people.
+//! Texts and numbers for messages.
 
 use std::time::Duration;
 
 use berth_api::text;
 
-/// Named nodes in a message; the rest is only counted.
+/// Most names that a message lists; further ones are counted.
 pub const NAMED: usize = 5;
 
-/// The longest note of an Event that the API server takes, in bytes.
+/// Longest Event note that the API server accepts, in bytes.
 pub const MAX_NOTE: usize = 1024;
 
-/// The first few of these names, and how many more there are.
+/// Lists the first [`NAMED`] names, with the number of the others.
 pub fn few(names: impl IntoIterator<Item = String>) -> String {
     let names: Vec<String> = names.into_iter().collect();
     text::names(names.iter().take(NAMED), names.len())
 }
 
-/// As much of a text as the note of an Event may have.
+/// Shortens a text to [`MAX_NOTE`] bytes.
 pub fn note(text: &str) -> &str {
     let mut end = text.len().min(MAX_NOTE);
     while !text.is_char_boundary(end) {
@@ -25,8 +25,8 @@ pub fn note(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// Seconds of a time that goes on until it is `whole`, rounded down to a twentieth of that, so that a status is not written
-/// every second.
+/// Returns `time` in seconds, limited to `whole` and rounded down to a twentieth of `whole`. A status that shows a
+/// running time is then not written every second.
 pub fn rounded(time: Duration, whole: Duration) -> u64 {
     let step = (whole.as_secs() / 20).max(1);
     match time >= whole {

@@ -1,4 +1,4 @@
-//! Purity of the crate: its dependencies have no way to wait, to ask or to look at a clock.
+//! The crate is pure: no dependency does I/O, waits or reads a clock.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ const FORBIDDEN: &[&str] = &[
 ];
 
 #[test]
-fn decisions_can_neither_ask_nor_wait() {
+fn no_dependency_does_io_or_waits() {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
         .args(["--features", "controller", "--target", "x86_64-unknown-linux-gnu"])
@@ -31,5 +31,5 @@ fn decisions_can_neither_ask_nor_wait() {
     let built_with: Vec<_> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(built_with.contains(&"berth-api"), "{built_with:?}");
     let found: Vec<_> = built_with.iter().filter(|name| FORBIDDEN.contains(name)).collect();
-    assert!(found.is_empty(), "berth-core must stay pure, and depends on {found:?}");
+    assert!(found.is_empty(), "berth-core must stay pure, but depends on {found:?}");
 }

@@ -1,4 +1,4 @@
-//! Auth files, as the controller and as a host reads them.
+//! Auth files, parsed like in the controller and like on a host.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,10 +7,10 @@ use berth_core::agent::host_policy::credentials::check;
 use berth_core::registries::credentials::{AuthFile, Credentials, CredentialsError};
 use serde_json::Value;
 
-use crate::reference_and_file;
+use crate::input::reference_and_file;
 
-/// Reads an auth file for an image: an error shows no password, a file that a host takes is one for the controller as well,
-/// and a name and password that are found stand in the file.
+/// Reads an auth file for an image. Errors contain no secret, a file that a host accepts is accepted by the controller, and
+/// a found username and password occur in the file.
 pub fn auth_file(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;
@@ -25,7 +25,7 @@ pub fn auth_file(data: &[u8]) {
         Ok(parsed) => parsed,
         Err(error) => {
             assert!(!shows(&error.to_string()), "{error}");
-            assert!(checked.is_err(), "a host takes what is no auth file: {error}");
+            assert!(checked.is_err(), "a host accepts an invalid auth file: {error}");
             return;
         }
     };
@@ -40,7 +40,7 @@ pub fn auth_file(data: &[u8]) {
                 plain == (Some(username.clone()), Some(password.clone()))
                     || text(&entry, "auth").is_some_and(|auth| decodes_to(&auth, &username, &password))
             });
-            assert!(is_there, "credentials of {username:?} stand nowhere in the file");
+            assert!(is_there, "the credentials of {username:?} are not in the file");
         }
         Ok(Some(Credentials::IdentityToken(token) | Credentials::RegistryToken(token))) => {
             assert!(!token.is_empty());
@@ -51,7 +51,7 @@ pub fn auth_file(data: &[u8]) {
             let is_helper = matches!(error, CredentialsError::Helper { .. });
             assert!(
                 !is_helper || checked.is_err(),
-                "a host takes a file that names a helper"
+                "a host accepts a file that names a helper"
             );
         }
     }
@@ -79,7 +79,7 @@ fn decodes_to(auth: &str, username: &str, password: &str) -> bool {
     plain.as_deref() == Some(format!("{username}:{password}").as_str())
 }
 
-/// What must not be shown, where it is long enough not to stand in a sentence by chance, and no name as well.
+/// Returns the secrets of the file that are long enough not to occur in a message by chance, and that are not part of a name.
 fn secrets(image: &ImageRef, file: &[u8]) -> Vec<String> {
     let of = |entry: Value| {
         let keys = ["auth", "password", "identitytoken", "registrytoken"];
@@ -94,8 +94,11 @@ fn secrets(image: &ImageRef, file: &[u8]) -> Vec<String> {
         .map(|(key, _)| format!("{key} "))
         .collect();
     let shown = format!("{image} {keys} {} {}", names("credHelpers"), names("credsStore"));
-    let is_telling = |secret: &String| {
+    let is_significant = |secret: &String| {
         secret.len() > 12 && secret.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !shown.contains(secret)
     };
-    entries(file).flat_map(of).filter(|secret| is_telling(secret)).collect()
+    entries(file)
+        .flat_map(of)
+        .filter(|secret| is_significant(secret))
+        .collect()
 }

@@ -1,12 +1,12 @@
-//! Berths, as Leases have them.
+//! Berths in Leases.
 
 use berth_api::berth::lease::{read, write};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Reads a Lease as a berth: what is one has the Lease's name, and is the same when it was written and read again. The input
-/// has the Lease's name, its pool, its holder, and an annotation in each further line.
+/// Reads a Lease as a berth. A valid berth has the Lease's name, and is unchanged after it was written and read again. The
+/// lines of the input are the Lease's name, its pool, its holder, and one annotation each.
 pub fn berth(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut lines = text.split('\n').map(str::to_owned);

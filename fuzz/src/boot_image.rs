@@ -1,10 +1,10 @@
-//! Notes of installers, and the versions in them.
+//! Boot image files of installers, and the versions in them.
 
 use berth_core::skew::aleph::{PLACES, read};
 use berth_core::skew::version::{Comparison, OsVersion};
 
-/// Reads a note, and compares its version with the text before it: what is found is bounded and in one line, a version prints
-/// as what reads as the same, and the two comparisons of two versions agree.
+/// Reads the file after the first line, and compares its version with the first line. Parsed texts are bounded and have one
+/// line, a printed version parses as an equal version, and comparing in both directions agrees.
 pub fn boot_image(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(0);
     let (line, note) = data.split_at(end);
@@ -18,7 +18,7 @@ pub fn boot_image(data: &[u8]) {
         return;
     };
     let (one, other): (OsVersion, OsVersion) = (one, other);
-    let again: OsVersion = one.to_string().parse().expect("a version prints as one");
+    let again: OsVersion = one.to_string().parse().expect("a printed version can be parsed");
     assert_eq!(one.compare(&again), Comparison::Equal);
     let agree = match (one.compare(&other), other.compare(&one)) {
         (Comparison::Older, Comparison::Newer) | (Comparison::Newer, Comparison::Older) => true,

@@ -1,10 +1,10 @@
-//! Manifests, indexes and configurations of images.
+//! Manifests, indexes and image configurations.
 
 use berth_api::Digest;
 use berth_api::pool::PlatformDigest;
 use berth_core::registries::document::{Document, config, manifest};
 
-/// Reads a document as a manifest and as a configuration: what is taken from it fits into a pool's status.
+/// Reads a document as a manifest and as a configuration. The parsed fields fit into a pool's status.
 pub fn document(data: &[u8]) {
     let image = Digest::from([7; 32]);
     if let Ok(document) = manifest(data) {
@@ -37,7 +37,7 @@ pub fn document(data: &[u8]) {
         if let Some(created) = metadata.created {
             let text = serde_json::to_value(&created).ok();
             let again = text.and_then(|text| serde_json::from_value(text).ok());
-            assert_eq!(again.as_ref(), Some(&created), "the API server would not read the time");
+            assert_eq!(again.as_ref(), Some(&created), "the API server would reject the time");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! References to images.
+//! Image references.
 
 use berth_api::ImageRef;
 use berth_api::image_ref::{MAX_LENGTH, allowed};
 
-/// Reads a reference: what is one prints as it was written, names parts that put it together again, and is no option of a
-/// command line.
+/// Reads a reference. A valid one prints unchanged, can be rebuilt from its parts, and cannot be taken for a command-line
+/// option.
 pub fn image_ref(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let reference: ImageRef = match text.parse() {

@@ -1,14 +1,14 @@
-//! Signature policies of hosts.
+//! Signature policies on hosts.
 
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
 use berth_core::agent::host_policy::signatures::{PLACES, Policy};
 use serde_json::Value;
 
-use crate::reference_and_file;
+use crate::input::reference_and_file;
 
-/// Reads a `policy.json` for an image that must be signed: one that is let pass names no scope with an open door for it, and
-/// its default is none.
+/// Reads a `policy.json` for an image that must be signed. If the policy is accepted, neither its scope for the image nor its
+/// default accepts anything.
 pub fn policy(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;
@@ -25,21 +25,21 @@ pub fn policy(data: &[u8]) {
     };
     if policy.objection(&image).is_none() {
         let json: Value = serde_json::from_slice(file).unwrap_or_default();
-        assert!(asks(&json["default"]), "a default that asks for nothing passes");
+        assert!(restricts(&json["default"]), "a default that accepts anything passes");
         let scopes = json["transports"]["docker"].as_object();
         let own = scopes.and_then(|scopes| scopes.get(&scope));
-        // Of Docker Hub the scope may be another one: its official images are in `library`.
+        // On Docker Hub the scope may differ: official images are in `library`.
         assert!(
-            scope.starts_with("docker.io/") || own.is_none_or(asks),
-            "a scope that asks for nothing passes"
+            scope.starts_with("docker.io/") || own.is_none_or(restricts),
+            "a scope that accepts anything passes"
         );
     }
     image.signature = SignatureRule::AsBooted;
-    assert_eq!(policy.objection(&image), None, "nobody asked for signatures");
+    assert_eq!(policy.objection(&image), None, "no signature is required");
 }
 
-/// Says whether some requirement of a list is more than to accept anything.
-fn asks(requirements: &Value) -> bool {
+/// True if some requirement of the list does not accept anything.
+fn restricts(requirements: &Value) -> bool {
     let list = requirements.as_array().map(Vec::as_slice).unwrap_or_default();
     list.iter().any(|one| one["type"] != "insecureAcceptAnything")
 }

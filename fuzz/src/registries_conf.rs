@@ -1,11 +1,11 @@
-//! Files of mirrors.
+//! Mirror configuration.
 
 use berth_core::registries::conf::{RegistriesConf, SourceError};
 
-use crate::reference_and_file;
+use crate::input::reference_and_file;
 
-/// Reads a `registries.conf` and asks it about an image: there is always a place to ask, each keeps the digest and the tag, and
-/// an image is blocked only by a file that says so.
+/// Reads a `registries.conf` and looks up an image: there is at least one source, each source keeps digest and tag, and only
+/// a file that contains `blocked` blocks an image.
 pub fn registries_conf(data: &[u8]) {
     let Some((image, file)) = reference_and_file(data) else {
         return;

@@ -30,7 +30,7 @@ fn each_target_is_a_program_and_has_seeds() {
     assert_eq!(names(&root.join("seeds")), targets);
 }
 
-/// What once broke a target is a seed as well.
+/// Inputs that broke a target before are seeds as well.
 #[test]
 fn the_seeds_break_nothing() {
     for (name, target) in TARGETS {

@@ -1,50 +1,50 @@
-//! Effects of an agent's steps on the world. What the agent knows of that is for [`crate::mind`] to say.
+//! Effects of an agent's steps on the world. [`crate::mind`] has the effects on the agent's knowledge.
 
 use berth_api::seeded::Bug;
 
 use crate::decide::{Act, Decision, Put, Steps};
 use crate::fault::Fault;
 use crate::judge;
-use crate::mind::{self, Mind, Told};
+use crate::mind::{self, Mind, Observation};
 use crate::state::{
-    Agent, Berth, BootImage, Cordon, Host, Image, Lease, NOBODY, No, Object, Os, Phase, Request, Seen, State, Status,
-    Work,
+    Agent, Berth, BootImage, Cordon, Host, Image, Lease, NO_NUMBER, NodeRead, Number, Object, Os, Phase, Request,
+    State, Status, Work,
 };
 use crate::world::{Broken, World};
 
-/// Fate of a request to the API server.
+/// Result of a request to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// The request is made and answered.
+pub enum Delivery {
+    /// The request is executed and answered.
     Done,
-    /// The request is made, and its answer is lost.
+    /// The request is executed, but the answer is lost.
     Lost,
-    /// The request is still on its way, and its sender gives up waiting.
+    /// The request is in flight when its sender gives up.
     Late,
-    /// The request is on its way, and its sender dies.
+    /// The request is in flight when its sender dies.
     Killed,
 }
 
-/// A way on: the state after it, and the rule that it breaks.
+/// State after a move, and the rule that the move breaks.
 pub type After = (State, Option<Broken>);
 
-/// Gathers, and reads what the step asks for; answers the step that is more than a read.
+/// Gathers facts and runs the steps that only read. Returns the first step that does more.
 pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) -> Decision {
     let mut decision = steps.next(world, state, node);
     for _ in 0..8 {
         settle(state, node, &decision.gathered);
         let here = &state.nodes[node];
-        let told = match decision.act {
-            Act::Look => Told::Looked(look(&here.host)),
-            Act::ReadNode => Told::Node(here.object.there.then_some(here.object)),
-            Act::TryGuard => Told::Guard(!state.fleet.unguarded),
+        let observation = match decision.act {
+            Act::Look => Observation::Looked(look(&here.host)),
+            Act::ReadNode => Observation::Node(here.object.exists.then_some(here.object)),
+            Act::TryGuard => Observation::Guard(!state.fleet.unguarded),
             Act::Pull(_) if here.idle => {
                 let act = Act::Idle;
                 return Decision { act, ..decision };
             }
             _ => return decision,
         };
-        tell(world, state, node, told, steps);
+        observe(world, state, node, observation, steps);
         decision = steps.next(world, state, node);
     }
     Decision {
@@ -53,7 +53,7 @@ pub fn read(world: &World, state: &mut State, node: usize, steps: &mut Steps) ->
     }
 }
 
-/// The deployments as the host shows them.
+/// Reads the deployments. `None` if they cannot be read.
 fn look(host: &Host) -> Option<Os> {
     if host.unusable {
         return None;
@@ -66,15 +66,15 @@ fn look(host: &Host) -> Option<Os> {
     })
 }
 
-/// Tells an agent something that is no step of its own.
-pub fn tell(world: &World, state: &mut State, node: usize, told: Told, steps: &mut Steps) {
-    let mind = steps.told(world, state, node, told);
+/// Passes an observation to an agent.
+pub fn observe(world: &World, state: &mut State, node: usize, observation: Observation, steps: &mut Steps) {
+    let mind = steps.observe(world, state, node, observation);
     settle(state, node, &mind);
     let here = &mut state.nodes[node];
-    if let Told::Node(Some(_)) = told {
-        here.agent.node = Seen::Is(here.object, true);
+    if let Observation::Node(Some(_)) = observation {
+        here.agent.node = NodeRead::Is(here.object, true);
     }
-    if let Told::Guard(refuses) = told {
+    if let Observation::Guard(refuses) = observation {
         here.ghost.unguarded = !refuses;
     }
 }
@@ -84,17 +84,17 @@ fn settle(state: &mut State, node: usize, mind: &Mind) {
     mind.settle(&mut here.agent, &mut here.host);
 }
 
-/// Says whether a step is a request to the API server that may get lost.
+/// True if the step is a write to the API server, which may get lost.
 pub fn is_request(act: Act) -> bool {
     matches!(act, Act::Cordon | Act::Restore | Act::Uncordon | Act::Put(..))
 }
 
-/// Does a step that was decided on the facts in the state.
-pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how: How) -> After {
+/// Executes a step that was decided on the facts in the state.
+pub fn act(world: &World, mut state: State, node: usize, decision: Decision, delivery: Delivery) -> After {
     let blocked = state.nodes[node].host.blocked;
     let broken = match decision.act {
-        Act::Put(put, slot, berth) => return write(world, state, node, &decision, (put, slot, berth), how),
-        Act::Cordon | Act::Restore | Act::Uncordon => return patch(state, node, &decision, how),
+        Act::Put(put, slot, berth) => return write(world, state, node, &decision, (put, slot, berth), delivery),
+        Act::Cordon | Act::Restore | Act::Uncordon => return patch(state, node, &decision, delivery),
         Act::Wait(_) => {
             let broken = judge::rest(&state, node);
             report(&mut state, node, decision);
@@ -109,8 +109,8 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
             );
             None
         }
-        Act::Reboot => reboot(&mut state, node, decision, how),
-        Act::Refused => Some(Broken("step asks for what the protocol refuses")),
+        Act::Reboot => reboot(&mut state, node, decision, delivery),
+        Act::Refused => Some(Broken("the step asks for a transition that the protocol refuses")),
         Act::Look | Act::ReadNode | Act::TryGuard => None,
         Act::Idle => {
             let work = Work::Other;
@@ -127,16 +127,16 @@ pub fn act(world: &World, mut state: State, node: usize, decision: Decision, how
     (state, broken)
 }
 
-fn reboot(state: &mut State, node: usize, decision: Decision, how: How) -> Option<Broken> {
+fn reboot(state: &mut State, node: usize, decision: Decision, delivery: Delivery) -> Option<Broken> {
     report(state, node, decision);
     let broken = judge::reboot(state, node);
     let refused = state.nodes[node].host.inhibited;
     settle(state, node, if refused { &decision.failed } else { &decision.done });
-    state.nodes[node].host.down = !refused && how != How::Lost;
+    state.nodes[node].host.down = !refused && delivery != Delivery::Lost;
     broken
 }
 
-/// The agent writes its status whenever it rests.
+/// Writes the status, as the agent does whenever it waits.
 fn report(state: &mut State, node: usize, decision: Decision) {
     let fleet = state.fleet;
     let here = &mut state.nodes[node];
@@ -146,7 +146,7 @@ fn report(state: &mut State, node: usize, decision: Decision) {
     let status = Status {
         observed: true,
         uid: match here.agent.node {
-            Seen::Is(object, _) => object.uid,
+            NodeRead::Is(object, _) => object.uid,
             _ => here.status.uid,
         },
         booted: here.agent.os.map_or(here.status.booted, |os| os.booted),
@@ -212,14 +212,14 @@ fn change(state: &mut State, node: usize, decision: Decision) -> Option<Broken> 
     None
 }
 
-/// Writes a berth: with the memory of it on the host before, and what the agent knows of it afterwards.
+/// Writes a berth: first the memory on the host, then the berth, then the knowledge of the result.
 fn write(
     world: &World,
     mut state: State,
     node: usize,
     decision: &Decision,
-    (put, slot, berth): (Put, No, Berth),
-    how: How,
+    (put, slot, berth): (Put, Number, Berth),
+    delivery: Delivery,
 ) -> After {
     settle(&mut state, node, &decision.begun);
     let lease = Lease {
@@ -229,39 +229,39 @@ fn write(
     let mut broken =
         judge::decided(&state, node, put, slot, &berth).or_else(|| judge::sent(&state, node, slot, &berth));
     let is_refused = state.unwritable.has(slot);
-    match how {
-        How::Done | How::Lost if is_refused => {
-            ends(&mut state, node, decision, How::Lost);
+    match delivery {
+        Delivery::Done | Delivery::Lost if is_refused => {
+            ends(&mut state, node, decision, Delivery::Lost);
             return (state, broken);
         }
-        How::Done | How::Lost => broken = land(world, &mut state, node, slot, lease).or(broken),
-        How::Late | How::Killed => {
-            let node = No::try_from(node).unwrap_or(NOBODY);
+        Delivery::Done | Delivery::Lost => broken = land(world, &mut state, node, slot, lease).or(broken),
+        Delivery::Late | Delivery::Killed => {
+            let node = Number::try_from(node).unwrap_or(NO_NUMBER);
             state.air.push(Request::Berth { slot, lease, node });
         }
     }
-    ends(&mut state, node, decision, how);
+    ends(&mut state, node, decision, delivery);
     (state, broken)
 }
 
-/// Knowledge of an agent after a request that ended like this.
-fn ends(state: &mut State, node: usize, decision: &Decision, how: How) {
-    match how {
-        How::Done => settle(state, node, &decision.done),
-        How::Lost | How::Late => settle(state, node, &decision.failed),
-        How::Killed => {
+/// Updates the knowledge of an agent after a request with this result.
+fn ends(state: &mut State, node: usize, decision: &Decision, delivery: Delivery) {
+    match delivery {
+        Delivery::Done => settle(state, node, &decision.done),
+        Delivery::Lost | Delivery::Late => settle(state, node, &decision.failed),
+        Delivery::Killed => {
             settle(state, node, &decision.begun);
             crash(state, node);
         }
     }
 }
 
-/// An agent's PUT of a berth arrives.
-pub fn land(world: &World, state: &mut State, node: usize, slot: No, lease: Lease) -> Option<Broken> {
+/// Executes an agent's PUT of a berth.
+pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: Lease) -> Option<Broken> {
     let broken = judge::agent_write(world, state, node, slot, &lease);
     let before = state.slots[usize::from(slot)];
     let released = |l: &Lease| l.held().is_some_and(|h| matches!(h.phase, Phase::Releasing(_)));
-    // One that was sent under an earlier boot says nothing of this one.
+    // A PUT that was sent under an earlier boot proves nothing about this one.
     let proves = released(&lease) && !released(&before) && lease.held().is_some_and(|h| h.boot == 0);
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
@@ -274,9 +274,9 @@ pub fn land(world: &World, state: &mut State, node: usize, slot: No, lease: Leas
     broken
 }
 
-/// The cordon patch, or the restore patch.
-fn patch(mut state: State, node: usize, decision: &Decision, how: How) -> After {
-    let Seen::Is(seen, current) = state.nodes[node].agent.node else {
+/// Sends the patch that cordons or restores the Node.
+fn patch(mut state: State, node: usize, decision: &Decision, delivery: Delivery) -> After {
+    let NodeRead::Is(seen, current) = state.nodes[node].agent.node else {
         return (state, None);
     };
     let (unschedulable, cordon) = match decision.act {
@@ -285,12 +285,12 @@ fn patch(mut state: State, node: usize, decision: &Decision, how: How) -> After 
     };
     let mut broken = None;
     let current = current && state.nodes[node].object.uid == seen.uid;
-    match (current, how) {
-        (true, How::Done | How::Lost) => {
+    match (current, delivery) {
+        (true, Delivery::Done | Delivery::Lost) => {
             broken = land_patch(&mut state, node, unschedulable, cordon);
         }
-        (true, How::Late | How::Killed) => {
-            let node = No::try_from(node).unwrap_or(NOBODY);
+        (true, Delivery::Late | Delivery::Killed) => {
+            let node = Number::try_from(node).unwrap_or(NO_NUMBER);
             state.air.push(Request::Node {
                 node,
                 unschedulable,
@@ -299,8 +299,12 @@ fn patch(mut state: State, node: usize, decision: &Decision, how: How) -> After 
         }
         (false, _) => {}
     }
-    let how = if current || how == How::Killed { how } else { How::Lost };
-    ends(&mut state, node, decision, how);
+    let delivery = if current || delivery == Delivery::Killed {
+        delivery
+    } else {
+        Delivery::Lost
+    };
+    ends(&mut state, node, decision, delivery);
     (state, broken)
 }
 
@@ -319,7 +323,7 @@ fn restored(seen: &Object) -> bool {
     }
 }
 
-/// A patch of a Node arrives.
+/// Executes a patch of a Node.
 pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) -> Option<Broken> {
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;
@@ -329,7 +333,7 @@ pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: C
     judge::cordon(state, node)
 }
 
-/// The agent dies.
+/// Restarts the agent.
 pub fn crash(state: &mut State, node: usize) {
     let fleet = state.fleet;
     let here = &mut state.nodes[node];
@@ -337,17 +341,17 @@ pub fn crash(state: &mut State, node: usize) {
     here.ghost.unguarded = fleet.tries_guard;
     here.host.recall();
     here.host.drain = mind::recalled_drain(&here.host);
-    // A new process tries at once.
+    // A new process pulls without a backoff.
     here.host.pull_backoff = false;
 }
 
-/// Everything that the agent of a node may do next.
+/// Lists the possible moves of a node's agent.
 pub fn moves(
     world: &World,
     state: &State,
     node: usize,
     steps: &mut Steps,
-    push: &mut dyn FnMut(Act, How, bool, After),
+    push: &mut dyn FnMut(Act, Delivery, bool, After),
 ) {
     if state.nodes[node].host.down || state.nodes[node].mute {
         return;
@@ -357,18 +361,23 @@ pub fn moves(
     if state.may(Fault::StaleRead) && !matches!(decision.act, Act::Wait(_) | Act::Idle) && after != *state {
         let mut paused = after.clone();
         paused.spend(Fault::StaleRead);
-        push(decision.act, How::Done, true, (paused, None));
+        push(decision.act, Delivery::Done, true, (paused, None));
     }
     let faults = [
-        (How::Lost, Fault::LostReply),
-        (How::Late, Fault::Late),
-        (How::Killed, Fault::AgentCrash),
+        (Delivery::Lost, Fault::LostReply),
+        (Delivery::Late, Fault::Late),
+        (Delivery::Killed, Fault::AgentCrash),
     ];
-    for (how, fault) in faults {
+    for (delivery, fault) in faults {
         if is_request(decision.act) && state.may(fault) {
             let mut faulty = after.clone();
             faulty.spend(fault);
-            push(decision.act, how, false, act(world, faulty, node, decision, how));
+            push(
+                decision.act,
+                delivery,
+                false,
+                act(world, faulty, node, decision, delivery),
+            );
         }
     }
     if decision.act == Act::Reboot && state.may(Fault::Dropped) {
@@ -376,15 +385,15 @@ pub fn moves(
         faulty.spend(Fault::Dropped);
         push(
             decision.act,
-            How::Lost,
+            Delivery::Lost,
             false,
-            act(world, faulty, node, decision, How::Lost),
+            act(world, faulty, node, decision, Delivery::Lost),
         );
     }
     push(
         decision.act,
-        How::Done,
+        Delivery::Done,
         false,
-        act(world, after, node, decision, How::Done),
+        act(world, after, node, decision, Delivery::Done),
     );
 }

@@ -1,4 +1,4 @@
-//! The deliberate bugs, each with the world in which it is found, and the rule that it breaks there.
+//! The deliberate bugs, each with a world where it is found and the rule that it breaks.
 
 use berth_api::seeded::Bug;
 
@@ -9,23 +9,23 @@ use crate::judge;
 use crate::world::{Broken, Follows, World};
 use crate::worlds::calm;
 
-/// A bug that must be found.
+/// A deliberate bug that must be found.
 #[derive(Debug, Clone)]
 pub struct Seeded {
     /// The bug.
     pub bug: Bug,
-    /// World in which it is looked for.
+    /// World to search.
     pub world: World,
-    /// The rule that it breaks first.
+    /// First rule that it breaks.
     pub breaks: Broken,
 }
 
-/// Every deliberate bug.
+/// All deliberate bugs.
 pub fn all() -> Vec<Seeded> {
     Bug::ALL.iter().map(|bug| seeded(*bug)).collect()
 }
 
-/// One of them.
+/// Returns the world and the rule of a bug.
 pub fn seeded(bug: Bug) -> Seeded {
     let small = World {
         nodes: 2,

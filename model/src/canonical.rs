@@ -1,27 +1,27 @@
-//! The one form of states that are the same but for the names of the nodes, and its fingerprint.
+//! Canonical form of states that differ only in the numbers of nodes and boots, and its hash.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::hash;
-use crate::state::{Berth, Lease, No, Pool, Request, Sight, State, Write};
+use crate::state::{Berth, Lease, Number, PlanInputs, Pool, Request, State, Write};
 
 impl State {
-    /// Brings the state into its one form: the smallest boot IDs, the nodes in the order of what they are. Returns its
-    /// fingerprint, and where each node went.
-    pub fn canonical(&mut self) -> (u64, Vec<No>) {
+    /// Brings the state into its canonical form: the smallest boot IDs, and nodes sorted by content. Returns the hash and the
+    /// new number of each node.
+    pub fn canonical(&mut self) -> (u64, Vec<Number>) {
         let nodes = self.nodes.len();
         for node in 0..nodes {
             self.settle_boots(node);
         }
         self.sort_air();
-        // A node does not name others, so that its own hash stays as it is under other numbers.
+        // A node does not refer to others, so its hash does not change with the numbers.
         let own: Vec<u64> = self.nodes.iter().map(hash::of).collect();
-        let mut order: Vec<(u64, No)> = (0..).zip(&own).map(|(n, own)| (self.key(n, *own) >> 1, n)).collect();
+        let mut order: Vec<(u64, Number)> = (0..).zip(&own).map(|(n, own)| (self.key(n, *own) >> 1, n)).collect();
         order.sort_unstable();
         let mut to = vec![0; nodes];
         for (new, (_, old)) in order.iter().enumerate() {
-            to[usize::from(*old)] = new as No;
+            to[usize::from(*old)] = new as Number;
         }
         if to.iter().enumerate().any(|(old, new)| old != usize::from(*new)) {
             self.rename(&to);
@@ -49,8 +49,8 @@ impl State {
         }
     }
 
-    /// Key of a node that does not depend on its number. `own`: the hash of what it is.
-    fn key(&self, number: No, own: u64) -> u64 {
+    /// Returns a sort key for a node that does not depend on its number. `own` is the hash of the node.
+    fn key(&self, number: Number, own: u64) -> u64 {
         let node = usize::from(number);
         let mut key = hash::Mix::default();
         key.write_u64(own);
@@ -77,8 +77,8 @@ impl State {
         key.finish()
     }
 
-    /// The same state with other numbers for the nodes.
-    pub(crate) fn rename(&mut self, to: &[No]) {
+    /// Renumbers each node `n` to `to[n]`.
+    pub(crate) fn rename(&mut self, to: &[Number]) {
         rename_nodes(&mut self.nodes, to);
         self.slots.iter_mut().for_each(|l| rename_lease(l, to));
         rename_pools(&mut self.pools, to);
@@ -121,24 +121,24 @@ fn concerns(request: &Request, node: usize) -> bool {
     }
 }
 
-/// Sorts what is indexed by nodes, by their new numbers.
-pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[No]) {
+/// Reorders a list indexed by nodes.
+pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[Number]) {
     let old = nodes.to_vec();
     for (here, new) in old.into_iter().zip(to) {
         nodes[usize::from(*new)] = here;
     }
 }
 
-/// Pools, with the nodes' new numbers.
-pub fn rename_pools(pools: &mut [Pool], to: &[No]) {
+/// Renumbers the nodes in pools.
+pub fn rename_pools(pools: &mut [Pool], to: &[Number]) {
     for failed in pools.iter_mut().flat_map(|p| &mut p.failures).filter(|f| !f.is_empty()) {
         *failed = failed.renamed(to);
     }
 }
 
-/// A Lease, with the nodes' new numbers.
-pub fn rename_lease(lease: &mut Lease, to: &[No]) {
-    let new = |node: &mut No| {
+/// Renumbers the nodes in a Lease.
+pub fn rename_lease(lease: &mut Lease, to: &[Number]) {
+    let new = |node: &mut Number| {
         if let Some(new) = to.get(usize::from(*node)) {
             *node = *new;
         }
@@ -151,26 +151,26 @@ pub fn rename_lease(lease: &mut Lease, to: &[No]) {
     }
 }
 
-/// A controller's write, with the nodes' new numbers.
-pub fn rename_write(write: &mut Write, to: &[No]) {
+/// Renumbers the nodes in a controller's write.
+pub fn rename_write(write: &mut Write, to: &[Number]) {
     match write {
         Write::Berth { lease, offer, .. } => {
             rename_lease(lease, to);
-            if let Some(sight) = offer.as_mut().filter(|s| {
-                ***s != Sight {
+            if let Some(inputs) = offer.as_mut().filter(|s| {
+                ***s != PlanInputs {
                     limit: s.limit,
                     closed: s.closed,
-                    ..Sight::default()
+                    ..PlanInputs::default()
                 }
             }) {
-                let sight = Arc::make_mut(sight);
-                sight.unavailable = sight.unavailable.renamed(to);
-                sight.excluded = sight.excluded.renamed(to);
-                sight.held_back = sight.held_back.renamed(to);
-                sight.away = sight.away.renamed(to);
-                sight.waits = sight.waits.renamed(to);
-                sight.early = sight.early.renamed(to);
-                sight.fleet_down = sight.fleet_down.renamed(to);
+                let inputs = Arc::make_mut(inputs);
+                inputs.unavailable = inputs.unavailable.renamed(to);
+                inputs.excluded = inputs.excluded.renamed(to);
+                inputs.held_back = inputs.held_back.renamed(to);
+                inputs.away = inputs.away.renamed(to);
+                inputs.waits = inputs.waits.renamed(to);
+                inputs.early = inputs.early.renamed(to);
+                inputs.fleet_down = inputs.fleet_down.renamed(to);
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],

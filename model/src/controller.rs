@@ -1,23 +1,24 @@
-//! Effects of a controller's passes on the world: when they look, and in which order they write.
+//! Effects of a controller's passes on the world: what a pass reads, and how its writes are sent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::agent::{After, How};
+use crate::agent::{After, Delivery};
+use crate::controller_view::{ControllerView, SeenBerth, SeenNode};
 use crate::fault::Fault;
 use crate::judge;
-use crate::planner::{OneBerth, Planned, Plans, SeenNode, View};
+use crate::planner::{Plans, PoolPlan};
 use crate::set::Set;
 use crate::state::{
-    Answer, Begun, Berth, BootImages, Controller, Entry, Fleet, Lease, Look, NONE, No, Node, Object, Pool, Request,
-    Sight, State, Status, Work, Write,
+    Answer, Begun, Berth, BootImages, Controller, Entry, Fleet, Lease, NONE, Node, Number, Object, PlanInputs, Pool,
+    Request, State, Status, WatchView, Work, Write,
 };
 use crate::watch;
 use crate::world::{Broken, Follows, World};
 
-/// View that the watches show now.
-pub(crate) fn see(state: &State) -> Look {
-    Look {
+/// Returns the current view of the watches.
+pub(crate) fn see(state: &State) -> WatchView {
+    WatchView {
         nodes: state.nodes.clone(),
         pools: state.pools.clone(),
         fleet: state.fleet,
@@ -25,14 +26,14 @@ pub(crate) fn see(state: &State) -> Look {
     }
 }
 
-/// Says whether no Node has that UID (any more).
-fn is_gone(nodes: &[Node], (node, uid): (No, u8)) -> bool {
+/// True if no Node has this UID.
+fn is_gone(nodes: &[Node], (node, uid): (Number, u8)) -> bool {
     let object = &nodes[usize::from(node)].object;
-    !object.there || object.uid != uid
+    !object.exists || object.uid != uid
 }
 
-/// The cluster as a controller sees it: objects as the watches show them, berths and Nodes that are gone as they are.
-fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> View {
+/// Returns the inputs of a controller's pass: objects from its watches, berths and missing Nodes from live reads.
+fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) -> ControllerView {
     let controller = &state.controllers[who];
     let seen = |node: &Node| SeenNode {
         object: Object { boot: 0, ..node.object },
@@ -40,22 +41,22 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
         spec: node.spec,
         status: node.status,
     };
-    let berth = |(slot, lease): (usize, &Lease)| OneBerth {
+    let berth = |(slot, lease): (usize, &Lease)| SeenBerth {
         is: lease.is,
         stamped: lease.epoch == controller.epoch,
         doubt: controller.doubt.has(slot),
         refused: controller.refused.has(slot),
     };
-    let shown: Vec<Option<(No, u8)>> = look.slots.iter().map(Lease::who).collect();
+    let shown: Vec<Option<(Number, u8)>> = look.slots.iter().map(Lease::who).collect();
     let hosts = (0..).zip(&look.nodes).filter_map(|(n, node)| Some((n, node.spec?.uid)));
-    let mut gone: Vec<(No, u8)> = shown.iter().copied().flatten().chain(hosts).collect();
+    let mut gone: Vec<(Number, u8)> = shown.iter().copied().flatten().chain(hosts).collect();
     gone.retain(|one| is_gone(&state.nodes, *one));
     gone.sort_unstable();
     gone.dedup();
-    View {
+    ControllerView {
         nodes: look.nodes.iter().map(seen).collect(),
         pools: look.pools.clone(),
-        // What agents learn of the API server is nothing to a controller.
+        // Resets the fields that a controller does not see.
         fleet: Fleet {
             unguarded: false,
             tries_guard: false,
@@ -91,8 +92,8 @@ fn view(world: &World, state: &State, who: usize, look: &Look, aged: bool) -> Vi
     }
 }
 
-/// The admin's part of a pool. A tag is moved in the registry, and the pool stays as it is.
-fn asked(world: &World, pool: &Pool) -> (No, u8, bool, u8, BootImages) {
+/// Returns the fields of a pool that the admin sets. A tag is moved in the registry, without a change of the pool.
+fn asked(world: &World, pool: &Pool) -> (Number, u8, bool, u8, BootImages) {
     let image = if world.has_tag() && world.follows != Follows::Pinned {
         0
     } else {
@@ -101,13 +102,13 @@ fn asked(world: &World, pool: &Pool) -> (No, u8, bool, u8, BootImages) {
     (pool.capacity, image, pool.paused, pool.token, pool.boot_images)
 }
 
-/// True when a control plane node's API server is there to answer.
+/// True if a control plane node's API server responds.
 fn answers(world: &World, node: &Node) -> bool {
     node.labels.server && !node.host.down && world.bad & (1 << node.host.booted) == 0
 }
 
-/// The writes to BootcNodes, and which of them would still succeed.
-fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
+/// Returns queue entries for writes to BootcNodes.
+fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry> {
     let entry = |write: &Write| {
         let current = match write {
             Write::Publish { node, .. } => {
@@ -124,52 +125,52 @@ fn entries(state: &State, look: &Look, writes: &[Write]) -> VecDeque<Entry> {
     writes.iter().map(entry).collect()
 }
 
-/// Decisions of a pass about the berths, for each naming of the nodes that makes a difference.
+/// Returns the different decisions of a pass about berths. With `every`, over all namings of the nodes.
 fn decide(
     world: &World,
     state: &State,
-    (view, look, refused): (&View, &Look, &Set),
+    (view, look, refused): (&ControllerView, &WatchView, &Set),
     plans: &mut Plans,
     every: bool,
 ) -> BTreeSet<(Vec<WriteKey>, Option<Broken>)> {
-    let sights: Vec<Arc<Sight>> = (0..)
+    let all_inputs: Vec<Arc<PlanInputs>> = (0..)
         .zip(&view.pools)
         .map(|(pool, _)| {
-            Arc::new(Sight {
+            Arc::new(PlanInputs {
                 refused: refused.clone(),
-                ..judge::sight(world, look, pool)
+                ..judge::inputs(world, look, pool)
             })
         })
         .collect();
     if every {
         let all = plans.named(world, view);
-        let written = all.iter().map(|pools| written(world, state, look, pools, &sights));
+        let written = all.iter().map(|pools| written(world, state, look, pools, &all_inputs));
         return written.collect();
     }
     let passed = plans.of(world, view);
-    [written(world, state, look, &passed.pools, &sights)].into()
+    [written(world, state, look, &passed.pools, &all_inputs)].into()
 }
 
-/// The writes of all pools' plans, each with the world that it was decided on for the judge, who looks at them first.
+/// Returns the writes of all pools' plans, with the inputs of offers for the judge, and the first rule that the plans break.
 fn written(
     world: &World,
     state: &State,
-    look: &Look,
-    pools: &[Planned],
-    sights: &[Arc<Sight>],
+    look: &WatchView,
+    pools: &[PoolPlan],
+    all_inputs: &[Arc<PlanInputs>],
 ) -> (Vec<WriteKey>, Option<Broken>) {
     let (mut writes, mut broken) = (vec![], None);
-    for ((pool, planned), (terms, sight)) in (0..).zip(pools).zip(look.pools.iter().zip(sights)) {
+    for ((pool, planned), (terms, inputs)) in (0..).zip(pools).zip(look.pools.iter().zip(all_inputs)) {
         broken = broken.or(planned.broken);
         broken = broken.or_else(|| judge::adopts(world, look, pool, planned.target));
-        broken = broken.or_else(|| judge::plan(world, &state.slots, look, pool, &planned.writes, sight));
+        broken = broken.or_else(|| judge::plan(world, &state.slots, look, pool, &planned.writes, inputs));
         broken = broken.or_else(|| judge::paused(state, pool, &planned.writes));
         for write in &planned.writes {
             let mut write = write.clone();
             if let Write::Berth { lease, offer, .. } = &mut write
-                && (matches!(lease.is, Berth::Offered(_)) || !sight.excluded.is_empty())
+                && (matches!(lease.is, Berth::Offered(_)) || !inputs.excluded.is_empty())
             {
-                *offer = Some(sight.clone());
+                *offer = Some(inputs.clone());
             }
             writes.push(WriteKey(write));
         }
@@ -196,7 +197,7 @@ fn written(
     (writes, broken)
 }
 
-/// A write, in an order.
+/// A write that can be sorted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteKey(Write);
 
@@ -212,8 +213,8 @@ impl Ord for WriteKey {
     }
 }
 
-/// The passes that a controller may make now: the states after it, with the writes to be made in its queue.
-/// `every`: with every naming of the nodes.
+/// Returns the states after each possible pass of a controller, with its writes in the queue. With `every`, over all namings
+/// of the nodes.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
     let controller = &state.controllers[who];
     if usize::from(state.leader) != who || !controller.queue.is_empty() {
@@ -278,7 +279,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     after
 }
 
-/// The leader asks the registry what the tag points at.
+/// Lets a leader ask the registry about the tag.
 pub fn ask(state: &mut State, who: usize) {
     let (fleet, image) = (state.fleet, state.pools[0].tagged);
     let controller = &mut state.controllers[who];
@@ -289,15 +290,14 @@ pub fn ask(state: &mut State, who: usize) {
     });
 }
 
-/// The leader counts for how long it has known of the image that the status calls available, from what leaders before it
-/// have counted.
+/// Lets a leader count how long it has known the available image. It starts from the count in the status.
 fn count(controller: &mut Controller, pool: &Pool) {
     if controller.counts != pool.available {
         (controller.counts, controller.counted) = (pool.available, pool.available != 0 && pool.known_long);
     }
 }
 
-/// The plan knows its own epoch as 1; any other is the one that the berth has.
+/// Replaces the epoch in a write: 1 stands for the controller's own epoch, any other for the current epoch of the berth.
 fn stamped(mut entry: Entry, state: &State, who: usize) -> Entry {
     if let Write::Berth { slot, lease, .. } = &mut entry.write
         && lease.is != Berth::Missing
@@ -310,31 +310,31 @@ fn stamped(mut entry: Entry, state: &State, who: usize) -> Entry {
     entry
 }
 
-/// The first write of a controller's queue is sent.
-pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
+/// Sends the first write of a controller's queue.
+pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> After {
     let Some(entry) = state.controllers[who].queue.pop_front() else {
         return (state, None);
     };
     let mut broken = None;
     let mut goes_on = matches!(entry.write, Write::Publish { .. });
     let is_refused = matches!(&entry.write, Write::Berth { slot, .. } if state.unwritable.has(*slot));
-    if entry.current && is_refused && matches!(how, How::Done | How::Lost) {
-        if let (Write::Berth { slot, .. }, How::Done) = (&entry.write, how) {
+    if entry.current && is_refused && matches!(delivery, Delivery::Done | Delivery::Lost) {
+        if let (Write::Berth { slot, .. }, Delivery::Done) = (&entry.write, delivery) {
             state.controllers[who].refused.add(*slot);
         }
     } else if entry.current {
-        match how {
-            How::Done | How::Lost => broken = land(world, &mut state, &entry.write, Some(who)),
-            How::Late | How::Killed => state.air.push(Request::Controller(entry.write.clone())),
+        match delivery {
+            Delivery::Done | Delivery::Lost => broken = land(world, &mut state, &entry.write, Some(who)),
+            Delivery::Late | Delivery::Killed => state.air.push(Request::Controller(entry.write.clone())),
         }
-        goes_on = goes_on || how == How::Done;
+        goes_on = goes_on || delivery == Delivery::Done;
     }
     let controller = &mut state.controllers[who];
     if let (Write::Berth { slot, .. }, true) = (&entry.write, entry.current) {
-        match how {
-            // A write that is refused says nothing of one before it.
-            How::Done if is_refused => {}
-            How::Done => {
+        match delivery {
+            // A refusal does not show the result of an earlier write.
+            Delivery::Done if is_refused => {}
+            Delivery::Done => {
                 controller.doubt.drop(*slot);
                 controller.refused.drop(*slot);
             }
@@ -342,13 +342,13 @@ pub fn send(world: &World, mut state: State, who: usize, how: How) -> After {
         }
     }
     if !goes_on {
-        // The pool's status is written all the same: it says what was read.
+        // The pool's status is still written: it reports facts.
         let pool = of_pool(world, &entry.write);
         controller
             .queue
             .retain(|e| matches!(e.write, Write::Pool { .. }) || of_pool(world, &e.write) != pool);
     }
-    if how == How::Killed {
+    if delivery == Delivery::Killed {
         controller.epoch = 0;
         let epoch = next_epoch(&state);
         state.controllers[who] = Controller {
@@ -368,7 +368,7 @@ fn of_pool(world: &World, write: &Write) -> u8 {
     }
 }
 
-/// A write of a controller arrives. `who`: the one that still waits for the answer.
+/// Executes a write of a controller. `who` is the controller that waits for the answer, if any.
 pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>) -> Option<Broken> {
     match write.clone() {
         Write::Berth { slot, lease, offer } => {
@@ -383,7 +383,7 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
                 let ghost = &mut state.nodes[usize::from(h.node)].ghost;
                 (ghost.abandoned, ghost.unproven) = (true, false);
             }
-            // A PUT that changes nothing does not move the resourceVersion; a fence writes its time.
+            // A fence changes the renewTime, so it changes the resourceVersion as well.
             state.slots[usize::from(slot)] = lease;
             state.touch_slot(slot);
             broken
@@ -420,7 +420,7 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
     }
 }
 
-/// The epoch of the next leader.
+/// Epoch of the next leader.
 pub fn next_epoch(state: &State) -> u8 {
     let epochs = state
         .controllers
@@ -431,7 +431,7 @@ pub fn next_epoch(state: &State) -> u8 {
     highest + 1
 }
 
-/// The other controller is elected. The old one does not know it yet.
+/// Elects a controller. The old leader does not notice.
 pub fn elect(state: &mut State, who: usize) {
     let epoch = next_epoch(state);
     state.controllers[who] = Controller {
@@ -441,76 +441,79 @@ pub fn elect(state: &mut State, who: usize) {
     state.leader = who as u8;
 }
 
-/// A controller's watches show it the world, and fall silent until it has decided on that.
+/// Freezes the view of a controller's watches until its next pass.
 pub fn look(state: &mut State, who: usize) {
     state.controllers[who].look = Some(Box::new(see(state)));
 }
 
-/// Everything that a controller may do next.
-pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: &mut dyn FnMut(Doing, After)) {
+/// Lists the possible moves of a controller.
+pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: &mut dyn FnMut(ControllerMove, After)) {
     let controller = &state.controllers[who];
     let leads = usize::from(state.leader) == who;
     if let Some(first) = controller.queue.front() {
         let write = &first.write;
         let faults = [
-            (How::Lost, Fault::LostReply),
-            (How::Late, Fault::Late),
-            (How::Killed, Fault::ControllerCrash),
+            (Delivery::Lost, Fault::LostReply),
+            (Delivery::Late, Fault::Late),
+            (Delivery::Killed, Fault::ControllerCrash),
         ];
-        for (how, fault) in faults {
-            if state.may(fault) && first.current && (how != How::Killed || leads) {
+        for (delivery, fault) in faults {
+            if state.may(fault) && first.current && (delivery != Delivery::Killed || leads) {
                 let mut faulty = state.clone();
                 faulty.spend(fault);
-                push(Doing::Send(write.clone(), how), send(world, faulty, who, how));
+                push(
+                    ControllerMove::Send(write.clone(), delivery),
+                    send(world, faulty, who, delivery),
+                );
             }
         }
         push(
-            Doing::Send(write.clone(), How::Done),
-            send(world, state.clone(), who, How::Done),
+            ControllerMove::Send(write.clone(), Delivery::Done),
+            send(world, state.clone(), who, Delivery::Done),
         );
     }
     for after in passes(world, state, who, false, plans, true) {
-        push(Doing::Pass, after);
+        push(ControllerMove::Pass, after);
     }
     if state.may(Fault::Lapse) && state.slots.iter().any(|l| l.who().is_some()) {
         let mut spent = state.clone();
         spent.spend(Fault::Lapse);
         for after in passes(world, &spent, who, true, plans, true) {
-            push(Doing::LatePass, after);
+            push(ControllerMove::LatePass, after);
         }
     }
     if leads && state.may(Fault::StaleWatch) && controller.queue.is_empty() && controller.look.is_none() {
         let mut looked = state.clone();
         looked.spend(Fault::StaleWatch);
         look(&mut looked, who);
-        push(Doing::Look, (looked, None));
+        push(ControllerMove::Look, (looked, None));
     }
     if leads && state.may(Fault::ControllerCrash) {
         let mut crashed = state.clone();
         crashed.spend(Fault::ControllerCrash);
         elect(&mut crashed, who);
-        push(Doing::Crash, (crashed, None));
+        push(ControllerMove::Crash, (crashed, None));
     }
     if !leads && state.may(Fault::Election) {
         let mut elected = state.clone();
         elected.spend(Fault::Election);
         elect(&mut elected, who);
-        push(Doing::Elected, (elected, None));
+        push(ControllerMove::Elected, (elected, None));
     }
 }
 
-/// An action of a controller.
+/// A move of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Doing {
-    /// The controller looks at everything and decides.
+pub enum ControllerMove {
+    /// The controller runs a pass.
     Pass,
-    /// The same, long after it saw the open offers.
+    /// The controller runs a pass when open offers are old enough to lapse.
     LatePass,
-    /// Its watches show it the world; it decides later.
+    /// The view of its watches is frozen until its next pass.
     Look,
     /// The controller sends a write.
-    Send(Write, How),
-    /// The controller dies, and starts anew.
+    Send(Write, Delivery),
+    /// The controller dies and restarts.
     Crash,
     /// The controller is elected.
     Elected,

@@ -1,38 +1,26 @@
-//! The agent's knowledge and its next step, as they ship, asked once for each view of the world that differs.
+//! Runs the agent's released decision code. Results are cached per view of the world.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use berth_api::berth::{self, Outcome};
 use berth_api::condition::{self, Why};
-use berth_api::node::{BootcNodeStatus, DesiredImage, Phase, Staging};
-use berth_core::agent::facts::{AgentFacts, Desired, Member};
+use berth_api::node::{BootcNodeStatus, Phase};
+use berth_core::agent::facts::AgentFacts;
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::report::{Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::agent_view::AgentView;
 use crate::hash::{self, Fast};
-use crate::mind::{self, Mind, Told};
+use crate::mind::{self, Mind, Observation};
 use crate::rich;
-use crate::state::{Agent, Berth, Host, Image, Lease, Memory, NOBODY, NONE, No, Seen, Spec, State, Work};
+use crate::state::{Berth, Image, NO_NUMBER, NONE, Number, State, Work};
 use crate::world::World;
 
-/// All that a decision depends on. The node itself is number 0, so that what one decides serves for all.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct View {
-    /// Published spec.
-    pub spec: Option<Spec>,
-    /// Knowledge of the agent.
-    pub agent: Agent,
-    /// The memory on the host, and what the agent asks of the host in every pass.
-    pub host: Host,
-    /// Its own berths, with their pools; the first is number 0, and so on.
-    pub berths: Vec<(u8, Berth)>,
-}
-
-/// A step, in the model's numbers. Berths are what the shipped transitions made of them.
+/// A step, in numbers of the model. Berths are the results of the released transitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     /// Nothing to do.
@@ -41,35 +29,35 @@ pub enum Act {
     Look,
     /// Read the Node.
     ReadNode,
-    /// Try what the API server must refuse.
+    /// Test whether the API server refuses the writes that it must refuse.
     TryGuard,
-    /// Do nothing: the step needs the memory on the host, which could not be written.
+    /// Do nothing: the step needs the memory on disk, which cannot be written.
     Forgets,
-    /// Begin to pull.
+    /// Start a pull.
     Pull(Image),
-    /// Do nothing, although the node may begin to pull.
+    /// Do nothing, although the node may start a pull.
     Idle,
-    /// Stop a pull.
+    /// Cancel a pull.
     Cancel(Image),
-    /// Lock what is staged.
+    /// Lock the staged image.
     Lock,
-    /// Unlock it.
+    /// Unlock the staged image.
     Unlock,
-    /// Remove it.
+    /// Remove the staged image.
     Unstage,
     /// Reboot.
     Reboot,
-    /// Make a pass of the drain.
+    /// Run a pass of the drain.
     Drain,
     /// Cordon the Node.
     Cordon,
-    /// Restore it, in a turn.
+    /// Restore the Node, at the end of a turn.
     Restore,
-    /// Restore it: a cordon that no berth covers.
+    /// Restore the Node, which has a cordon without a berth.
     Uncordon,
     /// Write a berth.
-    Put(Put, No, Berth),
-    /// The shipped transition refused what the shipped step asked for.
+    Put(Put, Number, Berth),
+    /// The step asked for a transition that is not allowed.
     Refused,
 }
 
@@ -80,103 +68,53 @@ pub enum Put {
     Take,
     /// Commit.
     Commit,
-    /// Write it as it is.
+    /// Write it unchanged.
     Fence,
-    /// Take the commit back.
+    /// Revert the commit.
     Uncommit,
-    /// Go on to another digest.
+    /// Change to another digest.
     Relicense,
-    /// Begin to give back.
+    /// Start to give it back.
     Release(Outcome),
-    /// Give back.
+    /// Give it back.
     GiveBack,
 }
 
-/// A decision.
+/// A decision of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
     /// The step.
     pub act: Act,
-    /// The report says `UpdatePrepared`.
+    /// True if the report has the condition `UpdatePrepared`.
     pub prepared: bool,
-    /// The report says that the node is released.
+    /// True if the report has the condition `Released`.
     pub released: bool,
-    /// What the report says that a permit to pull depends on.
+    /// Work in the report, as far as permits to pull depend on it.
     pub work: Work,
-    /// The report's `lastTurn`.
+    /// `lastTurn` of the report.
     pub turn: Image,
-    /// Knowledge of the agent when it has gathered,
+    /// Knowledge after gathering the facts.
     pub gathered: Mind,
-    /// when it begins with the step,
+    /// Knowledge at the start of the step.
     pub begun: Mind,
-    /// when the step is done: for a drain, when nothing is left,
+    /// Knowledge after the step succeeded. For a drain: after no pods are left.
     pub done: Mind,
-    /// and when it is not: it failed, was refused, its fate is unknown, or something is left to drain.
+    /// Knowledge after the step failed or was refused, or its result is unknown. For a drain: while pods are left.
     pub failed: Mind,
 }
 
-/// The decisions made so far, and what was told between them.
+/// Cache of decisions and observations.
 #[derive(Debug, Default)]
 pub struct Steps {
-    /// The decision on each view, by the view's fingerprint.
+    /// Decisions by the view's hash.
     known: HashMap<u64, Decision, Fast>,
-    told: HashMap<u64, Mind, Fast>,
+    /// Knowledge by the hash of view and observation.
+    observed: HashMap<u64, Mind, Fast>,
 }
 
-impl View {
-    /// Everything that the agent of a node may decide on, and the numbers of its berths.
-    fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
-        let here = &state.nodes[node];
-        let (mut slots, mut berths) = (vec![], vec![]);
-        for (slot, lease) in state.slots.iter().enumerate() {
-            let berth = mine(lease, node);
-            if berth != Berth::Missing {
-                slots.push(slot);
-                berths.push((world.pool_of(slot), berth));
-            }
-        }
-        let mut agent = here.agent;
-        if let Seen::Is(_, current) = &mut agent.node {
-            // Only the API server knows.
-            *current = false;
-        }
-        // What the agent does not see, or sees only in what it has read.
-        let host = Host {
-            booted: 0,
-            previous: 0,
-            staged: 0,
-            locked: false,
-            blocked: false,
-            no_lock: false,
-            no_unstage: false,
-            unusable: false,
-            no_note: false,
-            queued: false,
-            disk: here.host.disk.map(|_| Memory::default()),
-            ..here.host
-        };
-        let view = Self {
-            spec: here.spec,
-            agent,
-            host,
-            berths,
-        };
-        (view, slots)
-    }
-}
-
-/// The berth as the node of that number sees it, which is number 0 to itself.
-fn mine(lease: &Lease, node: usize) -> Berth {
-    match lease.is {
-        Berth::Offered(o) if usize::from(o.node) == node => Berth::Offered(crate::state::Offer { node: 0, ..o }),
-        Berth::Held(h) if usize::from(h.node) == node => Berth::Held(crate::state::Held { node: 0, ..h }),
-        _ => Berth::Missing,
-    }
-}
-
-/// A berth that a node wrote, with its own number.
+/// Returns a berth that a node wrote as number 0, with the node's real number.
 fn theirs(berth: Berth, node: usize) -> Berth {
-    let node = No::try_from(node).unwrap_or(NOBODY);
+    let node = Number::try_from(node).unwrap_or(NO_NUMBER);
     match berth {
         Berth::Offered(o) => Berth::Offered(crate::state::Offer { node, ..o }),
         Berth::Held(h) => Berth::Held(crate::state::Held { node, ..h }),
@@ -186,15 +124,15 @@ fn theirs(berth: Berth, node: usize) -> Berth {
 }
 
 impl Steps {
-    /// The next step of a node's agent.
+    /// Returns the next step of a node's agent.
     pub fn next(&mut self, world: &World, state: &State, node: usize) -> Decision {
-        let (view, slots) = View::of(world, state, node);
+        let (view, slots) = AgentView::of(world, state, node);
         let decision = *self.known.entry(hash::of(&view)).or_insert_with(|| decide(&view));
         match decision.act {
             Act::Put(put, at, berth) => {
-                let slot = slots.get(usize::from(at)).and_then(|s| No::try_from(*s).ok());
+                let slot = slots.get(usize::from(at)).and_then(|s| Number::try_from(*s).ok());
                 Decision {
-                    act: Act::Put(put, slot.unwrap_or(NOBODY), theirs(berth, node)),
+                    act: Act::Put(put, slot.unwrap_or(NO_NUMBER), theirs(berth, node)),
                     ..decision
                 }
             }
@@ -202,15 +140,18 @@ impl Steps {
         }
     }
 
-    /// Knowledge of a node's agent after it was told something.
-    pub fn told(&mut self, world: &World, state: &State, node: usize, told: Told) -> Mind {
-        let (view, _) = View::of(world, state, node);
-        let key = hash::of(&(&view, told));
-        *self.told.entry(key).or_insert_with(|| mind::told(&view, told))
+    /// Returns the knowledge of a node's agent after an observation.
+    pub fn observe(&mut self, world: &World, state: &State, node: usize, observation: Observation) -> Mind {
+        let (view, _) = AgentView::of(world, state, node);
+        let key = hash::of(&(&view, observation));
+        *self
+            .observed
+            .entry(key)
+            .or_insert_with(|| mind::observe(&view, observation))
     }
 }
 
-fn decide(view: &View) -> Decision {
+fn decide(view: &AgentView) -> Decision {
     let now = mind::now_on(&view.host);
     let mut knowledge = mind::knowledge(view);
     mind::gather(&mut knowledge, view);
@@ -227,13 +168,13 @@ fn decide(view: &View) -> Decision {
         heartbeat: Time::from(rich::NOW),
         conditions: &[],
     };
-    let told = report(&facts, &subject, &BootcNodeStatus::default());
+    let reported = report(&facts, &subject, &BootcNodeStatus::default());
     let after = |knowledge: &Knowledge, event: Event<'_>| {
         let mut knowledge = knowledge.clone();
         knowledge.after(event, &now);
         knowledge
     };
-    // A step that needs the memory fails when that cannot be written.
+    // A step that needs the memory fails if the memory cannot be written.
     let is_forgotten = next.needs_memory() && view.host.read_only;
     let (begun, done, failed) = if let Step::Wait(why, _) = &next {
         let rests = after(&knowledge, Event::Rests(*why));
@@ -249,10 +190,10 @@ fn decide(view: &View) -> Decision {
     };
     Decision {
         act: if is_forgotten { Act::Forgets } else { act(&facts, &next) },
-        prepared: condition::is_true(&told.conditions, condition::node::UPDATE_PREPARED),
-        released: condition::is_true(&told.conditions, condition::node::RELEASED),
-        work: work(&told),
-        turn: told.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
+        prepared: condition::is_true(&reported.conditions, condition::node::UPDATE_PREPARED),
+        released: condition::is_true(&reported.conditions, condition::node::RELEASED),
+        work: work(&reported),
+        turn: reported.last_turn.map_or(0, |t| rich::image(Some(&t.digest))),
         gathered,
         begun: mind::mind(&begun, view),
         done: mind::mind(&done, view),
@@ -260,13 +201,13 @@ fn decide(view: &View) -> Decision {
     }
 }
 
-/// What a report says that a permit to pull depends on.
-fn work(told: &BootcNodeStatus) -> Work {
-    let pulled = condition::find(&told.conditions, condition::node::IMAGE_PULLED);
+/// Returns the work in a report, as far as permits to pull depend on it.
+fn work(reported: &BootcNodeStatus) -> Work {
+    let pulled = condition::find(&reported.conditions, condition::node::IMAGE_PULLED);
     let is_pulled = |reason: Why| pulled.is_some_and(|pulled| pulled.reason == reason.as_str());
     if is_pulled(Why::Pulling) {
         Work::Pulls
-    } else if told.phase == Some(Phase::Proving) {
+    } else if reported.phase == Some(Phase::Proving) {
         Work::Proves
     } else if is_pulled(Why::Blocked) {
         Work::Blocked
@@ -304,7 +245,7 @@ fn drained(done: bool) -> Ending {
 
 fn act(facts: &AgentFacts, next: &Step) -> Act {
     let boot = || rich::boot(0);
-    let slot = |b: &berth::Berth| No::try_from(b.index).unwrap_or(NOBODY);
+    let slot = |b: &berth::Berth| Number::try_from(b.index).unwrap_or(NO_NUMBER);
     let put = |put: Put, before: &berth::Berth, after: Result<berth::Berth, berth::Refused>| match after {
         Ok(after) => Act::Put(put, slot(before), rich::small(&after)),
         Err(_) => Act::Refused,
@@ -324,7 +265,7 @@ fn act(facts: &AgentFacts, next: &Step) -> Act {
         Step::Cordon(_) => Act::Cordon,
         Step::Restore(_) => Act::Restore,
         Step::Uncordon => Act::Uncordon,
-        // As in the agent's own `take`: the UID of the Node that was read.
+        // As in the agent's `take`: the UID of the last read Node.
         Step::Take(b) => {
             let uid = facts
                 .cluster_node
@@ -344,32 +285,4 @@ fn act(facts: &AgentFacts, next: &Step) -> Act {
         Step::Release(b, outcome, _) => put(Put::Release(*outcome), b, b.releasing(*outcome, boot())),
         Step::GiveBack(b) => put(Put::GiveBack, b, b.given_back()),
     }
-}
-
-/// Wish of a BootcNode.
-pub fn desired(spec: Option<Spec>) -> Desired {
-    let Some(spec) = spec else { return Desired::Unknown };
-    if spec.deleting || spec.pool == NONE {
-        return Desired::Release;
-    }
-    Desired::Member(Box::new(Member {
-        pool: rich::pool(spec.pool),
-        node_uid: rich::uid(0, spec.uid),
-        image: (spec.image != 0).then(|| DesiredImage {
-            reference: String::new(),
-            digest: rich::digest(spec.image),
-            index_digest: rich::digest(spec.image),
-            version: None,
-            signature: berth_api::pool::SignatureRule::AsBooted,
-        }),
-        staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
-        drain: berth_api::pool::Drain::default(),
-        backend: berth_api::backend::BackendRule::Auto,
-        rivals: berth_api::pool::RivalUpdaters::Wait,
-        tolerated: vec![],
-        retry_token: (spec.token != 0).then(|| spec.token.to_string()),
-        reboot_timeout: Duration::from_secs(900),
-        paused: false,
-        estimates: berth_api::pool::PhaseDurations::default(),
-    }))
 }

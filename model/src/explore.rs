@@ -1,8 +1,8 @@
-//! Breadth first through all states of a world, on all cores, each state once in its canonical form.
+//! Breadth-first search through all states of a world, in parallel. Each state is visited once, in its canonical form.
 //!
-//! An own search and not a library's, for three reasons: only fingerprints of visited states are kept, with the one they
-//! were reached from (16 bytes each, so that tens of millions fit); each new state is handed to the fair schedule of I10
-//! (a checker's `eventually` is unsound on cycles); and the memo of the shipped functions' answers is each worker's own.
+//! Berth has its own search instead of a library, for three reasons. It stores only hashes of visited states and of their
+//! predecessors (16 bytes per state, so that tens of millions fit). It runs the fair schedule of I10 from each new state (a
+//! checker's `eventually` is unsound on cycles). Each worker has its own cache of the released functions' results.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::fair::{Fair, I10};
 use crate::hash::Fast;
-use crate::moves::{Memo, Told, picture, ways};
-use crate::state::{No, State};
+use crate::moves::{Memo, MoveText, picture, successors};
+use crate::state::{Number, State};
 use crate::world::{Broken, World};
 
 const SHARDS: usize = 64;
@@ -23,41 +23,41 @@ type Shard = Mutex<HashMap<u64, u64, Fast>>;
 /// Limits of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Largest number of states.
+    /// Most states.
     pub states: usize,
     /// Longest time.
     pub time: Duration,
-    /// Workers.
+    /// Number of worker threads.
     pub threads: usize,
 }
 
-/// End of an exploration.
+/// Result of an exploration.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Unique states.
+    /// Number of distinct states.
     pub states: usize,
-    /// Moves made.
+    /// Number of moves made.
     pub moves: usize,
-    /// Most moves from the start.
+    /// Most moves from the start to a state.
     pub depth: usize,
-    /// Every state was visited.
+    /// True if every state was visited.
     pub complete: bool,
-    /// The longest fair schedule, in rounds.
+    /// Rounds of the longest fair schedule.
     pub rounds: usize,
     /// The shortest history that breaks a rule.
     pub found: Option<Found>,
-    /// Time that it took.
+    /// Duration of the exploration.
     pub took: Duration,
 }
 
 /// A history that breaks a rule.
 #[derive(Debug)]
 pub struct Found {
-    /// The rule.
+    /// The broken rule.
     pub broken: Broken,
-    /// The moves.
+    /// The moves, one line each.
     pub history: Vec<String>,
-    /// End of the fair schedule, for I10.
+    /// For I10: the last state of the fair schedule.
     pub stuck: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ struct Search<'a> {
     moves: AtomicUsize,
     stop: AtomicBool,
     began: Instant,
-    /// The state before the breach, the rule, and where it leads.
+    /// Hash of the state before the breach, the broken rule, and the state after it.
     breach: Mutex<Option<(u64, Broken, Option<State>)>>,
 }
 
@@ -117,13 +117,13 @@ pub fn explore(world: &World, limits: Limits) -> Outcome {
         depth,
         complete: complete && breach.is_none(),
         rounds,
-        found: breach.map(|(last, broken, stuck)| search.tell(last, broken, stuck)),
+        found: breach.map(|(last, broken, stuck)| search.history(last, broken, stuck)),
         took: search.began.elapsed(),
     }
 }
 
 impl Search<'_> {
-    /// `true`: it is new.
+    /// Records a state. Returns true if it is new.
     fn visit(&self, key: u64, from: u64) -> bool {
         let shard = &self.seen[key as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +163,7 @@ impl Search<'_> {
     }
 
     fn expand(&self, here: u64, state: &State, worker: &mut Worker, found: &mut Vec<(u64, State)>) {
-        for way in ways(self.world, state, &mut worker.memo) {
+        for way in successors(self.world, state, &mut worker.memo) {
             self.moves.fetch_add(1, Ordering::Relaxed);
             if let Some(broken) = way.broken {
                 return self.breach(here, broken, Some(way.to));
@@ -174,7 +174,7 @@ impl Search<'_> {
                 found.push((key, to));
             }
         }
-        // After the moves: a rule that one of them breaks says more than that nobody gets further.
+        // Last, since a rule broken by a move explains more than a schedule without progress.
         if let Err(stuck) = worker.fair.ends(self.world, state, &mut worker.memo) {
             return self.breach(here, I10, stuck.into_iter().next_back());
         }
@@ -184,7 +184,8 @@ impl Search<'_> {
         }
     }
 
-    /// A breach ends the search with its level; of those in one level the least is kept, so that each run finds the same.
+    /// Records a breach, which ends the search after the current level. Keeps the smallest of a level, so that each run finds the
+    /// same.
     fn breach(&self, last: u64, broken: Broken, to: Option<State>) {
         let mut breach = self.breach.lock().unwrap_or_else(PoisonError::into_inner);
         if breach
@@ -195,8 +196,8 @@ impl Search<'_> {
         }
     }
 
-    /// The history that leads to a breach, made again from the start.
-    fn tell(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
+    /// Returns the history that leads to a breach, by repeating it from the start.
+    fn history(&self, last: u64, broken: Broken, stuck: Option<State>) -> Found {
         let mut keys = vec![last];
         while let Some(key) = keys.last()
             && let Some(from) = self.seen[*key as usize % SHARDS]
@@ -210,18 +211,18 @@ impl Search<'_> {
         keys.reverse();
         let mut memo = Memo::default();
         let mut state = self.world.start();
-        let first: Vec<No> = (0..).zip(&state.nodes).map(|(n, _)| n).collect();
+        let first: Vec<Number> = (0..).zip(&state.nodes).map(|(n, _)| n).collect();
         let mut names = renamed(&first, &state.canonical().1);
         let mut history = vec![];
         for key in keys.iter().skip(1) {
-            let on = ways(self.world, &state, &mut memo).into_iter().find_map(|way| {
+            let on = successors(self.world, &state, &mut memo).into_iter().find_map(|way| {
                 let mut to = way.to.clone();
                 let (reached, moved) = to.canonical();
                 (reached == *key).then_some((way.by, to, moved))
             });
             let Some((by, to, moved)) = on else { break };
             history.push(
-                Told {
+                MoveText {
                     by: &by,
                     names: &names,
                     world: self.world,
@@ -232,12 +233,12 @@ impl Search<'_> {
             state = to;
         }
         if broken != I10
-            && let Some(way) = ways(self.world, &state, &mut memo)
+            && let Some(way) = successors(self.world, &state, &mut memo)
                 .into_iter()
                 .find(|w| w.broken == Some(broken))
         {
             history.push(
-                Told {
+                MoveText {
                     by: &way.by,
                     names: &names,
                     world: self.world,
@@ -252,8 +253,8 @@ impl Search<'_> {
     }
 }
 
-/// Names of the nodes after they have moved.
-fn renamed(names: &[No], to: &[No]) -> Vec<No> {
+/// Returns the names of the nodes after renumbering.
+fn renamed(names: &[Number], to: &[Number]) -> Vec<Number> {
     let mut new = names.to_vec();
     for (old, new_place) in to.iter().enumerate() {
         new[usize::from(*new_place)] = names[old];

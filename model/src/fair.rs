@@ -1,46 +1,46 @@
-//! I10: from a state, a schedule without further faults in which everybody gets a turn, again and again. It is one
-//! deterministic function from state to state, so that a state from which it once ended well always ends well; what
-//! ended well is remembered, and each new state costs a round or two.
+//! I10: the fair schedule. From a state, without further faults, every process and host acts in turn, round after round,
+//! until all nodes are updated. The schedule is a deterministic function of the state, so states that end updated are
+//! cached, and a new state costs only a round or two.
 
 use std::collections::{HashMap, VecDeque};
 
 use berth_api::berth::Outcome;
 
-use crate::agent::{self, How};
+use crate::agent::{self, Delivery};
 use crate::controller;
 use crate::decide::Act;
 use crate::hash::{self, Fast};
 use crate::judge;
-use crate::mind::Told;
+use crate::mind::Observation;
 use crate::moves::Memo;
 use crate::nature;
 use crate::set::Set;
 use crate::state::{
-    Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NOBODY, NONE, No, Node, Phase, State, Until,
+    Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NO_NUMBER, NONE, Node, Number, Phase, State, Until,
 };
 use crate::world::{Broken, Follows, World};
 
-/// Number of rounds that is enough for every node of a world to be updated, one after the other, twice.
+/// Most rounds. Enough to update every node of a world twice, one after the other.
 pub const ROUNDS: usize = 60;
-/// Steps of one agent in one round: it works until it has nothing to do.
+/// Most steps of one agent in one round.
 const STEPS: usize = 40;
 
-/// The rule that a state breaks from which no fair schedule ends updated.
-pub const I10: Broken = Broken("I10 a fair schedule ends updated");
+/// Broken by a state if the fair schedule from it does not update all nodes.
+pub const I10: Broken = Broken("I10 the fair schedule updates all nodes");
 
-/// The states that are known to end well, and the most rounds that one took.
+/// Cache of states that end updated.
 #[derive(Debug, Default)]
 pub struct Fair {
     good: HashMap<u64, (), Fast>,
-    /// The longest schedule so far.
+    /// Rounds of the longest schedule so far.
     pub longest: usize,
 }
 
 impl Fair {
-    /// Says whether the fair schedule from this state ends updated.
+    /// Runs the fair schedule from this state.
     ///
     /// # Errors
-    /// The states of the schedule, when it does not.
+    /// Returns the last states of the schedule if it does not update all nodes.
     pub fn ends(&mut self, world: &World, state: &State, memo: &mut Memo) -> Result<(), Vec<State>> {
         let mut now = state.clone();
         heal(world, &mut now);
@@ -67,8 +67,8 @@ impl Fair {
     }
 }
 
-/// Makes true what I10 presumes: gates open, nobody held back, a good image, hosts that work, fewer than k members kept unavailable by
-/// others.
+/// Establishes the preconditions of I10: open gates, no node held back, a good image, working hosts, and fewer than k members
+/// kept unavailable by others. See [`World::keep_blocked`] for exceptions.
 pub fn heal(world: &World, state: &mut State) {
     state.left = [0; crate::fault::FAULTS];
     state.fleet = Fleet {
@@ -80,7 +80,7 @@ pub fn heal(world: &World, state: &mut State) {
         soaked: state.fleet.soaked,
         ..Fleet::default()
     };
-    // One that is refused for ever counts as used, and others must be left.
+    // A berth whose writes are always refused counts as used, so others must be left.
     let most = if world.keep_blocked {
         state.pools[0].capacity.saturating_sub(1)
     } else {
@@ -90,7 +90,7 @@ pub fn heal(world: &World, state: &mut State) {
     for pool in &mut state.pools {
         (pool.paused, pool.outside) = (false, false);
         if world.bad & (1 << pool.target | 1 << pool.tagged) != 0 {
-            // The admin goes forward to another image.
+            // The admin changes to a good image.
             let good = world.images.iter().find(|i| world.bad & (1 << **i) == 0);
             pool.target = good.copied().unwrap_or(pool.target);
             pool.tagged = pool.target;
@@ -101,13 +101,13 @@ pub fn heal(world: &World, state: &mut State) {
         limit => limit.min(state.pools[0].capacity),
     };
     // A berth whose Lease cannot be written counts as used.
-    let mut kept = No::try_from(state.unwritable.len()).unwrap_or(NOBODY);
+    let mut kept = Number::try_from(state.unwritable.len()).unwrap_or(NO_NUMBER);
     for node in 0..world.nodes {
         let here = &mut state.nodes[node];
-        if !here.object.there {
+        if !here.object.exists {
             nature::create(state, node);
         }
-        // One whose host says nothing in its turn keeps its berth, as it must.
+        // A node with a host that does not answer during its turn must keep its berth.
         let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
         let here = &mut state.nodes[node];
         here.idle &= world.keep_blocked && !in_turn;
@@ -121,7 +121,7 @@ pub fn heal(world: &World, state: &mut State) {
             state.touch_node(node);
         }
         let here = &mut state.nodes[node];
-        // A control plane node counts for the majority, and only one that is excluded no more gets a better image.
+        // A control plane node counts for the majority, and an excluded one would never leave a bad image.
         if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
             here.object.excluded = false;
             state.touch_node(node);
@@ -144,7 +144,7 @@ pub fn heal(world: &World, state: &mut State) {
     }
 }
 
-/// Ends what is wrong with a host. `keeps`: what keeps a node from its turn stays so.
+/// Ends the faults of a host. With `keeps`, faults that keep a node from its turn stay.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
     host.ahead = false;
@@ -158,10 +158,9 @@ fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     }
 }
 
-/// A good image that failed somewhere, because the host did not finish it or somebody rolled it back, waits for the
-/// admin's word.
+/// Lets the admin request a retry if a good image failed on a node, because it was not finalized or was rolled back.
 fn retry(state: &mut State) {
-    // Who asks while a failure is about to be recorded has to ask again.
+    // Waits until all failures are recorded: a later failure would need another request.
     if state
         .slots
         .iter()
@@ -188,7 +187,7 @@ fn retry(state: &mut State) {
     }
 }
 
-/// Everybody gets a turn. Answers the first rule that a move breaks.
+/// Runs one round. Returns the first rule that a move breaks.
 pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken> {
     let mut broken = None;
     retry(state);
@@ -203,11 +202,11 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
         nature::soak(state);
     }
     for node in 0..world.nodes {
-        if nature::is_about_to_miss(state, node) {
-            nature::miss(state, node);
+        if nature::has_unnoticed_silence(state, node) {
+            nature::notice_silence(state, node);
         }
     }
-    // What was refused is tried again after a while.
+    // The leader may try refused writes again.
     let leader = usize::from(state.leader);
     state.controllers[leader].refused = Set::default();
     for who in 0..state.controllers.len() {
@@ -221,8 +220,8 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     if world.max_staging != 0 {
         nature::permits(state);
     }
-    // Whoever may not take its offer any more lets it lapse.
-    let is_mute = |node: No| state.nodes[usize::from(node)].mute;
+    // Offers that can no longer be taken lapse.
+    let is_mute = |node: Number| state.nodes[usize::from(node)].mute;
     let over = |lease: &Lease| matches!(lease.is, Berth::Offered(o) if o.until == Until::Over || is_mute(o.node));
     if state.slots.iter().any(over) {
         let leader = usize::from(state.leader);
@@ -234,8 +233,7 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
     broken
 }
 
-/// A controller makes the writes that it has decided, a pass, and all writes of that. Answers the first rule that a move
-/// breaks.
+/// Sends a controller's queued writes, runs a pass, and sends all its writes. Returns the first rule that a move breaks.
 pub fn lead(world: &World, state: &mut State, who: usize, memo: &mut Memo) -> Option<Broken> {
     let broken = send_all(world, state, who);
     let broken = broken.or(pass(world, state, who, false, memo));
@@ -252,15 +250,14 @@ fn pass(world: &World, state: &mut State, who: usize, late: bool, memo: &mut Mem
 fn send_all(world: &World, state: &mut State, who: usize) -> Option<Broken> {
     let mut broken = None;
     while !state.controllers[who].queue.is_empty() {
-        let (next, breaks) = controller::send(world, std::mem::take(state), who, How::Done);
+        let (next, breaks) = controller::send(world, std::mem::take(state), who, Delivery::Done);
         *state = next;
         broken = broken.or(breaks);
     }
     broken
 }
 
-/// A host and its kubelet do what is due, and the agent works until it has nothing to do. Answers the first rule that a
-/// move breaks.
+/// Runs the due events of a host and its kubelet, then the agent until it waits. Returns the first rule that a move breaks.
 pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> Option<Broken> {
     let here = &mut state.nodes[node];
     if here.host.pull != 0 {
@@ -285,20 +282,20 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     if here.host.blocked && draining && !here.agent.drained {
         nature::drain_is_over(state, node);
     }
-    // What nobody announces is looked at again.
-    agent::tell(world, state, node, Told::Heartbeat, &mut memo.steps);
+    // At a heartbeat, the agent repeats reads that have no notification.
+    agent::observe(world, state, node, Observation::Heartbeat, &mut memo.steps);
     let mut broken = None;
     for _ in 0..STEPS {
         if state.nodes[node].host.down || state.nodes[node].mute {
             break;
         }
         let decision = agent::read(world, state, node, &mut memo.steps);
-        let (next, breaks) = agent::act(world, std::mem::take(state), node, decision, How::Done);
+        let (next, breaks) = agent::act(world, std::mem::take(state), node, decision, Delivery::Done);
         *state = next;
         broken = broken.or(breaks);
         let rests = matches!(decision.act, Act::Wait(_) | Act::Pull(_) | Act::Idle | Act::Forgets);
         if rests || (decision.act == Act::Drain && !state.nodes[node].agent.drained) {
-            // A boot that is not proven by the next round had its time.
+            // The timeout of a proof passes by the next round.
             let here = &mut state.nodes[node];
             if here.ghost.unproven && here.host.proof == Begun::Lately {
                 here.host.proof_is_over();
@@ -309,7 +306,7 @@ pub fn live(world: &World, state: &mut State, node: usize, memo: &mut Memo) -> O
     broken
 }
 
-/// The image that the members of a pool should run in the end: what its tag points at, unless that is refused.
+/// Returns the image that the members of a pool should run in the end: the image of the tag, unless it is forbidden.
 fn wanted(world: &World, state: &State, pool: u8) -> Image {
     let Some(terms) = state.pools.get(usize::from(pool)) else {
         return 0;
@@ -323,7 +320,7 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     }
 }
 
-/// Every member runs what it should and is as it was before us, and no berth is open or held.
+/// True if every member runs its image and is not cordoned by Berth, and no berth is offered or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
     let is_unwritable = |slot: usize| state.unwritable.has(slot);
     let rests = state
@@ -332,7 +329,7 @@ pub fn is_updated(world: &World, state: &State) -> bool {
         .enumerate()
         .all(|(slot, l)| is_unwritable(slot) || matches!(l.is, Berth::Missing | Berth::Closed(_)));
     let mut of_unwritable = state.slots.iter().enumerate().filter(|(slot, _)| is_unwritable(*slot));
-    let kept: Vec<No> = of_unwritable
+    let kept: Vec<Number> = of_unwritable
         .by_ref()
         .filter_map(|(_, lease)| Some(lease.who()?.0))
         .collect();
@@ -344,7 +341,7 @@ pub fn is_updated(world: &World, state: &State) -> bool {
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
     let members = (0..).zip(&state.nodes).take(world.nodes).all(|(number, node)| {
         let is_kept = is_stuck(node) || kept.contains(&number);
-        let counts = node.object.there && !node.object.excluded && node.labels.pool != NONE && !is_kept;
+        let counts = node.object.exists && !node.object.excluded && node.labels.pool != NONE && !is_kept;
         let target = wanted(world, state, node.labels.pool);
         !counts || (node.host.booted == target && node.object.cordon == Cordon::No)
     });

@@ -1,8 +1,8 @@
-//! Faults, and changes by admins. Each world limits how often each may happen in one history.
+//! Faults, including changes by admins. Each world limits how often each may happen in one history.
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $variant:ident),+ $(,)?) => {
-        /// A fault, or an admin's act.
+        /// A fault, or an action of an admin.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Fault {
             $($(#[$doc])* $variant),+
@@ -14,96 +14,96 @@ macro_rules! faults {
 }
 
 faults! {
-    /// An agent dies; what it had just sent may still be on its way.
+    /// An agent dies. Its last request may still be in flight.
     AgentCrash,
-    /// A second agent on the node, which nothing keeps from acting, acts instead of the first, or the other way round.
+    /// The other of two agents on a node starts to act. Nothing keeps both from acting.
     Second,
-    /// A controller dies; what it had just sent may still be on its way.
+    /// A controller dies. Its last request may still be in flight.
     ControllerCrash,
-    /// The other controller is elected; the old one does not know it and goes on with what it had decided.
+    /// The other controller is elected. The old leader does not notice, and still sends its decided writes.
     Election,
-    /// A write is made, and its answer is lost.
+    /// A write is executed, but its answer is lost.
     LostReply,
-    /// A request's answer does not come in time; the request may still land.
+    /// A request times out. It may still be executed later.
     Late,
-    /// An agent's reads are old when it acts.
+    /// An agent acts some time after its reads.
     StaleRead,
-    /// A controller plans from what its watches showed some time ago.
+    /// A controller plans from an old view of its watches.
     StaleWatch,
-    /// The API server refuses every write to a Lease, or does them again.
+    /// The API server starts or stops to refuse all writes to a Lease.
     Refuse,
-    /// A controller closes an offer that was not taken in time.
+    /// A controller's open offers get old enough to lapse.
     Lapse,
     /// The admin asks for another image.
     Edit,
     /// The admin changes the capacity.
     Resize,
-    /// The admin pauses the pool, or ends that.
+    /// The admin pauses or resumes a pool.
     Pause,
-    /// The fleet is paused, or goes on.
+    /// The admin pauses or resumes the fleet.
     Fleet,
-    /// A window closes, or opens.
+    /// The windows open or close.
     Window,
-    /// The clock of the controllers' machines is lost, or set again.
+    /// The clock of the controllers' machines loses or regains synchronization.
     Clock,
-    /// Somebody deletes a BootcNode.
+    /// An admin deletes a BootcNode.
     Forget,
-    /// Somebody cordons a node, or uncordons it.
+    /// An admin cordons or uncordons a node.
     Cordon,
-    /// Somebody uncordons a node while it is in its turn.
+    /// An admin uncordons a node during its turn.
     Meddle,
-    /// A Node is deleted, and perhaps created again.
+    /// A Node is deleted. It may be created again.
     Delete,
-    /// A node's labels put it into another pool, or none.
+    /// A node's labels move it to another pool, or to none.
     Move,
-    /// The admin excludes a node, or ends that.
+    /// The admin excludes a node, or includes it again.
     Exclude,
-    /// The admin holds a node back, or lets it go.
+    /// The admin holds a node back, or releases it.
     Hold,
-    /// The admin sets another rule for boot images.
+    /// The admin sets another policy for boot images.
     Accept,
-    /// The note of a host's boot image cannot be read, or can again.
+    /// The installer's record of a host's boot image becomes unreadable or readable.
     Untold,
-    /// The wall clock of a host jumps ahead, or is set back.
+    /// The wall clock of a host jumps ahead or is set back.
     Jump,
-    /// The agents of a node stop, or go on.
+    /// The agents of a node stop or continue.
     Mute,
-    /// The agents of a node live and do not begin to pull, or do again.
+    /// The running agents of a node stop or resume starting pulls.
     Idle,
-    /// The admin pins the image that the tag points at.
+    /// The admin pins the image that the tag points to.
     Approve,
-    /// The admin asks to retry what failed.
+    /// The admin asks to retry failed images.
     Retry,
     /// A host loses power.
     Power,
-    /// logind accepts a reboot, and nothing happens.
+    /// logind accepts a reboot, but nothing happens.
     Dropped,
     /// `ostree-finalize-staged` fails at shutdown.
     Finalize,
-    /// Somebody rolls the host back to what ran before.
+    /// An admin rolls the host back to the previous image.
     Rollback,
     /// A pull fails.
     Pull,
-    /// The staged image of a host cannot be locked, or not removed, or can again.
+    /// Locking or removing the staged image of a host starts or stops failing.
     Stuck,
-    /// Something inhibits shutdowns on a host, or ends that.
+    /// Shutdowns of a host become inhibited or allowed.
     Inhibit,
-    /// The bus of a host falls silent, or answers again.
+    /// The bus of a host stops or resumes answering.
     Silent,
-    /// A host does not say what is deployed on it, or does again.
+    /// The deployments of a host become unreadable or readable.
     Unusable,
-    /// The agent's memory cannot be written to a host's disk, or can again.
+    /// A host's disk becomes read-only or writable for the agent's memory.
     ReadOnly,
-    /// The API server no longer refuses what it must, or does again.
+    /// The API server stops or resumes refusing the writes that it must refuse.
     Unguarded,
-    /// Somebody queues a rollback on a host, or takes that back.
+    /// An admin queues or unqueues a rollback on a host.
     Queue,
-    /// Somebody schedules a shutdown of a host, or cancels it.
+    /// An admin schedules or cancels a shutdown of a host.
     Schedule,
-    /// A node's pods cannot be moved, or can again; the drain's time passes.
+    /// A node's pods become impossible or possible to evict. While impossible, the drain may time out.
     Block,
-    /// Another updater on the host unlocks, removes or stages something.
+    /// Another updater on the host unlocks or removes the staged image.
     Rival,
-    /// A Node is NotReady though its host is well, or Ready again.
+    /// A Node becomes NotReady although its host works.
     NotReady,
 }

@@ -1,19 +1,19 @@
-//! A quick hash for what nobody can choose: states and views. Two lanes of multiply and rotate; 64 bits are enough for
-//! the tens of millions of states of the longest runs (the odds that two of 5·10⁷ meet are below one in 10,000).
+//! A fast hash for states and views, which are trusted input. Two lanes of multiply and rotate. 64 bits are enough for the
+//! tens of millions of states of the longest runs (the chance of a collision among 5·10⁷ is below one in 10,000).
 //!
-//! States are hundreds of small fields. So bytes are collected, and mixed eight at a time.
+//! States have hundreds of small fields, so bytes are collected and mixed eight at a time.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// Hasher for maps keyed by views.
+/// Builds hashers for maps keyed by views.
 pub type Fast = BuildHasherDefault<Mix>;
 
-/// The hasher.
+/// Hasher.
 #[derive(Debug, Clone, Copy)]
 pub struct Mix {
     one: u64,
     two: u64,
-    /// Bytes that are not mixed yet, below a bit that marks their end.
+    /// Bytes that are not mixed yet, after a marker bit.
     word: u64,
 }
 
@@ -27,7 +27,7 @@ impl Default for Mix {
     }
 }
 
-/// The bit that marks the end of the collected bytes, once there are seven.
+/// Position of the marker bit when seven bytes are collected.
 const FULL: u64 = 1 << 56;
 
 impl Mix {
@@ -40,7 +40,7 @@ impl Mix {
         }
     }
 
-    /// A number that is small most of the time: one byte, or a mark and eight.
+    /// Adds a number that is usually small: as one byte, or as a marker and eight bytes.
     fn small(&mut self, value: u64) {
         match u8::try_from(value) {
             Ok(byte) if byte != u8::MAX => self.byte(byte),
@@ -78,7 +78,7 @@ impl Hasher for Mix {
     }
 
     fn write_u16(&mut self, value: u16) {
-        // The number that stands for no node is the largest one.
+        // Makes the number for no node, the largest, small.
         self.small(value.wrapping_add(1).into());
     }
 
@@ -99,7 +99,7 @@ impl Hasher for Mix {
     }
 }
 
-/// The hash of a value.
+/// Returns the hash of a value.
 pub fn of(value: &impl Hash) -> u64 {
     let mut mix = Mix::default();
     value.hash(&mut mix);

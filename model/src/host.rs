@@ -1,79 +1,79 @@
-//! A host: what is deployed on it, what is wrong with it, and what its agent remembers there.
+//! A host: its deployments, its faults, and the agent's memory on its disk.
 
-use crate::state::Image;
+use crate::number::Image;
 
-/// Disk and memory of a host, its agent apart.
+/// State of a host, without its agent's process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// Image that runs.
+    /// Running image.
     pub booted: Image,
-    /// Image that ran before that, to roll back to.
+    /// Previous image, for a rollback.
     pub previous: Image,
-    /// Image that is staged.
+    /// Staged image.
     pub staged: Image,
-    /// Finalization of that is locked.
+    /// True if finalization of the staged image is locked.
     pub locked: bool,
-    /// Image that is being pulled.
+    /// Image being pulled.
     pub pull: Image,
-    /// A shutdown has begun.
+    /// True while the host shuts down.
     pub down: bool,
-    /// Something inhibits a shutdown.
+    /// True if shutdowns are inhibited.
     pub inhibited: bool,
-    /// The host's bus does not answer.
+    /// True if the host's bus does not answer.
     pub silent: bool,
-    /// The host does not say what is deployed on it.
+    /// True if the deployments cannot be read.
     pub unusable: bool,
-    /// The agent's memory cannot be written to the disk.
+    /// True if the agent's memory cannot be written to disk.
     pub read_only: bool,
-    /// The note of its boot image cannot be read.
+    /// True if the installer's record of the boot image cannot be read.
     pub no_note: bool,
-    /// Its wall clock is far ahead.
+    /// True if the wall clock is far ahead.
     pub ahead: bool,
-    /// The last turn ended badly while it was.
+    /// True if the wall clock was far ahead when the last turn failed.
     pub turn_ahead: bool,
-    /// A rollback is queued: the next boot takes the image that ran before, unless a staged one is finalized.
+    /// True if a rollback is queued: the next boot uses the previous image, unless a staged image is finalized.
     pub queued: bool,
-    /// A shutdown is scheduled for later.
+    /// True if a shutdown is scheduled.
     pub scheduled: bool,
-    /// Pods cannot be moved away.
+    /// True if pods cannot be evicted.
     pub blocked: bool,
-    /// The staged image cannot be locked.
+    /// True if the staged image cannot be locked.
     pub no_lock: bool,
-    /// The staged image cannot be removed.
+    /// True if the staged image cannot be removed.
     pub no_unstage: bool,
-    /// Finalization failed at the last shutdown.
+    /// True if finalization failed at the last shutdown.
     pub unfinalized: bool,
-    /// Failed images, as bits.
+    /// Bit set of failed images.
     pub failed: u8,
-    /// An image that was committed and not booted, and how often.
+    /// An image that was committed but did not boot, and how often.
     pub not_applied: (Image, u8),
-    /// Image that Berth staged last.
+    /// Last image staged by Berth.
     pub ours: Image,
-    /// Image whose last pull failed or was stopped, as the agent remembers.
+    /// Image whose last pull failed or was canceled, in the agent's memory.
     pub incomplete: Image,
-    /// The image of the last turn that ended badly.
+    /// Image of the last turn, if the turn failed.
     pub turn: Image,
-    /// True while its backoff runs.
+    /// True during the backoff after a failed turn.
     pub backoff: bool,
-    /// A failed pull's backoff runs.
+    /// True during the backoff after a failed pull.
     pub pull_backoff: bool,
-    /// The retry token that was obeyed last.
+    /// The last retry token that was applied.
     pub token: u8,
-    /// The target of this turn, once it was seen to run unproven.
+    /// Target that booted in this turn but is not proven.
     pub tried: Image,
-    /// The berth was licensed anew under the boot that runs.
+    /// True if the berth was relicensed under the running boot.
     pub relicensed: bool,
-    /// When the drain began.
+    /// Start of the drain.
     pub drain: Begun,
-    /// When the proof of the boot that runs began.
+    /// Start of the proof of the running boot.
     pub proof: Begun,
-    /// A pull that has ended, while the agent does not know.
+    /// Result of a pull that the agent does not know yet.
     pub ended: Ended,
-    /// The agent's memory as it is on the disk; `None` if that is what the agent remembers.
+    /// The agent's memory on disk. `None` if it equals the memory of the process.
     pub disk: Option<Memory>,
 }
 
-/// The part of a host that the agent remembers on its disk.
+/// The agent's memory, stored on the host's disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Memory {
     failed: u8,
@@ -90,7 +90,7 @@ pub struct Memory {
 }
 
 impl Host {
-    /// The agent's memory, as it would be written to the disk now.
+    /// Returns the current memory of the agent.
     pub fn memory(&self) -> Memory {
         Memory {
             failed: self.failed,
@@ -107,14 +107,14 @@ impl Host {
         }
     }
 
-    /// A new process reads the memory from the disk.
+    /// Reads the memory from disk, like a new process of the agent.
     pub fn recall(&mut self) {
         if let Some(disk) = self.disk.take() {
             self.remember(disk);
         }
     }
 
-    /// The agent has this memory from now on.
+    /// Replaces the memory of the agent.
     pub fn remember(&mut self, memory: Memory) {
         (self.failed, self.not_applied) = (memory.failed, memory.not_applied);
         (self.ours, self.incomplete, self.tried) = (memory.ours, memory.incomplete, memory.tried);
@@ -122,7 +122,7 @@ impl Host {
         (self.relicensed, self.drain, self.proof) = (memory.relicensed, memory.drain, memory.proof);
     }
 
-    /// The time of a backoff is over. By a wall clock that was set back it is far from that.
+    /// Ends the backoffs. The backoff after a turn stays if the wall clock was set back since: its end is then far ahead.
     pub fn backoff_is_over(&mut self) {
         self.pull_backoff = false;
         if self.turn_ahead && !self.ahead {
@@ -134,7 +134,7 @@ impl Host {
         }
     }
 
-    /// The time of a drain is over.
+    /// Lets the timeout of a drain pass.
     pub fn drain_is_over(&mut self) {
         self.drain = Begun::LongAgo;
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.drain != Begun::No) {
@@ -142,7 +142,7 @@ impl Host {
         }
     }
 
-    /// The time of a proof is over.
+    /// Lets the timeout of a proof pass.
     pub fn proof_is_over(&mut self) {
         self.proof = Begun::LongAgo;
         if let Some(disk) = self.disk.as_mut().filter(|disk| disk.proof != Begun::No) {
@@ -150,7 +150,7 @@ impl Host {
         }
     }
 
-    /// Stores the memory, if the disk can be written. `before` is the memory before it changed.
+    /// Stores the memory, if the disk is writable. `before` is the memory before the change.
     pub fn store(&mut self, before: Memory) {
         if !self.read_only {
             self.disk = None;
@@ -162,25 +162,25 @@ impl Host {
     }
 }
 
-/// When something began.
+/// How long ago something began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Begun {
-    /// No beginning yet.
+    /// Not begun.
     #[default]
     No,
-    /// Lately.
+    /// Recently.
     Lately,
-    /// So long ago that it should have ended.
+    /// Longer ago than its timeout.
     LongAgo,
 }
 
-/// The end of a pull.
+/// Result of a pull.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Ended {
-    /// None has ended.
+    /// No pull has ended.
     #[default]
     No,
-    /// That of this image ended well.
+    /// The pull of this image succeeded.
     Well(Image),
     /// The pull of this image failed.
     Badly(Image),

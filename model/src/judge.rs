@@ -1,88 +1,88 @@
-//! The invariants of the design, each by its number, as properties of states and of single moves. Nothing here asks
-//! the code that ships what it thinks: the sets are counted anew from the world.
+//! The invariants of the design, by their numbers, as properties of states and of single moves. Nothing here uses results of
+//! the released code: all sets are computed from the world.
 
 use berth_api::berth::{ClosedReason, Outcome};
 
 use crate::decide::{Act, Put};
 use crate::set::Set;
 use crate::state::{
-    Berth, BootImage, BootImages, Cordon, Held, Image, Lease, Look, NONE, No, Node, Object, Phase, Pool, Seen, Sight,
-    Spec, State, Work, Write,
+    Berth, BootImage, BootImages, Cordon, Held, Image, Lease, NONE, Node, NodeRead, Number, Object, Phase, PlanInputs,
+    Pool, Spec, State, WatchView, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 
-/// I1a a cordon of ours has a berth
-pub const I1A_CORDON: Broken = Broken("I1a a cordon of ours has a berth");
-/// I1a who is rebooted and unproven has a berth
-pub const I1A_UNPROVEN: Broken = Broken("I1a who is rebooted and unproven has a berth");
-/// I1a only its holder gives a berth away
-pub const I1A_HOLDER: Broken = Broken("I1a only its holder gives a berth away");
-/// I1a who goes down is cordoned and drained
-pub const I1A_CLEAR: Broken = Broken("I1a who goes down is cordoned and drained");
-/// I1b opened only within the capacity
-pub const I1B_OPEN: Broken = Broken("I1b opened only within the capacity");
-/// I1b only the controller opens, and only what is closed
-pub const I1B_WHO: Broken = Broken("I1b only the controller opens, and only what is closed");
-/// I1c nothing is taken above the published capacity
-pub const I1C_TAKE: Broken = Broken("I1c nothing is taken above the published capacity");
-/// I2 an offer is taken by its node, for what is desired
-pub const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for what is desired");
-/// I2 a reboot has a licence
-pub const I2_REBOOT: Broken = Broken("I2 a reboot has a licence");
-/// I2 a licence is for one boot
-pub const I2_ONCE: Broken = Broken("I2 a licence is for one boot");
-/// I2 commit only when cordoned, drained and staged with all that belongs to the image
-pub const I2_COMMIT: Broken = Broken("I2 commit only when cordoned, drained and staged");
-/// I3 nothing is armed without a licence
-pub const I3_ARMED: Broken = Broken("I3 nothing is armed without a licence");
-/// I3 nobody rests beside what is armed
-pub const I3_REST: Broken = Broken("I3 nobody rests beside what is armed");
-/// I4 the cordon is as it was before us
-pub const I4_CORDON: Broken = Broken("I4 the cordon is as it was before us");
-/// I5 what is committed under this boot is not given back
-pub const I5_COMMITTED: Broken = Broken("I5 what is committed under this boot is not given back");
-/// I5 given back only when proven
-pub const I5_PROOF: Broken = Broken("I5 given back only when proven");
-/// I5 giving back goes through Releasing
-pub const I5_STICKY: Broken = Broken("I5 giving back goes through Releasing");
-/// I11 one node of the control plane at a time, and a majority stays
-pub const I11_QUORUM: Broken = Broken("I11 one node of the control plane at a time, and a majority stays");
-/// nothing is offered while a gate is closed
-pub const GATE: Broken = Broken("nothing is offered while a gate is closed");
-/// a node that is held back is offered no berth
-pub const HOLD: Broken = Broken("a node that is held back is offered no berth");
-/// no new image comes into force while the boot image is too old for it
-pub const BOOT_IMAGE: Broken = Broken("no new image comes into force while the boot image is too old for it");
-/// a wave begins when the one before it is proven
-pub const WAVE: Broken = Broken("a wave begins when the one before it is proven");
-/// I1b opened only within the fleet's limit
-pub const I1B_FLEET: Broken = Broken("I1b opened only within the fleet's limit");
-/// a pool begins when those that go before it are proven
-pub const ORDER: Broken = Broken("a pool begins when those that go before it are proven");
-/// I7 one pull at a time, and none is aborted
-pub const I7_PULL: Broken = Broken("I7 one pull at a time, and none is aborted");
-/// I8 what failed here is not tried again
-pub const I8_FAILED: Broken = Broken("I8 what failed here is not tried again");
-/// I2 no licence is taken back while a shutdown is scheduled
-pub const I2_SCHEDULED: Broken = Broken("I2 no licence is taken back while a shutdown is scheduled");
-/// I2 no reboot is licensed while the next boot takes another image
-pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while the next boot takes another image");
-/// I6 no berth is taken from an API server that does not guard it
-pub const I6_GUARD: Broken = Broken("I6 no berth is taken from an API server that does not guard it");
-/// a drain is given up only when its time is over
-pub const DRAIN: Broken = Broken("a drain is given up only when its time is over");
-/// I8 a turn begins only when its host remembers it
-pub const I8_MEMORY: Broken = Broken("I8 a turn begins only when its host remembers it");
-/// a tag is adopted only when it is old enough, and was confirmed after that
-pub const ADOPTED: Broken = Broken("a tag is adopted only when it is old enough, and was confirmed after that");
-/// a pinned image changes only by the admin's word
-pub const PINNED: Broken = Broken("a pinned image changes only by the admin's word");
-/// no more nodes may pull at once than the pool allows
-pub const PERMITS: Broken = Broken("no more nodes may pull at once than the pool allows");
-/// nothing is pulled without a permit
-pub const PERMIT: Broken = Broken("nothing is pulled without a permit");
-/// I8 a failure is on record before its berth reopens
-pub const I8_RECORD: Broken = Broken("I8 a failure is on record before its berth reopens");
+/// I1a a cordon by Berth has a berth
+pub const I1A_CORDON: Broken = Broken("I1a a cordon by Berth has a berth");
+/// I1a a rebooted and unproven node has a berth
+pub const I1A_UNPROVEN: Broken = Broken("I1a a rebooted and unproven node has a berth");
+/// I1a only the holder gives up a berth
+pub const I1A_HOLDER: Broken = Broken("I1a only the holder gives up a berth");
+/// I1a a node is cordoned and drained before it goes down
+pub const I1A_CLEAR: Broken = Broken("I1a a node is cordoned and drained before it goes down");
+/// I1b berths are offered only within the capacity
+pub const I1B_OPEN: Broken = Broken("I1b berths are offered only within the capacity");
+/// I1b only the controller offers berths, and only closed ones
+pub const I1B_WHO: Broken = Broken("I1b only the controller offers berths, and only closed ones");
+/// I1c no berth is taken above the published capacity
+pub const I1C_TAKE: Broken = Broken("I1c no berth is taken above the published capacity");
+/// I2 an offer is taken by its node, for the desired image
+pub const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for the desired image");
+/// I2 a reboot has a license
+pub const I2_REBOOT: Broken = Broken("I2 a reboot has a license");
+/// I2 a license is for one boot
+pub const I2_ONCE: Broken = Broken("I2 a license is for one boot");
+/// I2 a commit needs a cordoned and drained node and the complete staged image
+pub const I2_COMMIT: Broken = Broken("I2 a commit needs a cordoned and drained node and the complete staged image");
+/// I3 no image is armed without a license
+pub const I3_ARMED: Broken = Broken("I3 no image is armed without a license");
+/// I3 no agent waits next to an armed image
+pub const I3_REST: Broken = Broken("I3 no agent waits next to an armed image");
+/// I4 the cordon is restored to its previous state
+pub const I4_CORDON: Broken = Broken("I4 the cordon is restored to its previous state");
+/// I5 a berth that is committed under this boot is not given back
+pub const I5_COMMITTED: Broken = Broken("I5 a berth that is committed under this boot is not given back");
+/// I5 a berth is given back only after proof
+pub const I5_PROOF: Broken = Broken("I5 a berth is given back only after proof");
+/// I5 a berth is given back through Releasing
+pub const I5_STICKY: Broken = Broken("I5 a berth is given back through Releasing");
+/// I11 one control plane node at a time, while a majority stays up
+pub const I11_QUORUM: Broken = Broken("I11 one control plane node at a time, while a majority stays up");
+/// no berth is offered while a gate is closed
+pub const GATE: Broken = Broken("no berth is offered while a gate is closed");
+/// no berth is offered to a node that is held back
+pub const HOLD: Broken = Broken("no berth is offered to a node that is held back");
+/// no image becomes the target while the boot image is too old for it
+pub const BOOT_IMAGE: Broken = Broken("no image becomes the target while the boot image is too old for it");
+/// a wave begins after the previous wave is proven
+pub const WAVE: Broken = Broken("a wave begins after the previous wave is proven");
+/// I1b berths are offered only within the fleet's limit
+pub const I1B_FLEET: Broken = Broken("I1b berths are offered only within the fleet's limit");
+/// a pool begins after the pools before it are proven
+pub const ORDER: Broken = Broken("a pool begins after the pools before it are proven");
+/// I7 one pull at a time, and no needed pull is canceled
+pub const I7_PULL: Broken = Broken("I7 one pull at a time, and no needed pull is canceled");
+/// I8 an image that failed on a node is not tried there again
+pub const I8_FAILED: Broken = Broken("I8 an image that failed on a node is not tried there again");
+/// I2 no commit is reverted while a shutdown is scheduled
+pub const I2_SCHEDULED: Broken = Broken("I2 no commit is reverted while a shutdown is scheduled");
+/// I2 no reboot is licensed while another image is queued for the next boot
+pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while another image is queued for the next boot");
+/// I6 no berth is taken while the API server does not guard berths
+pub const I6_GUARD: Broken = Broken("I6 no berth is taken while the API server does not guard berths");
+/// a drain is given up only after its timeout
+pub const DRAIN: Broken = Broken("a drain is given up only after its timeout");
+/// I8 a turn begins only if the memory is on disk
+pub const I8_MEMORY: Broken = Broken("I8 a turn begins only if the memory is on disk");
+/// a tag is adopted only after its minimum age and a confirmation
+pub const ADOPTED: Broken = Broken("a tag is adopted only after its minimum age and a confirmation");
+/// a pinned image is changed only by the admin
+pub const PINNED: Broken = Broken("a pinned image is changed only by the admin");
+/// no more nodes have a permit to pull than the pool allows
+pub const PERMITS: Broken = Broken("no more nodes have a permit to pull than the pool allows");
+/// no image is pulled without a permit
+pub const PERMIT: Broken = Broken("no image is pulled without a permit");
+/// I8 a failure is recorded before its berth is offered again
+pub const I8_RECORD: Broken = Broken("I8 a failure is recorded before its berth is offered again");
 
 fn holder(state: &State, node: usize) -> Option<&Held> {
     let uid = state.nodes[node].object.uid;
@@ -93,85 +93,85 @@ fn holder(state: &State, node: usize) -> Option<&Held> {
         .find(|h| usize::from(h.node) == node && h.uid == uid)
 }
 
-/// Properties of every state.
+/// Checks a state.
 pub fn state(world: &World, state: &State) -> Option<Broken> {
     (0..world.nodes).find_map(|number| node(state, number))
 }
 
-/// Properties of each node in every state.
+/// Checks one node in a state.
 pub fn node(state: &State, number: usize) -> Option<Broken> {
     {
         let node = &state.nodes[number];
         let held = holder(state, number);
         let object = &node.object;
-        let counts = object.there && !object.excluded;
+        let counts = object.exists && !object.excluded;
         if counts && !node.ghost.abandoned && object.cordon != Cordon::No && held.is_none() {
             return Some(I1A_CORDON);
         }
         if counts && node.ghost.unproven && held.is_none() {
             return Some(I1A_UNPROVEN);
         }
-        let licensed = held.is_some_and(|h| licence(h, node.host.staged));
+        let licensed = held.is_some_and(|h| license(h, node.host.staged));
         let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
-        // An admin who excludes a node may take the licence over its head.
+        // An admin who excludes a node may revoke the license without the agent.
         if counts && armed && !licensed {
             return Some(I3_ARMED);
         }
         let before = match object.cordon {
             Cordon::No => object.unschedulable,
             Cordon::OverSchedulable => false,
-            // Who uncordons during our turn has the last word.
+            // An admin who uncordons during the turn has the last word.
             Cordon::OverCordoned => object.unschedulable,
         };
-        if object.there && before != node.ghost.admin {
+        if object.exists && before != node.ghost.admin {
             return Some(I4_CORDON);
         }
     }
     None
 }
 
-fn licence(held: &Held, staged: u8) -> bool {
+fn license(held: &Held, staged: u8) -> bool {
     held.phase == Phase::Committed && held.boot == 0 && held.target == staged
 }
 
-/// Properties after a patch of the Node: none beyond those of every state.
+/// Checks a patch of the Node. There are no rules beyond the checks of every state.
 pub fn cordon(_: &State, _: usize) -> Option<Broken> {
     None
 }
 
-/// Properties of a request for a reboot by an agent.
+/// Checks an agent's request for a reboot.
 pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     let here = &state.nodes[node];
-    // The Node may be deleted, and created anew, after the agent has read it: one of three windows that remain by
-    // nature. The licence then is one for the Node that the agent saw.
+    // The Node may be deleted and created again after the agent has read it: one of three unavoidable races. Then the
+    // license must be for the Node that the agent saw.
     let uid = match here.agent.node {
-        Seen::Is(seen, false) => seen.uid,
+        NodeRead::Is(seen, false) => seen.uid,
         _ => here.object.uid,
     };
-    // As it was just read: what another updater did since then is its own affair.
+    // As last read: the agent is not responsible for a later change by another updater.
     let armed = here.agent.os.filter(|os| !os.locked).map_or(0, |os| os.staged);
-    let anew = uid != here.object.uid || !here.object.there;
+    let is_recreated = uid != here.object.uid || !here.object.exists;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
-    // As the agent last saw it: what becomes of it in that moment is no fault of the agent's.
+    // As the agent last saw it: the agent is not responsible for a later change.
     let cordoned = |seen: &Object| seen.cordon != Cordon::No && seen.unschedulable;
-    let is_clear = here.agent.drained && matches!(&here.agent.node, Seen::Is(seen, _) if cordoned(seen));
+    let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if cordoned(seen));
     match held {
-        Some(h) if licence(h, armed) => (!is_clear).then_some(I1A_CLEAR),
-        None if anew => None,
+        Some(h) if license(h, armed) => (!is_clear).then_some(I1A_CLEAR),
+        None if is_recreated => None,
         _ => Some(I2_REBOOT),
     }
 }
 
-/// Properties of an agent that has nothing to do: what it has seen staged is locked, or it has committed to it.
+/// Checks a waiting agent: the staged image that it has seen is locked, or the agent has committed to it.
 pub fn rest(state: &State, node: usize) -> Option<Broken> {
     let os = state.nodes[node].agent.os.filter(|os| os.staged != 0 && !os.locked)?;
     let mut holdings = state.slots.iter().filter_map(Lease::held);
-    let licensed = holdings.any(|h| usize::from(h.node) == node && licence(h, os.staged));
+    let licensed = holdings.any(|h| usize::from(h.node) == node && license(h, os.staged));
     (!licensed).then_some(I3_REST)
 }
 
-/// Properties of an agent's start or stop of a pull.
+/// Checks the start or the cancellation of a pull by an agent.
 pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
     let here = &state.nodes[node];
     let desired = here
@@ -182,17 +182,17 @@ pub fn pull(state: &State, node: usize, act: Act) -> Option<Broken> {
         Act::Pull(_) if here.host.pull != 0 => Some(I7_PULL),
         Act::Pull(_) if here.spec.is_none_or(|spec| !spec.may_pull) => Some(PERMIT),
         Act::Pull(image) if here.host.failed & (1 << image) != 0 => Some(I8_FAILED),
-        // Under a boot that has to be proven a pull is in the way: what runs cannot be seen.
+        // While a boot has to be proven, a pull may be canceled: it blocks reading the running image.
         Act::Cancel(image) if image == desired && holder(state, node).is_none_or(|h| h.boot == 0) => Some(I7_PULL),
         _ => None,
     }
 }
 
-/// Properties of an agent's write of a berth, by the state of its host and of the API server.
+/// Checks an agent's write of a berth against the state of its host and of the API server.
 fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let here = &state.nodes[node];
     let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
-    // As it was read last: a rollback may be queued in the next moment.
+    // As last read: a rollback may be queued after the read.
     let is_wanted = |image: Image| image != 0 && here.host.failed & (1 << image) == 0;
     let is_queued = here.agent.os.is_some_and(|os| is_wanted(os.queued));
     match put {
@@ -205,8 +205,8 @@ fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     }
 }
 
-/// Properties of an agent's write of a berth, by what it has just read.
-pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) -> Option<Broken> {
+/// Checks an agent's write of a berth against its last reads.
+pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth) -> Option<Broken> {
     if let Some(broken) = prevented(state, node, put) {
         return Some(broken);
     }
@@ -217,7 +217,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) ->
     let desired = here.spec.is_some_and(|s| s.pool != NONE && s.image == new.target);
     let staged = here.agent.os.is_some_and(|os| os.staged == new.target && os.locked);
     let seen = match here.agent.node {
-        Seen::Is(seen, true) => Some(seen),
+        NodeRead::Is(seen, true) => Some(seen),
         _ => None,
     };
     match (before, new.phase) {
@@ -231,7 +231,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) ->
                 Put::Fence => None,
                 _ if failed => Some(I8_FAILED),
                 Put::Commit if old.boot != 0 || here.ghost.unproven => Some(I2_ONCE),
-                // It runs already: no reboot follows, only its proof.
+                // The image already runs: no reboot follows, only its proof.
                 Put::Relicense if here.host.booted == new.target => None,
                 Put::Relicense if old.revoke != 0 => Some(I2_COMMIT),
                 _ => (!ready).then_some(I2_COMMIT),
@@ -242,8 +242,8 @@ pub fn decided(state: &State, node: usize, put: Put, slot: No, after: &Berth) ->
     }
 }
 
-/// Properties of the moment when an agent sends a PUT of a berth, beside [`decided`].
-pub fn sent(state: &State, node: usize, slot: No, after: &Berth) -> Option<Broken> {
+/// Checks an agent's PUT of a berth when it is sent, in addition to [`decided`].
+pub fn sent(state: &State, node: usize, slot: Number, after: &Berth) -> Option<Broken> {
     match (&state.slots[usize::from(slot)].is, after) {
         (Berth::Held(old), Berth::Held(new)) => moved(state, node, old, new),
         (Berth::Held(old), Berth::Closed(_)) => proven(state, node, old),
@@ -251,10 +251,10 @@ pub fn sent(state: &State, node: usize, slot: No, after: &Berth) -> Option<Broke
     }
 }
 
-/// Properties of the moment when an agent's PUT of a berth arrives, be it late.
-pub fn agent_write(world: &World, state: &State, node: usize, slot: No, lease: &Lease) -> Option<Broken> {
+/// Checks an agent's PUT of a berth when it is executed, which may be late.
+pub fn agent_write(world: &World, state: &State, node: usize, slot: Number, lease: &Lease) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
-    let mine = |n: No| usize::from(n) == node;
+    let mine = |n: Number| usize::from(n) == node;
     match (before, &lease.is) {
         (Berth::Offered(o), Berth::Held(h)) if mine(o.node) && o.uid == h.uid && o.target == h.target => {
             let pool = world.pool_of(slot);
@@ -282,37 +282,37 @@ fn moved(state: &State, node: usize, old: &Held, new: &Held) -> Option<Broken> {
     }
 }
 
-/// A new boot is proven: the target or what ran before, and the kubelet said Ready under it. An excluded node gives
-/// back without proof.
+/// Checks that a new boot is proven: it runs the target or the previous image, and the kubelet reported Ready. An excluded
+/// node gives its berth back without proof.
 fn proven(state: &State, node: usize, held: &Held) -> Option<Broken> {
     let here = &state.nodes[node];
     let runs = [held.target, held.from].contains(&here.host.booted);
-    let free = here.object.excluded || !here.object.there || here.object.uid != held.uid;
+    let free = here.object.excluded || !here.object.exists || here.object.uid != held.uid;
     let new = held.boot != 0 || here.ghost.unproven;
     (new && !free && !(runs && here.ghost.ready)).then_some(I5_PROOF)
 }
 
-/// Properties of the moment when a controller's write of a berth arrives.
+/// Checks a controller's write of a berth when it is executed.
 pub fn controller_write(
     world: &World,
     state: &State,
-    slot: No,
+    slot: Number,
     lease: &Lease,
-    offer: Option<&Sight>,
+    offer: Option<&PlanInputs>,
 ) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
     match (before, &lease.is) {
         (Berth::Held(old), Berth::Held(new)) => (Held {
             revoke: new.revoke,
-            // It says until when a reboot may start.
+            // The controller may change until when a reboot may start.
             until: new.until,
             ..*old
         } != *new)
             .then_some(I1A_HOLDER),
         (Berth::Held(old), Berth::Closed(_)) => {
             let object = &state.nodes[usize::from(old.node)].object;
-            let gone = !object.there || object.uid != old.uid;
-            let excluded = object.excluded || offer.is_some_and(|sight| sight.excluded.has(old.node));
+            let gone = !object.exists || object.uid != old.uid;
+            let excluded = object.excluded || offer.is_some_and(|inputs| inputs.excluded.has(old.node));
             (!gone && !excluded).then_some(I1A_HOLDER)
         }
         (Berth::Held(_), _) => Some(I1A_HOLDER),
@@ -327,9 +327,9 @@ pub fn controller_write(
             {
                 return Some(I8_RECORD);
             }
-            let Some(sight) = offer else { return Some(I1B_OPEN) };
-            // Who is a member may have changed since the watches showed it.
-            quorum(state, o.node, sight).or_else(|| opened(world, &state.slots, pool, (o.node, o.uid), sight, &[]))
+            let Some(inputs) = offer else { return Some(I1B_OPEN) };
+            // Membership is as the watches showed it; it may have changed since.
+            quorum(state, o.node, inputs).or_else(|| opened(world, &state.slots, pool, (o.node, o.uid), inputs, &[]))
         }
         (Berth::Offered(old), Berth::Offered(new)) => (old != new).then_some(I1B_WHO),
         (Berth::Missing, Berth::Offered(_) | Berth::Held(_)) | (_, Berth::Held(_)) => Some(I1B_WHO),
@@ -338,9 +338,9 @@ pub fn controller_write(
     }
 }
 
-/// Returns the part of the world that a plan may be older than: who is unavailable, the capacity, the gates. `look` is the
-/// world itself, as it was when the watches showed it to the controller.
-pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
+/// Returns the facts that may change after a plan: unavailable nodes, capacity, gates. `look` is the world at the time when
+/// the watches showed it to the controller.
+pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
     let terms = &look.pools[usize::from(pool)];
     let members_of = |pool: u8| (0..).zip(&look.nodes).filter(move |(_, n)| is_member(n, pool));
     let members = || members_of(pool);
@@ -353,8 +353,8 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
     let of_all = (0..).zip(&look.pools).flat_map(|(pool, _)| members_of(pool));
     let canaries: Vec<&Node> = members().map(|(_, n)| n).filter(|n| is_canary(n)).collect();
     let have_soaked = !world.soaks || canaries.is_empty() || look.fleet.soaked & (1 << terms.target) != 0;
-    Sight {
-        // A node that is not Ready may be what the canaries wait for.
+    PlanInputs {
+        // A NotReady node is not limited: the canaries may wait for it.
         waits: match have_soaked && canaries.iter().all(|n| is_proven(n, terms.target)) {
             true => Set::default(),
             false => members()
@@ -362,7 +362,7 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
                 .map(|(number, _)| number)
                 .collect(),
         },
-        // Likewise what the earlier pools wait for.
+        // Likewise, the earlier pools may wait for a NotReady node.
         early: match world.goes_after(pool).any(is_left) {
             true => members()
                 .filter(|(_, n)| n.object.ready)
@@ -379,7 +379,7 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
         closed: terms.paused || look.fleet.paused || terms.outside,
         away: (0..)
             .zip(&look.nodes)
-            .filter(|(_, n)| n.labels.server && n.object.there && !n.object.excluded && !n.object.ready)
+            .filter(|(_, n)| n.labels.server && n.object.exists && !n.object.excluded && !n.object.ready)
             .map(|(number, _)| number)
             .collect(),
         excluded: (0..)
@@ -396,8 +396,8 @@ pub fn sight(world: &World, look: &Look, pool: u8) -> Sight {
     }
 }
 
-/// True if a pool must not change to an image, by its admin's rule. The newest machine decides that has ever reported its boot
-/// image: nothing is taken back by a machine that is silent or gone.
+/// True if the boot image policy forbids an image in a pool. The newest boot image that any machine ever reported decides: it
+/// counts even if that machine is silent or gone.
 pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), image: Image) -> bool {
     let too_old = world.too_old & (1 << image) != 0;
     let members = nodes.iter().filter(|node| is_member(node, pool) && node.spec.is_some());
@@ -405,28 +405,27 @@ pub fn is_refused(world: &World, nodes: &[Node], (pool, terms): (u8, &Pool), ima
     too_old && terms.boot_images == BootImages::Refuse && newest.max(terms.boot_image) == BootImage::Older
 }
 
-/// Properties of the boot image that a pass remembers: the newest stays known, but for the admin's own record.
-pub fn remembers(look: &Look, pool: u8, boot_image: BootImage) -> Option<Broken> {
+/// Checks the boot image that a pass remembers: the newest stays known, except with a version recorded by the admin.
+pub fn remembers(look: &WatchView, pool: u8, boot_image: BootImage) -> Option<Broken> {
     let terms = &look.pools[usize::from(pool)];
     (boot_image < terms.boot_image && terms.boot_images != BootImages::Recorded).then_some(BOOT_IMAGE)
 }
 
-/// Says whether a pool must not change to an image, as far as the watches show it. What is in force already may go on.
-fn is_news_refused(world: &World, look: &Look, pool: u8, image: Image) -> bool {
+/// True if the boot image policy forbids a pool to change to an image, as the watches show it. The current target may stay.
+fn is_news_refused(world: &World, look: &WatchView, pool: u8, image: Image) -> bool {
     let Some(terms) = look.pools.get(usize::from(pool)).filter(|terms| terms.target != image) else {
         return false;
     };
     is_refused(world, &look.nodes, (pool, terms), image)
 }
 
-/// Properties of the image that a pass puts in force.
-pub fn adopts(world: &World, look: &Look, pool: u8, target: Image) -> Option<Broken> {
+/// Checks the target of a pass against the boot image policy.
+pub fn adopts(world: &World, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     is_news_refused(world, look, pool, target).then_some(BOOT_IMAGE)
 }
 
-/// Properties of the image that a pass of the leader puts in force where the pool has a tag. `look`: the watches' view that the
-/// pass was made from.
-pub fn follows(world: &World, state: &State, look: &Look, pool: u8, target: Image) -> Option<Broken> {
+/// Checks the target of a leader's pass for a pool with a tag. `look` is the view of the pass.
+pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target: Image) -> Option<Broken> {
     let before = look.pools[usize::from(pool)].target;
     let answer = state.controllers[usize::from(state.leader)].answer;
     let is_confirmed = answer.is_some_and(|answer| answer.image == target && answer.is_old);
@@ -437,8 +436,8 @@ pub fn follows(world: &World, state: &State, look: &Look, pool: u8, target: Imag
     }
 }
 
-/// Properties of what a pass publishes: nobody is told to run another image than before, if that is refused.
-pub fn publishes(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
+/// Checks the published specs of a pass: no node gets a new image that the boot image policy forbids.
+pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     let breaks = |write: &Write| {
         let Write::Publish { node, spec: Some(spec) } = write else {
             return false;
@@ -449,9 +448,9 @@ pub fn publishes(world: &World, look: &Look, writes: &[Write]) -> Option<Broken>
     writes.iter().any(breaks).then_some(BOOT_IMAGE)
 }
 
-/// Properties of the permits to pull that a pass publishes: of the members that need one, no more have it than may pull at
-/// once, besides those that pull already.
-pub fn permits(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
+/// Checks the permits to pull of a pass: at most as many members that need one have one as may pull at once, or as already
+/// pull.
+pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
     if world.max_staging == 0 {
         return None;
     }
@@ -475,77 +474,81 @@ pub fn permits(world: &World, look: &Look, writes: &[Write]) -> Option<Broken> {
     (0..).zip(&look.pools).any(|(pool, _)| is_over(pool)).then_some(PERMITS)
 }
 
-/// True for a node of the wave `canary`. A wave of the spec has no control plane nodes unless it says so.
+/// True for a node of the wave `canary`. By default, waves contain no control plane nodes.
 pub fn is_canary(node: &Node) -> bool {
     node.labels.canary && !node.labels.server
 }
 
 fn is_member(node: &Node, pool: u8) -> bool {
-    // Who is asked to let go of everything may be down all the same.
-    node.object.there && !node.object.excluded && node.labels.pool == pool
+    // Even a node whose BootcNode is being released counts: it may be down.
+    node.object.exists && !node.object.excluded && node.labels.pool == pool
 }
 
-/// The node runs the image, and its Node is Ready and ours no more, as far as the watches show it.
+/// True if the watches show that the node runs the image, is Ready and is not cordoned by Berth.
 pub fn is_proven(node: &Node, image: Image) -> bool {
     let known = node.spec.is_some_and(|spec| spec.uid == node.object.uid);
     known && node.status.booted == image && node.object.ready && node.object.cordon == Cordon::No
 }
 
-/// I11 when a control plane node is offered a berth: no other one has a berth or an offer in any pool, none is down unless
-/// this one is as well, and the others are a majority wherever one can be kept.
-fn quorum(state: &State, node: No, sight: &Sight) -> Option<Broken> {
-    let carries = |number: No| state.nodes[usize::from(number)].labels.server;
+/// Checks I11 for an offer to a control plane node: no other has a berth or an offer in any pool; none is down, unless this
+/// one is down as well; and the others form a majority, if there are enough for one.
+fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
+    let carries = |number: Number| state.nodes[usize::from(number)].labels.server;
     if !carries(node) {
         return None;
     }
     let mut at_work = state.slots.iter().filter_map(|lease| Some(lease.who()?.0));
     let another = at_work.any(|other| other != node && carries(other));
-    let is_down = sight.away.has(node);
-    let all = state.nodes.iter().filter(|n| n.labels.server && n.object.there).count();
-    let majority = all < 3 || all - sight.away.len() - 1 > all / 2;
-    let well = is_down || (sight.away.is_empty() && majority);
+    let is_down = inputs.away.has(node);
+    let all = state
+        .nodes
+        .iter()
+        .filter(|n| n.labels.server && n.object.exists)
+        .count();
+    let majority = all < 3 || all - inputs.away.len() - 1 > all / 2;
+    let well = is_down || (inputs.away.is_empty() && majority);
     (another || !well).then_some(I11_QUORUM)
 }
 
-/// I1(b), counted by hand: `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere`: members (node, UID) with a berth
+/// Checks an offer. I1(b): `|H ∪ R| < k`, and `n ∈ U` or `|H ∪ U ∪ R| < k`. `elsewhere` are members (node, UID) with a berth
 /// or an offer of another pool.
 fn opened(
     world: &World,
     slots: &[Lease],
     pool: u8,
-    node: (No, u8),
-    sight: &Sight,
-    elsewhere: &[(No, u8)],
+    node: (Number, u8),
+    inputs: &PlanInputs,
+    elsewhere: &[(Number, u8)],
 ) -> Option<Broken> {
-    if sight.closed {
+    if inputs.closed {
         return Some(GATE);
     }
-    if sight.held_back.has(node.0) {
+    if inputs.held_back.has(node.0) {
         return Some(HOLD);
     }
-    if world.waves && sight.waits.has(node.0) {
+    if world.waves && inputs.waits.has(node.0) {
         return Some(WAVE);
     }
-    if sight.early.has(node.0) {
+    if inputs.early.has(node.0) {
         return Some(ORDER);
     }
-    if world.fleet != 0 && !fits_fleet(world.fleet, slots, node, sight) {
+    if world.fleet != 0 && !fits_fleet(world.fleet, slots, node, inputs) {
         return Some(I1B_FLEET);
     }
     let of_pool = slots
         .iter()
         .enumerate()
         .filter(|(slot, _)| world.pool_of(*slot) == pool);
-    let mut worked_on: Vec<(No, u8)> = of_pool.filter_map(|(_, lease)| lease.who()).collect();
+    let mut worked_on: Vec<(Number, u8)> = of_pool.filter_map(|(_, lease)| lease.who()).collect();
     worked_on.extend(elsewhere);
     worked_on.sort_unstable();
     worked_on.dedup();
     let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
-    let down = sight.unavailable.iter().filter(|n| !names.has(*n)).count();
-    let (limit, is_down) = (usize::from(sight.limit), sight.unavailable.has(node.0));
+    let down = inputs.unavailable.iter().filter(|n| !names.has(*n)).count();
+    let (limit, is_down) = (usize::from(inputs.limit), inputs.unavailable.has(node.0));
     let is_unknown = |(slot, lease): &(usize, &Lease)| {
         let cannot_be_seen = matches!(lease.is, Berth::Closed(_) | Berth::Missing);
-        sight.refused.has(*slot) && cannot_be_seen && world.pool_of(*slot) == pool
+        inputs.refused.has(*slot) && cannot_be_seen && world.pool_of(*slot) == pool
     };
     let unknown = slots.iter().enumerate().filter(is_unknown).count();
     let held = worked_on.len() + unknown;
@@ -553,18 +556,18 @@ fn opened(
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
 }
 
-/// I1(b) over the berths and members of all pools, counted by hand.
-fn fits_fleet(limit: No, slots: &[Lease], node: (No, u8), sight: &Sight) -> bool {
-    let mut worked_on: Vec<(No, u8)> = slots.iter().filter_map(Lease::who).collect();
+/// True if I1(b) holds for the berths and members of all pools together.
+fn fits_fleet(limit: Number, slots: &[Lease], node: (Number, u8), inputs: &PlanInputs) -> bool {
+    let mut worked_on: Vec<(Number, u8)> = slots.iter().filter_map(Lease::who).collect();
     worked_on.sort_unstable();
     worked_on.dedup();
     let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
-    let down = sight.fleet_down.iter().filter(|n| !names.has(*n)).count();
+    let down = inputs.fleet_down.iter().filter(|n| !names.has(*n)).count();
     let limit = usize::from(limit);
-    worked_on.len() < limit && (sight.fleet_down.has(node.0) || worked_on.len() + down < limit)
+    worked_on.len() < limit && (inputs.fleet_down.has(node.0) || worked_on.len() + down < limit)
 }
 
-/// A pause counts as it is, and not as the watches show it.
+/// Checks that a pass offers nothing while a pause is set, even if the watches do not show the pause yet.
 pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
     let opens = |write: &Write| matches!(write, Write::Berth { lease, .. } if matches!(lease.is, Berth::Offered(_)));
     let is_offered = |write: &Write| match write {
@@ -575,13 +578,20 @@ pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
     (paused && writes.iter().any(|w| opens(w) && !is_offered(w))).then_some(GATE)
 }
 
-/// I1(b) in the state that a plan was made from: its writes one after the other.
-pub fn plan(world: &World, slots: &[Lease], look: &Look, pool: u8, writes: &[Write], sight: &Sight) -> Option<Broken> {
+/// Checks a plan's writes one after the other, in the state that it was made from.
+pub fn plan(
+    world: &World,
+    slots: &[Lease],
+    look: &WatchView,
+    pool: u8,
+    writes: &[Write],
+    inputs: &PlanInputs,
+) -> Option<Broken> {
     let of_others = slots
         .iter()
         .enumerate()
         .filter(|(slot, _)| world.pool_of(*slot) != pool);
-    let elsewhere: Vec<(No, u8)> = of_others
+    let elsewhere: Vec<(Number, u8)> = of_others
         .filter_map(|(_, lease)| lease.who())
         .filter(|(n, uid)| {
             let node = &look.nodes[usize::from(*n)];
@@ -600,7 +610,7 @@ pub fn plan(world: &World, slots: &[Lease], look: &Look, pool: u8, writes: &[Wri
             return Some(BOOT_IMAGE);
         }
         if let (Berth::Offered(o), Berth::Closed(_) | Berth::Missing) = (&lease.is, before)
-            && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), sight, &elsewhere)
+            && let Some(broken) = opened(world, &slots, pool, (o.node, o.uid), inputs, &elsewhere)
         {
             return Some(broken);
         }

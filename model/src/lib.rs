@@ -1,15 +1,16 @@
-//! A model checker for the berths. The agent's step and the controller's plan, the very functions that ship, run in
-//! small worlds in which everything that can go wrong does; the invariants of the design are properties of every state
-//! and every move.
+//! A model checker for the berth protocol. It runs the released code of the agent's step and of the controller's plan in
+//! small worlds with every kind of fault, and checks the invariants of the design in every state and on every move.
 //!
-//! Nodes and berths are indexed by numbers which nothing but the world's start makes; a number out of range is a mistake
-//! in the model, and ends it.
+//! Nodes and berths are indexed by numbers that only the start of a world creates. An index out of range is a bug in the
+//! model, and panics.
 
 pub mod agent;
+pub mod agent_view;
 #[cfg(feature = "seeded-bugs")]
 pub mod bugs;
 pub mod canonical;
 pub mod controller;
+pub mod controller_view;
 pub mod decide;
 pub mod explore;
 pub mod fair;
@@ -20,6 +21,7 @@ pub mod judge;
 pub mod mind;
 pub mod moves;
 pub mod nature;
+pub mod number;
 pub mod planner;
 pub mod random;
 pub mod rich;

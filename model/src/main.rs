@@ -1,4 +1,4 @@
-//! berth-model: explores the worlds, and shows that each deliberate bug is found.
+//! berth-model: explores the worlds, and checks that each deliberate bug is found.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,42 +11,42 @@ use clap::Parser;
 
 mod rollouts;
 
-/// Fewest states in all worlds together. Fewer show that a world has lost something that goes wrong in it.
+/// Fewest states of all worlds together. A smaller number means that a world has lost faults.
 const FEWEST_STATES: usize = 5_000_000;
-/// Fewest deliberate bugs that must be found.
+/// Fewest deliberate bugs to find.
 const FEWEST_BUGS: usize = 49;
 
-/// Explores the worlds of the model, then wakes each deliberate bug and finds it.
+/// Explores the worlds of the model, then searches for each deliberate bug.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Part of the names of the worlds and bugs to run.
+    /// Run only worlds and bugs whose name contains this text.
     #[arg(long, default_value = "")]
     world: String,
-    /// States to visit in each world at most.
+    /// Most states to visit per world.
     #[arg(long, default_value_t = usize::MAX)]
     states: usize,
-    /// Seconds for each world at most.
+    /// Most seconds per world.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// More that goes wrong in one history.
+    /// Allow more faults in one history.
     #[arg(long)]
     deep: bool,
-    /// Instead of exploring: so many rollouts of large worlds, at random.
+    /// Run this many random rollouts of large worlds instead of exploring.
     #[arg(long)]
     rollouts: Option<u64>,
-    /// The seed of the first rollout.
+    /// Seed of the first rollout.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Shows every move of the rollouts.
+    /// With --rollouts: print every move of the failed rollout, or of the first.
     #[arg(long)]
     history: bool,
-    /// With --rollouts: one more rollout, of so many nodes.
+    /// With --rollouts: run one more rollout, with this many nodes; 0 for none.
     #[arg(long, default_value_t = 0)]
     huge: usize,
-    /// With --rollouts: finds each deliberate bug in so many rollouts at most; 0 looks for none.
+    /// With --rollouts: search for each deliberate bug in at most this many rollouts; 0 skips the search.
     #[arg(long, default_value_t = 0)]
     bugs: u64,
-    /// Workers.
+    /// Number of worker threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
@@ -74,13 +74,13 @@ fn main() -> ExitCode {
     for world in all.iter().filter(|w| w.name.contains(&options.world)) {
         let outcome = explore(world, limits);
         total += outcome.states;
-        // What was cut off shows nothing of what lies beyond; only a deep run may be.
+        // An incomplete exploration proves nothing; only a deep run may be incomplete.
         let cut_off = !outcome.complete && !options.deep;
         broken += usize::from(outcome.found.is_some() || cut_off);
         show(world, &outcome);
     }
     let is_whole = !options.deep && options.world.is_empty() && options.states == usize::MAX;
-    // The deliberate bugs are found in worlds of their own; deeper is not needed.
+    // The deliberate bugs have their own worlds; a deep run does not search them.
     let (found, missed) = if options.deep {
         (0, 0)
     } else {
@@ -88,8 +88,8 @@ fn main() -> ExitCode {
     };
     let (states, bugs) = match is_whole {
         true => (
-            format!(", at least {FEWEST_STATES} wanted"),
-            format!(", at least {FEWEST_BUGS} wanted"),
+            format!(", required: {FEWEST_STATES}"),
+            format!(", required: {FEWEST_BUGS}"),
         ),
         false => (String::new(), String::new()),
     };
@@ -106,17 +106,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the processor time that this process has used, in seconds, if the system says.
+/// Returns the processor time of this process, in seconds, if known.
 fn processor_time() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     let after_name = stat.rsplit_once(')')?.1;
     let ticks = after_name.split_whitespace().skip(11).take(2);
     let ticks: Vec<u64> = ticks.filter_map(|field| field.parse().ok()).collect();
-    // Linux counts in hundredths of a second, on every machine that matters.
+    // Linux counts in hundredths of a second on all supported machines.
     Some(ticks.iter().sum::<u64>() / 100)
 }
 
-/// Looks for every deliberate bug, which must break its rule. Returns how many do, and how many do not.
+/// Searches every deliberate bug, which must break its rule. Returns the numbers of found and missed bugs.
 fn seeded(limits: Limits, only: &str) -> (usize, usize) {
     let (mut found, mut missed) = (0, 0);
     for seeded in bugs::all().iter().filter(|s| s.bug.name().contains(only)) {
@@ -132,12 +132,15 @@ fn seeded(limits: Limits, only: &str) -> (usize, usize) {
                     breach.history.len(),
                     outcome.states
                 );
-                tell(breach);
+                print_history(breach);
                 found += 1;
             }
             Some(breach) => {
-                println!("bug {name}: broke {:?}, not {:?}", breach.broken.0, seeded.breaks.0);
-                tell(breach);
+                println!(
+                    "bug {name}: broke {:?} instead of {:?}",
+                    breach.broken.0, seeded.breaks.0
+                );
+                print_history(breach);
                 missed += 1;
             }
             None => {
@@ -149,7 +152,7 @@ fn seeded(limits: Limits, only: &str) -> (usize, usize) {
     (found, missed)
 }
 
-fn tell(found: &Found) {
+fn print_history(found: &Found) {
     for (at, line) in found.history.iter().enumerate() {
         println!("  {:>3} {line}", at + 1);
     }
@@ -171,6 +174,6 @@ fn show(world: &World, outcome: &Outcome) {
     );
     if let Some(found) = &outcome.found {
         println!("  BROKEN: {} after {} moves", found.broken.0, found.history.len());
-        tell(found);
+        print_history(found);
     }
 }

@@ -1,16 +1,16 @@
-//! The agent's [`Knowledge`] that ships, and the few bytes that the model keeps of it and of the memory on the host.
+//! Converts between the agent's released [`Knowledge`] and the few bytes that the model keeps.
 
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use berth_api::Digest;
 use berth_api::berth::Outcome;
-use berth_api::node::{Deployment, Failure, Turn as BadTurn};
+use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, DrainFacts, Guard as Answer, Os as HostOs, Past, PullFacts, Trouble,
+    ClusterNode, Deployments, Desired, DrainFacts, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure,
 };
 use berth_core::agent::knowledge::{
-    Ending, Event, HostFailure, Knowledge, LockTrouble, Look, PullReading, Services, Since, Turn,
+    Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
 };
 use berth_core::agent::node::{CordonRecord, NodeFacts, Signs};
 use berth_core::agent::reason::Reason;
@@ -20,23 +20,25 @@ use berth_core::{BootMoment, Moment, Now};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::decide::{View, desired};
+use crate::agent_view::AgentView;
 use crate::rich;
-use crate::state::{Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, Object, Os, Phase, Reboot, Seen};
+use crate::state::{
+    Agent, Begun, Cordon, Ended, Failing, Guard, Host, Image, Lease, NONE, NodeRead, Object, Os, Phase, Reboot, Spec,
+};
 
-/// Longer than anything is waited for.
+/// Longer than every timeout.
 const OVER: Duration = Duration::from_secs(23 * 3600);
-/// How far a wall clock jumps ahead: longer than anything is waited for, and shorter than the host has run.
+/// How far a wall clock jumps ahead: longer than every timeout, and shorter than the host's uptime.
 const AHEAD: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Error of a host whose bus is silent.
+/// Error of a host whose bus does not answer.
 const NO_ANSWER: &str = "no answer";
 /// Error of a disk that cannot be written.
 pub const READ_ONLY: &str = "read-only";
 
-/// The phases of a berth, whatever came of the turn.
+/// The phases of a berth. The outcome does not matter.
 const PHASES: [Phase; 3] = [Phase::Taken, Phase::Committed, Phase::Releasing(Outcome::Updated)];
 
-/// The moment at which every agent decides.
+/// The time of every decision.
 pub fn now() -> Now {
     Now {
         wall: rich::NOW,
@@ -45,7 +47,7 @@ pub fn now() -> Now {
     }
 }
 
-/// The moment at which the agent of a host decides, by its clocks.
+/// The time of a decision, by the host's clocks.
 pub fn now_on(host: &Host) -> Now {
     Now {
         wall: wall(host.ahead),
@@ -53,12 +55,12 @@ pub fn now_on(host: &Host) -> Now {
     }
 }
 
-/// The time by a wall clock that is right, or far ahead.
+/// Time of a wall clock that is right or far ahead.
 fn wall(is_ahead: bool) -> Timestamp {
     if is_ahead { rich::NOW + AHEAD } else { rich::NOW }
 }
 
-/// The time of a drain as a new process on the host knows it.
+/// Returns how long a drain has run according to a new process, which reads it from the memory.
 pub fn recalled_drain(host: &Host) -> Begun {
     let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.draining.map_or(Begun::No, since)
@@ -75,17 +77,17 @@ fn ago(time: Duration) -> Moment {
     Moment::after(Duration::from_secs(1 << 24).saturating_sub(time))
 }
 
-/// Knowledge of an agent, and the memory on its host.
+/// Knowledge of an agent, and its memory on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mind {
-    /// Its knowledge.
+    /// Knowledge of the process.
     pub agent: Agent,
-    /// Memory on its host; what else is there of the host is not to be looked at.
+    /// Memory on the host. The other fields of the host are meaningless.
     pub host: Host,
 }
 
-/// The knowledge of an agent.
-pub fn knowledge(view: &View) -> Knowledge {
+/// Returns the real knowledge of an agent.
+pub fn knowledge(view: &AgentView) -> Knowledge {
     let (agent, host) = (&view.agent, &view.host);
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
     knowledge.guard.answer = match agent.guard {
@@ -104,16 +106,16 @@ pub fn knowledge(view: &View) -> Knowledge {
     }
     knowledge.unreachable = began(agent.silence).map(|time| (NO_ANSWER.to_owned(), ago(time)));
     knowledge.memory_error = agent.memory_error.then(|| READ_ONLY.to_owned());
-    knowledge.ended = ended(host.ended).filter(|_| agent.told).cloned();
+    knowledge.ended = ended(host.ended).filter(|_| agent.knows_result).cloned();
     knowledge.finalization_failed = host.unfinalized;
     knowledge.pulled = rich::some_digest(agent.pulled);
     knowledge.cluster_node = match agent.node {
-        Seen::Unread => ClusterNode::Unread,
-        Seen::Gone => ClusterNode::Gone,
-        Seen::Is(object, _) => ClusterNode::Is(node(&object)),
+        NodeRead::Unread => ClusterNode::Unread,
+        NodeRead::Gone => ClusterNode::Gone,
+        NodeRead::Is(object, _) => ClusterNode::Is(node(&object)),
     };
     knowledge.fenced = agent.fenced;
-    knowledge.lock_failure = agent.lock_failure.then(LockTrouble::default);
+    knowledge.lock_failure = agent.lock_failure.then(LockRetry::default);
     knowledge.failing = failing(agent.failing);
     knowledge.turn = turn(agent);
     knowledge.draining = began(host.drain).map(|before| Since {
@@ -123,8 +125,36 @@ pub fn knowledge(view: &View) -> Knowledge {
     knowledge
 }
 
-/// Reads all that every decision needs, as the agent does at the beginning of a pass.
-pub fn gather(knowledge: &mut Knowledge, view: &View) {
+/// Converts the spec of a BootcNode.
+fn desired(spec: Option<Spec>) -> Desired {
+    let Some(spec) = spec else { return Desired::Unknown };
+    if spec.deleting || spec.pool == NONE {
+        return Desired::Release;
+    }
+    Desired::Member(Box::new(Member {
+        pool: rich::pool(spec.pool),
+        node_uid: rich::uid(0, spec.uid),
+        image: (spec.image != 0).then(|| DesiredImage {
+            reference: String::new(),
+            digest: rich::digest(spec.image),
+            index_digest: rich::digest(spec.image),
+            version: None,
+            signature: berth_api::pool::SignatureRule::AsBooted,
+        }),
+        staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
+        drain: berth_api::pool::Drain::default(),
+        backend: berth_api::backend::BackendRule::Auto,
+        rivals: berth_api::pool::RivalUpdaters::Wait,
+        tolerated: vec![],
+        retry_token: (spec.token != 0).then(|| spec.token.to_string()),
+        reboot_timeout: Duration::from_secs(900),
+        paused: false,
+        estimates: berth_api::pool::PhaseDurations::default(),
+    }))
+}
+
+/// Reads the facts for a decision, like the agent at the start of a pass.
+pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     let host = &view.host;
     let published = Event::Published {
         desired: desired(view.spec),
@@ -152,8 +182,8 @@ pub fn gather(knowledge: &mut Knowledge, view: &View) {
     knowledge.after(Event::Berths(berths.collect()), &now_on(host));
 }
 
-/// Writes the memory to the disk when it has changed, and as long as that fails, as the agent does.
-fn remember(knowledge: &mut Knowledge, view: &View) {
+/// Writes the memory to disk if it changed or the last write failed, like the agent.
+fn remember(knowledge: &mut Knowledge, view: &AgentView) {
     let host = &view.host;
     let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
     if !is_written || knowledge.memory_error.is_some() {
@@ -162,7 +192,7 @@ fn remember(knowledge: &mut Knowledge, view: &View) {
     }
 }
 
-/// Answers of the host's services.
+/// Responses of the host's services.
 fn services(knowledge: &Knowledge, host: &Host) -> Services {
     let mut services = Services::under(rich::boot(0));
     services.shutting_down = host.down;
@@ -176,7 +206,7 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
     services
 }
 
-/// State of the pull unit.
+/// State of the pull's unit.
 fn pull(host: &Host) -> PullReading {
     let failed = || HostFailure {
         reason: Reason::PullFailed,
@@ -200,7 +230,7 @@ fn pull(host: &Host) -> PullReading {
     }
 }
 
-/// Digest of a pull that has ended.
+/// Digest of an ended pull.
 fn ended(ended: Ended) -> Option<&'static Digest> {
     match ended {
         Ended::No => None,
@@ -208,31 +238,31 @@ fn ended(ended: Ended) -> Option<&'static Digest> {
     }
 }
 
-/// Something that an agent is told between two decisions.
+/// An observation of an agent between two decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Told {
-    /// The deployments, as they are; `None` if the host does not say.
+pub enum Observation {
+    /// The deployments; `None` if they cannot be read.
     Looked(Option<Os>),
-    /// The Node, as it is.
+    /// The Node; `None` if it does not exist.
     Node(Option<Object>),
-    /// The API server's answer to a write that it must refuse: true if it refuses.
+    /// The API server's response to a write that it must refuse: true if it refuses.
     Guard(bool),
-    /// Time for a sign of life.
+    /// A heartbeat is due.
     Heartbeat,
 }
 
-/// Knowledge of an agent after that.
-pub fn told(view: &View, told: Told) -> Mind {
+/// Returns the knowledge of an agent after an observation.
+pub fn observe(view: &AgentView, observation: Observation) -> Mind {
     let mut knowledge = knowledge(view);
     gather(&mut knowledge, view);
-    let event = match told {
-        Told::Looked(seen) => Event::Looked(Look {
+    let event = match observation {
+        Observation::Looked(seen) => Event::Looked(Look {
             os: if seen.is_some() { os(seen) } else { blind() },
             rivals: vec![],
             finalization_failed: view.host.unfinalized,
         }),
-        Told::Node(object) => Event::NodeRead(object.map_or(ClusterNode::Gone, |o| ClusterNode::Is(node(&o)))),
-        Told::Guard(refuses) => {
+        Observation::Node(object) => Event::NodeRead(object.map_or(ClusterNode::Gone, |o| ClusterNode::Is(node(&o)))),
+        Observation::Guard(refuses) => {
             knowledge.after(Event::Begins(&Step::TryGuard), &now_on(&view.host));
             let answer = if refuses {
                 Answer::Refuses
@@ -242,16 +272,16 @@ pub fn told(view: &View, told: Told) -> Mind {
             knowledge.after(Event::Guard(Ok(answer)), &now_on(&view.host));
             Event::Ends(&Step::TryGuard, Ending::Done)
         }
-        Told::Heartbeat => Event::Heartbeat,
+        Observation::Heartbeat => Event::Heartbeat,
     };
     knowledge.after(event, &now_on(&view.host));
     mind(&knowledge, view)
 }
 
-/// The few bytes of it.
-pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
+/// Returns the bytes of the knowledge that the model keeps.
+pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     let turn = &knowledge.turn;
-    // What was written last is asked only of who holds a berth.
+    // The last written phase matters only while the agent holds a berth.
     let holds = knowledge.holding().is_some();
     let deployments = knowledge.os.deployments();
     let agent = Agent {
@@ -265,17 +295,17 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
         fresh: knowledge.fresh,
         pulled: rich::image(knowledge.pulled.as_ref()),
         node: match &knowledge.cluster_node {
-            ClusterNode::Unread => Seen::Unread,
-            ClusterNode::Gone => Seen::Gone,
-            // What was read is with the state.
-            ClusterNode::Is(_) => Seen::Is(Object::default(), false),
+            ClusterNode::Unread => NodeRead::Unread,
+            ClusterNode::Gone => NodeRead::Gone,
+            // The state has the Node that was read.
+            ClusterNode::Is(_) => NodeRead::Is(Object::default(), false),
         },
         fenced: knowledge.fenced && holds,
         restored: turn.restored,
         drained: turn.drain.done,
         reboot: reboot(turn),
         counted: turn.counted,
-        // Where nothing was read since, it makes no difference.
+        // Without a later read, it does not matter.
         wrote: turn
             .wrote
             .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
@@ -291,7 +321,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
             Some(_) => Begun::Lately,
         },
         memory_error: knowledge.memory_error.is_some(),
-        told: knowledge.ended.is_some(),
+        knows_result: knowledge.ended.is_some(),
         guard: match knowledge.guard.answer {
             Answer::Refuses | Answer::NothingToTry => Guard::Refuses,
             Answer::Allows(_) => Guard::Allows,
@@ -307,7 +337,7 @@ pub fn mind(knowledge: &Knowledge, view: &View) -> Mind {
         },
         ..remembered(view.host, &knowledge.past)
     };
-    // What began with a boot that is proven by now makes no difference any more.
+    // The start of a completed proof does not matter.
     let proof = if knowledge.proving.is_some() {
         host.proof
     } else {
@@ -325,7 +355,7 @@ fn is_long_ago_from(moment: Moment, now: Moment) -> bool {
     !now.since(moment).is_zero()
 }
 
-/// Deployments of a host that does not say what they are.
+/// Deployments that cannot be read.
 fn blind() -> HostOs {
     HostOs::Unusable {
         reason: Reason::StepFailed,
@@ -350,7 +380,7 @@ fn os(seen: Option<Os>) -> HostOs {
     })
 }
 
-/// Kinds of the steps whose failures the model keeps: the lock, and the removal.
+/// The steps whose failures the model keeps: lock and removal.
 fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
     let lock = Storage::Ostree
         .ostree_lock()
@@ -358,14 +388,14 @@ fn kinds() -> (Option<Discriminant<Step>>, Discriminant<Step>) {
     (lock, discriminant(&Step::Unstage(Deployment::default())))
 }
 
-fn failing(failing: Failing) -> Option<(Discriminant<Step>, Trouble)> {
+fn failing(failing: Failing) -> Option<(Discriminant<Step>, StepFailure)> {
     let (lock, unstage) = kinds();
     let (kind, attempts) = match failing {
         Failing::No => return None,
         Failing::Lock(attempts) => (lock?, attempts.into()),
         Failing::Unstage => (unstage, 1),
     };
-    let trouble = Trouble {
+    let trouble = StepFailure {
         reason: Reason::StepFailed,
         message: String::new(),
         attempts,
@@ -376,7 +406,7 @@ fn failing(failing: Failing) -> Option<(Discriminant<Step>, Trouble)> {
 fn small_failing(knowledge: &Knowledge) -> Failing {
     let (lock, unstage) = kinds();
     match &knowledge.failing {
-        // Once it is known that it cannot be locked, it makes no difference how often that was tried.
+        // The number of attempts does not matter after the agent knows that locking fails.
         Some((kind, trouble)) if Some(*kind) == lock && knowledge.lock_failure.is_none() => {
             Failing::Lock(trouble.attempts.min(9) as u8)
         }
@@ -438,7 +468,7 @@ fn node(object: &Object) -> NodeFacts {
             Cordon::OverCordoned => Some(record(true)),
         },
         excluded: object.excluded,
-        // For people only: no step depends on it.
+        // Only shown; no step depends on it.
         control_plane: false,
         not_ready_taint: None,
         signs: Signs::default(),
@@ -457,7 +487,7 @@ fn since_boot(before: Duration) -> BootMoment {
     BootMoment::new(&rich::boot(0), ago(before))
 }
 
-/// The memory on a host.
+/// Returns the real memory of a host.
 fn past(host: &Host) -> Past {
     let later = |is_ahead: bool| Time::from(wall(is_ahead) + SignedDuration::from_secs(60));
     let turn_at = if host.backoff {
@@ -495,7 +525,7 @@ fn past(host: &Host) -> Past {
     }
 }
 
-/// The host with this memory.
+/// Returns the host with this memory.
 fn remembered(host: Host, past: &Past) -> Host {
     Host {
         pull_backoff: past.failure.is_some(),
@@ -525,10 +555,10 @@ fn remembered(host: Host, past: &Past) -> Host {
 }
 
 impl Mind {
-    /// Gives an agent and its host this mind.
+    /// Stores this knowledge and memory in an agent and its host.
     pub fn settle(&self, agent: &mut Agent, host: &mut Host) {
         let node = match self.agent.node {
-            Seen::Is(..) => agent.node,
+            NodeRead::Is(..) => agent.node,
             other => other,
         };
         *agent = Agent { node, ..self.agent };

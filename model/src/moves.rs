@@ -1,60 +1,60 @@
-//! All ways on from a state.
+//! All moves from a state.
 
 use std::fmt::{self, Display};
 
-use crate::agent::{self, How};
-use crate::controller::{self, Doing};
+use crate::agent::{self, Delivery};
+use crate::controller::{self, ControllerMove};
 use crate::decide::{Act, Put, Steps};
 use crate::judge;
 use crate::nature::{self, Event};
 use crate::planner::Plans;
 use crate::rich;
-use crate::state::{Berth, NOBODY, NONE, No, Phase, Request, State, Write};
+use crate::state::{Berth, NO_NUMBER, NONE, Number, Phase, Request, State, Write};
 use crate::world::{Broken, World};
 
-/// Memo of the shipped functions' answers.
+/// Cache of the released functions' results.
 #[derive(Debug, Default)]
 pub struct Memo {
-    /// Answers of the agent's.
+    /// Decisions of agents.
     pub steps: Steps,
-    /// Answers of the controller's.
+    /// Passes of controllers.
     pub plans: Plans,
 }
 
-/// One move, as a history shows it.
+/// A move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Move {
-    /// The agent of a node acts. `true`: it only reads, and acts later.
-    Agent(No, Act, How, bool),
+    /// The agent of a node acts. `true`: it only reads now, and acts later.
+    Agent(Number, Act, Delivery, bool),
     /// A controller acts.
-    Controller(u8, Doing),
-    /// Something happens, to a node or not.
-    Event(No, Event),
+    Controller(u8, ControllerMove),
+    /// An event, on a node or on none.
+    Event(Number, Event),
 }
 
-/// One way on.
+/// A move with its result.
 #[derive(Debug, Clone)]
-pub struct Way {
+pub struct Successor {
     /// The move.
     pub by: Move,
     /// The state after it, not canonical.
     pub to: State,
-    /// The rule that it breaks.
+    /// Rule that the move breaks.
     pub broken: Option<Broken>,
 }
 
-/// All ways on from a state.
-pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
-    let mut ways = vec![];
+/// Lists all moves from a state.
+pub fn successors(world: &World, state: &State, memo: &mut Memo) -> Vec<Successor> {
+    let mut successors = vec![];
     for node in 0..world.nodes {
         agent::moves(
             world,
             state,
             node,
             &mut memo.steps,
-            &mut |act, how, reads, (to, broken)| {
-                ways.push(Way {
-                    by: Move::Agent(node as No, act, how, reads),
+            &mut |act, delivery, reads, (to, broken)| {
+                successors.push(Successor {
+                    by: Move::Agent(node as Number, act, delivery, reads),
                     to,
                     broken,
                 });
@@ -63,7 +63,7 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
     }
     for who in 0..state.controllers.len() {
         controller::moves(world, state, who, &mut memo.plans, &mut |doing, (to, broken)| {
-            ways.push(Way {
+            successors.push(Successor {
                 by: Move::Controller(who as u8, doing),
                 to,
                 broken,
@@ -71,23 +71,23 @@ pub fn ways(world: &World, state: &State, memo: &mut Memo) -> Vec<Way> {
         });
     }
     nature::events(world, state, &mut |node, event, to, broken| {
-        let node = node.and_then(|n| No::try_from(n).ok()).unwrap_or(NOBODY);
-        ways.push(Way {
+        let node = node.and_then(|n| Number::try_from(n).ok()).unwrap_or(NO_NUMBER);
+        successors.push(Successor {
             by: Move::Event(node, event),
             to,
             broken,
         });
     });
-    for way in &mut ways {
+    for way in &mut successors {
         way.broken = way.broken.or_else(|| judge::state(world, &way.to));
     }
-    ways
+    successors
 }
 
-/// A state for people, in a few lines.
+/// Describes a state, in a few lines.
 pub fn picture(world: &World, state: &State) -> Vec<String> {
-    let told = Told {
-        by: &Move::Event(NOBODY, Event::Created),
+    let text = MoveText {
+        by: &Move::Event(NO_NUMBER, Event::Created),
         names: &[],
         world,
     };
@@ -103,37 +103,37 @@ pub fn picture(world: &World, state: &State) -> Vec<String> {
         let lock = if host.locked { " locked" } else { "" };
         lines.push(format!(
             "{}: {ready}{cordon}, runs image {}, staged {}{lock}, should run {wants}, record {:?}",
-            told.name(number as No),
+            text.name(number as Number),
             host.booted,
             host.staged,
             object.cordon,
         ));
     }
     for (slot, lease) in state.slots.iter().enumerate().filter(|(_, l)| l.is != Berth::Missing) {
-        lines.push(format!("{}: {}", told.slot(slot as No), told.berth(&lease.is)));
+        lines.push(format!("{}: {}", text.slot(slot as Number), text.berth(&lease.is)));
     }
     lines
 }
 
-/// A move for people: nodes by the names that they had at the start.
+/// Text of a move. Nodes have the names that they had at the start.
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct MoveText<'a> {
     /// The move.
     pub by: &'a Move,
-    /// The names of the nodes now; nothing where they keep their numbers.
-    pub names: &'a [No],
+    /// Current names of the nodes. Empty if nodes keep their numbers.
+    pub names: &'a [Number],
     /// The world.
     pub world: &'a World,
 }
 
-impl Told<'_> {
-    fn name(&self, node: No) -> String {
+impl MoveText<'_> {
+    fn name(&self, node: Number) -> String {
         let name = self.names.get(usize::from(node)).unwrap_or(&node);
         name.checked_add(1)
-            .map_or_else(|| "nobody".to_owned(), |n| format!("n{n}"))
+            .map_or_else(|| "no node".to_owned(), |n| format!("n{n}"))
     }
 
-    fn slot(&self, slot: No) -> String {
+    fn slot(&self, slot: Number) -> String {
         crate::watch::name(self.world, slot.into())
     }
 
@@ -170,10 +170,10 @@ impl Told<'_> {
             Write::Berth { slot, lease, .. } => {
                 format!("{} {} (epoch {})", self.slot(*slot), self.berth(&lease.is), lease.epoch)
             }
-            Write::Publish { node, spec: Some(s) } if s.pool == NONE => format!("{} may go", self.name(*node)),
+            Write::Publish { node, spec: Some(s) } if s.pool == NONE => format!("{} is released", self.name(*node)),
             Write::Publish { node, spec: Some(s) } => {
                 format!(
-                    "{} shall run image {} (pool {})",
+                    "{} should run image {} (pool {})",
                     self.name(*node),
                     s.image,
                     rich::pool(s.pool)
@@ -214,27 +214,34 @@ impl Told<'_> {
     }
 }
 
-fn how(how: How) -> &'static str {
-    match how {
-        How::Done => "",
-        How::Lost => "   (the answer is lost)",
-        How::Late => "   (still on its way; the sender gives up)",
-        How::Killed => "   (still on its way; the sender dies)",
+fn delivery(delivery: Delivery) -> &'static str {
+    match delivery {
+        Delivery::Done => "",
+        Delivery::Lost => "   (the answer is lost)",
+        Delivery::Late => "   (in flight; the sender gives up)",
+        Delivery::Killed => "   (in flight; the sender dies)",
     }
 }
 
-impl Display for Told<'_> {
+impl Display for MoveText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by {
             Move::Agent(node, act, _, true) => {
-                write!(f, "{} agent: reads, to {} later", self.name(*node), self.act(*act))
+                write!(
+                    f,
+                    "{} agent: reads now, does {} later",
+                    self.name(*node),
+                    self.act(*act)
+                )
             }
-            Move::Agent(node, act, h, false) => write!(f, "{} agent: {}{}", self.name(*node), self.act(*act), how(*h)),
-            Move::Controller(who, Doing::Send(write, h)) => {
-                write!(f, "controller {}: {}{}", who + 1, self.write(write), how(*h))
+            Move::Agent(node, act, h, false) => {
+                write!(f, "{} agent: {}{}", self.name(*node), self.act(*act), delivery(*h))
+            }
+            Move::Controller(who, ControllerMove::Send(write, h)) => {
+                write!(f, "controller {}: {}{}", who + 1, self.write(write), delivery(*h))
             }
             Move::Controller(who, doing) => write!(f, "controller {}: {doing:?}", who + 1),
-            Move::Event(NOBODY, event) => write!(f, "world: {}", self.event(event)),
+            Move::Event(NO_NUMBER, event) => write!(f, "world: {}", self.event(event)),
             Move::Event(node, event) => write!(f, "{}: {}", self.name(*node), self.event(event)),
         }
     }

@@ -1,10 +1,10 @@
-//! Events of the world outside of Berth: hosts pull and boot, kubelets report, time passes, admins and outages act.
+//! Events outside of Berth: hosts pull and boot, kubelets report, time passes, admins act, faults happen.
 
 use crate::fault::Fault;
 use crate::set::Set;
 use crate::state::{
-    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Guard, NONE, No, Node, Object, Phase, Reboot, Request,
-    Spec, State, Until, Work, Write,
+    Agent, Begun, Berth, BootImages, Cordon, Ended, Failures, Guard, NONE, Node, Number, Object, Phase, Reboot,
+    Request, Spec, State, Until, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 use crate::{agent, controller, judge};
@@ -12,132 +12,132 @@ use crate::{agent, controller, judge};
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request arrives whose sender is gone.
+    /// A request in flight is executed.
     Lands(Request),
-    /// The pull has staged its image, and locked it where that works.
+    /// The pull has staged its image, and locked it if possible.
     Pulled,
-    /// The host has staged it, and the pull then failed: it is not locked, and may lack images that are bound to it.
+    /// The pull failed after staging its image: the image is not locked, and logically bound images may be missing.
     PulledInPart,
     /// The pull failed.
     PullFailed,
-    /// The shutdown ends in a new boot.
+    /// The host boots after its shutdown.
     Boots,
-    /// The host boots, but `ostree-finalize-staged` has failed.
+    /// The host boots after `ostree-finalize-staged` failed.
     BootsUnfinalized,
     /// The host loses power.
     PowerLost,
-    /// Somebody rolls the host back, and reboots it.
+    /// An admin rolls the host back and reboots it.
     RolledBack,
     /// The kubelet reports.
     Kubelet,
-    /// The Node is NotReady.
+    /// The Node becomes NotReady.
     NotReady,
-    /// The reboot should have begun by now.
+    /// A timeout of the requested reboot passes.
     GraceOver,
-    /// The boot had its time to be proven.
+    /// The timeout of the boot's proof passes.
     ProofOver,
-    /// The backoff is over.
+    /// The backoff passes.
     BackoffOver,
-    /// The drain's time is over.
+    /// The timeout of the drain passes.
     DrainOver,
-    /// The other agent of the node acts now.
+    /// The other agent of the node starts to act.
     OtherAgent,
     /// The agent dies.
     AgentDies,
-    /// Something inhibits shutdowns, or that ends.
+    /// Shutdowns become inhibited (true) or allowed.
     Inhibits(bool),
-    /// Pods cannot be moved, or can again.
+    /// Pods become impossible (true) or possible to evict.
     Blocks(bool),
-    /// The staged image cannot be locked, or can again.
+    /// Locking the staged image starts (true) or stops failing.
     NoLock(bool),
-    /// The staged image cannot be removed, or can again.
+    /// Removing the staged image starts (true) or stops failing.
     NoUnstage(bool),
-    /// The host's bus falls silent, or answers again.
+    /// The host's bus stops (true) or resumes answering.
     Silent(bool),
-    /// The silence lasts.
+    /// The bus has not answered for a long time.
     SilenceOver,
-    /// The host does not say what is deployed, or does again.
+    /// The deployments become unreadable (true) or readable.
     Unusable(bool),
-    /// The note of its boot image cannot be read, or can again.
+    /// The installer's record of the boot image becomes unreadable (true) or readable.
     Untells(bool),
-    /// Its wall clock jumps ahead, or is set back.
+    /// The wall clock jumps ahead (true) or is set back.
     Jumps(bool),
-    /// That is so for a while.
+    /// The agent's failed read of the deployments is old, and a new one is due.
     LooksAgain,
-    /// The disk cannot be written, or can again.
+    /// The disk becomes read-only (true) or writable.
     ReadOnly(bool),
-    /// Somebody queues a rollback, or takes that back.
+    /// An admin queues (true) or unqueues a rollback.
     Queues(bool),
-    /// Somebody schedules a shutdown, or cancels it.
+    /// An admin schedules (true) or cancels a shutdown.
     Schedules(bool),
     /// The scheduled shutdown begins.
     ShutsDown,
-    /// The agents stop, or go on.
+    /// The agents stop (true) or continue.
     Mutes(bool),
-    /// The leader has not heard of the agents for long.
+    /// The leader notices that the agents are silent.
     NotHeard,
-    /// The agents do not begin to pull, or do again.
+    /// The agents stop (true) or resume starting pulls.
     Idles(bool),
-    /// The admin pins the image that the tag points at.
+    /// The admin pins the image that the tag points to.
     Approves,
-    /// The minimum age of an image is over.
+    /// The minimum age of the known images passes.
     AgeOver,
-    /// The registry is asked about the tag.
+    /// A controller asks the registry about the tag.
     Polled(u8),
-    /// The canaries have soaked.
+    /// The soak time of the canaries passes.
     SoakOver,
-    /// A permit to pull was not used for long.
+    /// The timeout of the permits to pull passes.
     PermitsOver,
-    /// The API server does not refuse what it must, or does again.
+    /// The API server stops (true) or resumes refusing the writes that it must refuse.
     Unguarded(bool),
-    /// The API server refuses every write to this Lease, or does them again.
-    Refuses(No, bool),
-    /// The leader tries to write again what was refused.
+    /// The API server starts (true) or stops to refuse all writes to this Lease.
+    Refuses(Number, bool),
+    /// The leader may try refused writes again.
     TriesAgain,
-    /// Time to try whether it does.
+    /// The agent's test of the API server is due.
     GuardDue,
-    /// Another updater unlocks what is staged.
+    /// Another updater unlocks the staged image.
     RivalUnlocks,
-    /// A rival removes the staged image.
+    /// Another updater removes the staged image.
     RivalRemoves,
-    /// Somebody cordons the node, or uncordons it.
+    /// An admin cordons (true) or uncordons the node.
     Cordons(bool),
-    /// Somebody uncordons it during its turn.
+    /// An admin uncordons the node during its turn.
     Meddles,
     /// The Node is deleted.
     Deleted,
-    /// The Node is created anew.
+    /// The Node is created again.
     Created,
-    /// The admin labels it into another pool.
+    /// The node's labels move it to another pool.
     Moves(u8),
-    /// The admin excludes it, or ends that.
+    /// The admin excludes (true) or includes the node.
     Excludes(bool),
-    /// The admin holds it back, or lets it go.
+    /// The admin holds the node back (true) or releases it.
     Holds(bool),
-    /// The admin asks for another image, or its tag is moved.
+    /// The admin asks for another image, or the tag is moved.
     Edits(u8),
-    /// The admin sets another rule for boot images.
+    /// The admin sets another policy for boot images.
     Accepts(BootImages),
-    /// An admin sets another capacity.
-    Resizes(No),
-    /// Pauses this pool, or ends that.
+    /// The admin sets another capacity.
+    Resizes(Number),
+    /// The admin pauses or resumes this pool.
     Pauses(u8),
-    /// Pauses the fleet, or ends that.
+    /// The admin pauses (true) or resumes the fleet.
     PausesFleet(bool),
-    /// The windows close, or open.
+    /// The windows open (true) or close.
     Window(bool),
-    /// The controllers' clock is lost, or set again.
+    /// The controllers' clock regains (true) or loses synchronization.
     Clock(bool),
-    /// Somebody deletes its BootcNode.
+    /// An admin deletes the BootcNode.
     Forgotten,
-    /// Asks for another try.
+    /// The admin asks to retry failed images.
     Retries,
 }
 
-/// The push of one event: on which node, if any.
+/// Callback for one possible event, with its node, if any.
 pub type Push<'a> = &'a mut dyn FnMut(Option<usize>, Event, State, Option<Broken>);
 
-/// The host boots.
+/// Boots a host. `clean`: after a shutdown. `finalized`: `ostree-finalize-staged` succeeded.
 pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     state.next_boot(node);
     let phase = state.held_by(node).map(|(_, h)| (h.phase, h.uid));
@@ -159,9 +159,9 @@ pub fn boot(state: &mut State, node: usize, clean: bool, finalized: bool) {
     (here.ghost.unguarded, here.ghost.other_unguarded) = (fleet.tries_guard, fleet.tries_guard);
     (here.ghost.armed, here.ghost.partial) = (0, 0);
     here.ghost.ready = false;
-    // Power may be lost while the last write of a turn is on its way: nothing can be done about that one.
+    // Excludes a power loss while the last write of a turn is in flight: a rule for it is impossible.
     let ours = phase.is_some_and(|(phase, uid)| {
-        uid == here.object.uid && here.object.there && (clean || !matches!(phase, Phase::Releasing(_)))
+        uid == here.object.uid && here.object.exists && (clean || !matches!(phase, Phase::Releasing(_)))
     });
     here.ghost.unproven = ours;
 }
@@ -170,7 +170,7 @@ fn is_well(world: &World, state: &State, node: usize) -> bool {
     world.bad & (1 << state.nodes[node].host.booted) == 0
 }
 
-/// The kubelet reports under the boot that runs.
+/// Lets the kubelet report under the running boot.
 pub fn kubelet(world: &World, state: &mut State, node: usize) {
     let ready = is_well(world, state, node);
     let here = &mut state.nodes[node];
@@ -180,7 +180,7 @@ pub fn kubelet(world: &World, state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
-/// A request arrives whose sender is gone.
+/// Executes a request in flight.
 pub fn land(world: &World, state: &mut State, at: usize) -> Option<Broken> {
     let request = state.air.remove(at);
     if is_refused(state, &request) {
@@ -205,11 +205,11 @@ fn is_refused(state: &State, request: &Request) -> bool {
     }
 }
 
-/// Creates the Node anew under its name.
+/// Creates the Node again, under its name.
 pub fn create(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.object = Object {
-        there: true,
+        exists: true,
         uid: here.object.uid + 1,
         ..Object::default()
     };
@@ -219,7 +219,7 @@ pub fn create(state: &mut State, node: usize) {
     state.touch_node(node);
 }
 
-/// The windows of all pools open or close. What was offered until then is over.
+/// Opens or closes the windows of all pools. Berths whose window was open run out.
 pub fn window(state: &mut State, open: bool) {
     state.pools.iter_mut().for_each(|pool| pool.outside = !open);
     state.each_lease(|lease| {
@@ -234,7 +234,7 @@ pub fn window(state: &mut State, open: bool) {
     });
 }
 
-/// All pools should run another image. Where no boot image can be too old, that is in force at once.
+/// Asks all pools for another image. Without a tag, it becomes the target at once.
 pub fn edit(world: &World, state: &mut State, image: u8) {
     for pool in &mut state.pools {
         pool.tagged = image;
@@ -248,7 +248,7 @@ pub fn edit(world: &World, state: &mut State, image: u8) {
     }
 }
 
-/// The time of a soak passes: if the canaries are proven, they have soaked.
+/// Lets the soak time pass: proven canaries have soaked.
 pub fn soak(state: &mut State) {
     let target = state.pools[0].target;
     let mut canaries = state.nodes.iter().filter(|node| judge::is_canary(node));
@@ -263,7 +263,7 @@ pub fn soak(state: &mut State) {
     }
 }
 
-/// The time of the minimum age passes: whoever counts has counted enough.
+/// Lets the minimum age pass for all known images.
 pub fn age(state: &mut State) {
     state.fleet.old = state.fleet.tagged;
     for controller in &mut state.controllers {
@@ -271,7 +271,7 @@ pub fn age(state: &mut State) {
     }
 }
 
-/// Time passes for a tag, and a controller asks the registry about it now and then.
+/// Lists events of a tag: its minimum age passes, or a controller asks the registry.
 fn of_tag(world: &World, state: &State, push: Push<'_>) {
     if world.follows == Follows::AtOnce {
         return;
@@ -289,8 +289,8 @@ fn of_tag(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// Time passes in which a member should have used its permit to pull. Only who used fewer than others matters, so that
-/// what all who wait have in common is left out.
+/// Lets the timeout of the permits to pull pass. Only differences between members matter, so if all waiting members have an
+/// unused permit, the record is cleared.
 pub fn permits(state: &mut State) {
     let leader = usize::from(state.leader);
     let mut waiting = vec![];
@@ -301,7 +301,7 @@ pub fn permits(state: &mut State) {
         if [node.status.booted, node.status.staged].contains(&spec.image) || node.status.work == Work::Pulls {
             continue;
         }
-        // Those are given no permit meanwhile.
+        // Such members get no permit now.
         let has_failed = node.status.failed & (1 << spec.image) != 0;
         let is_silent = state.controllers[leader].silent.has(number);
         let has_berth = state.held_by(usize::from(number)).is_some();
@@ -320,27 +320,27 @@ pub fn permits(state: &mut State) {
     }
 }
 
-/// The agents of a node stop, or go on and are heard of again.
+/// Stops the agents of a node, or lets them continue and report again.
 pub fn mutes(state: &mut State, node: usize, mute: bool) {
     state.nodes[node].mute = mute;
     for controller in &mut state.controllers {
-        controller.silent.drop(node as No);
+        controller.silent.drop(node as Number);
     }
 }
 
-/// True if the leader is about to notice that the agents of a node are silent.
-pub fn is_about_to_miss(state: &State, node: usize) -> bool {
+/// True if the leader has yet to notice that the agents of a node are silent.
+pub fn has_unnoticed_silence(state: &State, node: usize) -> bool {
     let here = &state.nodes[node];
     let leader = &state.controllers[usize::from(state.leader)];
-    here.mute && here.spec.is_some() && !leader.silent.has(node as No)
+    here.mute && here.spec.is_some() && !leader.silent.has(node as Number)
 }
 
-/// The leader has not heard of the agents of a node for long.
-pub fn miss(state: &mut State, node: usize) {
-    state.controllers[usize::from(state.leader)].silent.add(node as No);
+/// Lets the leader notice that the agents of a node are silent.
+pub fn notice_silence(state: &mut State, node: usize) {
+    state.controllers[usize::from(state.leader)].silent.add(node as Number);
 }
 
-/// Everything that may happen next.
+/// Lists all possible events.
 pub fn events(world: &World, state: &State, push: Push<'_>) {
     landings(world, state, push);
     for node in 0..world.nodes {
@@ -350,7 +350,7 @@ pub fn events(world: &World, state: &State, push: Push<'_>) {
     of_controllers(world, state, push);
 }
 
-/// Time passes for what controllers wait for.
+/// Lists the timeouts that controllers wait for.
 pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     of_tag(world, state, push);
     if world.soaks {
@@ -375,7 +375,7 @@ pub fn of_controllers(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// The requests that may land.
+/// Lists the requests in flight that may be executed.
 pub fn landings(world: &World, state: &State, push: Push<'_>) {
     let may_land = |(_, request): &(usize, &Request)| !is_refused(state, request);
     for (at, request) in state.air.iter().enumerate().filter(may_land) {
@@ -385,7 +385,7 @@ pub fn landings(world: &World, state: &State, push: Push<'_>) {
     }
 }
 
-/// Events that may happen to one node.
+/// Lists the possible events of one node.
 pub fn of_node(world: &World, state: &State, node: usize, push: Push<'_>) {
     of_host(world, state, node, push);
     faults_of_host(state, node, push);
@@ -405,11 +405,11 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     if here.host.down {
         happens(Event::Boots, &|s| boot(s, node, true, true));
     }
-    if is_about_to_miss(state, node) {
-        happens(Event::NotHeard, &|s| miss(s, node));
+    if has_unnoticed_silence(state, node) {
+        happens(Event::NotHeard, &|s| notice_silence(s, node));
     }
     let well = is_well(world, state, node);
-    if here.object.there && !here.host.down && (here.object.boot != 0 || here.object.ready != well) {
+    if here.object.exists && !here.host.down && (here.object.boot != 0 || here.object.ready != well) {
         happens(Event::Kubelet, &|s| kubelet(world, s, node));
     }
     if let Some(later) = later(here) {
@@ -439,32 +439,32 @@ fn of_host(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
 }
 
-/// The time of a node's drain is over.
+/// Lets the timeout of a node's drain pass.
 pub fn drain_is_over(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.drain_is_over();
     here.ghost.drain_over = true;
 }
 
-/// True if the agent would get another answer than the last one, were it time to try what the API server must refuse.
+/// True if a new test of the API server would give the agent another result than its last one.
 pub fn guard_is_due(state: &State, node: usize) -> bool {
     let agent = &state.nodes[node].agent;
     !agent.guard_due && (agent.guard == Guard::Refuses) == state.fleet.unguarded
 }
 
-/// Next state of a requested reboot, when time passes.
+/// Returns the next state of a requested reboot, after a timeout.
 pub fn later(here: &Node) -> Option<Reboot> {
     match here.agent.reboot {
         _ if here.host.down => None,
         Reboot::Asked => Some(Reboot::Late),
-        // Who cannot take the commit back asks again.
+        // An agent that cannot revert the commit asks again.
         Reboot::Late if here.ghost.unproven => Some(Reboot::Long),
         Reboot::Blocked if here.ghost.unproven => Some(Reboot::BlockedLong),
         _ => None,
     }
 }
 
-/// A pull has staged its image; it ends well if that can be locked.
+/// Ends a pull that has staged its image. It succeeds if the image can be locked.
 pub fn pulled(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     let (image, locked) = (here.host.pull, !here.host.no_lock);
@@ -476,7 +476,7 @@ pub fn pulled(state: &mut State, node: usize) {
     (here.ghost.armed, here.ghost.partial) = (0, 0);
 }
 
-/// A pull fails after it has staged its image.
+/// Fails a pull after it has staged its image.
 fn pulled_in_part(state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     here.host.ended = Ended::Badly(here.host.pull);
@@ -504,8 +504,8 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
             boot(s, node, true, false)
         });
     }
-    // Not under a berth before the commit, nor while it gives back: who then boots a host by hand into what cannot be
-    // proven has to release the berth by hand.
+    // Excludes times before the commit and while the berth is given back: an admin who then boots a host into an image that
+    // cannot be proven has to release the berth by hand.
     let late = |r: &Request| matches!(r, Request::Berth { node: n, .. } if usize::from(*n) == node);
     let by_hand = state.held_by(node).is_some_and(|(_, h)| h.phase != Phase::Committed) || state.air.iter().any(late);
     if host.previous != 0 && !host.down && !by_hand {
@@ -588,7 +588,7 @@ fn faults_of_host(state: &State, node: usize, push: Push<'_>) {
 fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     let here = &state.nodes[node];
     let object = here.object;
-    if !object.there {
+    if !object.exists {
         let mut after = state.clone();
         create(&mut after, node);
         return push(Some(node), Event::Created, after, None);
@@ -618,7 +618,7 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
         });
     }
     if object.uid < 2 {
-        fault(Fault::Delete, Event::Deleted, &|s| s.nodes[node].object.there = false);
+        fault(Fault::Delete, Event::Deleted, &|s| s.nodes[node].object.exists = false);
     }
     fault(Fault::Exclude, Event::Excludes(!object.excluded), &|s| {
         s.nodes[node].object.excluded = !object.excluded;
@@ -642,7 +642,7 @@ fn of_object(world: &World, state: &State, node: usize, push: Push<'_>) {
     }
 }
 
-/// Acts of an admin on pools.
+/// Lists the possible actions of an admin on pools and the fleet.
 pub fn of_admin(world: &World, state: &State, push: Push<'_>) {
     let pool = &state.pools[0];
     let mut fault = |fault: Fault, event: Event, change: &dyn Fn(&mut State)| {

@@ -1,12 +1,12 @@
-//! The controller's decisions that ship: who belongs where, the gates, what is published, the facts and the plan of each
-//! pool, asked once for each view of the cluster that differs.
+//! Runs the controller's released decision code: membership, gates, published specs, and each pool's facts and plan. Results
+//! are cached per view of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::{ClosedReason, Offer, Outcome};
+use berth_api::berth::Offer;
 use berth_api::membership::Membership;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
@@ -25,155 +25,67 @@ use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::view::LeaseView;
 use jiff::SignedDuration;
 
-use crate::canonical::{rename_lease, rename_nodes, rename_pools, rename_write};
+use crate::canonical::rename_write;
+use crate::controller_view::{ControllerView, SeenBerth};
 use crate::hash::{self, Fast};
 use crate::rich;
-use crate::set::Set;
 use crate::state::{
-    Answer, Begun, Berth, BootImage, Closed, Failures, Fleet, Image, Labels, Lease, NOBODY, NONE, No, Object, Pool,
-    Spec, Status, Write,
+    Answer, Begun, Berth, BootImage, Failures, Image, Lease, NO_NUMBER, NONE, Number, Spec, Write, closed,
 };
-use crate::watch::{self, Eyes};
+use crate::watch::{self, ObjectCache};
 use crate::world::{Broken, Follows, World};
 
-/// All that a pass of a controller depends on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct View {
-    /// The nodes, as the watches show them.
-    pub nodes: Vec<SeenNode>,
-    /// The pools.
-    pub pools: Vec<Pool>,
-    /// The fleet.
-    pub fleet: Fleet,
-    /// The berths, as they are.
-    pub slots: Vec<OneBerth>,
-    /// Nodes that have them, as the watches show it.
-    pub shown: Vec<Option<(No, u8)>>,
-    /// Of those that something refers to, who is gone by a live read.
-    pub gone: Vec<(No, u8)>,
-    /// The pools that are no longer as the watches show them, as a live read would tell.
-    pub changed: Vec<u8>,
-    /// True if the fleet is no longer as the watches show it.
-    pub fleet_changed: bool,
-    /// The control plane nodes whose API server answers.
-    pub answering: Set,
-    /// Nodes that let an offer lapse.
-    pub lapsed: Set,
-    /// Nodes that did not use their permit to pull.
-    pub unused: Set,
-    /// Nodes whose agents were not heard of for long.
-    pub silent: Set,
-    /// The registry's last answer about the tag.
-    pub answer: Option<Answer>,
-    /// The image that the canaries soak with, and since when this leader has seen that.
-    pub soak: (Image, Begun),
-    /// The available image that this leader counts for, and whether it has known of it for the minimum age.
-    pub counts: (Image, bool),
-    /// The open offers were seen for long.
-    pub aged: bool,
-}
-
-/// A node, as the watches show it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SeenNode {
-    /// The Node.
-    pub object: Object,
-    /// Its labels.
-    pub labels: Labels,
-    /// The BootcNode.
-    pub spec: Option<Spec>,
-    /// Status of the condition.
-    pub status: Status,
-}
-
-/// A berth as it was read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct OneBerth {
-    /// State of the berth.
-    pub is: Berth,
-    /// True if it carries this controller's epoch.
-    pub stamped: bool,
-    /// A write of unknown fate may be on its way.
-    pub doubt: bool,
-    /// The API server refused to write it a short time ago.
-    pub refused: bool,
-}
-
-impl View {
-    /// The same with other numbers for the nodes.
-    #[must_use]
-    pub fn renamed(&self, to: &[No]) -> Self {
-        let mut new = self.clone();
-        rename_nodes(&mut new.nodes, to);
-        rename_pools(&mut new.pools, to);
-        for slot in &mut new.slots {
-            let mut lease = Lease { epoch: 0, is: slot.is };
-            rename_lease(&mut lease, to);
-            slot.is = lease.is;
-        }
-        let all = new.shown.iter_mut().flatten().chain(&mut new.gone);
-        all.for_each(|(node, _)| *node = to[usize::from(*node)]);
-        new.gone.sort_unstable();
-        new.lapsed = self.lapsed.renamed(to);
-        new.unused = self.unused.renamed(to);
-        new.silent = self.silent.renamed(to);
-        new.answering = self.answering.renamed(to);
-        new
-    }
-}
-
-/// Decisions of a pass, in the model's numbers.
+/// Decisions of a pass, in numbers of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Passed {
-    /// Specs to be published.
+pub struct PassDecisions {
+    /// Specs to publish.
     pub publishes: Vec<Write>,
-    /// The plan of each pool, unless something is to be published first.
-    pub pools: Vec<Planned>,
+    /// The plan of each pool. Empty if specs must be published first.
+    pub pools: Vec<PoolPlan>,
 }
 
 /// The plan of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The image to put in force.
+pub struct PoolPlan {
+    /// New target.
     pub target: Image,
-    /// The writes to berths; leases carry the epoch 1 where the plan stamps them as its own.
+    /// Writes to berths. Leases have epoch 1 if the plan writes its own epoch.
     pub writes: Vec<Write>,
-    /// The image to call available, and whether it was known for the minimum age.
+    /// New available image, and true if it has been known for the minimum age.
     pub available: (Image, bool),
-    /// The canaries have soaked, and since when they do as this leader knows after the pass.
+    /// True if the canaries have soaked, and how long the leader has seen them soak, after the pass.
     pub soaked: (bool, Begun),
-    /// The boot image to remember.
+    /// New remembered boot image.
     pub boot_image: BootImage,
-    /// The capacity to publish.
-    pub total: No,
-    /// The failures to record.
+    /// New published capacity.
+    pub total: Number,
+    /// Failures to record.
     pub failures: Failures,
-    /// The rule that the plan breaks whatever the world is like.
+    /// Rule that the plan breaks in any world.
     pub broken: Option<Broken>,
 }
 
-/// The passes made so far.
+/// Cache of passes.
 #[derive(Debug, Default)]
 pub struct Plans {
-    /// The pass on each view, by the view's fingerprint.
-    known: HashMap<u64, Arc<Passed>, Fast>,
-    /// The plans under every naming of the nodes, likewise.
-    named: HashMap<u64, Arc<Vec<Vec<Planned>>>, Fast>,
-    eyes: Eyes,
+    /// Passes by the view's hash.
+    known: HashMap<u64, Arc<PassDecisions>, Fast>,
+    /// Plans for all namings of the nodes, by the view's hash.
+    named: HashMap<u64, Arc<Vec<Vec<PoolPlan>>>, Fast>,
+    objects: ObjectCache,
     caches: Caches,
 }
 
-/// What a controller keeps between two passes, and works out again only when something could be different. One serves for
-/// all that a worker looks at, so that it is asked about more changes than any single history has.
+/// Caches that a controller keeps between passes. Each worker uses one instance for all states, so that the caches see more
+/// changes than in any single history.
 #[derive(Debug, Default)]
 struct Caches {
     belonging: MembershipCache,
     gates: GateCache,
 }
 
-/// Every way in which names can be given to the nodes: which of two equal ones comes first is by name, and the model's
-/// nodes have none.
-fn namings(nodes: usize) -> &'static [&'static [No]] {
+/// Returns all permutations of the node names. Plans break ties by name, while nodes of the model have no fixed names.
+fn namings(nodes: usize) -> &'static [&'static [Number]] {
     match nodes {
         3 => &[&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]],
         2 => &[&[0, 1], &[1, 0]],
@@ -181,7 +93,7 @@ fn namings(nodes: usize) -> &'static [&'static [No]] {
     }
 }
 
-fn inverse(to: &[No]) -> Vec<No> {
+fn inverse(to: &[Number]) -> Vec<Number> {
     let mut back = vec![0; to.len()];
     for (from, to) in (0..).zip(to) {
         back[usize::from(*to)] = from;
@@ -189,34 +101,34 @@ fn inverse(to: &[No]) -> Vec<No> {
     back
 }
 
-/// In a world of more nodes hardly any view comes twice, so none is kept.
+/// Passes are cached in worlds with at most this many nodes. Views of larger worlds hardly ever repeat.
 const SMALL: usize = 8;
-/// So many projections of nodes are kept in a large world.
+/// Number of node projections kept in a large world.
 const MOST: usize = 1 << 20;
 
 impl Plans {
-    /// Decisions of a pass on a view.
-    pub fn of(&mut self, world: &World, view: &View) -> Arc<Passed> {
+    /// Returns the decisions of a pass.
+    pub fn of(&mut self, world: &World, view: &ControllerView) -> Arc<PassDecisions> {
         let key = hash::of(view);
         if let Some(known) = self.known.get(&key) {
             return known.clone();
         }
-        let passed = Arc::new(Pass::new(world, view, &mut self.eyes, &mut self.caches).decide());
+        let passed = Arc::new(Pass::new(world, view, &mut self.objects, &mut self.caches).decide());
         if view.nodes.len() > SMALL {
-            self.eyes.rest(MOST);
+            self.objects.rest(MOST);
         } else {
             self.known.insert(key, passed.clone());
         }
         passed
     }
 
-    /// The plans of a pass on a view, for each naming of the nodes that makes a difference.
-    pub fn named(&mut self, world: &World, view: &View) -> Arc<Vec<Vec<Planned>>> {
+    /// Returns the different plans of a pass over all namings of the nodes.
+    pub fn named(&mut self, world: &World, view: &ControllerView) -> Arc<Vec<Vec<PoolPlan>>> {
         let key = hash::of(view);
         if let Some(known) = self.named.get(&key) {
             return known.clone();
         }
-        let mut all: Vec<Vec<Planned>> = vec![];
+        let mut all: Vec<Vec<PoolPlan>> = vec![];
         for naming in namings(view.nodes.len()) {
             let passed = self.of(world, &view.renamed(naming));
             let mut pools = passed.pools.clone();
@@ -238,10 +150,10 @@ impl Plans {
     }
 }
 
-/// One pass, as the controller makes it.
+/// A pass of the controller.
 struct Pass<'a> {
     world: &'a World,
-    view: &'a View,
+    view: &'a ControllerView,
     snapshot: Snapshot,
     pools: Vec<pool::Pool>,
     membership: Arc<Membership>,
@@ -251,11 +163,11 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(world: &'a World, view: &'a View, eyes: &mut Eyes, caches: &mut Caches) -> Self {
-        let snapshot = eyes.snapshot(world, view);
+    fn new(world: &'a World, view: &'a ControllerView, objects: &mut ObjectCache, caches: &mut Caches) -> Self {
+        let snapshot = objects.snapshot(world, view);
         let pools = pool::Pool::readable(&snapshot.pools);
-        let lease = |(slot, seen): (usize, &OneBerth)| match seen.is {
-            // The controller remembers the Lease that it could not create.
+        let lease = |(slot, seen): (usize, &SeenBerth)| match seen.is {
+            // The controller remembers a Lease that it could not create.
             Berth::Missing if seen.refused => watch::lease(world, slot, closed(), true),
             is => watch::lease(world, slot, is, seen.stamped),
         };
@@ -277,7 +189,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn decide(&self) -> Passed {
+    fn decide(&self) -> PassDecisions {
         let occupied = Occupied::of(&self.leases);
         let names = self
             .snapshot
@@ -289,13 +201,13 @@ impl<'a> Pass<'a> {
             .collect();
         let publishes = self.publishes(&occupied, &heard);
         if !publishes.is_empty() && !self.view.aged {
-            return Passed {
+            return PassDecisions {
                 publishes,
                 pools: vec![],
             };
         }
         let (offers, now) = self.offers();
-        let named = |which: fn(&OneBerth) -> bool| -> BTreeSet<String> {
+        let named = |which: fn(&SeenBerth) -> bool| -> BTreeSet<String> {
             let slots = self.view.slots.iter().enumerate().filter(|(_, seen)| which(seen));
             slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
         };
@@ -317,18 +229,18 @@ impl<'a> Pass<'a> {
             now,
             epoch: rich::OWN_EPOCH,
         };
-        Passed {
+        PassDecisions {
             publishes,
             pools: self.plans(shared),
         }
     }
 
-    /// Answers of the servers: it is ready, or has been silent for long.
+    /// Responses of the API servers: each is ready, or has not responded for long.
     fn answers(&self, now: Moment) -> Answers {
         let servers = (0..)
             .zip(&self.view.nodes)
-            .filter(|(_, n)| n.object.there && n.labels.server);
-        let asked = |number: No| Asked {
+            .filter(|(_, n)| n.object.exists && n.labels.server);
+        let asked = |number: Number| Asked {
             since: Moment::default(),
             ready: self.view.answering.has(number).then_some(now),
         };
@@ -340,9 +252,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn plans(&self, shared: Round<'_>) -> Vec<Planned> {
+    fn plans(&self, shared: Round<'_>) -> Vec<PoolPlan> {
         let answers = self.answers(shared.now);
-        let plans = |shared: &Round<'_>| -> Vec<Planned> {
+        let plans = |shared: &Round<'_>| -> Vec<PoolPlan> {
             let answers = shared.needs_servers(&self.pools).then_some(&answers);
             let mut plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
             let outdated = self.outdated(&plans);
@@ -362,7 +274,7 @@ impl<'a> Pass<'a> {
         if self.view.nodes.len() > SMALL {
             return planned;
         }
-        // What the model leaves out of a closed berth must make no difference.
+        // The fields that the model resets in a closed berth must not affect the plan.
         let mut leases = self.leases.clone();
         for lease in &mut leases {
             lease.berth = lease.berth.as_ref().map(rich::otherwise).map_err(Clone::clone);
@@ -373,13 +285,13 @@ impl<'a> Pass<'a> {
         });
         for (one, other) in planned.iter_mut().zip(again) {
             if (&one.writes, one.total) != (&other.writes, other.total) {
-                one.broken = Some(Broken("the model leaves out something that the plan depends on"));
+                one.broken = Some(Broken("the model omits a field that the plan depends on"));
             }
         }
         planned
     }
 
-    /// The pools that offer nothing, after those that the plans depend on were read again.
+    /// Pools that must not offer berths, after a second read of the pools that the plans depend on.
     fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();
@@ -390,7 +302,7 @@ impl<'a> Pass<'a> {
         rereads.closed(&changed, self.view.fleet_changed)
     }
 
-    /// The image that is in force after this pass. The registry says at once what a tag points at.
+    /// Returns target, available image and remembered boot image after this pass.
     fn image(&self, number: usize) -> (Image, (Image, bool), BootImage) {
         let terms = &self.view.pools[number];
         let before = (terms.target, (terms.available, terms.known_long), terms.boot_image);
@@ -402,7 +314,7 @@ impl<'a> Pass<'a> {
             return before;
         };
         let answers = match self.world.follows {
-            // The registry says at once what the tag points at.
+            // The registry always gives the current image of the tag.
             Follows::AtOnce => watch::answers(
                 self.world,
                 Some(Answer {
@@ -465,7 +377,7 @@ impl<'a> Pass<'a> {
                 BootcNodeWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
                 BootcNodeWrite::Release { .. } => None,
             };
-            // Words for people, and the rest that the model has not.
+            // Ignores messages, and other fields that the model does not have.
             let counts = self.world.max_staging != 0;
             let spec = spec.map(|spec| Spec {
                 may_pull: spec.may_pull || !counts,
@@ -476,7 +388,7 @@ impl<'a> Pass<'a> {
         writes.iter().filter_map(small).collect()
     }
 
-    /// Permits to pull as this controller has seen them: some were not used for long.
+    /// The controller's memory of permits to pull, some of them unused for long.
     fn permits(&self) -> StagingPermits {
         let mut permits = StagingPermits::default();
         if self.view.unused.is_empty() {
@@ -491,7 +403,7 @@ impl<'a> Pass<'a> {
         permits
     }
 
-    /// Offers as this controller has seen them.
+    /// The controller's memory of offers, and the current moment.
     fn offers(&self) -> (Offers, Moment) {
         let mut offers = Offers::default();
         let began = Moment::default();
@@ -514,7 +426,7 @@ impl<'a> Pass<'a> {
         (offers, began + if self.view.aged { OPEN_FOR } else { Duration::ZERO })
     }
 
-    fn read(&self, plan: &Plan) -> Planned {
+    fn read(&self, plan: &Plan) -> PoolPlan {
         let write = |write: &BerthWrite| {
             let (slot, lease) = match write {
                 BerthWrite::Create(berth) => {
@@ -528,7 +440,7 @@ impl<'a> Pass<'a> {
                 }
                 BerthWrite::Delete { lease } => {
                     let slot = (0..self.world.slots()).find(|s| watch::name(self.world, *s) == *lease);
-                    let slot = slot.and_then(|s| No::try_from(s).ok()).unwrap_or(NOBODY);
+                    let slot = slot.and_then(|s| Number::try_from(s).ok()).unwrap_or(NO_NUMBER);
                     (slot, Lease::default())
                 }
             };
@@ -538,21 +450,21 @@ impl<'a> Pass<'a> {
                 offer: None,
             }
         };
-        Planned {
+        PoolPlan {
             target: NONE,
             available: (0, false),
             soaked: watch::soaked(self.view.soak, &plan.waves, self.view.pools[0].target),
             boot_image: BootImage::Unknown,
             writes: plan.writes.iter().map(write).collect(),
-            total: No::try_from(plan.counts.total).unwrap_or(NOBODY),
+            total: Number::try_from(plan.counts.total).unwrap_or(NO_NUMBER),
             failures: recorded(plan),
             broken: None,
         }
     }
 }
 
-/// The gates of each pool, as the controller keeps them.
-fn gates(view: &View, pools: &[pool::Pool], keeper: &mut GateCache) -> BTreeMap<PoolName, Gates> {
+/// Returns the gates of each pool.
+fn gates(view: &ControllerView, pools: &[pool::Pool], keeper: &mut GateCache) -> BTreeMap<PoolName, Gates> {
     let mut all = BTreeMap::new();
     for (pool, terms) in pools.iter().zip(&view.pools) {
         let Some(object) = &pool.object else { continue };
@@ -578,14 +490,4 @@ fn recorded(plan: &Plan) -> Failures {
         }
     }
     failures
-}
-
-/// A closed berth that nobody used yet.
-pub fn closed() -> Berth {
-    Berth::Closed(Closed {
-        reason: ClosedReason::Released,
-        last: NOBODY,
-        target: 0,
-        outcome: None::<Outcome>,
-    })
 }

@@ -1,11 +1,11 @@
-//! Numbers at random from a seed: SplitMix64, a few lines that are the same everywhere and for ever.
+//! A pseudorandom generator, SplitMix64. The same seed gives the same numbers in every version.
 
-/// The generator.
+/// Pseudorandom generator.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Starts at a seed.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -18,17 +18,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below another one; 0 when that is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() >> 16).unwrap_or(0) % end.max(1)
     }
 
-    /// True once in so many times.
+    /// Returns true with a chance of one in `times`.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// Puts a list into another order.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for at in (1..list.len()).rev() {
             list.swap(at, self.below(at + 1));

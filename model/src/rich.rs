@@ -1,4 +1,4 @@
-//! Conversion of the model's small numbers to the types that ship, and back.
+//! Conversion between the model's small numbers and the real types.
 
 use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -6,22 +6,22 @@ use berth_api::berth::{self, BerthState, ClosedReason, HoldPhase, Holding};
 use berth_api::{BootId, Digest, NodeName, NodeUid, PoolName};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::state::{Berth, Closed, Held, Image, Lease, NOBODY, NONE, No, Offer, Phase, Until};
+use crate::state::{Berth, Closed, Held, Image, Lease, NO_NUMBER, NONE, Number, Offer, Phase, Until};
 
-/// The moment at which every step and every plan happens.
+/// Time of every step and every plan.
 pub const NOW: Timestamp = Timestamp::constant(1_000_000_000, 0);
 
-/// When the window closes that is open at [`NOW`], where there are windows.
+/// End of the window that is open at [`NOW`], in worlds with windows.
 pub const CLOSES: Timestamp = Timestamp::constant(1_000_036_800, 0);
 
-/// The epoch that stands for the controller's own; every other is [`OTHER_EPOCH`].
+/// Stands for the controller's own epoch. All others are [`OTHER_EPOCH`].
 pub const OWN_EPOCH: u64 = 7;
-/// See [`OWN_EPOCH`].
+/// Stands for the epoch of another controller.
 pub const OTHER_EPOCH: u64 = 6;
 
 static WORDS: RwLock<Vec<String>> = RwLock::new(vec![]);
 
-/// The number of a text; 0 is none.
+/// Returns the number of a text; 0 for `None`.
 pub fn number(text: Option<&str>) -> u8 {
     let Some(text) = text else { return 0 };
     let mut words = WORDS.write().unwrap_or_else(PoisonError::into_inner);
@@ -32,13 +32,13 @@ pub fn number(text: Option<&str>) -> u8 {
     u8::try_from(at + 1).unwrap_or(u8::MAX)
 }
 
-/// The text of a number.
+/// Returns the text of a number.
 pub fn word(number: u8) -> Option<String> {
     let words = WORDS.read().unwrap_or_else(PoisonError::into_inner);
     words.get(usize::from(number).checked_sub(1)?).cloned()
 }
 
-/// The digest of an image.
+/// Returns the digest of an image.
 ///
 /// # Panics
 /// Never: the text is a digest.
@@ -46,7 +46,7 @@ pub fn digest(image: Image) -> Digest {
     digest_of(image).clone()
 }
 
-/// The same, kept for ever.
+/// Returns a reference to the digest of an image.
 ///
 /// # Panics
 /// Never: the text is a digest.
@@ -54,7 +54,7 @@ pub fn digest_of(image: Image) -> &'static Digest {
     &digests()[usize::from(image)]
 }
 
-/// The digests of all images, in order.
+/// Digests of all images, in order.
 fn digests() -> &'static [Digest] {
     static KNOWN: OnceLock<Vec<Digest>> = OnceLock::new();
     #[expect(clippy::expect_used, reason = "the text is well formed")]
@@ -62,34 +62,34 @@ fn digests() -> &'static [Digest] {
     KNOWN.get_or_init(|| (0..=Image::MAX).map(make).collect())
 }
 
-/// The digest, unless it is none.
+/// Returns the digest of an image; `None` for 0.
 pub fn some_digest(image: Image) -> Option<Digest> {
     (image != 0).then(|| digest(image))
 }
 
-/// The image of a digest.
+/// Returns the image of a digest; 0 for `None`.
 pub fn image(digest: Option<&Digest>) -> Image {
     let at = digest.and_then(|d| digests().binary_search(d).ok());
     at.and_then(|at| Image::try_from(at).ok()).unwrap_or(0)
 }
 
-/// A node's name.
-pub fn name(node: No) -> NodeName {
+/// Returns the name of a node.
+pub fn name(node: Number) -> NodeName {
     NodeName::new(format!("n{node}"))
 }
 
-/// The number of a name.
-pub fn node(name: Option<&NodeName>) -> No {
+/// Returns the node with a name.
+pub fn node(name: Option<&NodeName>) -> Number {
     name.and_then(|n| n.as_str().strip_prefix('n')?.parse().ok())
-        .unwrap_or(NOBODY)
+        .unwrap_or(NO_NUMBER)
 }
 
-/// A Node's UID.
-pub fn uid(node: No, generation: u8) -> NodeUid {
+/// Returns the UID of a Node.
+pub fn uid(node: Number, generation: u8) -> NodeUid {
     NodeUid::new(format!("{node}.{generation}"))
 }
 
-/// Which Node of its name has that UID.
+/// Returns the number of a UID's Node among the Nodes of its name.
 pub fn generation(uid: &NodeUid) -> u8 {
     uid.as_str()
         .split_once('.')
@@ -97,18 +97,18 @@ pub fn generation(uid: &NodeUid) -> u8 {
         .unwrap_or(NONE)
 }
 
-/// A boot ID.
+/// Returns a boot ID.
 pub fn boot(boot: u8) -> BootId {
     BootId::new(format!("b{boot}"))
 }
 
-/// A pool's name.
+/// Returns the name of a pool.
 pub fn pool(pool: u8) -> PoolName {
     let letter = (pool != NONE).then(|| char::from(b'a'.wrapping_add(pool)));
     letter.map_or_else(|| PoolName::from("none"), |letter| PoolName::new(letter.to_string()))
 }
 
-/// The number of a pool's name.
+/// Returns the number of a pool.
 pub fn pool_number(name: &PoolName) -> u8 {
     match name.as_str().as_bytes() {
         [letter] => letter.wrapping_sub(b'a'),
@@ -132,7 +132,7 @@ fn small_until(until: Option<Timestamp>) -> Until {
     }
 }
 
-/// A phase.
+/// Converts a phase.
 pub fn phase(phase: Phase) -> HoldPhase {
     match phase {
         Phase::Taken => HoldPhase::Taken,
@@ -141,13 +141,13 @@ pub fn phase(phase: Phase) -> HoldPhase {
     }
 }
 
-/// The berth that a Lease says; `None` when there is none.
-pub fn berth(at: (u8, No), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
+/// Returns the berth in a Lease; `None` if the Lease does not exist.
+pub fn berth(at: (u8, Number), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
     let state = match lease.is {
         Berth::Missing => return None,
         Berth::Closed(c) => BerthState::Closed(berth::Closed {
             reason: c.reason,
-            last_node: (c.last != NOBODY).then(|| name(c.last)),
+            last_node: (c.last != NO_NUMBER).then(|| name(c.last)),
             last_target: some_digest(c.target),
             outcome: c.outcome,
         }),
@@ -176,7 +176,7 @@ pub fn berth(at: (u8, No), lease: &Lease, epoch: u64) -> Option<berth::Berth> {
     })
 }
 
-/// Converts a berth to the model's numbers. The epoch is not looked at.
+/// Converts a berth to numbers of the model. The epoch is ignored.
 pub fn small(berth: &berth::Berth) -> Berth {
     match &berth.state {
         BerthState::Closed(c) => Berth::Closed(
@@ -216,7 +216,7 @@ pub fn small(berth: &berth::Berth) -> Berth {
     }
 }
 
-/// The same closed berth as it would be, had it ended in another way that makes no difference.
+/// Returns the berth with other values in the fields that must not affect the plan.
 pub fn otherwise(berth: &berth::Berth) -> berth::Berth {
     let mut other = berth.clone();
     if let BerthState::Closed(closed) = &mut other.state

@@ -1,4 +1,4 @@
-//! Rollouts of large worlds at random: many on all cores, one that is huge, and the deliberate bugs.
+//! Random rollouts of large worlds, in parallel; a huge one; and the search for the deliberate bugs.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,34 +11,34 @@ use berth_model::moves::Memo;
 use berth_model::simulate::{Rollout, close_up, huge, rollout};
 use berth_model::world::Broken;
 
-/// Rollouts to be made.
+/// Rollouts to run.
 #[derive(Debug)]
 pub struct Plan {
     /// The first seed.
     pub first: u64,
     /// Number of rollouts.
     pub rollouts: u64,
-    /// Workers.
+    /// Number of worker threads.
     pub threads: usize,
-    /// Every move is shown.
+    /// True to print every move.
     pub history: bool,
-    /// The nodes of a huge rollout; 0: there is none.
+    /// Number of nodes of a huge rollout; 0 for none.
     pub huge: usize,
-    /// Rollouts of large worlds for each deliberate bug at most, and a hundred times as many close-ups; 0: none is looked for.
+    /// Most rollouts of large worlds per deliberate bug, followed by up to a hundred times as many close-ups. 0 skips the search.
     pub bugs: u64,
 }
 
-/// Sum of some rollouts.
+/// Totals of rollouts.
 #[derive(Debug, Default)]
 struct Sum {
     rollouts: AtomicUsize,
     moves: AtomicUsize,
     faults: AtomicUsize,
-    /// The least seed that breaks a rule, and which.
+    /// The smallest seed that breaks a rule, and the rule.
     found: Mutex<Option<(u64, Broken)>>,
 }
 
-/// Runs it all, and tells.
+/// Runs all rollouts and prints the results.
 pub fn run(plan: &Plan) -> ExitCode {
     println!("simulation: seed {}", plan.first);
     let began = Instant::now();
@@ -54,7 +54,7 @@ pub fn run(plan: &Plan) -> ExitCode {
     let mut well = found.is_none();
     if let Some((seed, broken)) = found {
         println!(
-            "BROKEN: {} in the rollout of seed {seed}; again: make simulate SEED={seed} ROLLOUTS=1",
+            "BROKEN: {} in the rollout of seed {seed}; to repeat: make simulate SEED={seed} ROLLOUTS=1",
             broken.0
         );
         let again = rollout(seed, &mut Memo::default(), true);
@@ -78,10 +78,10 @@ pub fn run(plan: &Plan) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Makes one rollout of a seed; with its history when asked for.
+/// Runs the rollout of a seed, with its history if requested.
 type Make<'a> = &'a (dyn Fn(u64, &mut Memo, bool) -> Rollout + Sync);
 
-/// So many rollouts on all cores. `quick`: until one breaks a rule.
+/// Runs at most `most` rollouts in parallel. With `quick`, stops as soon as one breaks a rule.
 fn rollouts(plan: &Plan, most: u64, quick: bool, make: Make<'_>) -> Sum {
     let (sum, next, stop) = (Sum::default(), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn one_huge(plan: &Plan) -> bool {
     huge.broken.is_none()
 }
 
-/// The most memory that this process has had so far, in bytes; 0 where nobody says.
+/// Peak memory of this process so far, in bytes; 0 if unknown.
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -141,11 +141,11 @@ fn peak() -> usize {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Looks for a bug in large worlds, then in close-ups of the world in which the explorer finds it. A rule that is broken
-/// only shows the bug when the same rollout breaks none without it.
+/// Searches a bug in large worlds, then in close-ups of the world where the explorer finds it. The bug counts as found only if
+/// the same rollout without the bug breaks no rule.
 fn bug_is_found(plan: &Plan, bug: Bug) -> bool {
     let seeded = bugs::seeded(bug);
-    let close: Make<'_> = &|seed, memo, tell| close_up(&seeded.world, seed, memo, tell);
+    let close: Make<'_> = &|seed, memo, with_history| close_up(&seeded.world, seed, memo, with_history);
     let (mut made, name) = (0, bug.name());
     for (make, most, of) in [
         (&rollout as Make<'_>, plan.bugs, "rollouts"),
@@ -163,7 +163,7 @@ fn bug_is_found(plan: &Plan, bug: Bug) -> bool {
                 "bug {name}: caught by {:?} in {made} rollouts, the last of seed {seed} ({of})",
                 broken.0
             ),
-            Some(other) => println!("bug {name}: NOT SHOWN, seed {seed} breaks {:?} without it", other.0),
+            Some(other) => println!("bug {name}: NOT SHOWN, seed {seed} breaks {:?} without it too", other.0),
         }
         return without.is_none();
     }

@@ -1,57 +1,57 @@
-//! Sets of nodes or berths: nothing when empty, which they mostly are.
+//! Sets of nodes or berths. An empty set allocates nothing, and most are empty.
 
-use crate::state::No;
+use crate::number::Number;
 
-/// A set of numbers, in order.
+/// A sorted set of numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Set(Vec<No>);
+pub struct Set(Vec<Number>);
 
 impl Set {
-    /// Says whether the number is in it.
+    /// True if the set contains the number.
     pub fn has(&self, number: impl Into<usize>) -> bool {
         let number = number.into();
-        No::try_from(number).is_ok_and(|n| self.0.binary_search(&n).is_ok())
+        Number::try_from(number).is_ok_and(|n| self.0.binary_search(&n).is_ok())
     }
 
-    /// Puts a number in.
-    pub fn add(&mut self, number: No) {
+    /// Adds a number.
+    pub fn add(&mut self, number: Number) {
         if let Err(at) = self.0.binary_search(&number) {
             self.0.insert(at, number);
         }
     }
 
-    /// Takes a number out.
-    pub fn drop(&mut self, number: No) {
+    /// Removes a number.
+    pub fn drop(&mut self, number: Number) {
         if let Ok(at) = self.0.binary_search(&number) {
             self.0.remove(at);
         }
     }
 
-    /// Nothing is in it.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Number of its members.
+    /// Number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All that is in it, in order.
-    pub fn iter(&self) -> impl Iterator<Item = No> + '_ {
+    /// Members, sorted.
+    pub fn iter(&self) -> impl Iterator<Item = Number> + '_ {
         self.0.iter().copied()
     }
 
-    /// The set after each number was given another one.
+    /// Returns the set with each number `n` replaced by `to[n]`.
     #[must_use]
-    pub fn renamed(&self, to: &[No]) -> Self {
+    pub fn renamed(&self, to: &[Number]) -> Self {
         self.iter().filter_map(|n| to.get(usize::from(n)).copied()).collect()
     }
 }
 
-impl FromIterator<No> for Set {
-    fn from_iter<I: IntoIterator<Item = No>>(numbers: I) -> Self {
-        let mut all: Vec<No> = numbers.into_iter().collect();
+impl FromIterator<Number> for Set {
+    fn from_iter<I: IntoIterator<Item = Number>>(numbers: I) -> Self {
+        let mut all: Vec<Number> = numbers.into_iter().collect();
         all.sort_unstable();
         all.dedup();
         Self(all)

@@ -1,39 +1,39 @@
-//! The same world at random, in large: a schedule drawn from a seed, in which agents, controllers and nature move in any
-//! order and faults strike until a horizon, and then a fair one without faults that must end with every node updated. The
-//! judge looks at every move. No I/O and no time: a seed replays exactly.
+//! Random rollouts of large worlds. Agents, controllers and nature move in random order, with faults, up to a horizon; then
+//! the fair schedule without faults must update every node. The judge checks every move. Without I/O and clocks, a seed
+//! replays exactly.
 
-use crate::agent::{self, After, How};
-use crate::controller::{self, Doing};
+use crate::agent::{self, After, Delivery};
+use crate::controller::{self, ControllerMove};
 use crate::fair::{self, I10};
 use crate::fault::{FAULTS, Fault};
 use crate::judge;
-use crate::moves::{Memo, Move, Told, picture};
+use crate::moves::{Memo, Move, MoveText, picture};
 use crate::nature;
 use crate::random::Random;
 use crate::set::Set;
-use crate::state::{NOBODY, No, State};
+use crate::state::{NO_NUMBER, Number, State};
 use crate::world::{Broken, World};
 use crate::worlds::calm;
 
-/// End of a rollout.
+/// Result of a rollout.
 #[derive(Debug)]
 pub struct Rollout {
-    /// Moves made until the horizon.
+    /// Number of moves before the horizon.
     pub moves: usize,
-    /// Faults that struck.
+    /// Number of faults that happened.
     pub faults: usize,
-    /// Rounds of the fair schedule.
+    /// Number of rounds of the fair schedule.
     pub rounds: usize,
-    /// The rule that was broken.
+    /// The broken rule.
     pub broken: Option<Broken>,
-    /// The moves, when they were asked for, and what the world is like at the end of a rollout that went wrong.
+    /// The moves, if requested, and the last state if a rule was broken.
     pub history: Vec<String>,
 }
 
-/// Each pool after the next one, so that the last one goes first.
+/// Each pool comes after the next one, so the last goes first.
 const BACKWARDS: [(u8, u8); 4] = [(0, 1), (1, 2), (2, 3), (3, 4)];
 
-/// The world of a seed: fifty nodes in five pools, most of the time.
+/// Returns the world of a seed: usually fifty nodes in five pools.
 pub fn world(seed: u64) -> World {
     let mut random = Random::new(seed);
     let pools = 1 + random.below(5);
@@ -45,7 +45,7 @@ pub fn world(seed: u64) -> World {
         nodes,
         pools: vec![3; pools],
         spread: true,
-        capacity: (k as No, 1 + random.below(3) as No),
+        capacity: (k as Number, 1 + random.below(3) as Number),
         images,
         bad: if images.len() > 1 && random.one_in(3) {
             1 << 2
@@ -59,11 +59,19 @@ pub fn world(seed: u64) -> World {
         zones: random.below(4) as u8,
         servers: random.below(4),
         tries_guard: random.one_in(2),
-        ..calm("rollout", "everything at once")
+        ..calm("rollout", "all faults together")
     };
     World {
-        fleet: if random.one_in(3) { 1 + random.below(4) as No } else { 0 },
-        max_staging: if random.one_in(3) { 1 + random.below(3) as No } else { 0 },
+        fleet: if random.one_in(3) {
+            1 + random.below(4) as Number
+        } else {
+            0
+        },
+        max_staging: if random.one_in(3) {
+            1 + random.below(3) as Number
+        } else {
+            0
+        },
         newer: random.one_in(2),
         after: match random.one_in(2) {
             true => &BACKWARDS[..pools - 1],
@@ -73,29 +81,29 @@ pub fn world(seed: u64) -> World {
     }
 }
 
-/// Makes one rollout of the seed's world. `tell`: with its history.
-pub fn rollout(seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
+/// Runs one rollout of the seed's world. `with_history`: records the moves.
+pub fn rollout(seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let world = world(seed);
     let mut random = Random::new(!seed);
     let mut left = budget(&mut random);
     if world.bad != 0 {
-        // Who is stuck on a bad image goes forward to the next one that is published to it. A node that was moved, or whose
-        // BootcNode is deleted, is told of none: that is for the admin to undo.
+        // A node that is stuck on a bad image leaves it when the next image is published. Nothing is published for a node that
+        // was moved out of its pool or whose BootcNode was deleted: the admin has to undo that.
         (left[Fault::Move as usize], left[Fault::Forget as usize]) = (0, 0);
-        // An excluded node gives back without a proof. If its agent stops before that, and the node comes back into its pool under
-        // a new boot of the bad image, only an admin can release it.
+        // An excluded node gives its berth back without proof. If its agent stops before that, and the node returns to its pool
+        // under a new boot of the bad image, only an admin can release it.
         left[Fault::Mute as usize] = 0;
     }
     if world.images.len() > 1 {
         // A rollback in the middle of a turn may lead to a third image, which only an admin can release.
         left[Fault::Queue as usize] = 0;
     }
-    run(&world, left, 12, random, memo, tell)
+    run(&world, left, 12, random, memo, with_history)
 }
 
-/// Makes one rollout of a world in which little goes wrong, and that often: up to three times as many nodes as the world has,
-/// and its own kinds of fault alone, each several times. Such a rollout finds what needs two or three things at one moment.
-pub fn close_up(small: &World, seed: u64, memo: &mut Memo, tell: bool) -> Rollout {
+/// Runs one rollout of a small world with few kinds of faults: with up to three times its nodes, and more occurrences of its
+/// own faults only. Such a rollout finds bugs that need two or three faults at the same time.
+pub fn close_up(small: &World, seed: u64, memo: &mut Memo, with_history: bool) -> Rollout {
     let mut random = Random::new(!seed);
     let world = World {
         nodes: small.nodes * (1 + random.below(3)),
@@ -106,11 +114,18 @@ pub fn close_up(small: &World, seed: u64, memo: &mut Memo, tell: bool) -> Rollou
         left[*fault as usize] = times + random.below(6) as u8;
     }
     let rare = 2 + random.below(6);
-    run(&world, left, rare, random, memo, tell)
+    run(&world, left, rare, random, memo, with_history)
 }
 
-/// Makes a rollout of a world. `left`: how often each fault may strike. `rare`: one does in so many moves.
-fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo: &mut Memo, tell: bool) -> Rollout {
+/// Runs a rollout of a world. `left`: how often each fault may happen. `rare`: about one in this many moves is a fault.
+fn run(
+    world: &World,
+    left: [u8; FAULTS],
+    rare: usize,
+    mut random: Random,
+    memo: &mut Memo,
+    with_history: bool,
+) -> Rollout {
     let mut state = world.start();
     state.left = left;
     let before: usize = state.left.iter().map(|n| usize::from(*n)).sum();
@@ -119,7 +134,7 @@ fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo:
         world,
         random,
         rare,
-        history: tell.then(Vec::new),
+        history: with_history.then(Vec::new),
     };
     let mut broken = None;
     let mut moves = 0;
@@ -130,7 +145,7 @@ fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo:
     let left: usize = state.left.iter().map(|n| usize::from(*n)).sum();
     let mut rounds = 0;
     if broken.is_none() {
-        run.tell_queues(&state);
+        run.note_pending(&state);
         fair::heal(world, &mut state);
         broken = judge::state(world, &state);
     }
@@ -142,7 +157,7 @@ fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo:
         }
     }
     let mut history = run.history.unwrap_or_default();
-    if tell && broken.is_some() {
+    if with_history && broken.is_some() {
         history.extend(picture(world, &state));
     }
     Rollout {
@@ -154,8 +169,8 @@ fn run(world: &World, left: [u8; FAULTS], rare: usize, mut random: Random, memo:
     }
 }
 
-/// Number of times that each fault may strike: every one of them a few times, or some of them more often, for too many kinds
-/// at once hide each other.
+/// Draws how often each fault may happen: all faults a few times, or some of them more often, since too many kinds of faults
+/// hide each other.
 fn budget(random: &mut Random) -> [u8; FAULTS] {
     let (most, every) = (1 + random.below(8), random.one_in(2));
     let mut left = [0; FAULTS];
@@ -177,7 +192,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// One move of somebody, and what the judge says to it.
+    /// Makes one random move. Returns the rule that it breaks, if any.
     fn step(&mut self, state: State, memo: &mut Memo) -> After {
         let (by, (to, broken)) = match self.random.below(20) {
             0..=10 => self.agent(&state, memo),
@@ -186,51 +201,54 @@ impl Run<'_> {
         }
         .unwrap_or((None, (state, None)));
         if let (Some(history), Some(by)) = (&mut self.history, by) {
-            let told = Told {
+            let text = MoveText {
                 by: &by,
                 names: &[],
                 world: self.world,
             };
-            history.push(told.to_string());
+            history.push(text.to_string());
         }
         let broken = broken.or_else(|| judge::state(self.world, &to));
         (to, broken)
     }
 
-    /// Notes what the controllers have yet to write, and what is on its way, when the faults end.
-    fn tell_queues(&mut self, state: &State) {
+    /// Adds the pending writes of the controllers and the requests in flight to the history.
+    fn note_pending(&mut self, state: &State) {
         let Some(history) = &mut self.history else { return };
         let mut note = |by: Move| {
-            let told = Told {
+            let text = MoveText {
                 by: &by,
                 names: &[],
                 world: self.world,
             };
-            history.push(format!("to come: {told}"));
+            history.push(format!("pending: {text}"));
         };
         for (who, controller) in (0..).zip(&state.controllers) {
             for entry in controller.queue.iter().filter(|e| e.current) {
-                note(Move::Controller(who, Doing::Send(entry.write.clone(), How::Done)));
+                note(Move::Controller(
+                    who,
+                    ControllerMove::Send(entry.write.clone(), Delivery::Done),
+                ));
             }
         }
         for request in &state.air {
-            note(Move::Event(NOBODY, nature::Event::Lands(request.clone())));
+            note(Move::Event(NO_NUMBER, nature::Event::Lands(request.clone())));
         }
     }
 
-    /// Somebody, more often one that has a berth.
+    /// Draws a node. Nodes with a berth or an offer are more likely.
     fn node(&mut self, state: &State) -> usize {
-        let busy: Vec<No> = state.slots.iter().filter_map(|l| Some(l.who()?.0)).collect();
+        let busy: Vec<Number> = state.slots.iter().filter_map(|l| Some(l.who()?.0)).collect();
         match busy.get(self.random.below(2 * busy.len().max(1))) {
             Some(node) => usize::from(*node),
             None => self.random.below(self.world.nodes),
         }
     }
 
-    /// One of the ways on; one that is a fault now and then.
-    fn pick(&mut self, state: &State, ways: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
+    /// Draws a move. Sometimes it is a fault.
+    fn pick(&mut self, state: &State, successors: Vec<(Move, After)>) -> Option<(Option<Move>, After)> {
         let (mut faults, mut others): (Vec<_>, Vec<_>) =
-            ways.into_iter().partition(|(_, (to, _))| to.left != state.left);
+            successors.into_iter().partition(|(_, (to, _))| to.left != state.left);
         let strikes = !faults.is_empty()
             && (self.random.one_in(self.rare) || others.is_empty() && self.random.one_in(self.rare.div_ceil(2)));
         let from = if strikes { &mut faults } else { &mut others };
@@ -243,24 +261,24 @@ impl Run<'_> {
 
     fn agent(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let node = self.node(state);
-        let mut ways = vec![];
+        let mut successors = vec![];
         agent::moves(
             self.world,
             state,
             node,
             &mut memo.steps,
-            &mut |act, how, reads, after| {
-                ways.push((Move::Agent(node as No, act, how, reads), after));
+            &mut |act, delivery, reads, after| {
+                successors.push((Move::Agent(node as Number, act, delivery, reads), after));
             },
         );
-        self.pick(state, ways)
+        self.pick(state, successors)
     }
 
     fn nature(&mut self, state: &State) -> Option<(Option<Move>, After)> {
-        let mut ways = vec![];
+        let mut successors = vec![];
         let mut push = |node: Option<usize>, event, to, broken| {
-            let node = node.and_then(|n| No::try_from(n).ok()).unwrap_or(NOBODY);
-            ways.push((Move::Event(node, event), (to, broken)));
+            let node = node.and_then(|n| Number::try_from(n).ok()).unwrap_or(NO_NUMBER);
+            successors.push((Move::Event(node, event), (to, broken)));
         };
         match self.random.below(self.rare) {
             0 => nature::of_admin(self.world, state, &mut push),
@@ -271,10 +289,10 @@ impl Run<'_> {
                 nature::of_node(self.world, state, node, &mut push);
             }
         }
-        self.pick(state, ways)
+        self.pick(state, successors)
     }
 
-    /// A controller sends the next of its writes, or makes a pass when it has none; now and then something goes wrong.
+    /// Lets a controller send its next write, or run a pass if its queue is empty. Sometimes with a fault.
     fn controller(&mut self, state: &State, memo: &mut Memo) -> Option<(Option<Move>, After)> {
         let leader = usize::from(state.leader);
         let who = if self.random.one_in(4) { 1 - leader } else { leader };
@@ -283,26 +301,34 @@ impl Run<'_> {
         let mut after = state.clone();
         let (doing, after) = if strikes && who != leader && after.spend(Fault::Election) {
             controller::elect(&mut after, who);
-            (Doing::Elected, (after, None))
+            (ControllerMove::Elected, (after, None))
         } else if strikes && who == leader && controller.queue.is_empty() && after.spend(Fault::StaleWatch) {
             controller::look(&mut after, who);
-            (Doing::Look, (after, None))
+            (ControllerMove::Look, (after, None))
         } else if strikes && who == leader && after.spend(Fault::ControllerCrash) {
             controller::elect(&mut after, who);
-            (Doing::Crash, (after, None))
+            (ControllerMove::Crash, (after, None))
         } else if let Some(first) = controller.queue.front() {
-            let (how, fault) = match self.random.below(3) {
-                0 => (How::Lost, Fault::LostReply),
-                1 => (How::Late, Fault::Late),
-                _ => (How::Killed, Fault::ControllerCrash),
+            let (delivery, fault) = match self.random.below(3) {
+                0 => (Delivery::Lost, Fault::LostReply),
+                1 => (Delivery::Late, Fault::Late),
+                _ => (Delivery::Killed, Fault::ControllerCrash),
             };
-            let may = strikes && first.current && (how != How::Killed || who == leader);
-            let how = if may && after.spend(fault) { how } else { How::Done };
-            let doing = Doing::Send(first.write.clone(), how);
-            (doing, controller::send(self.world, after, who, how))
+            let may = strikes && first.current && (delivery != Delivery::Killed || who == leader);
+            let delivery = if may && after.spend(fault) {
+                delivery
+            } else {
+                Delivery::Done
+            };
+            let doing = ControllerMove::Send(first.write.clone(), delivery);
+            (doing, controller::send(self.world, after, who, delivery))
         } else if who == leader && self.random.one_in(3) {
             let late = strikes && state.slots.iter().any(|l| l.who().is_some()) && after.spend(Fault::Lapse);
-            let doing = if late { Doing::LatePass } else { Doing::Pass };
+            let doing = if late {
+                ControllerMove::LatePass
+            } else {
+                ControllerMove::Pass
+            };
             let passes = controller::passes(self.world, &after, who, late, &mut memo.plans, false);
             (doing, passes.into_iter().next()?)
         } else {
@@ -312,31 +338,32 @@ impl Run<'_> {
     }
 }
 
-/// End of a rollout of a very large world.
+/// Result of a rollout of a very large world.
 #[derive(Debug)]
 pub struct Huge {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// The rule that was broken.
+    /// The broken rule.
     pub broken: Option<Broken>,
 }
 
-/// A rollout of so many nodes in one world, a tenth of each pool at a time: rounds in which the leader makes a pass and
-/// those act that have something to do. Some lose power, some agents die, and now and then another controller is elected.
+/// Runs a rollout of a world with this many nodes; a tenth of each pool may be unavailable at once. In each round, the leader
+/// runs a pass, and the nodes with something to do act. Some nodes lose power, some agents die, and sometimes another
+/// controller is elected.
 pub fn huge(nodes: usize, seed: u64, memo: &mut Memo) -> Huge {
     let berths = (nodes / 50).max(1);
     let world = World {
         nodes,
         pools: vec![berths; 5],
         spread: true,
-        capacity: (berths as No, berths as No),
-        ..calm("huge", "as many nodes as there can be")
+        capacity: (berths as Number, berths as Number),
+        ..calm("huge", "a very large number of nodes")
     };
     let mut random = Random::new(seed);
     let mut state = world.start();
-    // Nodes to which something has happened, until they are ready for their turn, or updated.
+    // Nodes after a power loss, until they are ready for an offer again or updated.
     let mut restless = Set::default();
     let mut broken = None;
     let mut rounds = 0;
@@ -353,7 +380,7 @@ pub fn huge(nodes: usize, seed: u64, memo: &mut Memo) -> Huge {
         broken = broken.or(fair::lead(&world, &mut state, leader, memo));
         let holders = state.slots.iter().filter_map(|l| Some(l.who()?.0));
         let busy: Set = holders.chain(restless.iter()).collect();
-        let mut busy: Vec<No> = busy.iter().collect();
+        let mut busy: Vec<Number> = busy.iter().collect();
         random.shuffle(&mut busy);
         for number in busy {
             let node = usize::from(number);

@@ -1,5 +1,5 @@
-//! The world of the model: everything that may matter to the protocol, in a few hundred bytes. Names, digests, boot
-//! IDs and resourceVersions are small numbers here; [`crate::rich`] makes the real types of them.
+//! State of a world: everything that matters to the protocol, in a few hundred bytes. Names, digests, boot IDs and
+//! resourceVersions are small numbers; [`crate::rich`] converts them to the real types.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,22 +7,13 @@ use std::sync::Arc;
 use berth_api::berth::{ClosedReason, Outcome};
 
 pub use crate::host::{Begun, Ended, Host, Memory};
+pub use crate::number::{Image, NO_NUMBER, NONE, Number};
 use crate::set::Set;
 
-/// The number of a node or of a berth.
-pub type No = u16;
-/// No node, no berth.
-pub const NOBODY: No = No::MAX;
-/// No pool, no image.
-pub const NONE: u8 = 9;
-
-/// An image: 0 is none, 1 is what ran at first.
-pub type Image = u8;
-
-/// A Lease, or that there is none.
+/// A Lease, which may be missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Lease {
-    /// The leader that last stamped it.
+    /// Epoch of the leader that last wrote it.
     pub epoch: u8,
     /// State of the berth.
     pub is: Berth,
@@ -34,24 +25,24 @@ pub enum Berth {
     /// The Lease does not exist.
     #[default]
     Missing,
-    /// Nobody may take it.
+    /// No node may take it.
     Closed(Closed),
-    /// One node may take it.
+    /// Offered to a node.
     Offered(Offer),
-    /// A node holds it.
+    /// Held by a node.
     Held(Held),
 }
 
-/// A closed berth. What makes no difference to the plan is left out: see [`Closed::kept`].
+/// A closed berth. Fields that do not affect the plan have default values: see [`Closed::kept`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Closed {
-    /// Reason; [`ClosedReason::Released`] stands for every reason but [`ClosedReason::Shrunk`].
+    /// Reason. [`ClosedReason::Released`] stands for every reason except [`ClosedReason::Shrunk`].
     pub reason: ClosedReason,
-    /// Node whose turn or offer ended here.
-    pub last: No,
-    /// Image that it was for.
+    /// Node whose turn or offer ended.
+    pub last: Number,
+    /// Image of the turn or offer.
     pub target: Image,
-    /// Outcome of the turn, when that matters.
+    /// Outcome of the turn, if it matters.
     pub outcome: Option<Outcome>,
 }
 
@@ -59,24 +50,24 @@ pub struct Closed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Offer {
     /// Node that it is offered to.
-    pub node: No,
-    /// UID that it is offered to.
+    pub node: Number,
+    /// UID of that Node.
     pub uid: u8,
-    /// Image that it is offered for.
+    /// Image to update to.
     pub target: Image,
-    /// Until when.
+    /// Until when the reboot may start.
     pub until: Until,
 }
 
-/// Until when a reboot may start.
+/// Latest start of a reboot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Until {
-    /// The pool has no windows.
+    /// Unlimited: the pool has no windows.
     #[default]
     Ever,
-    /// As long as the window is open that is open now.
+    /// Until the current window closes.
     Close,
-    /// That window is over.
+    /// The window has closed.
     Over,
 }
 
@@ -84,36 +75,37 @@ pub enum Until {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Held {
     /// Node that holds it.
-    pub node: No,
-    /// UID that it is offered to.
+    pub node: Number,
+    /// UID of that Node.
     pub uid: u8,
-    /// Image that it is offered for.
+    /// Image to update to.
     pub target: Image,
-    /// Image that ran before, proven.
+    /// Previous image, proven.
     pub from: Image,
-    /// Under this boot; 0 is the one that runs.
+    /// Boot that the phase was written under; 0 is the running boot.
     pub boot: u8,
     /// Progress of the holder.
     pub phase: Phase,
-    /// Asked back, for this reason ([`crate::rich::word`]).
+    /// Reason why the controller wants it back ([`crate::rich::word`]); 0 if it does not.
     pub revoke: u8,
-    /// Until when it may reboot.
+    /// Until when the reboot may start.
     pub until: Until,
 }
 
 /// Progress of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The holder may cordon and drain.
+    /// The holder may cordon and drain its node.
     Taken,
     /// The holder may unlock and reboot.
     Committed,
-    /// Gives back.
+    /// The holder gives the berth back.
     Releasing(Outcome),
 }
 
 impl Closed {
-    /// A closed berth without what makes no difference. [`crate::rich`] proves by a second plan that it makes none.
+    /// Resets the fields that do not affect the plan. [`crate::planner`] checks this with a second plan
+    /// ([`crate::rich::otherwise`]).
     pub fn kept(self) -> Self {
         let reason = match self.reason {
             ClosedReason::Shrunk => ClosedReason::Shrunk,
@@ -128,7 +120,7 @@ impl Closed {
             Some(Outcome::Failed) => Self { reason, ..self },
             _ => Self {
                 reason,
-                last: NOBODY,
+                last: NO_NUMBER,
                 target: 0,
                 outcome: None,
             },
@@ -136,8 +128,18 @@ impl Closed {
     }
 }
 
+/// Returns a closed berth that was never used.
+pub fn closed() -> Berth {
+    Berth::Closed(Closed {
+        reason: ClosedReason::Released,
+        last: NO_NUMBER,
+        target: 0,
+        outcome: None,
+    })
+}
+
 impl Lease {
-    /// The holding, when it is held.
+    /// The holding, if it is held.
     pub fn held(&self) -> Option<&Held> {
         match &self.is {
             Berth::Held(held) => Some(held),
@@ -145,8 +147,8 @@ impl Lease {
         }
     }
 
-    /// Node and UID of who holds it or may take it.
-    pub fn who(&self) -> Option<(No, u8)> {
+    /// Node and UID of the holder, or of the node that it is offered to.
+    pub fn who(&self) -> Option<(Number, u8)> {
         match self.is {
             Berth::Offered(o) => Some((o.node, o.uid)),
             Berth::Held(h) => Some((h.node, h.uid)),
@@ -155,15 +157,15 @@ impl Lease {
     }
 }
 
-/// Our cordon, as the Node records it.
+/// Berth's cordon, as recorded on the Node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Cordon {
-    /// There is none.
+    /// Berth has not cordoned the Node.
     #[default]
     No,
-    /// There is one; the Node was schedulable before.
+    /// Cordoned by Berth; the Node was schedulable before.
     OverSchedulable,
-    /// There is one; the Node was cordoned before.
+    /// Cordoned by Berth; the Node was already cordoned before.
     OverCordoned,
 }
 
@@ -171,140 +173,140 @@ pub enum Cordon {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
     /// True if the Node exists.
-    pub there: bool,
-    /// Counts the Nodes of this name.
+    pub exists: bool,
+    /// Number of this Node among the Nodes of this name.
     pub uid: u8,
     /// `spec.unschedulable`
     pub unschedulable: bool,
-    /// Our annotation.
+    /// Berth's annotation.
     pub cordon: Cordon,
-    /// Ready, as last reported.
+    /// `Ready`, as last reported.
     pub ready: bool,
-    /// The boot that the kubelet last reported under.
+    /// Boot of the last kubelet report.
     pub boot: u8,
-    /// The admin's label that takes it out of its pool.
+    /// True if an admin's label excludes it from its pool.
     pub excluded: bool,
 }
 
-/// Spec of a BootcNode: what is published to its node.
+/// Spec of a BootcNode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
-    /// The pool, or [`NONE`]: undo everything.
+    /// The pool. [`NONE`] if the agent should undo all its changes.
     pub pool: u8,
-    /// UID of the Node that it was made for.
+    /// UID of the Node that it was created for.
     pub uid: u8,
     /// Image to run.
     pub image: Image,
     /// The retry token.
     pub token: u8,
-    /// The node may begin to pull.
+    /// True if the node may start a pull.
     pub may_pull: bool,
-    /// The BootcNode is being deleted: it goes when the controller takes its finalizer off.
+    /// True if the BootcNode is being deleted. The object disappears when the controller removes its finalizer.
     pub deleting: bool,
 }
 
-/// Report of an agent.
+/// Status of a BootcNode, written by the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// True if it describes the spec as it is.
+    /// True if it describes the current spec.
     pub observed: bool,
     /// UID of the Node that the agent runs on.
     pub uid: u8,
-    /// Image that runs.
+    /// Running image.
     pub booted: Image,
-    /// Image that is staged and locked.
+    /// Staged and locked image.
     pub staged: Image,
-    /// Ready for an offer.
+    /// True if the node is ready for an offer.
     pub prepared: bool,
-    /// True when what Berth did there is undone.
+    /// True if all changes by Berth are undone.
     pub released: bool,
-    /// Failed images, as bits.
+    /// Bit set of failed images.
     pub failed: u8,
-    /// The image of the last turn that ended badly.
+    /// Image of the last turn, if the turn failed.
     pub turn: Image,
-    /// The retry token that was obeyed.
+    /// The last retry token that was applied.
     pub token: u8,
-    /// What the agent is at, where permits to pull are counted.
+    /// Current work, in worlds that limit concurrent pulls.
     pub work: Work,
-    /// The machine's boot image, where some may be too old.
+    /// The machine's boot image, in worlds where it may be too old.
     pub boot_image: BootImage,
 }
 
-/// A boot image: what a machine was installed from.
+/// Version of the image that a machine was installed from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BootImage {
-    /// It is not known.
+    /// Unknown.
     #[default]
     Unknown,
-    /// One that may be too old.
+    /// May be too old for some images.
     Older,
-    /// One that is new enough for every image.
+    /// New enough for every image.
     Newer,
 }
 
-/// What an agent is at, as far as a permit to pull depends on it.
+/// Work of an agent, as far as permits to pull depend on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// Nothing of these.
+    /// None of the others.
     #[default]
     Other,
-    /// It pulls.
+    /// Pulls an image.
     Pulls,
-    /// It waits for the proof of a boot.
+    /// Waits for the proof of a boot.
     Proves,
-    /// It pulls nothing before something else is repaired.
+    /// Cannot pull until another problem is fixed.
     Blocked,
 }
 
-/// Knowledge of an agent's process, lost when it dies.
+/// Knowledge of an agent's process, lost when the process dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
-    /// UID of the Node that its BootcNode was published for; before the agent knows any, 0 is as good.
+    /// UID of the Node that its BootcNode was created for; 0 while unknown.
     pub published: u8,
-    /// The host's deployments as read.
+    /// Deployments, as last read.
     pub os: Option<Os>,
-    /// Read after the last thing that may have changed them.
+    /// True if no event since that read may have changed the deployments.
     pub fresh: bool,
-    /// The image of a pull that ended well, while it was not seen to be staged.
+    /// Image of a successful pull, until it is seen staged.
     pub pulled: Image,
-    /// The Node as read.
-    pub node: Seen,
-    /// The last write of its berth was its own, and was answered.
+    /// The Node, as last read.
+    pub node: NodeRead,
+    /// True if the last write of its berth is its own and was answered.
     pub fenced: bool,
-    /// True if it has written the Node since it began to give back.
+    /// True if it has restored the Node since it began to give the berth back.
     pub restored: bool,
-    /// The drain is done.
+    /// True if the drain is complete.
     pub drained: bool,
-    /// The reboot that it asked for.
+    /// State of its reboot request.
     pub reboot: Reboot,
-    /// The end of the turn is counted.
+    /// True if the outcome of the turn is already counted.
     pub counted: bool,
-    /// The phase that it wrote last, while anything hangs on that; the outcome is not looked at.
+    /// The last phase that it wrote, if that matters. The outcome in it is ignored.
     pub wrote: Option<Phase>,
-    /// The staged image could not be locked, time and again.
+    /// True if locking the staged image failed repeatedly.
     pub lock_failure: bool,
-    /// The change of what is staged that failed last.
+    /// The last change of the staged image, if it failed.
     pub failing: Failing,
-    /// The host did not say what is deployed when it was read last.
+    /// True if the last read of the deployments failed.
     pub blind: bool,
-    /// It did so long ago that it is read again.
+    /// True if that failed read is so old that a new one is due.
     pub blind_long: bool,
-    /// This process knows that it left nothing armed.
+    /// True if this process knows that no unlocked image is staged.
     pub disarmed: bool,
-    /// The host's bus has not answered since then.
+    /// How long the host's bus has not answered.
     pub silence: Begun,
-    /// The memory could not be written to the disk.
+    /// True if the last write of the memory to disk failed.
     pub memory_error: bool,
-    /// The end of a pull is taken in, and the host still shows it.
-    pub told: bool,
-    /// The API server's last answer to writes that it must refuse.
+    /// True if it has processed the result of a pull that the host still shows.
+    pub knows_result: bool,
+    /// The API server's last response to writes that it must refuse.
     pub guard: Guard,
-    /// They are tried again now.
+    /// True if those writes are due to be tried again.
     pub guard_due: bool,
 }
 
 impl Agent {
-    /// An agent that has just begun.
+    /// Returns an agent that has just started.
     pub fn fresh(fleet: Fleet) -> Self {
         Self {
             guard: if fleet.tries_guard {
@@ -318,112 +320,113 @@ impl Agent {
     }
 }
 
-/// Answer of the API server to writes that it must refuse.
+/// Response of the API server to writes that it must refuse.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// It refuses them.
+    /// The API server refuses them.
     #[default]
     Refuses,
-    /// It would do one of them.
+    /// The API server would accept one.
     Allows,
-    /// There was no answer yet.
+    /// No response yet.
     Unknown,
 }
 
-/// A change of what is staged that fails.
+/// A failing change of the staged image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Failing {
-    /// None.
+    /// No change fails.
     #[default]
     No,
-    /// Its lock, so many times in a row.
+    /// Locking failed this many times in a row.
     Lock(u8),
-    /// Its removal.
+    /// Removing failed.
     Unstage,
 }
 
-/// Deployments as read.
+/// Deployments, as read from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Os {
-    /// Image that runs.
+    /// Running image.
     pub booted: Image,
-    /// Image that is staged.
+    /// Staged image.
     pub staged: Image,
-    /// True if that is locked.
+    /// True if the staged image is locked.
     pub locked: bool,
-    /// Image that the next boot takes in place of the one that runs; 0 if there is none.
+    /// Image queued for the next boot instead of the running one; 0 if none.
     pub queued: Image,
 }
 
-/// The Node as read.
+/// The Node, as read by an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Seen {
-    /// The Node was not read since something changed it.
+pub enum NodeRead {
+    /// The Node was not read since it changed.
     #[default]
     Unread,
     /// The Node did not exist.
     Gone,
-    /// The Node as read, and whether its resourceVersion is still the current one.
+    /// The Node, and true if its resourceVersion is still current.
     Is(Object, bool),
 }
 
-/// The reboot that an agent asked for.
+/// State of a reboot request by an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Reboot {
-    /// None.
+    /// No request.
     #[default]
     No,
-    /// A moment ago.
+    /// Requested just now.
     Asked,
-    /// Asked so long ago that it should have begun.
+    /// The shutdown should have begun by now.
     Late,
-    /// Asked so long ago that it may be asked for again.
+    /// The shutdown has not begun, and a new request is allowed.
     Long,
-    /// Refused, or never begun.
+    /// Refused, or the shutdown never began.
     Blocked,
-    /// Blocked so long ago that it may be asked for again.
+    /// Blocked, and a new request is allowed.
     BlockedLong,
 }
 
-/// Truth that nobody knows: the judge's own memory.
+/// Facts about a node that only the judge knows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Ghost {
-    /// Somebody else wants the node cordoned.
+    /// True if an admin wants the node cordoned.
     pub admin: bool,
-    /// Mark of a staged image that our agent unlocked: the UID of the Node and one more; 0 if it did not.
+    /// UID of the Node plus one, if the agent unlocked the staged image; else 0.
     pub armed: u8,
-    /// True if it was rebooted under a berth and not proven since.
+    /// True if it rebooted under a berth and was not proven since.
     pub unproven: bool,
-    /// The staged image, when its pull failed after it was staged: it lacks something.
+    /// The staged image, if its pull failed after staging, so that it may be incomplete.
     pub partial: Image,
-    /// The kubelet said Ready under this boot.
+    /// True if the kubelet reported Ready under the running boot.
     pub ready: bool,
-    /// True if its berth was closed over its head while it was excluded.
+    /// True if the controller closed its berth while it was excluded.
     pub abandoned: bool,
-    /// The API server did not refuse what it must when the agent's process tried that last, or was never tried.
+    /// True if the API server did not refuse the writes that it must refuse when this agent process last tried them, or if the
+    /// process has not tried them.
     pub unguarded: bool,
-    /// The same for the process of the second agent.
+    /// Same as `unguarded`, for the process of the second agent.
     pub other_unguarded: bool,
-    /// The time of this turn's drain is over.
+    /// True if the drain of this turn has timed out.
     pub drain_over: bool,
 }
 
 /// A Node's labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Labels {
-    /// The pool that they put it in.
+    /// The pool that selects it.
     pub pool: u8,
-    /// True if it is in the wave `canary`, when its pool has that.
+    /// True if it is in the wave `canary`, in pools with that wave.
     pub canary: bool,
-    /// Its zone; 0 is none.
+    /// Its zone; 0 if none.
     pub zone: u8,
-    /// True if it is of the control plane.
+    /// True for a control plane node.
     pub server: bool,
-    /// True if it is of the control plane and lacks its label.
+    /// True for a control plane node without the control plane label.
     pub unlabelled: bool,
     /// True if the machine is newer than the others, and was installed from a newer boot image.
     pub newer: bool,
-    /// An admin holds it back.
+    /// True if an admin holds the node back.
     pub held: bool,
 }
 
@@ -432,220 +435,220 @@ pub struct Labels {
 pub struct Node {
     /// The Node object.
     pub object: Object,
-    /// Its BootcNode, if there is one.
+    /// Spec of its BootcNode. `None` if the BootcNode does not exist.
     pub spec: Option<Spec>,
-    /// Status of that BootcNode.
+    /// Status of its BootcNode.
     pub status: Status,
     /// Its labels.
     pub labels: Labels,
     /// The host.
     pub host: Host,
-    /// The agent that acts: the one that has the host's lock.
+    /// The acting agent, which has the host's lock.
     pub agent: Agent,
-    /// A second one, which acts after it.
+    /// A second agent, which acts after the first.
     pub other: Agent,
-    /// The agents do nothing.
+    /// True if its agents are stopped.
     pub mute: bool,
-    /// The agents live and do not begin to pull.
+    /// True if its agents run but do not start pulls.
     pub idle: bool,
-    /// Truth that only the judge knows.
+    /// Facts that only the judge knows.
     pub ghost: Ghost,
 }
 
 /// A pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
-    /// Capacity by the spec.
-    pub capacity: No,
-    /// Capacity by `status.berths.total`.
-    pub published: No,
+    /// Capacity in the spec.
+    pub capacity: Number,
+    /// Capacity in `status.berths.total`.
+    pub published: Number,
     /// `rollout.paused`
     pub paused: bool,
-    /// True if it has windows, and none is open.
+    /// True if it has windows and all are closed.
     pub outside: bool,
-    /// The image that its tag points at.
+    /// Image that its tag points to.
     pub tagged: Image,
-    /// The image in force, which its members should run; another one than its tag points at only where a boot image can be
-    /// too old ([`crate::world::World::too_old`]): everywhere else the image is in force as soon as somebody asks for it.
+    /// Current target, which its members should run. Differs from `tagged` only in worlds with a tag
+    /// ([`crate::world::World::has_tag`]): elsewhere, an image becomes the target as soon as the admin asks for it.
     pub target: Image,
-    /// Image that the status says the tag points at, while another one is in force.
+    /// `status.available`: image that the tag points to, if another image is the target.
     pub available: Image,
-    /// Leaders have known of that for the minimum age, as the status says.
+    /// True if the status says that the available image has been known for the minimum age.
     pub known_long: bool,
-    /// The canaries have soaked with the image in force, as the status says.
+    /// True if the status says that the canaries have soaked with the target.
     pub soaked: bool,
-    /// The admin's rule for boot images.
+    /// The admin's policy for boot images.
     pub boot_images: BootImages,
-    /// The boot image of the newest machine so far, as the status says.
+    /// Boot image of the newest machine so far, in the status.
     pub boot_image: BootImage,
     /// The retry token.
     pub token: u8,
-    /// Recorded failures: for each image the nodes.
+    /// Recorded failures: the nodes of each image.
     pub failures: Failures,
 }
 
-/// Rule of a pool for boot images that are too old for a new image.
+/// A pool's policy for boot images that are too old for a new image.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum BootImages {
-    /// Refuses the new image.
+    /// Refuse the new image.
     #[default]
     Refuse,
-    /// Takes the admin's record in place of what machines say; by that, the boot image is new enough.
+    /// Use a version recorded by the admin instead of the machines' reports; that version is new enough.
     Recorded,
-    /// Warns, and adopts the image.
+    /// Warn, and adopt the image.
     Warn,
-    /// Looks at nothing.
+    /// Check nothing.
     Disabled,
 }
 
 impl BootImages {
-    /// Every rule there is.
+    /// All policies.
     pub const ALL: [Self; 4] = [Self::Refuse, Self::Recorded, Self::Warn, Self::Disabled];
 }
 
-/// Failures on record: for each image the nodes.
+/// Recorded failures: the nodes of each image, indexed by image.
 pub type Failures = [Set; 4];
 
-/// Part of a plan's inputs that the judge keeps, as the world was when the watches showed it.
+/// The part of a plan's inputs that the judge checks, at the time when the watches showed it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Sight {
-    /// The members that were unavailable.
+pub struct PlanInputs {
+    /// Unavailable members.
     pub unavailable: Set,
-    /// The capacity in force.
-    pub limit: No,
-    /// A gate was closed.
+    /// Effective capacity: the lower of spec and status.
+    pub limit: Number,
+    /// True if a gate was closed.
     pub closed: bool,
-    /// The nodes that were excluded.
+    /// Excluded nodes.
     pub excluded: Set,
-    /// The nodes that were held back.
+    /// Nodes held back by an admin.
     pub held_back: Set,
-    /// The control plane nodes that were NotReady.
+    /// Control plane nodes that were NotReady.
     pub away: Set,
-    /// The members whose wave had not begun.
+    /// Members whose wave had not begun.
     pub waits: Set,
-    /// The members whose pool goes after one that had nodes to update.
+    /// Members whose pool comes after a pool with nodes left to update.
     pub early: Set,
-    /// The members of all pools that were unavailable, when the fleet has a limit.
+    /// Unavailable members of all pools, if the fleet has a limit.
     pub fleet_down: Set,
-    /// The berths that the controller left alone: closed ones of them count as held by an unknown node.
+    /// Berths that the controller did not touch because their writes are refused. A closed one counts as held by an unknown node.
     pub refused: Set,
 }
 
-/// A write that a controller is about to make.
+/// A pending write of a controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Write {
-    /// A berth: created, changed, or an offer.
+    /// Creates or changes a berth.
     Berth {
         /// Number of the berth.
-        slot: No,
+        slot: Number,
         /// New content of the Lease.
         lease: Lease,
-        /// For an offer: the world that it was decided on.
-        offer: Option<Arc<Sight>>,
+        /// For an offer: the inputs of its decision.
+        offer: Option<Arc<PlanInputs>>,
     },
-    /// A BootcNode's spec; `None` deletes it.
+    /// Writes the spec of a BootcNode.
     Publish {
         /// Number of the node.
-        node: No,
-        /// New spec.
+        node: Number,
+        /// New spec; `None` deletes the BootcNode.
         spec: Option<Spec>,
     },
-    /// A pool's status.
+    /// Writes the status of a pool.
     Pool {
         /// Number of the pool.
         pool: u8,
-        /// The image to put in force.
+        /// New target.
         target: Image,
-        /// The capacity to publish.
-        total: No,
-        /// The image to call available.
+        /// New published capacity.
+        total: Number,
+        /// New available image.
         available: Image,
-        /// True if that was known for the minimum age.
+        /// True if the available image has been known for the minimum age.
         known_long: bool,
-        /// True if the canaries have soaked.
+        /// True if the canaries have soaked with the target.
         soaked: bool,
-        /// The boot image to remember.
+        /// New remembered boot image.
         boot_image: BootImage,
-        /// The failures to record.
+        /// New recorded failures.
         failures: Failures,
     },
 }
 
-/// A write in a queue, and whether what it was decided on is still what is there (its resourceVersion).
+/// A queued write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The write.
     pub write: Write,
-    /// Compare-and-swap would succeed.
+    /// True if compare-and-swap would succeed: the object's resourceVersion has not changed since the decision.
     pub current: bool,
 }
 
 /// A controller process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Controller {
-    /// The epoch that it was elected with; 0: never.
+    /// Epoch of its election; 0 if it was never elected.
     pub epoch: u8,
-    /// Writes that are decided and not yet sent.
+    /// Decided writes that are not yet sent.
     pub queue: VecDeque<Entry>,
-    /// Berths with a write of its own of unknown fate.
+    /// Berths with an own write whose result is unknown.
     pub doubt: Set,
-    /// Nodes that it saw let an offer lapse.
+    /// Nodes whose offer lapsed while it watched.
     pub lapsed: Set,
-    /// Nodes that it saw not use their permit to pull.
+    /// Nodes that did not use their permit to pull while it watched.
     pub unused: Set,
-    /// Nodes whose agents it has not heard of for long.
+    /// Nodes whose agents it considers silent.
     pub silent: Set,
-    /// Berths that it leaves alone, since the API server refused to write their Leases a short time ago.
+    /// Berths that it does not touch, because the API server recently refused to write their Leases.
     pub refused: Set,
-    /// The registry's last answer about the tag.
+    /// The last answer of the registry about the tag.
     pub answer: Option<Answer>,
-    /// The image that the tag points at and that is not in force, since this leader knows of it.
+    /// Available image whose age this leader counts.
     pub counts: Image,
-    /// It has known of that for the minimum age.
+    /// True if it has known that image for the minimum age.
     pub counted: bool,
-    /// The image that the canaries soak with, and since when this leader has seen that.
+    /// Image that the canaries soak with, and how long this leader has seen them soak.
     pub soak: (Image, Begun),
-    /// View of its watches when it last looked, while it has not acted on that.
-    pub look: Option<Box<Look>>,
+    /// The last view of its watches, until it acts on that view.
+    pub look: Option<Box<WatchView>>,
 }
 
 /// Answer of the registry about a tag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Answer {
-    /// Image that the tag points at.
+    /// Image that the tag points to.
     pub image: Image,
-    /// The leader had known of the image for the minimum age when it asked.
+    /// True if the leader had known the image for the minimum age when it asked.
     pub late: bool,
-    /// The judge's own memory: the tag had pointed there, or been seen to, that long ago.
+    /// For the judge: true if the tag had pointed to the image for the minimum age.
     pub is_old: bool,
 }
 
-/// State that concerns all pools.
+/// State of all pools together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Fleet {
-    /// The BootcFleet is paused.
+    /// True if the BootcFleet is paused.
     pub paused: bool,
-    /// The clock of the controllers' machines is not synchronised.
+    /// True if the clock of the controllers' machines is not synchronized.
     pub clock_lost: bool,
-    /// The API server does not refuse what it must.
+    /// True if the API server does not refuse the writes that it must refuse.
     pub unguarded: bool,
-    /// Agents try whether it does. Elsewhere they know that from the start.
+    /// True if agents test whether the API server refuses them. Otherwise agents know it from the start.
     pub tries_guard: bool,
-    /// Members need permits to pull.
+    /// True if members need permits to pull.
     pub counts_pulls: bool,
-    /// Agents report boot images.
+    /// True if agents report boot images.
     pub tells_boot_images: bool,
-    /// The judge's own memory: images that the tag has pointed at, as bits.
+    /// For the judge: bit set of images that the tag has pointed to.
     pub tagged: u8,
-    /// Those that it first pointed at a minimum age ago.
+    /// For the judge: bit set of images that the tag first pointed to at least a minimum age ago.
     pub old: u8,
-    /// Likewise: images that proven canaries have soaked with, as bits.
+    /// For the judge: bit set of images that proven canaries have soaked with.
     pub soaked: u8,
 }
 
-/// View of the watches.
+/// The cluster as the watches of a controller showed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Look {
+pub struct WatchView {
     /// The nodes.
     pub nodes: Vec<Node>,
     /// The pools.
@@ -656,36 +659,36 @@ pub struct Look {
     pub slots: Vec<Lease>,
 }
 
-/// A request on its way to the API server, whose sender is gone or has given up. It lands, or never does. One whose
-/// resourceVersion is no longer current can never land, and is forgotten.
+/// A request in flight to the API server, whose sender died or gave up. It may arrive or not. A request with an outdated
+/// resourceVersion cannot succeed and is dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// A PUT of a berth by this node's agent.
+    /// A PUT of a berth by a node's agent.
     Berth {
         /// Number of the berth.
-        slot: No,
+        slot: Number,
         /// New content of the Lease.
         lease: Lease,
         /// Node of the agent.
-        node: No,
+        node: Number,
     },
-    /// A PATCH of this Node by its agent.
+    /// A PATCH of a Node by its agent.
     Node {
         /// Number of the node.
-        node: No,
-        /// `spec.unschedulable` after it.
+        node: Number,
+        /// New `spec.unschedulable`.
         unschedulable: bool,
-        /// Our annotation after it.
+        /// New value of Berth's annotation.
         cordon: Cordon,
     },
     /// A write of a controller.
     Controller(Write),
 }
 
-/// The world.
+/// State of a world.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The nodes; interchangeable.
+    /// The nodes. Their order does not matter.
     pub nodes: Vec<Node>,
     /// The berths.
     pub slots: Vec<Lease>,
@@ -699,9 +702,9 @@ pub struct State {
     pub controllers: [Controller; 2],
     /// Number of the leader.
     pub leader: u8,
-    /// Requests on their way.
+    /// Requests in flight.
     pub air: Vec<Request>,
-    /// Number of times that each fault may still happen.
+    /// How often each fault may still happen.
     pub left: [u8; crate::fault::FAULTS],
 }
 
@@ -716,7 +719,7 @@ impl Default for State {
             controllers: Default::default(),
             leader: 0,
             air: vec![],
-            // Longer than the arrays that have a default.
+            // Arrays of this length do not implement `Default`.
             left: [0; crate::fault::FAULTS],
         }
     }

@@ -1,4 +1,4 @@
-//! The model's own parts: what they must see, and what must make no difference to them.
+//! Tests of the model itself.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::controller::see;
 use crate::explore::{Limits, explore};
 use crate::fair::{Fair, I10, round};
 use crate::judge;
-use crate::moves::{Memo, ways};
+use crate::moves::{Memo, successors};
 use crate::state::{
-    Berth, BootImages, Closed, Cordon, Held, Lease, NOBODY, NONE, No, Phase, Request, Spec, State, Status, Until, Work,
-    Write,
+    Berth, BootImages, Closed, Cordon, Held, Lease, NO_NUMBER, NONE, Number, Phase, Request, Spec, State, Status,
+    Until, Work, Write,
 };
 use crate::world::World;
 use crate::{hash, worlds};
@@ -26,7 +26,7 @@ fn world(name: &str) -> World {
     worlds::all(false).into_iter().find(|w| w.name == name).unwrap()
 }
 
-fn held(node: No, phase: Phase) -> Lease {
+fn held(node: Number, phase: Phase) -> Lease {
     let held = Held {
         node,
         uid: 0,
@@ -43,29 +43,32 @@ fn held(node: No, phase: Phase) -> Lease {
     }
 }
 
-/// Some states, a few moves from the start.
+/// Returns some states, a few moves from the start.
 fn some(world: &World, moves: usize) -> Vec<State> {
     let mut memo = Memo::default();
     let mut states = vec![world.start()];
     for _ in 0..moves {
-        let next = states.iter().flat_map(|s| ways(world, s, &mut memo)).map(|w| w.to);
+        let next = states
+            .iter()
+            .flat_map(|s| successors(world, s, &mut memo))
+            .map(|w| w.to);
         states = next.step_by(3).take(40).collect();
     }
     states
 }
 
 #[test]
-fn nothing_goes_wrong_where_nothing_can() {
+fn a_world_without_faults_breaks_no_rule() {
     let outcome = explore(&world("calm"), LIMITS);
     assert!(outcome.found.is_none() && outcome.complete, "{:?}", outcome.found);
     assert!(
         outcome.states > 100 && outcome.depth > 30,
-        "three turns of a dozen moves each"
+        "three turns of about twelve moves each"
     );
 }
 
 #[test]
-fn the_same_world_under_other_names_is_the_same_state() {
+fn renumbered_states_have_one_canonical_form() {
     for world in [world("crash"), world("capacity"), world("gate")] {
         for state in some(&world, 4) {
             let mut one = state.clone();
@@ -81,7 +84,7 @@ fn the_same_world_under_other_names_is_the_same_state() {
 }
 
 #[test]
-fn the_judge_sees_what_breaks_a_rule_in_one_state() {
+fn the_judge_sees_rules_broken_in_one_state() {
     let calm = world("calm");
     assert_eq!(judge::state(&calm, &calm.start()), None);
     let broken = |change: &dyn Fn(&mut State)| {
@@ -109,7 +112,7 @@ fn the_judge_sees_what_breaks_a_rule_in_one_state() {
 }
 
 #[test]
-fn what_has_changed_since_cannot_be_overwritten() {
+fn outdated_requests_are_dropped() {
     let calm = world("calm");
     let mut state = calm.start();
     let late = Request::Berth {
@@ -135,7 +138,7 @@ fn what_has_changed_since_cannot_be_overwritten() {
 }
 
 #[test]
-fn the_fair_schedule_tells_a_dead_end_from_a_detour() {
+fn the_fair_schedule_finds_dead_ends() {
     let (calm, mut memo) = (world("calm"), Memo::default());
     assert!(Fair::default().ends(&calm, &calm.start(), &mut memo).is_ok());
     // No controller creates the berth of a pool without capacity.
@@ -147,31 +150,35 @@ fn the_fair_schedule_tells_a_dead_end_from_a_detour() {
 }
 
 #[test]
-fn the_judge_counts_in_the_world_who_is_unavailable() {
+fn the_judge_counts_unavailable_nodes() {
     let calm = world("calm");
     let seen = |change: &dyn Fn(&mut State)| {
         let mut state = calm.start();
         change(&mut state);
         let look = see(&state);
-        let sight = judge::sight(&calm, &look, 0);
-        (sight.unavailable.iter().collect::<Vec<No>>(), sight.limit, sight.closed)
+        let inputs = judge::inputs(&calm, &look, 0);
+        (
+            inputs.unavailable.iter().collect::<Vec<Number>>(),
+            inputs.limit,
+            inputs.closed,
+        )
     };
     assert_eq!(seen(&|_| {}), (vec![], 1, false));
     assert_eq!(seen(&|s| s.nodes[1].object.ready = false).0, [1]);
     assert_eq!(seen(&|s| s.nodes[2].object.unschedulable = true).0, [2]);
     assert_eq!(seen(&|s| s.nodes[0].object.cordon = Cordon::OverCordoned).0, [0]);
-    let nobody = |change: &dyn Fn(&mut State)| {
+    let is_empty = |change: &dyn Fn(&mut State)| {
         let down = |s: &mut State| {
             s.nodes[1].object.ready = false;
             change(s);
         };
         seen(&down).0.is_empty()
     };
-    assert!(nobody(&|s| s.nodes[1].object.excluded = true));
-    assert!(nobody(&|s| s.nodes[1].object.there = false));
-    assert!(nobody(&|s| s.nodes[1].labels.pool = NONE));
-    // What an agent reports, and what was published to it, make no difference.
-    assert!(!nobody(
+    assert!(is_empty(&|s| s.nodes[1].object.excluded = true));
+    assert!(is_empty(&|s| s.nodes[1].object.exists = false));
+    assert!(is_empty(&|s| s.nodes[1].labels.pool = NONE));
+    // The BootcNode of a node does not matter.
+    assert!(!is_empty(
         &|s| (s.nodes[1].spec, s.nodes[1].status) = (None, Status::default())
     ));
     assert_eq!(seen(&|s| s.pools[0].published = 0).1, 0);
@@ -203,18 +210,18 @@ fn the_judge_counts_the_permits_to_pull() {
         permit(s, 0);
         s.nodes[0].status.staged = 2;
     };
-    assert_eq!(broken(&done), None, "a permit that is not needed does not count");
+    assert_eq!(broken(&done), None, "an unneeded permit does not count");
     let pulls = |s: &mut State| {
         for node in 0..2 {
             permit(s, node);
             s.nodes[node].status.work = Work::Pulls;
         }
     };
-    assert_eq!(broken(&pulls), None, "a pull is not stopped");
+    assert_eq!(broken(&pulls), None, "a running pull keeps its permit");
 }
 
-/// Rounds in which everybody gets a turn, and the image that is then in force.
-fn in_force(world: &World, state: &State) -> u8 {
+/// Runs some rounds, and returns the target after them.
+fn final_target(world: &World, state: &State) -> u8 {
     let (mut state, mut memo) = (state.clone(), Memo::default());
     for _ in 0..12 {
         assert_eq!(round(world, &mut state, &mut memo), None);
@@ -224,29 +231,29 @@ fn in_force(world: &World, state: &State) -> u8 {
 }
 
 #[test]
-fn an_image_for_which_machines_are_too_old_comes_into_force_only_by_the_admins_word() {
+fn a_forbidden_image_needs_the_admins_policy() {
     let world = world("boot-image");
     let mut moved = world.start();
     crate::nature::edit(&world, &mut moved, 3);
-    assert_eq!(in_force(&world, &moved), 2, "the one before goes on");
+    assert_eq!(final_target(&world, &moved), 2, "the previous target stays");
     for rule in [BootImages::Recorded, BootImages::Warn, BootImages::Disabled] {
         let mut accepted = moved.clone();
         accepted.pools[0].boot_images = rule;
-        assert_eq!(in_force(&world, &accepted), 3, "{rule:?}");
+        assert_eq!(final_target(&world, &accepted), 3, "{rule:?}");
     }
-    // Nobody tells anything any more: what they told before counts.
+    // Agents no longer report: their earlier reports count.
     let mut silent = moved.clone();
     for node in &mut silent.nodes {
         (node.spec, node.status) = (None, Status::default());
     }
-    assert_eq!(in_force(&world, &silent), 2);
+    assert_eq!(final_target(&world, &silent), 2);
     let mut young = moved;
     young.pools[0].tagged = 2;
-    assert_eq!(in_force(&world, &young), 2);
+    assert_eq!(final_target(&world, &young), 2);
 }
 
 #[test]
-fn boot_ids_are_only_ever_compared() {
+fn boot_numbers_are_normalized() {
     let crash = world("crash");
     let mut one = crash.start();
     one.slots[0] = held(0, Phase::Committed);
@@ -258,12 +265,12 @@ fn boot_ids_are_only_ever_compared() {
     assert_eq!(one, other);
     assert!(
         one.slots[0].held().is_some_and(|h| h.boot == 1),
-        "an older boot than the one that runs"
+        "an older boot than the running one"
     );
 }
 
 #[test]
-fn a_closed_berth_keeps_what_the_plan_looks_at() {
+fn a_closed_berth_keeps_the_fields_of_the_plan() {
     let closed = |reason, outcome| {
         Closed {
             reason,
@@ -274,7 +281,7 @@ fn a_closed_berth_keeps_what_the_plan_looks_at() {
         .kept()
     };
     let nothing = closed(ClosedReason::Released, Some(Outcome::Updated));
-    assert_eq!((nothing.last, nothing.target, nothing.outcome), (NOBODY, 0, None));
+    assert_eq!((nothing.last, nothing.target, nothing.outcome), (NO_NUMBER, 0, None));
     assert_eq!(closed(ClosedReason::Withdrawn, None), nothing);
     let failed = closed(ClosedReason::Failed, Some(Outcome::Failed));
     assert_eq!((failed.last, failed.target), (1, 2));
@@ -284,7 +291,7 @@ fn a_closed_berth_keeps_what_the_plan_looks_at() {
 
 #[cfg(feature = "seeded-bugs")]
 #[test]
-fn each_bug_has_a_world_and_no_two_worlds_one_name() {
+fn each_bug_has_a_world_and_names_are_unique() {
     let mut names: Vec<_> = worlds::all(true).iter().map(|w| w.name).collect();
     names.extend(crate::bugs::all().iter().map(|s| s.world.name));
     let all = names.len();

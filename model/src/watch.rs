@@ -1,5 +1,5 @@
-//! The world as the controller's watches show it, in the types that ship: Nodes, BootcNodes, pools and berths. What
-//! was made once of a node is kept, for most of them are as they were.
+//! Converts the controller's view to real types: Nodes, BootcNodes, pools and berths. Converted nodes are cached, since most
+//! do not change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -29,41 +29,42 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 
+use crate::controller_view::{ControllerView, SeenNode};
 use crate::hash::Fast;
-use crate::planner::{SeenNode, View};
 use crate::rich;
 use crate::state::{
-    Answer, Begun, Berth, BootImage, BootImages, Controller, Cordon, Image, Lease, NONE, No, Pool, Spec, Status, Work,
+    Answer, Begun, Berth, BootImage, BootImages, Controller, Cordon, Image, Lease, NONE, Number, Pool, Spec, Status,
+    Work,
 };
 use crate::world::{Follows, World};
 
-/// The label of a Node that its pool selects by.
+/// Node label that pools select by.
 const POOL: &str = "pool";
-/// The label of a Node in the first wave.
+/// Node label of the first wave, and the wave's name.
 const CANARY: &str = "canary";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const ARCHITECTURE: &str = "amd64";
-/// Version that every machine but the newest was installed from.
+/// Boot image version of every machine except the newest.
 const BOOT_IMAGE: &str = "8.6";
-/// Oldest boot image of the images for which that is too old.
+/// Minimum boot image version of the images in [`World::too_old`].
 const NEW_ENOUGH: &str = "9.0";
 
-/// Projections of what was seen before.
+/// Cache of converted objects.
 #[derive(Debug, Default)]
-pub struct Eyes {
-    nodes: HashMap<(No, SeenNode), Arc<NodeView>, Fast>,
-    hosts: HashMap<(No, Spec, Status), Arc<BootcNodeView>, Fast>,
+pub struct ObjectCache {
+    nodes: HashMap<(Number, SeenNode), Arc<NodeView>, Fast>,
+    hosts: HashMap<(Number, Spec, Status), Arc<BootcNodeView>, Fast>,
 }
 
-impl Eyes {
-    /// Objects as the watches show them.
-    pub fn snapshot(&mut self, world: &World, view: &View) -> Snapshot {
+impl ObjectCache {
+    /// Returns the objects as the watches show them.
+    pub fn snapshot(&mut self, world: &World, view: &ControllerView) -> Snapshot {
         let mut snapshot = Snapshot::default();
         let mut nodes = BTreeMap::new();
         let mut hosts = BTreeMap::new();
         for (number, seen) in (0..).zip(&view.nodes) {
             let name = rich::name(number);
-            if seen.object.there {
+            if seen.object.exists {
                 nodes.insert(name.to_string(), Entry::new(self.node(number, seen)));
             }
             if let Some(spec) = seen.spec {
@@ -87,8 +88,8 @@ impl Eyes {
         snapshot
     }
 
-    fn node(&mut self, number: No, seen: &SeenNode) -> Arc<NodeView> {
-        // What the kubelet and the agent say elsewhere makes no difference here.
+    fn node(&mut self, number: Number, seen: &SeenNode) -> Arc<NodeView> {
+        // Fields of the BootcNode do not affect the Node.
         let key = SeenNode {
             spec: None,
             status: Status::default(),
@@ -98,12 +99,12 @@ impl Eyes {
         known.or_insert_with(|| Arc::new(node(number, seen))).clone()
     }
 
-    fn host(&mut self, number: No, spec: Spec, status: Status) -> Arc<BootcNodeView> {
+    fn host(&mut self, number: Number, spec: Spec, status: Status) -> Arc<BootcNodeView> {
         let known = self.hosts.entry((number, spec, status));
         known.or_insert_with(|| Arc::new(host(number, spec, status))).clone()
     }
 
-    /// Forgets what was seen, when it has become much.
+    /// Clears each cache that has more than `most` entries.
     pub fn rest(&mut self, most: usize) {
         if self.nodes.len() > most {
             self.nodes.clear();
@@ -126,7 +127,7 @@ fn fleet(world: &World, paused: bool) -> FleetView {
     }
 }
 
-fn node(number: No, seen: &SeenNode) -> NodeView {
+fn node(number: Number, seen: &SeenNode) -> NodeView {
     let mut labels = BTreeMap::new();
     let mut label = |key: &str, value: String| labels.insert(key.to_owned(), value);
     if seen.labels.pool != NONE {
@@ -168,8 +169,8 @@ fn node(number: No, seen: &SeenNode) -> NodeView {
     }
 }
 
-/// The address of a node.
-pub fn address(number: No) -> IpAddr {
+/// Address of a node.
+pub fn address(number: Number) -> IpAddr {
     let [high, low] = number.to_be_bytes();
     IpAddr::from([10, 0, high, low])
 }
@@ -178,7 +179,7 @@ fn reference(image: Image) -> String {
     format!("registry.example/os:{image}")
 }
 
-fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
+fn host(number: Number, spec: Spec, status: Status) -> BootcNodeView {
     let pool = (spec.pool != NONE).then(|| rich::pool(spec.pool).to_string());
     let content = BootcNodeContent {
         spec: BootcNodeSpec {
@@ -212,7 +213,7 @@ fn host(number: No, spec: Spec, status: Status) -> BootcNodeView {
     }
 }
 
-fn report(number: No, _: Spec, status: Status) -> Report {
+fn report(number: Number, _: Spec, status: Status) -> Report {
     Report {
         observed_generation: Some(if status.observed { 2 } else { 1 }),
         node_uid: Some(rich::uid(number, status.uid).to_string()),
@@ -243,7 +244,7 @@ fn report(number: No, _: Spec, status: Status) -> Report {
     }
 }
 
-/// Selects the Nodes with a label.
+/// Returns a selector for Nodes with this label.
 fn with(key: &str, value: String) -> Option<LabelSelector> {
     Some(LabelSelector {
         match_labels: Some([(key.to_owned(), value)].into()),
@@ -321,7 +322,7 @@ fn policy(rule: BootImages) -> Option<BootImagePolicy> {
     }
 }
 
-/// The reference of the pools' spec: a tag where a boot image can be too old for what it points at.
+/// Image reference in the pools' spec: a tag if the world has one.
 fn asked(world: &World, image: Image) -> String {
     match world.follows {
         Follows::Pinned => format!("registry.example/os:stable@{}", rich::digest(image)),
@@ -330,7 +331,7 @@ fn asked(world: &World, image: Image) -> String {
     }
 }
 
-/// An image as the controller resolves it.
+/// Returns an image as resolved by the controller.
 pub fn resolved(world: &World, image: Image) -> Target {
     let too_old = world.too_old & (1 << image) != 0;
     let limit = || BootImageLimit {
@@ -393,10 +394,10 @@ fn status(world: &World, pool: &Pool, token: Option<String>) -> BootcNodePoolSta
     }
 }
 
-/// Time that canaries soak.
+/// Soak time of the canaries.
 const SOAK: Duration = Duration::from_secs(60);
 
-/// The wave of the canaries in a pool's status, once they are proven.
+/// Status of the proven canaries' wave.
 fn canaries(soaked: bool) -> WaveStatus {
     WaveStatus {
         name: CANARY.to_owned(),
@@ -407,7 +408,7 @@ fn canaries(soaked: bool) -> WaveStatus {
     }
 }
 
-/// Soaks as a leader knows them, and the moment now.
+/// Returns a leader's memory of soaks, and the current moment.
 pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
     let mut soaks = Soaks::default();
     let began = Moment::default();
@@ -422,7 +423,8 @@ pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
     (soaks, now)
 }
 
-/// True if the canaries have soaked by the waves of a plan, and since when they do as the leader knows after that.
+/// Returns true if the canaries have soaked according to a plan's waves, and how long the leader has seen them soak after
+/// this plan.
 pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (bool, Begun) {
     let (mut soaks, now) = soaks(soak);
     let mut seen = |moment: Moment| {
@@ -434,11 +436,11 @@ pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (boo
         (false, true) => Begun::Lately,
         (false, false) => Begun::No,
     };
-    let is_told = |wave: &WaveStatus| wave.name == CANARY && wave.soaked_seconds >= SOAK.as_secs();
-    (waves.iter().any(is_told), since)
+    let has_soaked = |wave: &WaveStatus| wave.name == CANARY && wave.soaked_seconds >= SOAK.as_secs();
+    (waves.iter().any(has_soaked), since)
 }
 
-/// The version of a boot image.
+/// Returns the version of a boot image.
 fn version(boot_image: BootImage) -> Option<String> {
     let version = match boot_image {
         BootImage::Unknown => return None,
@@ -448,7 +450,7 @@ fn version(boot_image: BootImage) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// The boot image that a pool's status remembers. A record of the admin's is not remembered.
+/// Returns the boot image that a pool's status remembers. A version recorded by the admin is not remembered.
 pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
     let remembered = status.filter(|status| status.node.is_some());
     match remembered.and_then(|status| status.version.as_deref()) {
@@ -458,14 +460,14 @@ pub fn small_boot_image(status: Option<&BootImageStatus>) -> BootImage {
     }
 }
 
-/// Time for which an image must be known before a tag adopts it.
+/// Minimum age: how long a pool waits before it adopts a tag's new image.
 const MINIMUM_AGE: Duration = Duration::from_secs(60);
 
-/// Answers of a registry to the questions of a pool.
+/// Returns the registry's answers to the queries for a pool.
 pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     let found = answer.map(|answer| Found {
         image: resolved(world, answer.image),
-        // What was asked before the image was old enough was asked at its first sight.
+        // An answer from before the minimum age counts as given at the first sight of the image.
         age: if answer.late || world.follows == Follows::AtOnce {
             Duration::ZERO
         } else {
@@ -480,7 +482,7 @@ pub fn answers(world: &World, answer: Option<Answer>) -> image::Answers {
     }
 }
 
-/// Facts about a pool's image.
+/// Returns the facts about a pool's image.
 pub fn image_facts<'a>(
     object: &'a BootcNodePool,
     answers: &'a image::Answers,
@@ -497,7 +499,7 @@ pub fn image_facts<'a>(
     }
 }
 
-/// Time for which leaders have known of an available image, as a leader counts it.
+/// Returns how long leaders have known the available image, according to this leader.
 pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> Duration {
     let (mut ages, pool) = (Ages::default(), rich::pool(0));
     if counts != 0 {
@@ -512,7 +514,7 @@ pub fn seen(available: Option<&Available>, (counts, counted): (Image, bool)) -> 
     ages.see(&pool, available, Moment::default())
 }
 
-/// True if the leader has to ask the registry once more.
+/// True if the leader has to ask the registry again.
 pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -> bool {
     let object = object(world, 0, pool);
     let answers = answers(world, controller.answer);
@@ -526,7 +528,7 @@ pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -
     questions.is_ok_and(|questions| facts.wants_confirmation(&questions))
 }
 
-/// A BootcNode whose agent may pull and does not.
+/// Returns the BootcNode of an agent that has a permit but does not pull.
 pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     let mut host = host.clone();
     if let Ok(content) = &mut host.content {
@@ -536,7 +538,7 @@ pub fn permitted(host: &BootcNodeView) -> BootcNodeView {
     host
 }
 
-/// A berth as a list of Leases shows it.
+/// Returns the Lease of a berth, as a list of Leases shows it.
 pub fn lease(world: &World, slot: usize, is: Berth, stamped: bool) -> Option<LeaseView> {
     let epoch = if stamped { rich::OWN_EPOCH } else { rich::OTHER_EPOCH };
     let berth = rich::berth(world.place(slot), &Lease { epoch: 0, is }, epoch)?;
@@ -551,13 +553,13 @@ pub fn lease(world: &World, slot: usize, is: Berth, stamped: bool) -> Option<Lea
     })
 }
 
-/// The name of a berth's Lease.
+/// Name of a berth's Lease.
 pub fn name(world: &World, slot: usize) -> String {
     let (pool, index) = world.place(slot);
     format!("{}-{index}", rich::pool(pool))
 }
 
-/// The spec of a BootcNode in the model's numbers.
+/// Converts the spec of a BootcNode to numbers of the model.
 pub fn small_spec(spec: &BootcNodeSpec, deleting: bool) -> Spec {
     let is_member = !spec.pool_name.is_empty();
     Spec {

@@ -1,5 +1,4 @@
-//! Conventions of all parts of the model: where berths are, and what a write to an object does to everybody who read it
-//! before.
+//! Definition of a world, its start, and the effects of a write on readers of the same object.
 
 use berth_api::berth;
 use berth_api::seeded::Bug;
@@ -7,117 +6,119 @@ use berth_api::seeded::Bug;
 use crate::fault::{FAULTS, Fault};
 use crate::set::Set;
 use crate::state::{
-    Agent, Berth, BootImage, Controller, Held, Lease, NOBODY, NONE, No, Node, Phase, Pool, Request, Seen, State, Write,
+    Agent, Berth, BootImage, Controller, Held, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, Request,
+    State, Write,
 };
 
-/// A world: who is in it, and what may go wrong.
+/// A world: its nodes and pools, and its faults.
 #[derive(Debug, Clone)]
 pub struct World {
     /// Name of the world.
     pub name: &'static str,
-    /// Subject of the world, in a few words.
+    /// Short description of the world.
     pub about: &'static str,
     /// Number of nodes.
     pub nodes: usize,
-    /// Most berths of each pool. All nodes are in the first one at the start, unless they are `spread`.
+    /// Most berths of each pool. At the start, all nodes are in the first pool, unless they are `spread`.
     pub pools: Vec<usize>,
-    /// The nodes are dealt out to the pools.
+    /// True if the nodes are spread over the pools.
     pub spread: bool,
-    /// The first pool's capacity at first, and the other one that a resize goes to.
-    pub capacity: (No, No),
-    /// Nodes of all pools that may be unavailable at once; 0: the fleet has no limit.
-    pub fleet: No,
-    /// Pools that come after another one: the later, the earlier.
+    /// Capacity of the first pool at the start, and after a resize.
+    pub capacity: (Number, Number),
+    /// How many nodes of all pools may be unavailable at once; 0 if the fleet has no limit.
+    pub fleet: Number,
+    /// Order of pools, as pairs of a later and an earlier pool.
     pub after: &'static [(u8, u8)],
-    /// The images that the admin asks for, one after the other; the first at the start.
+    /// Images that the admin may ask for. The first is the target at the start.
     pub images: &'static [u8],
-    /// The pools have windows.
+    /// True if the pools have windows.
     pub windows: bool,
-    /// The pools have a wave `canary`, and the first node of each is in it.
+    /// True if the pools have a wave `canary` with their first node.
     pub waves: bool,
-    /// That wave has to soak.
+    /// True if that wave has to soak.
     pub soaks: bool,
-    /// So many zones, which the nodes are dealt out to.
+    /// Number of zones that the nodes are spread over.
     pub zones: u8,
-    /// So many of the nodes, from the first on, are of the control plane.
+    /// Number of control plane nodes; they come first.
     pub servers: usize,
-    /// The control plane nodes lack its label.
+    /// True if the control plane nodes lack the control plane label.
     pub unlabelled: bool,
-    /// Images under which a node never gets Ready, as bits.
+    /// Bit set of images that never let a node become Ready.
     pub bad: u8,
-    /// Images for which the boot image of every machine is too old, as bits.
+    /// Bit set of images that need a newer boot image than the machines have.
     pub too_old: u8,
-    /// The first node's machine is newer than the others, and has not reported its boot image yet.
+    /// True if the first node's machine is newer than the others and has not reported its boot image yet.
     pub newer: bool,
     /// How a pool follows its reference.
     pub follows: Follows,
-    /// Members that may pull at once; 0 is all.
-    pub max_staging: No,
-    /// Nodes begin with the first image staged and reported.
+    /// How many members may pull at once; 0 if unlimited.
+    pub max_staging: Number,
+    /// True if nodes start with the first image staged and reported.
     pub staged: bool,
-    /// A node that cannot be drained, whose host cannot lock, or that is held back stays so in the fair schedule, and must not hold up the others.
+    /// True if the fair schedule keeps nodes that cannot be drained, cannot lock, are held back or the like as they are. They
+    /// must not block the others.
     pub keep_blocked: bool,
-    /// Agents try whether the API server refuses what it must.
+    /// True if agents test whether the API server refuses the writes that it must refuse.
     pub tries_guard: bool,
-    /// Image that ran before the one that runs at the start; 0 is none.
+    /// Previous image of the hosts at the start; 0 if none.
     pub previous: u8,
-    /// The rollout halts at so many failures.
+    /// Number of failures that halts the rollout.
     pub max_failures: usize,
-    /// Number of times that each fault may happen in one history.
+    /// How often each fault may happen in one history.
     pub faults: Vec<(Fault, u8)>,
 }
 
 /// How a pool follows its reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follows {
-    /// The admin names an image, which is in force at once.
+    /// The admin names an image, which becomes the target at once.
     AtOnce,
-    /// A tag: what it points at is in force once that was known for the minimum age, and confirmed.
+    /// A tag. Its image becomes the target after it was known for the minimum age and confirmed.
     Tag,
-    /// A tag and a digest: the tag is only watched.
+    /// A tag and a digest. The tag is only watched.
     Pinned,
 }
 
-/// A rule of the design that a history breaks: its number and name.
+/// A broken rule of the design, by its number and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Broken(pub &'static str);
 
 impl World {
-    /// True if what a tag points at may differ from what is in force.
+    /// True if the pools have a tag, whose image may differ from the target.
     pub fn has_tag(&self) -> bool {
         self.too_old != 0 || self.follows != Follows::AtOnce
     }
 
-    /// Most berths of all pools.
+    /// Most berths of all pools together.
     pub fn slots(&self) -> usize {
         self.pools.iter().sum()
     }
 
-    /// The berth's number in the world.
-    pub fn slot(&self, berth: &berth::Berth) -> No {
+    /// Number of a berth in the world.
+    pub fn slot(&self, berth: &berth::Berth) -> Number {
         let pool = usize::from(crate::rich::pool_number(&berth.pool));
         let first: usize = self.pools.iter().take(pool).sum();
-        No::try_from(first + berth.index as usize).unwrap_or(NOBODY)
+        Number::try_from(first + berth.index as usize).unwrap_or(NO_NUMBER)
     }
 
-    /// The pool and the index of a berth.
-    pub fn place(&self, slot: usize) -> (u8, No) {
+    /// Pool and index of a berth.
+    pub fn place(&self, slot: usize) -> (u8, Number) {
         let mut index = slot;
         for (pool, size) in (0..).zip(&self.pools) {
             if index < *size {
-                return (pool, No::try_from(index).unwrap_or(NOBODY));
+                return (pool, Number::try_from(index).unwrap_or(NO_NUMBER));
             }
             index -= size;
         }
-        (NONE, NOBODY)
+        (NONE, NO_NUMBER)
     }
 
-    /// The pool of a berth.
+    /// Pool of a berth.
     pub fn pool_of(&self, slot: impl Into<usize>) -> u8 {
         self.place(slot.into()).0
     }
 
-    /// The pools that a pool comes after.
+    /// Pools that the pool comes after.
     pub fn goes_after(&self, pool: u8) -> impl Iterator<Item = u8> {
         self.after
             .iter()
@@ -125,7 +126,7 @@ impl World {
             .map(|(_, earlier)| *earlier)
     }
 
-    /// The boot image of all machines but the newest, as far as it matters.
+    /// Boot image of all machines except the newest; unknown where it does not matter.
     fn known_boot_image(&self) -> BootImage {
         match self.too_old {
             0 => BootImage::Unknown,
@@ -133,7 +134,7 @@ impl World {
         }
     }
 
-    /// The state at the start: the berths are there, closed.
+    /// Returns the state at the start: all berths exist and are closed.
     pub fn start(&self) -> State {
         let mut state = State::default();
         for (fault, times) in &self.faults {
@@ -141,14 +142,14 @@ impl World {
         }
         let target = self.images.first().copied().unwrap_or(1);
         let pool = |(number, most): (usize, &usize)| {
-            let most = No::try_from(*most).unwrap_or(NOBODY);
+            let most = Number::try_from(*most).unwrap_or(NO_NUMBER);
             let capacity = if number == 0 { self.capacity.0.min(most) } else { most };
             Pool {
                 capacity,
                 published: capacity,
                 tagged: target,
                 target,
-                // The others have reported it before anything begins.
+                // The other machines have reported it before the start.
                 boot_image: self.known_boot_image(),
                 ..Pool::default()
             }
@@ -166,7 +167,7 @@ impl World {
             let is_there = index < state.pools[usize::from(pool)].capacity;
             let closed = || Lease {
                 epoch: 1,
-                is: crate::planner::closed(),
+                is: crate::state::closed(),
             };
             if is_there { closed() } else { Lease::default() }
         };
@@ -200,7 +201,7 @@ impl World {
     fn node(&self, target: u8, pool: u8) -> Node {
         let mut node = Node::default();
         node.labels.pool = pool;
-        node.object.there = true;
+        node.object.exists = true;
         node.object.ready = true;
         node.host.booted = 1;
         node.ghost.ready = true;
@@ -231,7 +232,7 @@ impl World {
 }
 
 impl State {
-    /// Uses one of the faults that are left. `false`: none is left.
+    /// Uses up one occurrence of a fault. Returns false if none is left.
     pub fn spend(&mut self, fault: Fault) -> bool {
         let left: &mut [u8; FAULTS] = &mut self.left;
         let left = &mut left[fault as usize];
@@ -240,7 +241,7 @@ impl State {
         some
     }
 
-    /// The state after one of the faults that are left is used; `None` if none is left.
+    /// Returns the state after one occurrence of a fault is used up; `None` if none is left.
     pub fn spent(&self, fault: Fault) -> Option<Self> {
         if !self.may(fault) {
             return None;
@@ -250,12 +251,12 @@ impl State {
         Some(after)
     }
 
-    /// Says whether a fault is left.
+    /// True if an occurrence of the fault is left.
     pub fn may(&self, fault: Fault) -> bool {
         self.left[fault as usize] > 0
     }
 
-    /// The holding of the node, whatever its UID.
+    /// Returns the berth that a node of this name holds, with any UID. Prefers one that is past `Taken`.
     pub fn held_by(&self, node: usize) -> Option<(usize, &Held)> {
         let held = self
             .slots
@@ -266,15 +267,15 @@ impl State {
             .min_by_key(|(_, h)| matches!(h.phase, Phase::Taken))
     }
 
-    /// The nodes that hold a berth of the pool.
+    /// Nodes that hold a berth of the pool.
     pub fn holders(&self, world: &World, pool: u8) -> Set {
         let slots = self.slots.iter().enumerate();
         let of_pool = slots.filter(|(slot, _)| world.pool_of(*slot) == pool);
         of_pool.filter_map(|(_, lease)| Some(lease.held()?.node)).collect()
     }
 
-    /// The berth has changed: whoever read it before loses.
-    pub fn touch_slot(&mut self, slot: No) {
+    /// Marks a berth as changed: writes based on earlier reads fail.
+    pub fn touch_slot(&mut self, slot: Number) {
         self.outdate(|write| matches!(write, Write::Berth { slot: s, .. } if *s == slot));
         if !Bug::NoCas.is_awake() {
             self.air
@@ -282,11 +283,11 @@ impl State {
         }
     }
 
-    /// The Node has changed.
+    /// Marks a Node as changed.
     pub fn touch_node(&mut self, node: usize) {
         let here = &mut self.nodes[node];
         for agent in [&mut here.agent, &mut here.other] {
-            if let Seen::Is(_, current) = &mut agent.node {
+            if let NodeRead::Is(_, current) = &mut agent.node {
                 *current = false;
             }
         }
@@ -294,12 +295,12 @@ impl State {
             .retain(|r| !matches!(r, Request::Node { node: n, .. } if usize::from(*n) == node));
     }
 
-    /// The BootcNode has changed.
+    /// Marks a BootcNode as changed.
     pub fn touch_bootc(&mut self, node: usize) {
         self.outdate(|write| matches!(write, Write::Publish { node: n, .. } if usize::from(*n) == node));
     }
 
-    /// The pool has changed.
+    /// Marks a pool as changed.
     pub fn touch_pool(&mut self, pool: u8) {
         self.outdate(|write| matches!(write, Write::Pool { pool: p, .. } if *p == pool));
     }
@@ -314,12 +315,12 @@ impl State {
             .retain(|r| !matches!(r, Request::Controller(write) if which(write)));
     }
 
-    /// A new boot begins: what was the running boot is an older one now.
+    /// Starts a new boot of a node: recorded boots get older.
     pub fn next_boot(&mut self, node: usize) {
         self.each_boot(node, |boot| *boot = boot.saturating_add(1));
     }
 
-    /// Boot IDs are only ever compared: the same state with the smallest numbers.
+    /// Renumbers the boots of a node with the smallest numbers. Boot IDs are only compared, so the state is equivalent.
     pub(crate) fn settle_boots(&mut self, node: usize) {
         let mut seen = 1u32;
         self.each_boot(node, |boot| seen |= 1 << (*boot).min(31));
@@ -332,7 +333,7 @@ impl State {
         let here = &mut self.nodes[node];
         change(&mut here.object.boot);
         for agent in [&mut here.agent, &mut here.other] {
-            if let Seen::Is(object, _) = &mut agent.node {
+            if let NodeRead::Is(object, _) = &mut agent.node {
                 change(&mut object.boot);
             }
         }
@@ -345,7 +346,7 @@ impl State {
         });
     }
 
-    /// Every Lease there is, is about to be, or was seen.
+    /// Calls a function for every Lease: existing, in pending writes and in views.
     pub fn each_lease(&mut self, mut lease: impl FnMut(&mut Lease)) {
         self.slots.iter_mut().for_each(&mut lease);
         for request in &mut self.air {

@@ -1,4 +1,4 @@
-//! The worlds: each small, each with other things that go wrong.
+//! The worlds. Each is small, with its own faults.
 
 use crate::fault::Fault::{
     self, Accept, AgentCrash, Approve, Block, Clock, ControllerCrash, Cordon, Delete, Dropped, Edit, Election, Exclude,
@@ -8,7 +8,7 @@ use crate::fault::Fault::{
 };
 use crate::world::{Follows, World};
 
-/// A world in which nothing goes wrong: three nodes with the first image staged, one berth.
+/// A world without faults: three nodes with the first image staged, and one berth.
 pub fn calm(name: &'static str, about: &'static str) -> World {
     World {
         name,
@@ -40,7 +40,7 @@ pub fn calm(name: &'static str, about: &'static str) -> World {
     }
 }
 
-/// All worlds that are explored. `deep`: with more that goes wrong in one history, for hours.
+/// All worlds to explore. With `deep`, they have more faults, and exploring them takes hours.
 pub fn all(deep: bool) -> Vec<World> {
     let with = |world: World, faults: &[(Fault, u8)], more: &[(Fault, u8)]| {
         let more = if deep { more } else { &[] };
@@ -49,7 +49,7 @@ pub fn all(deep: bool) -> Vec<World> {
             ..world
         }
     };
-    let mut worlds = vec![with(calm("calm", "nothing goes wrong"), &[], &[])];
+    let mut worlds = vec![with(calm("calm", "no faults"), &[], &[])];
     worlds.extend(processes(&with));
     worlds.extend(admins(&with));
     worlds.extend(hosts(&with));
@@ -57,10 +57,10 @@ pub fn all(deep: bool) -> Vec<World> {
     worlds
 }
 
-/// Hosts that do not answer, do not remember, or follow somebody else.
+/// Hosts that do not answer or cannot store memory, permits to pull, tags, and clocks.
 fn failing_hosts(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
-    // What is in force does not depend on how many follow it.
+    // The target does not depend on the number of nodes.
     let alone = |world: World| World { nodes: 1, ..world };
     let keeps = |world: World| World {
         keep_blocked: true,
@@ -72,12 +72,12 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
     };
     vec![
         with(
-            keeps(pair(calm("silent", "the bus of a host falls silent"))),
+            keeps(pair(calm("silent", "the bus of a host stops answering"))),
             &[(Silent, 2), (Dropped, 1), (Pause, 1)],
             &[(AgentCrash, 1), (Inhibit, 1)],
         ),
         with(
-            keeps(pair(calm("unusable", "a host does not say what is deployed"))),
+            keeps(pair(calm("unusable", "the deployments of a host cannot be read"))),
             &[(Unusable, 2), (Dropped, 1), (Rival, 1)],
             &[(AgentCrash, 1), (Edit, 1)],
         ),
@@ -95,7 +95,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
                 tries_guard: true,
                 ..pair(calm(
                     "guard",
-                    "the API server does not refuse what it must, for a while",
+                    "the API server does not refuse the writes that it must refuse, for a while",
                 ))
             },
             &[(Unguarded, 2), (AgentCrash, 1)],
@@ -104,7 +104,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
         with(
             keeps(pair(World {
                 previous: 2,
-                ..calm("queue", "somebody queues a rollback, and hosts lose power")
+                ..calm("queue", "admins queue rollbacks, and hosts lose power")
             })),
             &[(Queue, 2), (Power, 1), (Dropped, 1)],
             &[(AgentCrash, 1), (Inhibit, 1)],
@@ -115,7 +115,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
                 max_staging: 1,
                 ..calm(
                     "permits",
-                    "one node may pull at a time, and agents that stop or do not pull keep no other from it",
+                    "one node may pull at a time, and stopped or idle agents do not block the others",
                 )
             })),
             &[(Mute, 1), (Idle, 2), (Pull, 1)],
@@ -127,7 +127,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
                 bad: 1 << 2,
                 ..images(calm(
                     "way-out",
-                    "a node that is stuck on a bad image is given the permit to pull",
+                    "a node that is stuck on a bad image gets the permit to pull",
                 ))
             })),
             &[(Edit, 1), (Idle, 1)],
@@ -136,7 +136,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
         with(
             keeps(pair(World {
                 capacity: (2, 2),
-                ..calm("refused", "the API server refuses every write to one Lease, for ever")
+                ..calm("refused", "the API server always refuses writes to one Lease")
             })),
             &[(Refuse, 1), (Election, 1), (Cordon, 1)],
             &[(Refuse, 1), (Late, 1), (Resize, 1)],
@@ -149,7 +149,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
                 staged: false,
                 ..pair(calm(
                     "untold",
-                    "machines report their boot image late, or no more, and what is known stays known",
+                    "machines report their boot image late or no longer, and known boot images are kept",
                 ))
             },
             &[(Edit, 1), (Untold, 2)],
@@ -158,7 +158,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
         with(
             keeps(pair(calm(
                 "jump",
-                "the wall clock of a host jumps ahead, and is set back",
+                "the wall clock of a host jumps ahead and is set back",
             ))),
             &[(Jump, 2), (Block, 1), (AgentCrash, 1)],
             &[(Jump, 1), (Dropped, 1), (Power, 1)],
@@ -169,7 +169,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
                 soaks: true,
                 ..pair(images(calm(
                     "soak",
-                    "a canary soaks before the others begin, under each leader",
+                    "a canary soaks before the others begin, under every leader",
                 )))
             },
             &[(Edit, 1), (Election, 1)],
@@ -178,7 +178,10 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
         with(
             World {
                 follows: Follows::Tag,
-                ..alone(images(calm("tag", "a tag moves, and is adopted when it is old enough")))
+                ..alone(images(calm(
+                    "tag",
+                    "a tag moves, and its image is adopted after the minimum age",
+                )))
             },
             &[(Edit, 2), (Election, 1)],
             &[(StaleWatch, 1), (ControllerCrash, 1), (Late, 1)],
@@ -186,16 +189,13 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
         with(
             World {
                 follows: Follows::Pinned,
-                ..alone(images(calm(
-                    "pin",
-                    "a tag moves, and only the admin adopts what it points at",
-                )))
+                ..alone(images(calm("pin", "a tag moves, and only the admin adopts its image")))
             },
             &[(Edit, 2), (Approve, 1)],
             &[(Election, 1), (ControllerCrash, 1), (StaleWatch, 1)],
         ),
         with(
-            pair(calm("schedule", "somebody schedules a shutdown, or cancels it")),
+            pair(calm("schedule", "admins schedule and cancel shutdowns")),
             &[(Schedule, 1), (Dropped, 1), (AgentCrash, 1)],
             &[(Schedule, 1), (Inhibit, 1), (Power, 1)],
         ),
@@ -204,7 +204,7 @@ fn failing_hosts(with: With<'_>) -> Vec<World> {
 
 type With<'a> = &'a dyn Fn(World, &[(Fault, u8)], &[(Fault, u8)]) -> World;
 
-/// Processes die, and the network loses and delays.
+/// Processes die, and the network loses or delays requests.
 fn processes(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
     let two = |world: World| World {
@@ -213,47 +213,44 @@ fn processes(with: With<'_>) -> Vec<World> {
     };
     vec![
         with(
-            calm("crash", "processes die, at any step"),
+            calm("crash", "processes die at any step"),
             &[(AgentCrash, 2), (ControllerCrash, 1)],
             &[(Late, 1)],
         ),
         with(
-            pair(calm("second", "two agents on a node that nothing keeps apart")),
+            pair(calm("second", "two agents on one node act at the same time")),
             &[(Second, 3), (Pause, 1)],
             &[(Second, 1), (Late, 1)],
         ),
         with(
-            calm("late", "requests that land after their sender died or gave up"),
+            calm("late", "requests are executed after their sender died or gave up"),
             &[(AgentCrash, 1), (ControllerCrash, 1), (Late, 1)],
             &[(Late, 1), (LostReply, 1)],
         ),
         with(
-            calm("lost", "lost answers and old reads"),
+            calm("lost", "answers are lost, and reads are outdated"),
             &[(LostReply, 1), (StaleRead, 1), (AgentCrash, 1)],
             &[(Late, 1), (StaleWatch, 1)],
         ),
         with(
-            two(calm("leaders", "two leaders, one of them deposed")),
+            two(calm("leaders", "two leaders, one of them outdated")),
             &[(Election, 1)],
             &[(Late, 1), (Cordon, 1)],
         ),
         with(
-            pair(calm(
-                "watches",
-                "leaders that plan from what their watches showed before",
-            )),
+            pair(calm("watches", "leaders plan from old views of their watches")),
             &[(Election, 1), (StaleWatch, 1), (Cordon, 1)],
             &[(Late, 1), (Election, 1), (Pause, 1)],
         ),
         with(
-            pair(calm("stale", "a pause that the watches do not show")),
+            pair(calm("stale", "the watches do not show a pause yet")),
             &[(StaleWatch, 2), (Pause, 2)],
             &[(Late, 1), (AgentCrash, 1)],
         ),
     ]
 }
 
-/// Admins change their minds.
+/// Admins change specs, labels and Nodes.
 fn admins(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
     let two = |world: World| World {
@@ -274,17 +271,20 @@ fn admins(with: With<'_>) -> Vec<World> {
     };
     vec![
         with(
-            shrinks(calm("capacity", "the capacity grows and shrinks, nodes are cordoned")),
+            shrinks(calm(
+                "capacity",
+                "the capacity grows and shrinks, and nodes are cordoned",
+            )),
             &[(Resize, 1), (Cordon, 1)],
             &[(Resize, 1), (Election, 1)],
         ),
         with(
-            pair(images(calm("edit", "another image at any moment"))),
+            pair(images(calm("edit", "the image changes at any time"))),
             &[(Edit, 1), (AgentCrash, 1), (Dropped, 1)],
             &[(Edit, 1), (Late, 1)],
         ),
         with(
-            pair(calm("delete", "Nodes are deleted and created anew")),
+            pair(calm("delete", "Nodes are deleted and created again")),
             &[(Delete, 1), (AgentCrash, 1)],
             &[(Late, 1), (StaleWatch, 1)],
         ),
@@ -294,12 +294,15 @@ fn admins(with: With<'_>) -> Vec<World> {
             &[(Move, 1), (Election, 1), (StaleWatch, 1)],
         ),
         with(
-            calm("gate", "gates close and open, offers lapse"),
+            calm("gate", "gates close and open, and offers lapse"),
             &[(Pause, 2), (Lapse, 1), (AgentCrash, 1)],
             &[(Late, 1), (Election, 1)],
         ),
         with(
-            pair(calm("cordon", "admins cordon and uncordon, Nodes get NotReady")),
+            pair(calm(
+                "cordon",
+                "admins cordon and uncordon Nodes, and Nodes become NotReady",
+            )),
             &[(Cordon, 2), (Meddle, 1), (NotReady, 1), (AgentCrash, 1)],
             &[(Late, 1)],
         ),
@@ -308,7 +311,7 @@ fn admins(with: With<'_>) -> Vec<World> {
                 windows: true,
                 ..pair(calm(
                     "window",
-                    "windows open and close, the clock is lost, the fleet is paused",
+                    "windows open and close, the clock loses synchronization, and the fleet is paused",
                 ))
             },
             &[(Window, 2), (Clock, 1), (Fleet, 1), (AgentCrash, 1)],
@@ -317,7 +320,7 @@ fn admins(with: With<'_>) -> Vec<World> {
         with(
             World {
                 waves: true,
-                ..two(calm("waves", "a canary before the others"))
+                ..two(calm("waves", "a canary goes before the others"))
             },
             &[(Cordon, 1)],
             &[(Election, 1), (Late, 1), (Power, 1), (AgentCrash, 1)],
@@ -335,7 +338,7 @@ fn admins(with: With<'_>) -> Vec<World> {
                 pools: vec![2, 1],
                 spread: true,
                 servers: 3,
-                ..two(calm("servers", "a control plane of three in two pools"))
+                ..two(calm("servers", "three control plane nodes in two pools"))
             },
             &[(Election, 1)],
             &[(NotReady, 1), (Late, 1), (Power, 1)],
@@ -344,7 +347,7 @@ fn admins(with: With<'_>) -> Vec<World> {
             World {
                 servers: 3,
                 unlabelled: true,
-                ..two(calm("unlabelled", "a control plane of three without its label"))
+                ..two(calm("unlabelled", "three control plane nodes without the label"))
             },
             &[],
             &[(Election, 1), (NotReady, 1)],
@@ -354,7 +357,7 @@ fn admins(with: With<'_>) -> Vec<World> {
                 pools: vec![2, 1],
                 spread: true,
                 fleet: 1,
-                ..two(calm("fleet", "two pools under one limit of the fleet"))
+                ..two(calm("fleet", "two pools share the fleet's limit"))
             },
             &[(Cordon, 1), (Election, 1)],
             &[(Late, 1), (StaleWatch, 1), (Resize, 1)],
@@ -365,20 +368,20 @@ fn admins(with: With<'_>) -> Vec<World> {
                 spread: true,
                 fleet: 1,
                 after: &[(0, 1)],
-                ..calm("order", "a pool that goes after another one")
+                ..calm("order", "a pool goes after another one")
             },
             &[(NotReady, 1), (AgentCrash, 1)],
             &[(Cordon, 1), (Edit, 1), (Election, 1)],
         ),
         with(
-            pair(calm("forget", "BootcNodes are deleted, at any step of a turn")),
+            pair(calm("forget", "BootcNodes are deleted at any step of a turn")),
             &[(Forget, 2), (AgentCrash, 1), (ControllerCrash, 1)],
             &[(Late, 1), (StaleWatch, 1)],
         ),
         with(
             World {
                 keep_blocked: true,
-                ..calm("hold", "nodes are held back, and hold up no other")
+                ..calm("hold", "nodes are held back, and do not block others")
             },
             &[(Hold, 2)],
             &[(AgentCrash, 1), (Late, 1), (StaleWatch, 1)],
@@ -388,7 +391,7 @@ fn admins(with: With<'_>) -> Vec<World> {
                 too_old: 1 << 3,
                 ..pair(images(calm(
                     "boot-image",
-                    "a tag moves to an image for which machines are too old",
+                    "a tag moves to an image that needs a newer boot image",
                 )))
             },
             &[(Edit, 1), (Accept, 1)],
@@ -409,7 +412,7 @@ fn admins(with: With<'_>) -> Vec<World> {
     ]
 }
 
-/// Hosts fail, and images.
+/// Hosts and images fail.
 fn hosts(with: With<'_>) -> Vec<World> {
     let pair = |world: World| World { nodes: 2, ..world };
     let bad = |world: World| World {
@@ -421,26 +424,26 @@ fn hosts(with: With<'_>) -> Vec<World> {
         with(
             pair(calm(
                 "host",
-                "power, reboots that are refused or never begin, other updaters",
+                "power losses, reboots that are refused or never begin, and other updaters",
             )),
             &[(Power, 1), (Dropped, 1), (Rival, 1)],
             &[(Inhibit, 2), (Finalize, 1), (AgentCrash, 1)],
         ),
         with(
-            pair(calm("finalize", "finalization fails, again and again")),
+            pair(calm("finalize", "finalization fails repeatedly")),
             &[(Finalize, 3), (Inhibit, 2)],
             &[(Power, 1)],
         ),
         with(
             pair(bad(calm(
                 "bad",
-                "an image under which no node gets Ready; the way forward from it",
+                "nodes do not become Ready with a bad image, and leave it for a newer one",
             ))),
             &[(Edit, 1), (AgentCrash, 1), (Inhibit, 1)],
             &[(Late, 1), (Rollback, 1), (Power, 1)],
         ),
         with(
-            pair(bad(calm("retry", "hosts are rolled back, admins ask for another try"))),
+            pair(bad(calm("retry", "hosts are rolled back, and admins request retries"))),
             &[(Rollback, 2), (Retry, 1)],
             &[(AgentCrash, 1), (Edit, 1)],
         ),
@@ -448,7 +451,7 @@ fn hosts(with: With<'_>) -> Vec<World> {
             pair(World {
                 staged: false,
                 images: &[2, 3],
-                ..calm("stage", "pulls that fail, do not lock, are withdrawn")
+                ..calm("stage", "pulls fail, cannot lock, or are canceled")
             }),
             &[(Pull, 1), (Edit, 1)],
             &[(AgentCrash, 1), (Rival, 1)],
@@ -456,7 +459,7 @@ fn hosts(with: With<'_>) -> Vec<World> {
         with(
             World {
                 keep_blocked: true,
-                ..calm("drain", "a node that cannot be drained holds up no other")
+                ..calm("drain", "a node that cannot be drained does not block others")
             },
             &[(Block, 1), (AgentCrash, 1)],
             &[(Late, 1)],
@@ -464,7 +467,7 @@ fn hosts(with: With<'_>) -> Vec<World> {
         with(
             pair(calm(
                 "lock",
-                "what is staged cannot be locked, nor removed, for a while",
+                "the staged image cannot be locked or removed, for a while",
             )),
             &[(Stuck, 3), (Rival, 1), (Dropped, 1)],
             &[(AgentCrash, 1), (Inhibit, 1)],
@@ -472,7 +475,10 @@ fn hosts(with: With<'_>) -> Vec<World> {
         with(
             World {
                 keep_blocked: true,
-                ..pair(calm("no-lock", "a host that never locks again holds up no other"))
+                ..pair(calm(
+                    "no-lock",
+                    "a host that can never lock again does not block others",
+                ))
             },
             &[(Stuck, 2), (Rival, 1), (Dropped, 1)],
             &[(AgentCrash, 1), (Pull, 1)],

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use berth_api::boot_image::NodeBootImage;
 use berth_core::firstboot::config::{self, Config};
 use berth_core::firstboot::node::Signs;
-use berth_core::firstboot::{self as decide, Answer, Booted, Facts, Record, Step, Target, Trouble, Verdict};
+use berth_core::firstboot::{self as decide, Answer, Booted, Inputs, PivotError, Record, Step, Target, Verdict};
 use berth_core::skew::aleph::PLACES;
 use berth_shell::retry;
 use jiff::Timestamp;
@@ -61,7 +61,7 @@ struct Run<'a> {
     boot_image: Option<NodeBootImage>,
     answer: Answer,
     booted: Booted,
-    trouble: Option<Trouble>,
+    trouble: Option<PivotError>,
     /// Questions to the registry, and tries to change to the target.
     asked: u32,
     tried: u32,
@@ -249,9 +249,9 @@ impl Run<'_> {
         }
     }
 
-    fn facts(&self) -> Facts<'_> {
+    fn facts(&self) -> Inputs<'_> {
         let root = &self.setup.root;
-        Facts {
+        Inputs {
             config: self.config,
             record: self.record.as_ref(),
             is_node: is_node(root, &self.config.signs),
@@ -259,7 +259,7 @@ impl Run<'_> {
             boot_image: self.boot_image.as_ref(),
             answer: &self.answer,
             booted: &self.booted,
-            trouble: self.trouble.as_ref(),
+            pivot_error: self.trouble.as_ref(),
             is_late: Instant::now() >= self.give_up,
         }
     }
@@ -322,7 +322,7 @@ impl Run<'_> {
     }
 
     /// The record comes first: who finds the target running knows why.
-    async fn reboot_into(&mut self, target: &Target, verdict: &Verdict) -> Trouble {
+    async fn reboot_into(&mut self, target: &Target, verdict: &Verdict) -> PivotError {
         let record = decide::record(
             &self.facts(),
             verdict,
@@ -332,7 +332,7 @@ impl Run<'_> {
         );
         if let Err(error) = self.file.save(&record) {
             pivot::disarm(&self.host, target).await;
-            return Trouble {
+            return PivotError {
                 message: format!("{error:#}"),
                 is_final: true,
             };

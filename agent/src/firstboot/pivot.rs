@@ -9,7 +9,7 @@ use berth_core::agent::facts::{Deployments, Os};
 use berth_core::agent::host_policy::Rules;
 use berth_core::agent::storage::StagingLock;
 use berth_core::firstboot::node::Signs;
-use berth_core::firstboot::{Booted, Target, Trouble};
+use berth_core::firstboot::{Booted, PivotError, Target};
 use tokio::time::Instant;
 
 use super::node::is_node;
@@ -24,21 +24,21 @@ const REBOOT_BEGINS: Duration = Duration::from_secs(60);
 /// Time within which the host must say what is staged, so that it can be removed.
 const DISARM_DEADLINE: Duration = Duration::from_secs(60);
 
-impl From<HostError> for Trouble {
+impl From<HostError> for PivotError {
     fn from(error: HostError) -> Self {
         trouble(error.to_string())
     }
 }
 
-fn trouble(message: impl Into<String>) -> Trouble {
-    Trouble {
+fn trouble(message: impl Into<String>) -> PivotError {
+    PivotError {
         message: message.into(),
         is_final: false,
     }
 }
 
-fn hopeless(message: impl Into<String>) -> Trouble {
-    Trouble {
+fn hopeless(message: impl Into<String>) -> PivotError {
+    PivotError {
         is_final: true,
         ..trouble(message)
     }
@@ -77,7 +77,7 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
 ///
 /// # Errors
 /// When it is not there before the deadline; nothing is armed then.
-pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), Trouble> {
+pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
         reference: image.at(&target.digest).to_string(),
         digest: target.digest.clone(),
@@ -122,7 +122,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
 }
 
 /// Way in which the target is locked while it is staged. A host without ostree's lock is not changed on its first boot.
-async fn staging_lock(host: &Host) -> Result<StagingLock, Trouble> {
+async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = look(host).await?.map_err(hopeless)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
     lock.ok_or_else(|| hopeless("hosts with composefs are not changed on their first boot"))
@@ -132,7 +132,7 @@ async fn staging_lock(host: &Host) -> Result<StagingLock, Trouble> {
 ///
 /// # Errors
 /// When the host does not answer, or the kubelet would never start under the staged image.
-async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, Trouble> {
+async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotError> {
     let known = look(host).await?.map_err(hopeless)?;
     if let Some(why) = known.unit_missing() {
         return Err(hopeless(why));
@@ -145,7 +145,7 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, Trouble
 
 /// Unlocks the staged target and reboots. Ends only with the process, or when it did not come to the reboot; then nothing is
 /// armed, as far as the host lets us.
-pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> Trouble {
+pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
             let begins = Instant::now() + REBOOT_BEGINS;
@@ -164,7 +164,7 @@ pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> Trouble {
     why
 }
 
-pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) -> Result<(), Trouble> {
+pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) -> Result<(), PivotError> {
     check_no_node(host, signs)?;
     host.unlock().await?;
     if is_staged(host, target).await? != Some(false) {
@@ -176,7 +176,7 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
 
 /// Refuses to go on where the machine became a node in the course of the pull or the unlock: a node reboots under a berth only
 /// (I2). Not every kubelet waits for this check.
-fn check_no_node(host: &Host, signs: &Signs) -> Result<(), Trouble> {
+fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     match is_node(host.root(), signs) {
         true => Err(hopeless("a kubelet or an agent has started meanwhile")),
         false => Ok(()),

@@ -12,7 +12,7 @@ use anyhow::Context;
 use berth_api::firstboot::EVENT_HOLDS;
 use berth_core::firstboot::Verdict;
 use berth_core::firstboot::config::Config;
-use berth_core::firstboot::words;
+use berth_core::firstboot::messages;
 use berth_core::text;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -37,7 +37,7 @@ const CLUSTER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Tells the people at the machine. What cannot be told in one way is told in the others.
 pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
-    let notice = words::notice(config, verdict);
+    let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
         if let Err(error) = show(&root.path(path), notice.as_deref()) {
             tracing::warn!(path, %error, "cannot write the notice");
@@ -51,7 +51,7 @@ pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
         .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(root.path(GETTY));
     drop(touched);
-    if let Err(error) = journal(&root.path(JOURNAL), &words::journal(config, verdict)) {
+    if let Err(error) = journal(&root.path(JOURNAL), &messages::journal(config, verdict)) {
         tracing::warn!(%error, "cannot write the record in the journal");
     }
 }
@@ -158,7 +158,7 @@ pub(super) mod tests {
         let mut record = [0; 4096];
         let length = journal.recv(&mut record).unwrap();
         let record = String::from_utf8_lossy(&record[..length]).into_owned();
-        let id = format!("MESSAGE_ID={}\n", words::MESSAGE_ID);
+        let id = format!("MESSAGE_ID={}\n", messages::MESSAGE_ID);
         assert!(
             record.starts_with(&id) && record.contains("\nBERTH_OUTCOME=InvalidConfig\n"),
             "{record}"

@@ -584,7 +584,7 @@ mod tests {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let status = |reason: &str, target: u8| {
             let condition = serde_json::json!({
-                "type": "BootImageSkew", "status": "Unknown", "reason": reason, "message": "4.20.0 and 9.6 count differently",
+                "type": "BootImageSkew", "status": "Unknown", "reason": reason, "message": "4.20.0 and 9.6 use different version schemes",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
             });
             BootcNodePoolStatus {
@@ -617,7 +617,10 @@ mod tests {
                 .iter()
                 .map(|note| (note.reason, note.warning, note.message.as_str()))
                 .collect();
-            assert_eq!(said, [("BootImageUnknown", true, "4.20.0 and 9.6 count differently")]);
+            assert_eq!(
+                said,
+                [("BootImageUnknown", true, "4.20.0 and 9.6 use different version schemes")]
+            );
         }
         assert!(REASONS.contains(&"BootImageUnknown"));
         assert!(told(&unknown, &unknown).is_empty());

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use crate::Moment;
 use crate::controller::view::{BootcNodeView, NodeView};
-use crate::insight::{Facts, Unavailable, held, insight};
+use crate::insight::{Inputs, Unavailable, held, insight};
 
 /// Message about the agent.
 const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
@@ -41,7 +41,7 @@ impl Silent {
             (node.unschedulable, Unavailable::Unschedulable),
         ];
         let true_ones = reasons.into_iter().filter(|(is, _)| *is);
-        let facts = Facts {
+        let facts = Inputs {
             node: node.name.as_str(),
             pool: &spec.pool_name,
             scope: match waves::is_control_plane(&node.labels) {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Level by the text of the file.
+/// Returns the level found in the text of the file.
 fn variant(architecture: &str, text: &str) -> Option<&'static str> {
     let mut features = Features::default();
     for line in text.lines() {
@@ -28,12 +28,12 @@ const V4: &str = "flags\t\t: fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pg
                   avx512dq rdseed adx smap clflushopt clwb avx512cd avx512bw avx512vl xsaveopt xsavec xgetbv1 xsaves arat";
 
 #[test]
-fn the_level_of_an_x86_64_cpu_is_that_of_its_psabi() {
+fn x86_64_levels_match_the_psabi() {
     for (line, level) in [(V1, "v1"), (V2, "v2"), (V3, "v3"), (V4, "v4")] {
         assert_eq!(variant("amd64", line), Some(level));
         assert_eq!(variant("arm64", line), None);
     }
-    // Each feature of a level is needed for it, and no higher level without the lower ones.
+    // Each level needs each of its features, and the levels below it.
     for (n, (_, features)) in AMD64.iter().enumerate().skip(1) {
         for feature in *features {
             let without = V4.replace(&format!(" {feature} "), " ");
@@ -54,9 +54,8 @@ fn the_level_of_an_x86_64_cpu_is_that_of_its_psabi() {
     }
 }
 
-/// The levels of this very machine are found by this name.
 #[test]
-fn the_architecture_has_its_name_in_oci_words() {
+fn the_architecture_has_its_oci_name() {
     let names = [
         ("x86_64", "amd64"),
         ("aarch64", "arm64"),
@@ -70,7 +69,7 @@ fn the_architecture_has_its_name_in_oci_words() {
 }
 
 #[test]
-fn the_version_of_an_arm64_cpu_is_no_higher_than_its_features_say() {
+fn an_arm64_version_needs_all_its_features() {
     // A Raspberry Pi 4, an AWS Graviton 2, a Graviton 3 and a Graviton 4.
     for (features, version) in [
         ("fp asimd evtstrm crc32 cpuid", "v8"),

@@ -1,4 +1,4 @@
-//! The file `/etc/berth/firstboot.toml`, which whoever provisions a machine puts there.
+//! Reads `/etc/berth/firstboot.toml`, which the provisioning of a machine creates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,73 +12,72 @@ use serde::Deserialize;
 use super::node::Signs;
 use crate::skew::version::OsVersion;
 
-/// The file, as the host sees it.
+/// Path of the file on the host.
 pub const PATH: &str = "/etc/berth/firstboot.toml";
-/// Longest file that is read, in bytes.
+/// Longest accepted file, in bytes.
 pub const MAX_LENGTH: usize = 64 << 10;
-/// The override file, unless the configuration names another one.
+/// Default override file.
 pub const OVERRIDE_FILE: &str = "/etc/berth/firstboot.override";
 
-/// Directories that the unit hides from the check (`ProtectHome=`, `PrivateTmp=`).
+/// Directories that the systemd unit hides from the check (`ProtectHome=`, `PrivateTmp=`).
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
-/// Deadline, unless the configuration names another one.
+/// Default deadline.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// Longest deadline.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Most signs of a node that the file may name, of each kind.
+/// Most additional signs of each kind.
 const MAX_SIGNS: usize = 32;
 
-/// Consequence of a boot image that is too far away.
+/// Action if the boot image is outside the limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnViolation {
-    /// The kubelet does not start.
+    /// Hold the kubelet back.
     #[default]
     Block,
-    /// The boot goes on as it is, and people are told.
+    /// Continue the boot and report it.
     Warn,
 }
 
-/// Orders for a machine's first boot.
+/// Configuration of the first-boot check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Target: the OS image that the machine is to run.
+    /// Target: the OS image that the machine should run.
     pub image: ImageRef,
-    /// Consequence of a boot image that is too far away.
+    /// Action if the boot image is outside the limits.
     pub on_violation: OnViolation,
-    /// Longest time that the boot waits for the registry, and for the change to the target.
+    /// How long the boot waits at most for the registry, and for the pivot.
     pub deadline: Duration,
-    /// Change to the target before the kubelet runs.
+    /// Pivot: change to the target before the kubelet runs.
     pub pivot: bool,
-    /// File by which an admin lets the machine go on, whatever was found.
+    /// If an admin creates this file, the machine joins the cluster regardless of the check.
     pub override_file: PathBuf,
-    /// Limit that counts in place of the image's own, field by field.
+    /// Overrides the image's own limit, field by field.
     pub limit: BootImageLimit,
-    /// Kubeconfig with which an event is written.
+    /// Kubeconfig for writing an Event.
     pub kubeconfig: Option<PathBuf>,
-    /// Name of the machine's Node, for the event; absent: the host's name.
+    /// Name of the machine's Node, for the Event. Default: the hostname.
     pub node_name: Option<String>,
-    /// Signs that the machine is a node, beside the known ones.
+    /// Additional signs that the machine is a node.
     pub signs: Signs,
 }
 
-/// Error of a configuration file. Each message says what to write instead.
+/// Error of the configuration file. Each message contains a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not UTF-8, or too long.
     #[error("{0}")]
     Unreadable(String),
-    /// No TOML, an unknown key, or a value of another type.
+    /// Not TOML, an unknown key, or a value of the wrong type.
     #[error("{0}")]
     Malformed(String),
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{key}: {why}")]
     Value {
         /// The key.
         key: &'static str,
-        /// Error in its value, and what to write.
+        /// Error and remedy.
         why: String,
     },
 }
@@ -111,16 +110,18 @@ struct RawLimit {
 }
 
 impl Config {
-    /// Reads the file's content.
+    /// Parses the content of the file.
     ///
     /// # Errors
-    /// As [`ConfigError`] says.
+    /// See [`ConfigError`].
     pub fn parse(content: &[u8]) -> Result<Self, ConfigError> {
         if content.len() > MAX_LENGTH {
-            return Err(ConfigError::Unreadable(format!("it is longer than {MAX_LENGTH} bytes")));
+            return Err(ConfigError::Unreadable(format!(
+                "the file is longer than {MAX_LENGTH} bytes"
+            )));
         }
         let text =
-            std::str::from_utf8(content).map_err(|_| ConfigError::Unreadable("it is not UTF-8 text".to_owned()))?;
+            std::str::from_utf8(content).map_err(|_| ConfigError::Unreadable("the file is not UTF-8".to_owned()))?;
         let raw: RawConfig = toml::from_str(text).map_err(|error| malformed(text, &error))?;
         let value = |key, why: String| ConfigError::Value { key, why };
         let image: ImageRef = raw.image.parse().map_err(|e| value("image", format!("{e}")))?;
@@ -128,22 +129,23 @@ impl Config {
         let deadline = deadline
             .map_err(|e| value("deadline", e.to_string()))?
             .unwrap_or(DEADLINE);
-        if deadline.is_zero() || deadline > LONGEST {
-            let why = "write a time from 1s to 24h: the boot waits so long at most".to_owned();
+        if deadline.is_zero() || deadline > DEADLINE_MAX {
+            let why = "must be from 1s to 24h".to_owned();
             return Err(value("deadline", why));
         }
         let path = |key, path: Option<String>| match path.map(PathBuf::from) {
             Some(path) if !path.is_absolute() => Err(value(
                 key,
-                format!("{:?} is no absolute path", path.display().to_string()),
+                format!("{:?} is not an absolute path", path.display().to_string()),
             )),
             path => Ok(path),
         };
         let path = |key, text| match path(key, text)? {
             Some(path) => match HIDDEN.iter().find(|hidden| path.starts_with(hidden)) {
                 Some(hidden) => {
-                    let why =
-                        format!("berth-firstboot.service does not see what is under {hidden}; put it into /etc/berth");
+                    let why = format!(
+                        "berth-firstboot.service cannot access files in {hidden}; put the file into /etc/berth"
+                    );
                     Err(value(key, why))
                 }
                 None => Ok(Some(path)),
@@ -156,7 +158,7 @@ impl Config {
             return Err(value("limit.minimumVersion", error.to_string()));
         }
         if raw.limit.max_major_skew.is_some_and(|most| most > MAX_SKEW) {
-            let why = format!("write a number of major versions up to {MAX_SKEW}");
+            let why = format!("must be a number of major versions up to {MAX_SKEW}");
             return Err(value("limit.maxMajorSkew", why));
         }
         Ok(Self {
@@ -176,29 +178,29 @@ impl Config {
         })
     }
 
-    /// Limit that counts for an image with this limit of its own.
+    /// Returns the limit to apply to an image that has this limit in its labels.
     pub fn limit_for(&self, image: Option<&BootImageLimit>) -> BootImageLimit {
         let image = image.cloned().unwrap_or_default();
         let own = &self.limit;
         BootImageLimit {
             minimum_version: own.minimum_version.clone().or(image.minimum_version),
-            // An error is about the image's number of major versions.
+            // The error concerns the image's maximum of major versions.
             error: image.error.filter(|_| own.max_major_skew.is_none()),
             max_major_skew: own.max_major_skew.or(image.max_major_skew),
         }
     }
 }
 
-/// Signs of a node. `path` reads the path of a file.
+/// Reads the additional signs of a node. `path` parses and checks a path.
 fn signs(
     files: Vec<String>,
     processes: Vec<String>,
     path: impl Fn(&'static str, Option<String>) -> Result<Option<PathBuf>, ConfigError>,
 ) -> Result<Signs, ConfigError> {
-    let wrong = |key, why: String| ConfigError::Value { key, why };
+    let invalid = |key, why: String| ConfigError::Value { key, why };
     for (key, count) in [("nodeFiles", files.len()), ("nodeProcesses", processes.len())] {
         if count > MAX_SIGNS {
-            return Err(wrong(key, format!("name {MAX_SIGNS} at most")));
+            return Err(invalid(key, format!("must have at most {MAX_SIGNS} entries")));
         }
     }
     let mut signs = Signs::default();
@@ -208,15 +210,15 @@ fn signs(
     for process in processes {
         if process.is_empty() || process.contains(['/', '\0']) {
             let why =
-                format!("{process:?} is not the name of a process: write it without its directory, as in kubelet");
-            return Err(wrong("nodeProcesses", why));
+                format!("{process:?} is not the name of a process; write it without a directory, for example kubelet");
+            return Err(invalid("nodeProcesses", why));
         }
         signs.processes.push(process);
     }
     Ok(signs)
 }
 
-/// The parser's words in one line, with the line of the file.
+/// Returns the parser's error in one line, with the line number.
 fn malformed(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| format!("line {}: ", before.matches('\n').count() + 1));
@@ -232,7 +234,7 @@ mod tests {
     const LEAST: &str = "image = \"quay.io/example/os:stable\"\n";
 
     #[test]
-    fn what_is_not_said_has_a_default() {
+    fn missing_values_have_defaults() {
         let config = Config::parse(LEAST.as_bytes()).unwrap();
         assert_eq!(
             (config.on_violation, config.deadline, config.pivot),
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_a_node_can_be_named() {
+    fn additional_signs_of_a_node_are_read() {
         let text = format!("{LEAST}nodeFiles = [\"/srv/kubelet/pods\"]\nnodeProcesses = [\"our-node\"]\n");
         let signs = Config::parse(text.as_bytes()).unwrap().signs;
         assert_eq!(signs.files, [PathBuf::from("/srv/kubelet/pods")]);
@@ -258,19 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_may_be_said_is_taken() {
+    fn the_largest_values_are_accepted() {
         let longest = format!("{LEAST}{}", "#".repeat(MAX_LENGTH - LEAST.len()));
         assert!(Config::parse(longest.as_bytes()).is_ok());
         let most = format!("{LEAST}deadline = \"24h\"\n[limit]\nmaxMajorSkew = {MAX_SKEW}\n");
         let config = Config::parse(most.as_bytes()).unwrap();
         assert_eq!(
             (config.deadline, config.limit.max_major_skew),
-            (LONGEST, Some(MAX_SKEW))
+            (DEADLINE_MAX, Some(MAX_SKEW))
         );
     }
 
     #[test]
-    fn an_empty_name_of_the_node_is_none() {
+    fn an_empty_node_name_is_ignored() {
         for (text, name) in [("", None), ("nodeName = \"\"", None), ("nodeName = \"n1\"", Some("n1"))] {
             let config = Config::parse(format!("{LEAST}{text}").as_bytes()).unwrap();
             assert_eq!(config.node_name.as_deref(), name, "{text}");
@@ -298,24 +300,24 @@ mod tests {
             ),
             (
                 "image = \"r.io/os:1\"\ndeadline = \"0\"",
-                "deadline: write a time from 1s to 24h",
+                "deadline: must be from 1s to 24h",
             ),
-            ("image = \"r.io/os:1\"\ndeadline = \"25h\"", "deadline: write a time"),
+            ("image = \"r.io/os:1\"\ndeadline = \"25h\"", "deadline: must be from"),
             (
                 "image = \"r.io/os:1\"\noverrideFile = \"go\"",
-                "overrideFile: \"go\" is no absolute path",
+                "overrideFile: \"go\" is not an absolute path",
             ),
             (
                 "image = \"r.io/os:1\"\noverrideFile = \"/root/go\"",
-                "overrideFile: berth-firstboot.service does not see what is under /root",
+                "overrideFile: berth-firstboot.service cannot access files in /root",
             ),
             (
                 "image = \"r.io/os:1\"\nkubeconfig = \"/tmp/kubeconfig\"",
-                "kubeconfig: berth-firstboot.service does not see what is under /tmp",
+                "kubeconfig: berth-firstboot.service cannot access files in /tmp",
             ),
             (
                 "image = \"r.io/os:1\"\nnodeFiles = [\"pods\"]",
-                "nodeFiles: \"pods\" is no absolute path",
+                "nodeFiles: \"pods\" is not an absolute path",
             ),
             (
                 "image = \"r.io/os:1\"\nnodeProcesses = [\"/usr/bin/node\"]",
@@ -335,7 +337,7 @@ mod tests {
             ),
             (
                 "image = \"r.io/os:1\"\n[limit]\nmaxMajorSkew = 1001",
-                "limit.maxMajorSkew: write a number",
+                "limit.maxMajorSkew: must be a number",
             ),
         ] {
             let error = Config::parse(text.as_bytes()).unwrap_err().to_string();
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_file_counts_in_place_of_the_images() {
+    fn the_files_limit_overrides_the_images() {
         let limit = |minimum: Option<&str>, most, error: Option<&str>| BootImageLimit {
             minimum_version: minimum.map(str::to_owned),
             max_major_skew: most,
@@ -368,7 +370,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_gives_an_answer(text in "\\PC{0,80}", bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn never_panics(text in "\\PC{0,80}", bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = Config::parse(text.as_bytes());
             let _ = Config::parse(&bytes);
             let _ = Config::parse(format!("{LEAST}{text}").as_bytes());

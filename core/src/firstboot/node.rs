@@ -1,8 +1,8 @@
-//! The signs that a machine is a node already. Pure.
+//! Signs that a machine is already a node. Pure.
 
 use std::path::PathBuf;
 
-/// Files and directories that an agent, a kubelet, or a distribution around one makes early in its life, and that stay.
+/// Files and directories that an agent, a kubelet or a Kubernetes distribution creates when it starts first, and keeps.
 pub const FILES: [&str; 8] = [
     "/var/lib/berth/state.json",
     "/var/lib/kubelet/pods",
@@ -13,7 +13,7 @@ pub const FILES: [&str; 8] = [
     "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
     "/var/snap/microk8s/common/var/lib/kubelet/pods",
 ];
-/// Names of processes that are a kubelet, contain one, or start one.
+/// Names of processes that are, contain or start a kubelet.
 const PROCESSES: [&str; 10] = [
     "kubelet",
     "hyperkube",
@@ -26,14 +26,14 @@ const PROCESSES: [&str; 10] = [
     "rke2",
     "rke2-agent",
 ];
-/// Longest name of a process that the kernel keeps, in bytes.
+/// Longest process name that the kernel stores, in bytes.
 const MAX_NAME: usize = 15;
-/// Port of a kubelet's API, in the notation of `/proc/net/tcp`.
+/// Port of the kubelet API, in the notation of `/proc/net/tcp`.
 const KUBELET_PORT: &str = ":280A";
-/// State of a socket that listens, in the same notation.
+/// State of a listening socket, in the same notation.
 const LISTENS: &str = "0A";
 
-/// Signs that the configuration names beside the known ones.
+/// Additional signs from the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Signs {
     /// Files and directories.
@@ -43,12 +43,12 @@ pub struct Signs {
 }
 
 impl Signs {
-    /// True if a process is a kubelet, contains one or starts one. `name` is its name as the kernel keeps it, `command_line`
-    /// its arguments, each with a NUL behind it. The directory of its program does not matter.
+    /// True if a process is, contains or starts a kubelet. `name` is the name stored by the kernel, `command_line` the
+    /// NUL-terminated arguments. The directory of the program does not matter.
     pub fn is_kubelet(&self, name: &str, command_line: &[u8]) -> bool {
         let program = command_line.split(|byte| *byte == 0).next().unwrap_or_default();
         let program = String::from_utf8_lossy(program);
-        // A program that renames itself writes all of its arguments there.
+        // A program that renames itself may write all its arguments into the first.
         let program = program.split(' ').next().unwrap_or_default();
         let program = program.rsplit('/').next().unwrap_or_default();
         let known = PROCESSES.iter().copied();
@@ -60,7 +60,7 @@ impl Signs {
     }
 }
 
-/// True if the table of sockets in `/proc/net/tcp` or `/proc/net/tcp6` has one that listens on the port of a kubelet's API.
+/// True if the socket table of `/proc/net/tcp` or `/proc/net/tcp6` has a socket that listens on the kubelet API port.
 pub fn has_kubelet_port(table: &str) -> bool {
     table.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kubelet_is_known_by_its_name_wherever_its_program_lies() {
+    fn a_kubelet_is_recognized_by_its_program_name() {
         let signs = Signs::default();
         for (name, command_line, expected) in [
             ("kubelet\n", "/usr/bin/kubelet\0--config=/etc/kubelet.yaml\0", true),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_is_known_by_its_port_whatever_its_name() {
+    fn a_kubelet_is_recognized_by_its_port() {
         const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue\n";
         let table = |local: &str, remote: &str, state: &str| {
             format!("{HEAD}   0: {local} {remote} {state} 00000000:00000000\n")

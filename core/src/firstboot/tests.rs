@@ -1,7 +1,7 @@
 use berth_api::condition::MAX_MESSAGE;
 use proptest::prelude::*;
 
-use super::words::{journal, notice};
+use super::messages::{journal, notice};
 use super::*;
 
 fn digest(n: u8) -> Digest {
@@ -31,7 +31,7 @@ fn installed_from(version: Option<&str>) -> NodeBootImage {
     }
 }
 
-/// A machine on its first boot, and what it knows.
+/// A machine on its first boot.
 #[derive(Debug, Clone)]
 struct Machine {
     config: Config,
@@ -41,7 +41,7 @@ struct Machine {
     boot_image: Option<NodeBootImage>,
     answer: Answer,
     booted: Booted,
-    trouble: Option<Trouble>,
+    pivot_error: Option<PivotError>,
     is_late: bool,
 }
 
@@ -55,13 +55,13 @@ impl Machine {
             boot_image: boot.map(|boot| installed_from(Some(boot))),
             answer,
             booted: Booted::Digest(digest(1)),
-            trouble: None,
+            pivot_error: None,
             is_late: false,
         }
     }
 
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+    fn facts(&self) -> Inputs<'_> {
+        Inputs {
             config: &self.config,
             record: self.record.as_ref(),
             is_node: self.is_node,
@@ -69,7 +69,7 @@ impl Machine {
             boot_image: self.boot_image.as_ref(),
             answer: &self.answer,
             booted: &self.booted,
-            trouble: self.trouble.as_ref(),
+            pivot_error: self.pivot_error.as_ref(),
             is_late: self.is_late,
         }
     }
@@ -145,7 +145,7 @@ fn each_machine_has_its_outcome() {
             target("10.1", limit),
             Outcome::Unknown,
             false,
-            "does not say what it was installed from",
+            "has no record of the image it was installed from",
         ),
         (
             "",
@@ -195,7 +195,7 @@ fn each_machine_has_its_outcome() {
 }
 
 #[test]
-fn a_registry_that_is_away_is_asked_until_the_deadline_and_is_no_violation() {
+fn an_unreachable_registry_is_asked_until_the_deadline() {
     for (answer, outcome) in [
         (Answer::NotAsked, Outcome::RegistryAway),
         (Answer::Away("refused".into()), Outcome::RegistryAway),
@@ -213,7 +213,7 @@ fn a_registry_that_is_away_is_asked_until_the_deadline_and_is_no_violation() {
 }
 
 #[test]
-fn an_override_lets_a_machine_go_on_and_says_so() {
+fn an_override_releases_a_machine_and_is_reported() {
     for (boot, is_overridden) in [(Some("9.0"), Outcome::Refused), (None, Outcome::Unknown)] {
         let mut machine = Machine::new("", boot, target("10.1", Some("9.2")));
         assert_eq!(machine.verdict().outcome, is_overridden);
@@ -221,7 +221,7 @@ fn an_override_lets_a_machine_go_on_and_says_so() {
         let verdict = machine.verdict();
         assert_eq!((verdict.outcome, verdict.holds), (Outcome::Overridden, false));
         assert!(
-            verdict.found.contains("/etc/berth/firstboot.override lets it go on"),
+            verdict.found.contains("overridden by /etc/berth/firstboot.override"),
             "{verdict:?}"
         );
         machine.config.pivot = true;
@@ -230,7 +230,7 @@ fn an_override_lets_a_machine_go_on_and_says_so() {
 }
 
 #[test]
-fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
+fn a_refused_machine_stays_refused_without_an_answer() {
     let mut machine = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).remembers(None);
     assert!(!machine.record.as_ref().unwrap().finished);
     machine.is_late = true;
@@ -248,7 +248,7 @@ fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
         machine.is_overridden = true;
         assert_eq!(machine.verdict().outcome, Outcome::Overridden);
     }
-    // The registry answers, and the installer's note cannot be read this time.
+    // The registry answers, but the installer's record cannot be read this time.
     let unread = Machine {
         boot_image: None,
         is_overridden: false,
@@ -258,7 +258,7 @@ fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
     let verdict = unread.verdict();
     assert_eq!((verdict.outcome, verdict.holds), (Outcome::Refused, true));
     assert!(
-        !verdict.message().contains("goes on as it was installed"),
+        !verdict.message().contains("joins with its installed image"),
         "{verdict:?}"
     );
     let unread = Machine {
@@ -270,7 +270,7 @@ fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
     assert!(failed.holds && failed.found.contains("line 1: x"), "{failed:?}");
     let let_go = failed.overridden_by("/etc/go".as_ref());
     assert_eq!((let_go.outcome, let_go.holds), (Outcome::Overridden, false));
-    assert!(let_go.found.ends_with("line 1: x; /etc/go lets it go on"), "{let_go:?}");
+    assert!(let_go.found.ends_with("line 1: x; overridden by /etc/go"), "{let_go:?}");
     let free = Verdict::invalid_config("x");
     assert_eq!(free.clone().overridden_by("/etc/go".as_ref()), free);
     assert!(!Verdict::invalid_config("x").unless_refused(None).holds);
@@ -295,7 +295,7 @@ fn who_was_refused_is_not_let_go_by_a_registry_that_is_away() {
 }
 
 #[test]
-fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
+fn a_pivot_is_retried_until_it_works_or_cannot() {
     let pivots = |machine: &Machine| matches!(machine.next(), Step::Pivot(target, _) if target.digest == digest(2));
     let first = Machine::new("pivot = true", Some("9.4"), target("10.1", Some("9.2")));
     assert!(pivots(&first));
@@ -309,13 +309,10 @@ fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
             ..first.clone()
         },
     ] {
-        assert!(
-            matches!(unfit.next(), Step::End(_)),
-            "refused or unknown: it stays as it is"
-        );
+        assert!(matches!(unfit.next(), Step::End(_)), "refused or unknown: no pivot");
     }
 
-    // A power cut at any point: the same again, until it arrives.
+    // After a power cut at any point, the pivot is repeated until the machine runs the target.
     let mut rebooted = first.clone().remembers(Some(&digest(2)));
     assert!(!rebooted.record.as_ref().unwrap().finished);
     assert!(pivots(&rebooted));
@@ -327,27 +324,27 @@ fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
     assert_eq!((record.finished, record.pivots), (true, 1));
     assert_eq!(record.status.version.as_deref(), Some("10.1"), "from the run before");
 
-    let mut in_vain = first.clone();
+    let mut fails = first.clone();
     for _ in 0..MAX_PIVOTS {
-        assert!(pivots(&in_vain));
-        in_vain = in_vain.remembers(Some(&digest(2)));
+        assert!(pivots(&fails));
+        fails = fails.remembers(Some(&digest(2)));
     }
-    assert_eq!(in_vain.verdict().outcome, Outcome::PivotFailed);
-    assert!(!in_vain.verdict().holds);
+    assert_eq!(fails.verdict().outcome, Outcome::PivotFailed);
+    assert!(!fails.verdict().holds);
 
-    let trouble = |is_final| {
-        Some(Trouble {
+    let pivot_error = |is_final| {
+        Some(PivotError {
             message: "no space".into(),
             is_final,
         })
     };
     assert!(pivots(&Machine {
-        trouble: trouble(false),
+        pivot_error: pivot_error(false),
         ..first.clone()
     }));
     for (is_final, is_late) in [(true, false), (false, true)] {
         let machine = Machine {
-            trouble: trouble(is_final),
+            pivot_error: pivot_error(is_final),
             is_late,
             ..first.clone()
         };
@@ -357,7 +354,7 @@ fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
         is_late: true,
         ..first.clone()
     };
-    assert!(late.verdict().found.ends_with("the deadline is over"));
+    assert!(late.verdict().found.ends_with("the deadline has passed"));
     let blind = Machine {
         booted: Booted::Unknown("bootc failed".into()),
         ..first.clone()
@@ -367,7 +364,7 @@ fn a_pivot_is_tried_until_it_is_there_or_does_not_help() {
         booted: Booted::Digest(digest(2)),
         ..first
     };
-    assert!(there.verdict().found.ends_with("it runs already"));
+    assert!(there.verdict().found.ends_with("the target already runs"));
 }
 
 #[test]
@@ -377,15 +374,15 @@ fn a_node_is_left_alone() {
     assert_eq!(machine.verdict().outcome, Outcome::NotFirstBoot);
     let machine = machine.remembers(None);
     assert_eq!(machine.next(), Step::Done);
-    // Somebody has started the kubelet of a machine that was refused.
+    // An admin has started the kubelet of a refused machine.
     let mut refused = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).remembers(None);
     refused.is_node = true;
     assert_eq!(refused.next(), Step::Done);
-    // Its kubelet was started in the course of the pull.
+    // Its kubelet was started during the pull.
     let mut overtaken =
         Machine::new("pivot = true", Some("9.4"), target("10.1", Some("9.2"))).remembers(Some(&digest(2)));
     overtaken.is_node = true;
-    overtaken.trouble = Some(Trouble {
+    overtaken.pivot_error = Some(PivotError {
         message: "a kubelet has started meanwhile".to_owned(),
         is_final: true,
     });
@@ -399,7 +396,7 @@ fn a_node_is_left_alone() {
 }
 
 #[test]
-fn people_are_told_in_lines_that_fit_a_console() {
+fn the_console_text_fits_a_console() {
     let machine = Machine::new("", Some("9.0"), target("10.1", Some("9.2")));
     let text = notice(Some(&machine.config), &machine.verdict()).unwrap();
     assert_eq!(
@@ -409,8 +406,8 @@ Berth: this machine does NOT join its cluster: its kubelet is held back (Refused
   Target: r.io/os:stable
   Found: this machine was installed from 9.0, which is older than the minimum
          9.2; the target is r.io/os:stable (10.1)
-  To do: install the machine from a newer boot image; to let it go on as it
-         is, create /etc/berth/firstboot.override and reboot
+  To do: install the machine from a newer boot image; to let it join anyway,
+         create /etc/berth/firstboot.override and reboot
 
 "
     );
@@ -421,7 +418,7 @@ Berth: this machine does NOT join its cluster: its kubelet is held back (Refused
     assert!(fields.iter().all(|(_, value)| !value.contains('\n')));
 }
 
-/// A line has 78 characters, of which `  Found: ` are nine. No line has a single letter alone.
+/// A line has 78 characters; the label `  Found: ` takes nine. No line consists of a single letter.
 #[test]
 fn a_notice_breaks_its_lines_at_the_width() {
     let mut verdict = Machine::new("", Some("9.0"), target("10.1", Some("9.2"))).verdict();
@@ -459,19 +456,19 @@ fn any_machine() -> impl Strategy<Value = Machine> {
         Just(Booted::Digest(digest(1))),
         Just(Booted::Digest(digest(2)))
     ];
-    let trouble = proptest::option::of(any::<bool>().prop_map(|is_final| Trouble {
+    let pivot_error = proptest::option::of(any::<bool>().prop_map(|is_final| PivotError {
         message: "t".into(),
         is_final,
     }));
     (
-        (file, proptest::option::of(version()), answers, booted, trouble),
+        (file, proptest::option::of(version()), answers, booted, pivot_error),
         (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
     )
         .prop_map(
-            |((file, boot, answer, booted, trouble), (is_node, is_overridden, is_late, pivot))| {
+            |((file, boot, answer, booted, pivot_error), (is_node, is_overridden, is_late, pivot))| {
                 let mut machine = Machine {
                     booted,
-                    trouble,
+                    pivot_error,
                     is_node,
                     is_overridden,
                     is_late,
@@ -485,7 +482,7 @@ fn any_machine() -> impl Strategy<Value = Machine> {
 
 proptest! {
     #[test]
-    fn nobody_waits_past_the_deadline_and_nobody_is_held_who_was_not_refused(
+    fn no_machine_waits_too_long_or_is_held_unrefused(
         mut machine in any_machine(),
         earlier in proptest::option::of(any_machine()),
     ) {
@@ -498,14 +495,14 @@ proptest! {
         let step = machine.next();
         let over = machine.is_node || machine.record.as_ref().is_some_and(|record| record.finished);
         prop_assert!(!machine.is_late || matches!(step, Step::Done | Step::End(_)), "{step:?}");
-        prop_assert!(!over || matches!(step, Step::Done | Step::End(_)), "what may be a node never pivots: {step:?}");
+        prop_assert!(!over || matches!(step, Step::Done | Step::End(_)), "a machine that may be a node never pivots: {step:?}");
         if let Step::End(verdict) = &step {
             prop_assert!(!verdict.holds || verdict.outcome == Outcome::Refused, "{verdict:?}");
             prop_assert!(!verdict.holds || !machine.is_overridden, "{verdict:?}");
             prop_assert!(verdict.message().chars().count() <= MAX_MESSAGE + 1 && !verdict.message().contains('\n'));
             prop_assert_eq!(notice(Some(&machine.config), verdict).is_some(), verdict.outcome.is_trouble());
         }
-        // Within means that somebody could compare, or that there is no limit.
+        // `Within` means that a comparison was possible or that there is no limit.
         let limit = match &machine.answer {
             Answer::Found(target) => Some(machine.config.limit_for(target.limit.as_ref())),
             _ => None,

@@ -21,7 +21,7 @@ fn condition(type_: &str, reason: &str, message: &str) -> Condition {
     conditions.remove(0)
 }
 
-/// The record of an update that drained and rebooted for so many seconds.
+/// The record of an update with these durations of drain and reboot, in seconds.
 fn measured(drain: i64, reboot: i64) -> Timeline {
     let chapter = |name, start, end| Chapter {
         name,
@@ -51,7 +51,7 @@ fn measured(drain: i64, reboot: i64) -> Timeline {
     }
 }
 
-/// A node that runs `1.0`, in that phase.
+/// Status of a node in this phase that runs `1.0`.
 fn status(phase: Phase) -> BootcNodeStatus {
     BootcNodeStatus {
         phase: Some(phase),
@@ -65,10 +65,10 @@ fn status(phase: Phase) -> BootcNodeStatus {
     }
 }
 
-/// Shown as `oc adm upgrade status` prints it: assessment, phase, version, estimate, message.
-fn line(status: &BootcNodeStatus, desired: char, change: impl FnOnce(&mut Facts<'_>)) -> String {
+/// Formats an insight like `oc adm upgrade status`: assessment, phase, version, estimate, message.
+fn line(status: &BootcNodeStatus, desired: char, change: impl FnOnce(&mut Inputs<'_>)) -> String {
     let desired = digest(desired);
-    let mut facts = Facts {
+    let mut facts = Inputs {
         node: "worker-1",
         pool: "workers",
         scope: ScopeType::WorkerPool,
@@ -129,12 +129,12 @@ fn each_phase_has_its_line() {
 }
 
 #[test]
-fn what_holds_a_node_back_is_told() {
+fn the_reason_for_a_held_node_is_reported() {
     let waits = status(Phase::Waiting);
     let told = condition(types::WAITING, "WaveSoaking", "waits until wave canary has soaked");
     for (change, expected) in [
         (
-            Box::new(|f: &mut Facts<'_>| f.held = Some(Held::Paused)) as Box<dyn FnOnce(&mut Facts<'_>)>,
+            Box::new(|f: &mut Inputs<'_>| f.held = Some(Held::Paused)) as Box<dyn FnOnce(&mut Inputs<'_>)>,
             "Excluded Paused 1.0 ?",
         ),
         (
@@ -149,7 +149,7 @@ fn what_holds_a_node_back_is_told() {
         assert_eq!(line(&waits, '2', change), expected);
     }
     let desired = digest('2');
-    let facts = Facts {
+    let facts = Inputs {
         node: "worker-1",
         pool: "workers",
         scope: ScopeType::ControlPlane,
@@ -172,8 +172,8 @@ fn what_holds_a_node_back_is_told() {
 }
 
 #[test]
-fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
-    let cordoned = |f: &mut Facts<'_>| f.unavailable = Some(vec![Unavailable::Unschedulable]);
+fn an_update_is_not_unavailability_and_errors_go_first() {
+    let cordoned = |f: &mut Inputs<'_>| f.unavailable = Some(vec![Unavailable::Unschedulable]);
     let mut drains = status(Phase::Draining);
     drains.drain_blockers.push(DrainBlocker {
         pod: "shop/db-0".to_owned(),
@@ -213,11 +213,11 @@ fn its_update_does_not_make_a_node_unavailable_and_trouble_goes_first() {
     );
 }
 
-/// What an agent said last stays, but for its trouble and the time to go: both are old.
+/// The last report of a silent agent stays, except for its error and its estimate, which are outdated.
 #[test]
-fn a_silent_agent_is_the_trouble_of_its_node() {
+fn a_silent_agent_degrades_its_node() {
     const SILENT: &str = "no word from its agent";
-    let silent = |f: &mut Facts<'_>| f.silent = Some(SILENT);
+    let silent = |f: &mut Inputs<'_>| f.silent = Some(SILENT);
     for (phase, desired, expected) in [
         (Phase::Updated, '1', "Degraded Updated 1.0 ? no word from its agent"),
         (Phase::Updated, '2', "Degraded Pending 1.0 ? no word from its agent"),
@@ -227,7 +227,7 @@ fn a_silent_agent_is_the_trouble_of_its_node() {
         (Phase::Rebooting, '2', "Degraded Rebooting 1.0 ? no word from its agent"),
     ] {
         assert_eq!(line(&status(phase), desired, silent), expected, "{phase:?}");
-        let not_ready = |f: &mut Facts<'_>| {
+        let not_ready = |f: &mut Inputs<'_>| {
             (f.silent, f.unavailable) = (Some(SILENT), Some(vec![Unavailable::NotReady]));
         };
         assert_eq!(line(&status(phase), desired, not_ready), expected, "{phase:?}");
@@ -255,7 +255,7 @@ fn a_silent_agent_is_the_trouble_of_its_node() {
         (Some(SILENT), lost, false),
     ] {
         let desired = digest('2');
-        let facts = Facts {
+        let facts = Inputs {
             node: "worker-1",
             pool: "workers",
             scope: ScopeType::WorkerPool,
@@ -274,10 +274,10 @@ fn a_silent_agent_is_the_trouble_of_its_node() {
 }
 
 #[test]
-fn a_node_of_no_pool_has_no_insight_and_times_are_kept() {
+fn an_insight_keeps_times_and_needs_a_pool() {
     let waits = status(Phase::Waiting);
     let desired = digest('2');
-    let mut facts = Facts {
+    let mut facts = Inputs {
         node: "worker-1",
         pool: "workers",
         scope: ScopeType::WorkerPool,
@@ -311,14 +311,14 @@ fn a_node_of_no_pool_has_no_insight_and_times_are_kept() {
 }
 
 proptest! {
-    /// OpenShift's own producer broke the bounds of its API with such texts.
+    /// OpenShift's own code exceeded the limits of its API with such texts.
     #[test]
     fn any_words_fit(words in "\\PC{0,300}", node in "[a-z0-9.-]{1,60}", lines in any::<bool>()) {
         let mut degraded = status(Phase::Draining);
         let words = if lines { words.replace(' ', "\n") } else { words };
         degraded.conditions.push(Condition { message: words, ..condition(types::NODE_DEGRADED, "StepFailed", "") });
         let desired = digest('2');
-        let facts = Facts {
+        let facts = Inputs {
             node: &node, pool: "workers", scope: ScopeType::WorkerPool, desired: Some(&desired), status: &degraded,
             unavailable: None, held: None, told: &[], silent: None, medians: PhaseDurations::default(),
         };
@@ -331,13 +331,13 @@ proptest! {
 }
 
 #[test]
-fn a_node_that_the_image_has_nothing_for_is_degraded() {
+fn a_node_on_an_unsupported_platform_is_degraded() {
     let mut status = status(Phase::Idle);
     let words = "quay.io/os:1 has no image for arm64; it has: amd64";
     let waiting = Verdict::yes(Why::NoSuchPlatform, words);
     condition::set(&mut status.conditions, types::WAITING, waiting, None, at(10));
     let expected = format!("Degraded CannotDetermine 1.0 ? {words}");
     assert_eq!(line(&status, '2', |facts| facts.desired = None), expected);
-    // An image was published since: the controller takes its word back soon.
+    // An image was published since: the controller will clear its condition soon.
     assert!(line(&status, '2', |_| {}).starts_with("Outdated Pending"));
 }

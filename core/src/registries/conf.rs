@@ -1,7 +1,7 @@
-//! Mirrors, as `registries.conf` names them (version 2 of the format, see containers-registries.conf(5)).
+//! Mirrors from `registries.conf` (version 2 of the format, see containers-registries.conf(5)).
 //!
-//! Read are the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and their
-//! mirrors with `location`, `insecure` and `pull-from-mirror`. Everything else is for hosts and is passed over.
+//! Reads the `[[registry]]` tables with `prefix`, `location`, `insecure`, `blocked`, `mirror-by-digest-only` and their
+//! mirrors with `location`, `insecure` and `pull-from-mirror`. Other keys matter to hosts only and are ignored.
 
 use std::collections::BTreeMap;
 
@@ -14,49 +14,49 @@ pub struct RegistriesConf {
     registries: BTreeMap<String, Registry>,
 }
 
-/// Place to ask about an image.
+/// A place that serves an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The image's name there.
+    /// Reference of the image at this place.
     pub reference: ImageRef,
-    /// Allowed to be asked without TLS, or with a certificate that nobody vouches for.
+    /// True if it may be reached without TLS or with an unverified certificate.
     pub insecure: bool,
 }
 
 /// Error of a `registries.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfError {
-    /// Not TOML, or a known key has a value of another type.
+    /// Not TOML, or a known key has a value of the wrong type.
     #[error("{0}")]
     Malformed(String),
     /// Version 1 of the format.
-    #[error("it is written in the old format with [registries.…]; write [[registry]] tables")]
+    #[error("the file has the old format with [registries.…]; use [[registry]] tables")]
     OldFormat,
-    /// A table without a name.
-    #[error("a [[registry]] has neither a prefix nor a location; write one")]
+    /// A table without a prefix and a location.
+    #[error("a [[registry]] has neither a prefix nor a location; add one")]
     Nameless,
-    /// A name that is none.
-    #[error("{0:?} is no registry; write HOST[:PORT][/PATH] without a scheme")]
+    /// Not the name of a registry.
+    #[error("{0:?} is not a registry; write HOST[:PORT][/PATH] without a scheme")]
     BadLocation(String),
-    /// A value that `pull-from-mirror` does not have.
-    #[error("{0:?} is no value of pull-from-mirror; write all, digest-only or tag-only")]
+    /// Unknown value of `pull-from-mirror`.
+    #[error("{0:?} is not a value of pull-from-mirror; write all, digest-only or tag-only")]
     BadUse(String),
-    /// Two ways to say the same.
-    #[error("{0:?} has mirror-by-digest-only, and a mirror of it pull-from-mirror; write one of them")]
+    /// Both `mirror-by-digest-only` and `pull-from-mirror` are set.
+    #[error("{0:?} has mirror-by-digest-only, but one of its mirrors has pull-from-mirror; keep one of them")]
     TwoUses(String),
-    /// Two tables for one prefix, which differ.
-    #[error("{0:?} has two [[registry]] tables that differ; write one")]
+    /// Two different tables for one prefix.
+    #[error("{0:?} has two different [[registry]] tables; keep one")]
     Twice(String),
 }
 
-/// Error of an image that the file keeps from being asked for.
+/// Error of an image that cannot be fetched because of the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The registry is blocked.
     #[error("{0} is blocked by registries.conf")]
     Blocked(String),
-    /// With a location in place of the prefix, the reference is none.
-    #[error("registries.conf makes {0:?} of the reference, which names no image")]
+    /// Replacing the prefix by the location does not give a valid reference.
+    #[error("registries.conf maps the reference to {0:?}, which is not an image reference")]
     NoReference(String),
 }
 
@@ -75,7 +75,7 @@ struct Mirror {
     uses: Use,
 }
 
-/// The references that a mirror is asked for.
+/// References that a mirror serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
     All,
@@ -87,7 +87,7 @@ enum Use {
 struct RawFile {
     #[serde(default)]
     registry: Vec<RawRegistry>,
-    /// Of version 1.
+    /// Key of version 1 of the format.
     registries: Option<toml::Value>,
 }
 
@@ -115,7 +115,7 @@ impl RegistriesConf {
     /// Reads a file.
     ///
     /// # Errors
-    /// As [`ConfError`] says.
+    /// See [`ConfError`].
     pub fn parse(text: &str) -> Result<Self, ConfError> {
         let raw: RawFile = toml::from_str(text).map_err(|error| ConfError::Malformed(error.to_string()))?;
         if raw.registries.is_some() {
@@ -132,10 +132,10 @@ impl RegistriesConf {
         Ok(Self { registries })
     }
 
-    /// The places to ask about an image, one after the other: its mirrors, and then where it comes from.
+    /// Returns the places that serve an image, in the order to try them: its mirrors, then its own registry.
     ///
     /// # Errors
-    /// As [`SourceError`] says.
+    /// See [`SourceError`].
     pub fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, SourceError> {
         let text = reference.to_string();
         let matching = self.registries.iter().filter_map(|(prefix, registry)| {
@@ -219,7 +219,8 @@ fn location(text: &str, wildcard: bool) -> Result<String, ConfError> {
     }
 }
 
-/// Length of what a prefix covers of a reference: whole segments, and with `*.` any labels in front.
+/// Returns the length of the part of a reference that the prefix covers. A prefix covers whole segments; `*.` covers any
+/// labels before it.
 fn matched(prefix: &str, text: &str) -> Option<usize> {
     let length = match prefix.strip_prefix('*') {
         None => text.strip_prefix(prefix).map(|_| prefix.len())?,

@@ -1,7 +1,7 @@
-//! Credentials for registries, as `docker login` and Secrets of the type `kubernetes.io/dockerconfigjson` keep them.
+//! Registry credentials in the format of `docker login` and of Secrets of the type `kubernetes.io/dockerconfigjson`.
 //!
-//! The entry for an image is found as the kubelet finds it: by host and port, with `*` inside a label of the host, and by
-//! the longest path. Paths are compared by whole segments. No error names what is secret.
+//! The entry for an image is found like the kubelet finds it: by host and port (`*` is a wildcard within a label of the
+//! host), then by the longest path. Paths are compared by whole segments. Errors contain no secrets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,13 +23,13 @@ pub enum Credentials {
         /// The password.
         password: String,
     },
-    /// A refresh token of OAuth 2, for which the registry's token service gives an access token.
+    /// An OAuth 2 refresh token. The registry's token service exchanges it for an access token.
     IdentityToken(String),
-    /// A token that the registry itself takes.
+    /// A token that the registry accepts directly.
     RegistryToken(String),
 }
 
-/// Their kind, and nothing that is secret.
+/// Shows the kind only, so that no secret is logged.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -40,32 +40,32 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Error of a file with credentials. None has a part of the file in it but names of registries and helpers.
+/// Error of a credentials file. From the file, it contains only names of registries and helpers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialsError {
     /// Not JSON.
-    #[error("it is not JSON (line {line}, column {column}); make it with kubectl create secret docker-registry")]
+    #[error("it is not JSON (line {line}, column {column}); create it with kubectl create secret docker-registry")]
     NotJson {
         /// Line of the error.
         line: usize,
         /// Column of the error.
         column: usize,
     },
-    /// JSON of another form.
-    #[error("it has no object \"auths\"; make it with kubectl create secret docker-registry")]
+    /// JSON without `auths`.
+    #[error("it has no object \"auths\"; create it with kubectl create secret docker-registry")]
     NoAuths,
     /// The entry for this registry cannot be read.
     #[error("its entry {key:?} {problem}; write \"auth\" as the base64 of NAME:PASSWORD")]
     Entry {
         /// The entry's key.
         key: String,
-        /// Fault that was found in it.
+        /// Error in the entry.
         problem: &'static str,
     },
-    /// The credentials are elsewhere.
+    /// A credential helper holds the credentials.
     #[error(
-        "it leaves the credentials for {registry} to the helper {helper:?} (credHelpers or credsStore), a program that is \
-         not here; write them into \"auths\", as kubectl create secret docker-registry does"
+        "the credentials for {registry} are in the helper {helper:?} (credHelpers or credsStore), which Berth does not have; \
+         write them into \"auths\", like kubectl create secret docker-registry"
     )]
     Helper {
         /// The registry.
@@ -86,13 +86,13 @@ pub struct AuthFile {
 #[derive(Debug, Clone)]
 struct Entry {
     key: Key,
-    /// The key as it stands in the file.
+    /// The key as written in the file.
     shown: String,
-    /// `None`: the entry says nothing, as `docker login` writes it when the credentials are elsewhere.
+    /// `None` if the entry is empty, as `docker login` writes it when a helper holds the credentials.
     content: Result<Option<Credentials>, &'static str>,
 }
 
-/// Host with port, and segments of the path.
+/// Host with port, and the segments of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     host: String,
@@ -120,13 +120,13 @@ impl AuthFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it is not such a file at all. An entry that cannot be read is an error for its registry alone.
+    /// If it is not a credentials file. An unreadable entry is only an error for its registry.
     pub fn parse(bytes: &[u8]) -> Result<Self, CredentialsError> {
         let json: Value = serde_json::from_slice(bytes).map_err(|error| CredentialsError::NotJson {
             line: error.line(),
             column: error.column(),
         })?;
-        // The error would quote what it has found.
+        // The error of serde could contain a secret.
         let raw: RawFile = serde_json::from_value(json).map_err(|_| CredentialsError::NoAuths)?;
         let store = raw.creds_store.filter(|store| !store.is_empty());
         let helpers: Vec<_> = raw.cred_helpers.unwrap_or_default().into_iter().collect();
@@ -148,15 +148,15 @@ impl AuthFile {
         })
     }
 
-    /// The credentials for a repository, of which the first part of a reference (host and port) and the path are asked
-    /// for. `None`: there are none, and the registry is to be asked without.
+    /// Returns the credentials for a repository. `registry` is the first part of a reference (host and port), `repository` its
+    /// path. `None` if the registry is to be asked without credentials.
     ///
     /// # Errors
-    /// When there should be some, and they are not to be had from this file.
+    /// If the file has an entry or a helper for the registry, but no usable credentials.
     pub fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, CredentialsError> {
         let image = Key::parse(&format!("{registry}/{repository}"));
         let matching = self.entries.iter().filter(|entry| entry.key.matches(&image));
-        // The longest path first, then the host without wildcards.
+        // The longest path, then a host without wildcards.
         let best = matching.min_by_key(|e| (Reverse(e.key.path.len()), e.key.host.contains('*')));
         let found = match best.map(|entry| (&entry.content, entry)) {
             Some((Err(problem), entry)) => {
@@ -184,7 +184,7 @@ impl AuthFile {
 }
 
 impl Key {
-    /// Reads `host`, `host:port`, `host/path`, each maybe with a scheme and the version of the API in front of the path.
+    /// Reads `host`, `host:port` or `host/path`, with an optional scheme, and an optional API version before the path.
     fn parse(text: &str) -> Self {
         let text = text.trim();
         let text = ["https://", "http://"]
@@ -203,7 +203,7 @@ impl Key {
         Self { host, path }
     }
 
-    /// Says whether a key is for that image.
+    /// True if the key is for this image.
     fn matches(&self, image: &Self) -> bool {
         let split = |host: &str| {
             let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
@@ -218,14 +218,14 @@ impl Key {
     }
 }
 
-/// Says whether a label is like a pattern, in which `*` stands for any characters.
+/// True if a label matches a pattern. `*` stands for any characters.
 fn is_like(pattern: &str, label: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = label.strip_prefix(parts.next().unwrap_or_default()) else {
         return false;
     };
     let mut parts: Vec<&str> = parts.collect();
-    // Without a star all of the label was compared.
+    // Without a star, the whole label was compared above.
     let Some(last) = parts.pop() else {
         return rest.is_empty();
     };
@@ -239,7 +239,7 @@ fn is_like(pattern: &str, label: &str) -> bool {
 }
 
 fn content(value: Value) -> Result<Option<Credentials>, &'static str> {
-    let raw: RawEntry = serde_json::from_value(value).map_err(|_| "is not an object of texts")?;
+    let raw: RawEntry = serde_json::from_value(value).map_err(|_| "is not an object of strings")?;
     let some = |text: Option<String>| text.filter(|text| !text.is_empty());
     if let Some(token) = some(raw.registrytoken) {
         return Ok(Some(Credentials::RegistryToken(token)));
@@ -248,11 +248,11 @@ fn content(value: Value) -> Result<Option<Credentials>, &'static str> {
         return Ok(Some(Credentials::IdentityToken(token)));
     }
     if let Some(auth) = some(raw.auth) {
-        let text = decode(&auth).ok_or("has an \"auth\" that is not base64 of a text")?;
+        let text = decode(&auth).ok_or("has an \"auth\" that is not base64-encoded text")?;
         let (username, password) = text.split_once(':').ok_or("has an \"auth\" without a colon")?;
         return Ok(Some(Credentials::Basic {
             username: username.to_owned(),
-            // Some tools pad with NUL.
+            // Some tools pad the password with NUL.
             password: password.trim_end_matches('\0').to_owned(),
         }));
     }

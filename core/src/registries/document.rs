@@ -1,5 +1,5 @@
-//! Manifests, indexes and image configurations as a registry sends them: bytes in, facts out. What is not looked at is not
-//! read either, so that no image is refused for it.
+//! Parsers for manifests, indexes and image configurations from a registry. Fields that Berth does not need are not parsed,
+//! so that an image with invalid content there is still accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ use serde::Deserialize;
 use super::labels::{Labels, readable};
 use crate::skew::version::MAX_LENGTH;
 
-/// Label and annotation that carries an image's version, and an older one that bootc knows as well.
+/// Label and annotation with an image's version, and an older name for it that bootc also accepts.
 const VERSION: &str = "org.opencontainers.image.version";
 const OLD_VERSION: &str = "version";
-/// Labels with what else its builder says of it.
+/// Labels with further information from the builder.
 const CREATED: &str = "org.opencontainers.image.created";
 const REVISION: &str = "org.opencontainers.image.revision";
 const SOURCE: &str = "org.opencontainers.image.source";
-/// Labels of a bootable OS image. `bootc` asks for one of them, with any value.
+/// Labels of a bootable OS image. `bootc` requires one of them, with any value.
 const BOOTABLE: [&str; 2] = ["containers.bootc", "ostree.bootable"];
 /// Most platforms that a pool's status holds.
 const MAX_PLATFORMS: usize = 32;
@@ -34,49 +34,49 @@ const MAX_REVISION: usize = 128;
 const MAX_SOURCE: usize = 256;
 /// Longest error about a label that a pool's status holds.
 const MAX_ERROR: usize = 256;
-/// Times that a pool's status can hold, in seconds: those before are of images that were built without one.
+/// Times that a pool's status can hold, in Unix seconds. Builders write 0 if they record no time.
 const TIMES: std::ops::Range<i64> = 1..253_402_300_800;
 
-/// Kind of a manifest that was read.
+/// A parsed manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Document {
     /// An index.
     Index {
-        /// The images for Linux, at least one, and one for each architecture and variant.
+        /// The images for Linux: at least one, and only one per architecture and variant.
         platforms: Vec<PlatformDigest>,
-        /// The version that the index names.
+        /// Version in the annotations of the index.
         version: Option<String>,
     },
-    /// One image.
+    /// An image.
     Image {
         /// Digest of its configuration.
         config: Digest,
         /// Size of its configuration, in bytes.
         size: u64,
-        /// The version that the manifest names.
+        /// Version in the annotations of the manifest.
         version: Option<String>,
     },
 }
 
-/// Error of a document that no pool can use.
+/// Error of a document that a pool cannot use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// It makes no sense.
-    #[error("the registry's {0}")]
+    /// The document is malformed.
+    #[error("the registry sent an invalid {0}")]
     Invalid(String),
-    /// It has nothing for Linux.
+    /// The document has no image for Linux.
     #[error("{0}")]
     NotForLinux(String),
     /// No host can boot the image.
     #[error(
-        "the image {0} is no bootable OS image: it has neither the label {label} nor {other}; build it from a bootc base \
+        "the image {0} is not a bootable OS image: it has neither the label {label} nor {other}; build it from a bootc base \
          image, or add LABEL {label}=1",
         label = BOOTABLE[0], other = BOOTABLE[1]
     )]
     NotBootable(Digest),
 }
 
-/// A manifest or an index: the first has a configuration, the second a list of manifests.
+/// A manifest has a configuration, an index a list of manifests.
 #[derive(Deserialize)]
 struct RawManifest {
     config: Option<RawDescriptor>,
@@ -99,13 +99,13 @@ struct RawPlatform {
     variant: Option<String>,
 }
 
-/// What matters of an image configuration.
+/// The used fields of an image configuration.
 #[derive(Deserialize)]
 struct RawConfig {
     architecture: Option<String>,
     variant: Option<String>,
     os: Option<String>,
-    // Of any type: it is for people only.
+    // Of any type, since it is only shown.
     created: Option<serde_json::Value>,
     config: Option<RawSettings>,
 }
@@ -116,14 +116,14 @@ struct RawSettings {
     labels: Option<Labels>,
 }
 
-/// What the configuration of an image says.
+/// Parsed configuration of an image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The platform that the image is for, and its digest.
+    /// Platform and digest of the image.
     pub platform: PlatformDigest,
-    /// Its version.
+    /// Version of the image.
     pub version: Option<String>,
-    /// What else its builder says of it.
+    /// Further information from the builder.
     pub metadata: ImageMetadata,
 }
 
@@ -131,7 +131,7 @@ fn invalid(what: &str, detail: impl std::fmt::Display) -> DocumentError {
     DocumentError::Invalid(format!("{what}: {detail}"))
 }
 
-/// A text for people: in one line, and no longer than this.
+/// Returns a label as one line of at most `most` characters.
 fn text(map: &BTreeMap<String, String>, key: &str, most: usize) -> Option<String> {
     let words = one_line(map.get(key)?);
     (!words.is_empty()).then(|| words.chars().take(most).collect())
@@ -144,7 +144,7 @@ fn version(map: &BTreeMap<String, String>) -> Option<String> {
 /// Reads a manifest or an index.
 ///
 /// # Errors
-/// When it is neither, or both, or an index without an image for Linux.
+/// If it is neither, or both, or an index without an image for Linux.
 pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     const NEITHER: &str = "it is neither an image nor an index";
     let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
@@ -162,14 +162,14 @@ pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
             size: config.size,
             version,
         }),
-        // Of what is both, others may see the other half.
+        // Other readers may see the other half of such a document.
         (Some(_), Some(_)) => Err(invalid("manifest", "it is an image and an index at once")),
         (None, None) => Err(invalid("manifest", NEITHER)),
     }
 }
 
-/// The Linux images of an index, one for each architecture and variant, the least demanding first. Other entries of builders,
-/// such as attestations with the platform `unknown`, are left out.
+/// Returns the Linux images of an index, one per architecture and variant, the least demanding first. Other entries, such
+/// as attestations with the platform `unknown`, are left out.
 fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, DocumentError> {
     let mut found: Vec<(RawPlatform, Digest)> = vec![];
     for entry in entries {
@@ -196,17 +196,18 @@ fn platforms(entries: Vec<RawDescriptor>) -> Result<Vec<PlatformDigest>, Documen
     platforms.truncate(MAX_PLATFORMS);
     if platforms.is_empty() {
         return Err(DocumentError::NotForLinux(
-            "the index names no image for linux".to_owned(),
+            "the index has no image for linux".to_owned(),
         ));
     }
     Ok(platforms)
 }
 
-/// Variant that the amd64 image of an index needs which is listed without one; `None` if every machine runs it.
+/// Returns the variant that an index's amd64 image without a variant needs; `None` if it runs on every amd64 machine.
 ///
-/// Alone, or beside more demanding images, it is the one for every machine. Beside a lesser image it is not: AlmaLinux lists
-/// `amd64/v2` and an `amd64` that needs v3, its default. No distribution's default needs more than v3. So the image is taken for
-/// the highest level up to v3 that the index does not name, if it names a lesser one.
+/// Such an image runs everywhere if it is the only one, or if all others are more demanding. This does not hold next to a
+/// less demanding image: AlmaLinux lists `amd64/v2` and an `amd64` that needs v3, its default. No distribution's default
+/// needs more than v3. So the image gets the highest level up to v3 that the index does not name, if the index names a
+/// lower one.
 fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option<&'static str> {
     let amd64 = platforms.filter(|of| of.architecture == "amd64");
     let named: BTreeSet<(u32, u32)> = amd64.filter_map(|of| level(of.variant.as_deref()?)).collect();
@@ -216,7 +217,7 @@ fn unnamed_amd64<'a>(platforms: impl Iterator<Item = &'a RawPlatform>) -> Option
     named.iter().any(|level| *level < missing).then_some(variant)
 }
 
-/// An image for a platform. A variant that every machine of the architecture runs is left out.
+/// Returns an image for a platform. A variant that every machine of the architecture can run is left out.
 fn platform(architecture: String, variant: Option<String>, digest: Digest) -> PlatformDigest {
     let variant = variant.filter(|variant| !is_baseline(&architecture, variant));
     PlatformDigest {
@@ -226,7 +227,7 @@ fn platform(architecture: String, variant: Option<String>, digest: Digest) -> Pl
     }
 }
 
-/// Rank of an image among others: those that every machine runs, then the variants by level, then those without one.
+/// Sort key: images for every machine, then variants by level, then variants without a level.
 fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     let level = image.variant.as_deref().and_then(level);
     (
@@ -236,11 +237,11 @@ fn demands(image: &PlatformDigest) -> (bool, bool, Option<(u32, u32)>) {
     )
 }
 
-/// True if every machine of that architecture runs an image of that variant.
+/// True if every machine of the architecture can run images of the variant.
 fn is_baseline(architecture: &str, variant: &str) -> bool {
     match (architecture, variant) {
         (_, "") | ("amd64", "v1") | ("arm64", "v8") => true,
-        // No builder makes more than one variant for hosts of any other architecture.
+        // Images for hosts of other architectures are built in one variant only.
         _ => !matches!(architecture, "amd64" | "arm64" | "arm" | "ppc64le" | "riscv64"),
     }
 }
@@ -252,15 +253,15 @@ fn is_architecture(text: &str) -> bool {
 /// Reads a digest that a registry sent.
 ///
 /// # Errors
-/// When it is none.
+/// If it is not a valid digest.
 pub fn digest(text: &str) -> Result<Digest, DocumentError> {
     text.parse().map_err(|e| invalid("digest", e))
 }
 
-/// Reads the configuration of an image with that digest.
+/// Reads the configuration of the image with this digest.
 ///
 /// # Errors
-/// When it makes no sense, or no host can boot the image.
+/// If it is malformed, or the image is not bootable.
 pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
     let raw: RawConfig = serde_json::from_str(&readable(bytes)).map_err(|e| invalid("image config", e))?;
     let os = raw.os.unwrap_or_default();
@@ -302,7 +303,7 @@ fn metadata(all: &Labels, created: Option<&str>) -> ImageMetadata {
     }
 }
 
-/// The limit that an image sets for boot images.
+/// Returns the limit for boot images from an image's labels.
 fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let most = labels.get(keys::LABEL_MAX_BOOT_IMAGE_SKEW).map(|most| most.trim());
     let number = most.and_then(|most| most.parse().ok());
@@ -314,8 +315,8 @@ fn boot_image(labels: &BTreeMap<String, String>) -> Option<BootImageLimit> {
     let error = most.filter(|_| limit.max_major_skew.is_none()).map(|most| {
         let shown: String = one_line(most).chars().take(40).collect();
         let label = keys::LABEL_MAX_BOOT_IMAGE_SKEW;
-        let words = format!("its label {label} is {shown:?}; a number of major versions up to {MAX_SKEW} is meant");
-        words.chars().take(MAX_ERROR).collect()
+        let message = format!("its label {label} is {shown:?}; it must be a number of major versions up to {MAX_SKEW}");
+        message.chars().take(MAX_ERROR).collect()
     });
     let limit = BootImageLimit { error, ..limit };
     (!limit.is_none()).then_some(limit)

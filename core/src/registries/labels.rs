@@ -1,31 +1,31 @@
-//! The labels of an image, which anybody may have written: each is read by itself, so that one that makes no sense loses only
-//! itself, and a pool's status keeps as many as there is room for.
+//! The labels of an image. They are untrusted: each is parsed separately, so that an invalid label does not affect the
+//! others, and a pool's status keeps as many as fit.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Most labels that are kept, longest name and longest value, in characters.
+/// Limits of the kept labels: their number, and the lengths of names and values in characters.
 pub const MAX_LABELS: usize = 64;
 const MAX_NAME: usize = 128;
 const MAX_VALUE: usize = 512;
-/// Most bytes of all names and values that are kept.
+/// Most bytes of all kept names and values together.
 const MAX_BYTES: usize = 8 << 10;
-/// Sign of something that was no text.
+/// Marks bytes that were not valid text.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
 
-/// The labels of an image configuration, as far as they are texts.
+/// The labels of an image configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// Those that are texts, however long.
+    /// Labels whose values are strings, of any length.
     pub texts: BTreeMap<String, String>,
-    /// Number of the others.
+    /// Number of labels with other values.
     pub others: usize,
 }
 
 impl Labels {
-    /// The labels that a pool's status has room for, in the order of their names, and the number of those that are left out:
-    /// too long, too many, no text, or with characters that a terminal obeys.
+    /// Returns the labels that fit into a pool's status, sorted by name, and the number of the others: too long, too many, not
+    /// text, or with control characters.
     pub fn kept(&self) -> (BTreeMap<String, String>, u32) {
         let mut kept = BTreeMap::new();
         let mut bytes = 0;
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Labels {
     }
 }
 
-/// A value that should be a text; whatever else it is, is passed over.
+/// The value of a label. `None` if it is not a string.
 struct Text(Option<String>);
 
 impl<'de> Deserialize<'de> for Text {
@@ -129,8 +129,8 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// A document as text that can be read whatever is in it: bytes that are no UTF-8, and escapes of half a character, become the
-/// replacement character, by which they are known.
+/// Returns a JSON document as text that serde can parse: bytes that are not UTF-8, and escapes of unpaired surrogates, are
+/// replaced by the replacement character, which marks the label as invalid.
 pub fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -145,7 +145,7 @@ pub fn readable(bytes: &[u8]) -> String {
                 rest = escape.get(6..).unwrap_or_default();
                 continue;
             }
-            // The sign behind a backslash may be one itself.
+            // The character after a backslash may be a backslash.
             _ => 1 + escape.chars().nth(1).map_or(0, char::len_utf8),
         };
         out.push_str(escape.get(..length).unwrap_or(escape));
@@ -154,7 +154,7 @@ pub fn readable(bytes: &[u8]) -> String {
     out + rest
 }
 
-/// The number behind `\u` at the beginning of a text.
+/// Returns the number of a `\u` escape at the start of a text.
 fn unit(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     let is_hex = digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_makes_no_sense_loses_only_itself() {
+    fn an_invalid_label_affects_no_other() {
         for hostile in [
             b"7".to_vec(),
             b"-1.5e3".to_vec(),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_kept_as_far_as_there_is_room() {
+    fn labels_are_kept_up_to_the_limits() {
         let many = labels((0..100).map(|n| (format!("label-{n:03}"), String::new())));
         let (kept, left_out) = many.kept();
         assert_eq!((kept.len(), left_out), (MAX_LABELS, 36));
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(others.kept(), (BTreeMap::new(), 3));
     }
 
-    /// A text, now and then about as long as may be.
+    /// A text, sometimes about as long as `most`.
     fn any_text(most: usize) -> impl Strategy<Value = String> {
         let long = (most - 1..most + 2).prop_map(|length| "x".repeat(length));
         prop_oneof![9 => ".{0,12}", 2 => long]
@@ -240,9 +240,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-        /// Whatever the labels are: what is kept is as it was, and within bounds; the others are counted.
+        /// Kept labels are unchanged and within the limits; the others are counted.
         #[test]
-        fn what_is_kept_is_bounded_and_the_rest_is_counted(
+        fn kept_labels_are_bounded_and_the_rest_counted(
             texts in prop::collection::btree_map(any_text(MAX_NAME), any_text(MAX_VALUE), 0..90),
             others in 0..5_usize,
         ) {
@@ -258,18 +258,18 @@ mod tests {
             }
         }
 
-        /// Whatever bytes stand where a label's text should be, between quotes that end it: the other labels are read.
+        /// Any bytes in one label, between closed quotes, leave the other labels readable.
         #[test]
-        fn whatever_stands_in_one_label_the_others_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_in_a_label_spare_the_others(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let inside: Vec<u8> = bytes.into_iter().filter(|b| *b >= 0x20 && !b"\"\\".contains(b)).collect();
             let json = [br#"{"a": "1", "b": ""#.as_slice(), &inside, br#"", "z": "2"}"#].concat();
             let labels = read(&json);
             prop_assert_eq!((labels.texts["a"].as_str(), labels.texts["z"].as_str()), ("1", "2"));
         }
 
-        /// Text that can be read already stays as it is.
+        /// Readable text is not changed.
         #[test]
-        fn a_document_that_makes_sense_is_not_changed(text in ".{0,60}") {
+        fn a_readable_document_is_not_changed(text in ".{0,60}") {
             let json = serde_json::to_string(&text).unwrap();
             prop_assert_eq!(readable(json.as_bytes()), json);
         }

@@ -1,4 +1,4 @@
-//! Registries: the files that say how they are reached, and the documents that they send. No input makes the readers panic.
+//! Parsers for registry configuration, credentials and manifests. No input makes them panic.
 
 #[cfg(feature = "controller")]
 pub mod conf;

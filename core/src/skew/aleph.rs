@@ -1,29 +1,29 @@
-//! Notes of installers about the image that a machine was installed from. Parsing only: any text gives an answer.
+//! Reads the installer's file about the image that a machine was installed from. Parsing only: any content is accepted.
 //!
-//! `bootc install` writes `.bootc-aleph.json`, CoreOS images have `.coreos-aleph-version.json`, and newer ones of osbuild
-//! `.aleph-version.json` with a link from the former name. Keys and ages differ, and any of them may be null.
+//! `bootc install` writes `.bootc-aleph.json`. CoreOS images have `.coreos-aleph-version.json`, newer osbuild images
+//! `.aleph-version.json` with a link from the former name. The keys differ by format and version, and any value may be null.
 
 use berth_api::Digest;
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::one_line;
 use serde_json::Value;
 
-/// Files with such notes, as the host sees them; the first one that is there counts.
+/// Paths of these files on the host. The first existing file is used.
 pub const PLACES: [&str; 3] = [
     "/sysroot/.bootc-aleph.json",
     "/sysroot/.coreos-aleph-version.json",
     "/sysroot/.aleph-version.json",
 ];
-/// Most bytes of a note: it may have all labels of an image.
+/// Longest file that is read, in bytes. It may contain all labels of an image.
 pub const MAX_LENGTH: usize = 512 * 1024;
 
-/// Label with the version of an image.
+/// Label with an image's version.
 const VERSION_LABEL: &str = "org.opencontainers.image.version";
 const MAX_VERSION: usize = 128;
 const MAX_IMAGE: usize = 512;
 const MAX_ERROR: usize = 256;
 
-/// Reads a note that was found in this file.
+/// Parses the content of the file `source`.
 pub fn read(source: &str, note: Result<&[u8], String>) -> NodeBootImage {
     let empty = NodeBootImage {
         source: source.to_owned(),
@@ -45,9 +45,9 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     if note.len() > MAX_LENGTH {
         return Err(format!("it is longer than {MAX_LENGTH} bytes"));
     }
-    let note: Value = serde_json::from_slice(note).map_err(|error| format!("it is no JSON: {error}"))?;
+    let note: Value = serde_json::from_slice(note).map_err(|error| format!("it is not JSON: {error}"))?;
     if !note.is_object() {
-        return Err("it is no JSON object".to_owned());
+        return Err("it is not a JSON object".to_owned());
     }
     let text = |pointer: &str, most| {
         let text = note.pointer(pointer)?.as_str()?;
@@ -59,7 +59,7 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
         let text = shortened(text, MAX_VERSION);
         (!text.is_empty()).then_some(text)
     };
-    // The oldest notes of CoreOS call it `build`.
+    // The oldest CoreOS files call it `build`.
     let version = text("/version", MAX_VERSION)
         .or_else(|| text("/build", MAX_VERSION))
         .or_else(|| label("/labels"))
@@ -70,7 +70,7 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     Ok(NodeBootImage {
         version,
         image,
-        // `container-image.image-digest` is that of the configuration, which nobody can look up.
+        // `container-image.image-digest` is the digest of the configuration, which no registry can look up.
         digest: text("/digest", MAX_IMAGE).and_then(|digest| digest.parse::<Digest>().ok()),
         ..NodeBootImage::default()
     })

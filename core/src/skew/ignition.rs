@@ -1,14 +1,14 @@
-//! What Ignition leaves on a machine that it has provisioned. Parsing only: any text gives an answer.
+//! Reads the result file of Ignition. Parsing only: any content is accepted.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-/// File in which it leaves that, as the host sees it.
+/// Path of the result file on the host.
 pub const RESULT: &str = "/etc/.ignition-result.json";
-/// Most bytes of the file. It may have the results of runs before.
+/// Longest file that is read, in bytes. The file may contain the results of earlier runs.
 pub const MAX_LENGTH: usize = 64 * 1024;
 
-/// Time when it provisioned the machine, by the machine's clock; `None` where the file does not say that.
+/// Returns the time when Ignition provisioned the machine, by the machine's clock. `None` if the file does not contain it.
 pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     if result.len() > MAX_LENGTH {
         return None;
@@ -16,7 +16,7 @@ pub fn provisioned(result: &[u8]) -> Option<Timestamp> {
     let result: Value = serde_json::from_slice(result).ok()?;
     let date = result.get("provisioningDate")?.as_str()?;
     let time: Timestamp = date.trim().parse().ok()?;
-    // A clock that nobody has set says nothing.
+    // Written by a clock that was not set.
     (time.as_second() > 0).then_some(time)
 }
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_date_is_that_of_the_last_run() {
+    fn the_date_of_the_last_run_is_read() {
         for (result, expected) in [
             (
                 r#"{"provisioningBootID":"1f8a9c0c","provisioningDate":"2021-01-25T15:17:13Z","userConfigProvided":true}"#,

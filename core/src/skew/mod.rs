@@ -1,4 +1,4 @@
-//! Boot images: what a machine was first installed from, and whether that is too old for an OS image. Pure.
+//! Boot image skew: whether the image that a machine was installed from is too old for an OS image. Pure.
 
 use berth_api::boot_image::{BootImageLimit, DEFAULT_MAX_MAJOR_SKEW};
 
@@ -11,26 +11,27 @@ use version::{Comparison, OsVersion};
 /// Result of comparing a boot image with the limits of an OS image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Skew {
-    /// Nobody has set a limit.
+    /// There is no limit.
     NoLimit,
-    /// The boot image keeps all limits.
+    /// The boot image is within all limits.
     Within,
-    /// The boot image is too far away; how, in words that follow a name.
+    /// The boot image is outside the limits. The message follows the name of the machine.
     Exceeded(String),
-    /// Nobody can tell; why, in words that follow a name.
+    /// The comparison is not possible. The message follows the name of the machine.
     Unknown(String),
 }
 
-/// Compares a boot image with the limits of an OS image: at least their minimum, and not more majors away than they allow.
+/// Compares a boot image with the limits of an OS image: a minimum version, and a maximum number of major versions between
+/// the two.
 ///
-/// `boot` and `image` are versions, as they were found. `limits` come from the image and from its pool; all of them count.
-/// The number of majors is limited as soon as anybody limits anything.
+/// `boot` and `image` are unparsed versions. `limits` come from the image and from its pool; all of them apply. As soon as
+/// one limit is set, the number of major versions is limited as well, by default to [`DEFAULT_MAX_MAJOR_SKEW`].
 pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit]) -> Skew {
     if limits.iter().all(|limit| limit.is_none()) {
         return Skew::NoLimit;
     }
     let Some(boot) = boot else {
-        return Skew::Unknown("does not say what it was installed from".to_owned());
+        return Skew::Unknown("has no record of the image it was installed from".to_owned());
     };
     let boot: OsVersion = match boot.parse() {
         Ok(boot) => boot,
@@ -39,7 +40,7 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
     let mut doubt = limits
         .iter()
         .find_map(|limit| limit.error.as_ref())
-        .map(|error| format!("cannot be judged: {error}"));
+        .map(|error| format!("cannot be compared: {error}"));
     for minimum in limits.iter().filter_map(|limit| limit.minimum_version.as_deref()) {
         match minimum.parse::<OsVersion>().map(|minimum| boot.compare(&minimum)) {
             Ok(Comparison::Older) => {
@@ -47,9 +48,9 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
                     "was installed from {boot}, which is older than the minimum {minimum}"
                 ));
             }
-            Ok(Comparison::Unknown(why)) => doubt = doubt.or(Some(format!("cannot be judged: {why}"))),
+            Ok(Comparison::Unknown(why)) => doubt = doubt.or(Some(format!("cannot be compared: {why}"))),
             Ok(Comparison::Equal | Comparison::Newer) => {}
-            Err(error) => doubt = doubt.or(Some(format!("cannot be judged: the minimum cannot be read: {error}"))),
+            Err(error) => doubt = doubt.or(Some(format!("cannot be compared: the minimum cannot be read: {error}"))),
         }
     }
     let most = limits.iter().filter_map(|limit| limit.max_major_skew).min();
@@ -64,9 +65,9 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
     }
 }
 
-/// Major versions between a boot image and an OS image.
+/// Returns the number of major versions between a boot image and an OS image.
 fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> {
-    let unknown = |why: String| Err(format!("cannot be judged: {why}"));
+    let unknown = |why: String| Err(format!("cannot be compared: {why}"));
     let Some(image) = image else {
         return unknown("the OS image has no version".to_owned());
     };
@@ -78,12 +79,12 @@ fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> 
         return unknown(format!("{boot} and {image} are versions of different systems"));
     }
     if boot.is_apart(&image) {
-        return unknown(format!("{boot} and {image} count differently"));
+        return unknown(format!("{boot} and {image} use different version schemes"));
     }
     match (boot.major(), image.major()) {
         (Some(boot), Some(image)) => Ok(boot.abs_diff(image)),
         (None, None) => Ok(0),
-        _ => unknown(format!("{boot} and {image} count differently")),
+        _ => unknown(format!("{boot} and {image} use different version schemes")),
     }
 }
 

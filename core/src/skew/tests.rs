@@ -30,7 +30,7 @@ fn a_boot_image_is_judged_by_all_limits() {
             vec![min("9.2")],
             "exceeded: was installed from 9.0, which is older than the minimum 9.2",
         ),
-        // The stricter one of two counts.
+        // The stricter of two limits applies.
         (
             Some("9.4"),
             Some("10.1"),
@@ -55,52 +55,52 @@ fn a_boot_image_is_judged_by_all_limits() {
             vec![min("9.2")],
             "exceeded: was installed from 11.0, which is 2 major versions away from 9.6; at most 1 allowed",
         ),
-        // Versions that are only a date have no major.
+        // A version that is only a date has no major version.
         (Some("20250901"), Some("20251001"), vec![min("20250101")], "within"),
-        // What cannot be told never passes silently.
+        // An impossible comparison is never `Within`.
         (
             None,
             Some("9.6"),
             vec![min("9.2")],
-            "unknown: does not say what it was installed from",
+            "unknown: has no record of the image it was installed from",
         ),
         (
             Some("rawhide"),
             Some("9.6"),
             vec![min("9.2")],
-            "unknown: was installed from a version that cannot be read: \"rawhide\" is no OS version: it has no number",
+            "unknown: was installed from a version that cannot be read: \"rawhide\" is not an OS version: it has no number",
         ),
         (
             Some("9.6"),
             None,
             vec![min("9.2")],
-            "unknown: cannot be judged: the OS image has no version",
+            "unknown: cannot be compared: the OS image has no version",
         ),
         (
             Some("9.6"),
             Some("9.8"),
             vec![min("latest")],
-            "unknown: cannot be judged: the minimum cannot be read: \"latest\" is no OS version: it has no number",
+            "unknown: cannot be compared: the minimum cannot be read: \"latest\" is not an OS version: it has no number",
         ),
         (
             Some("stream9.20250910.0"),
             Some("9.6"),
             vec![min("stream9.20250101.0")],
-            "unknown: cannot be judged: stream9.20250910.0 and 9.6 are versions of different systems",
+            "unknown: cannot be compared: stream9.20250910.0 and 9.6 are versions of different systems",
         ),
         (
             Some("9.6.20251023-0"),
             Some("4.20.0"),
             vec![min("9.2")],
-            "unknown: cannot be judged: 9.6.20251023-0 and 4.20.0 count differently",
+            "unknown: cannot be compared: 9.6.20251023-0 and 4.20.0 use different version schemes",
         ),
         (
             Some("9.6"),
             Some("9.8"),
             vec![min("4.15.0")],
-            "unknown: cannot be judged: 9.6 and 4.15.0 count differently",
+            "unknown: cannot be compared: 9.6 and 4.15.0 use different version schemes",
         ),
-        // Unless something else is certain.
+        // Another limit that is certainly exceeded takes precedence.
         (
             Some("9.0"),
             Some("9.8"),
@@ -117,11 +117,11 @@ fn a_boot_image_is_judged_by_all_limits() {
         assert_eq!(of(boot, image, &limits), expected, "{boot:?} {image:?} {limits:?}");
     }
     let unreadable = BootImageLimit {
-        error: Some("its label x is no number".to_owned()),
+        error: Some("its label x is not a number".to_owned()),
         ..BootImageLimit::default()
     };
     assert_eq!(
         of(Some("9.6"), Some("9.8"), &[unreadable]),
-        "unknown: cannot be judged: its label x is no number"
+        "unknown: cannot be compared: its label x is not a number"
     );
 }

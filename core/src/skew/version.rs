@@ -1,23 +1,23 @@
-//! Versions of operating systems, as images and machines carry them, and which of two is older.
+//! Parses and compares versions of operating systems.
 //!
-//! A version is a family (`stream` in `stream9`), a release (`9.6`), perhaps the date of a build, and a rest. Two versions
-//! are compared part by part, and only where their parts mean the same: the result of any doubt is
+//! A version consists of a family (`stream` in `stream9`), a release (`9.6`), an optional build date, and a rest. Versions
+//! are compared part by part, and only if their parts have the same meaning. In doubt the result is
 //! [`Comparison::Unknown`], with the reason.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// Oldest major version of the systems that OpenShift may be built from, or be taken for.
+/// Lowest major version of the operating systems that OpenShift is built from or may be confused with.
 const FIRST_OF_SYSTEM: u64 = 8;
-/// Most characters of a version.
+/// Longest version, in bytes.
 pub const MAX_LENGTH: usize = 128;
 
 /// Version of an operating system.
 #[derive(Debug, Clone)]
 pub struct OsVersion {
     text: String,
-    /// Letters before the first digit, in lower case; empty for most.
+    /// Letters before the first digit, in lower case; usually empty.
     family: String,
     release: Vec<u64>,
     /// Date of the build as `YYYYMMDDhhmm`.
@@ -25,10 +25,10 @@ pub struct OsVersion {
     rest: Vec<Part>,
 }
 
-/// A part behind the release and the date.
+/// A part after the release and the date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Part {
-    /// Stands behind `~`: whatever has it is from before what has not.
+    /// True if the part follows `~`. A version with such a part is older than the same version without it.
     early: bool,
     token: Token,
 }
@@ -39,15 +39,15 @@ enum Token {
     Word(String),
 }
 
-/// Reason for which a text is no version.
+/// Error of a text that is not an OS version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no OS version: {reason}")]
+#[error("{text:?} is not an OS version: {reason}")]
 pub struct VersionError {
     text: String,
     reason: &'static str,
 }
 
-/// Age of one version, compared with another.
+/// Result of comparing the ages of two versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
     /// Older than the other.
@@ -56,7 +56,7 @@ pub enum Comparison {
     Equal,
     /// Newer than the other.
     Newer,
-    /// Nobody can tell; the reason.
+    /// The versions cannot be compared. Holds the reason.
     Unknown(String),
 }
 
@@ -71,13 +71,13 @@ impl FromStr for OsVersion {
         if text.len() > MAX_LENGTH {
             return Err(error("it is longer than 128 characters"));
         }
-        // `12 (bookworm)` and `24.04.1 LTS`: the words are for people.
+        // Ignores the second word of `12 (bookworm)` and `24.04.1 LTS`.
         let first = text.split_whitespace().next().unwrap_or_default();
         if !first
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b".-_+~".contains(&b))
         {
-            return Err(error("it has characters that no version has"));
+            return Err(error("it has invalid characters"));
         }
         let Some(digit) = first.find(|c: char| c.is_ascii_digit()) else {
             return Err(error("it has no number"));
@@ -126,8 +126,8 @@ impl FromStr for OsVersion {
     }
 }
 
-/// The parts of a version that begins with a digit, each with what stands before it. The first one counts as behind a dot,
-/// and where letters and digits meet, the separator is a space.
+/// Iterates over the parts of a version that begins with a digit, each with the separator before it. The first part counts as
+/// separated by a dot; between a digit and a letter without a separator, the separator is a space.
 struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
@@ -157,7 +157,7 @@ impl Parts<'_> {
     }
 }
 
-/// Date of a build, if the number is one: `20251023`, `202310231244` or with seconds.
+/// Returns the build date, if the number is a date: `20251023`, `202310231244`, or with seconds.
 fn build_date(number: u64) -> Option<u64> {
     let minutes = match number {
         19_000_101..=29_991_231 => number * 10_000,
@@ -169,8 +169,9 @@ fn build_date(number: u64) -> Option<u64> {
     ((1..=12).contains(&month) && (1..=31).contains(&day)).then_some(minutes)
 }
 
-/// Release of RHEL in a former version of RHEL CoreOS, whose first part is that of OpenShift: `411.86` is built from 8.6,
-/// `419.810` from 8.10. Their builds have a date with hours and minutes. (Rule of OpenShift's machine-config operator.)
+/// Returns the RHEL release of an older RHEL CoreOS version, whose first part is the OpenShift release: `411.86` is built
+/// from RHEL 8.6, `419.810` from 8.10. Such builds have a date with hours and minutes. (Rule of OpenShift's machine-config
+/// operator.)
 fn legacy(release: &[u64]) -> Option<Vec<u64>> {
     let [41..=49 | 410..=499, rhel] = release else {
         return None;
@@ -184,34 +185,35 @@ fn legacy(release: &[u64]) -> Option<Vec<u64>> {
 }
 
 impl OsVersion {
-    /// First number of the release; `None` for a version that is only a date.
+    /// First number of the release. `None` if the version is only a date.
     pub fn major(&self) -> Option<u64> {
         self.release.first().copied()
     }
 
-    /// Letters before the first digit; empty for most.
+    /// Letters before the first digit; usually empty.
     pub fn family(&self) -> &str {
         &self.family
     }
 
-    /// The release without the zeros at its end: `9.6.0` is `9.6`.
+    /// The release without trailing zeros: `9.6.0` is `9.6`.
     fn significant(&self) -> &[u64] {
         let end = self.release.iter().rposition(|n| *n != 0).map_or(0, |last| last + 1);
         &self.release[..end]
     }
 
-    /// Says whether it may be a release of OpenShift, such as `4.20.0`, which is built from RHEL 9 and counts on its own.
+    /// True if it may be an OpenShift release, such as `4.20.0`. OpenShift 4.20 is built from RHEL 9, but has its own version
+    /// numbers.
     fn may_be_openshift(&self) -> bool {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }
 
-    /// Says whether one of the two may be a release of OpenShift, and the other one is that of a system.
+    /// True if one of the two may be an OpenShift release and the other is an operating system release.
     pub(super) fn is_apart(&self, other: &Self) -> bool {
         let is_apart = |one: &Self, other: &Self| one.may_be_openshift() && other.major() >= Some(FIRST_OF_SYSTEM);
         is_apart(self, other) || is_apart(other, self)
     }
 
-    /// Says whether the numbers of both mean the same.
+    /// True if the numbers of both versions have the same meaning.
     fn counts_as(&self, other: &Self) -> bool {
         if self.is_apart(other) {
             return false;
@@ -224,19 +226,19 @@ impl OsVersion {
         }
     }
 
-    /// Compares its age with that of another one.
+    /// Compares its age with the age of another version.
     pub fn compare(&self, other: &Self) -> Comparison {
         let unknown = |why: &str| Comparison::Unknown(format!("{self} and {other} {why}"));
         if self.family != other.family {
             return unknown("are versions of different systems");
         }
         if !self.counts_as(other) {
-            return unknown("count differently");
+            return unknown("use different version schemes");
         }
         let order = self
             .significant()
             .cmp(other.significant())
-            // Of a release and its builds, the release is the first.
+            // A release is older than its dated builds.
             .then_with(|| self.date.cmp(&other.date));
         match order {
             Ordering::Less => Comparison::Older,
@@ -245,13 +247,13 @@ impl OsVersion {
                 Some(Ordering::Less) => Comparison::Older,
                 Some(Ordering::Equal) => Comparison::Equal,
                 Some(Ordering::Greater) => Comparison::Newer,
-                None => unknown("differ in words that have no order"),
+                None => unknown("differ in words, which have no order"),
             },
         }
     }
 }
 
-/// Order of what stands behind two equal releases; `None` if words decide, which nobody can order.
+/// Compares the parts after equal releases. `None` if the difference is in words, which have no order.
 fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     let (mut a, mut b) = (a.iter(), b.iter());
     loop {
@@ -270,7 +272,7 @@ fn order_of_rest(a: &[Part], b: &[Part]) -> Option<Ordering> {
     }
 }
 
-/// Order of what has one part more than the other.
+/// Compares a version with the same version without this part.
 fn more(part: &Part) -> Option<Ordering> {
     match (part.early, &part.token) {
         (true, _) => Some(Ordering::Less),

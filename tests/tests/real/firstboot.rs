@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use berth_core::firstboot::words::MESSAGE_ID;
+use berth_core::firstboot::messages::MESSAGE_ID;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
@@ -274,7 +274,7 @@ async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
     let record = rig.expect("Unknown", true).await?;
     ensure!(record["status"].get("pivoted").is_none(), "{record:#}");
     let issue = rig.notice().await?;
-    ensure!(issue.contains("does not say what it was installed from"), "{issue}");
+    ensure!(issue.contains("has no record of the image it was installed"), "{issue}");
     rig.prepare(Some("rawhide"), "pivot = true\n").await?;
     ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
     let record = rig.expect("Unknown", true).await?;

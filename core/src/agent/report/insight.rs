@@ -32,7 +32,7 @@ pub(super) fn of(
         let true_ones = reasons.into_iter().filter(|(is, _)| *is);
         true_ones.map(|(_, reason)| reason).collect()
     });
-    let known = insight::Facts {
+    let known = insight::Inputs {
         node: facts.node.as_str(),
         pool: member.pool.as_str(),
         scope: match control_plane {

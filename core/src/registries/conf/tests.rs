@@ -15,7 +15,7 @@ fn sources(conf: &str, reference: &str) -> Result<Vec<String>, SourceError> {
 }
 
 #[test]
-fn without_a_table_the_reference_is_asked_as_it_is() {
+fn without_a_table_the_reference_is_unchanged() {
     for conf in [
         "",
         "unqualified-search-registries = [\"docker.io\"]\n[aliases]\na = \"b\"",
@@ -26,7 +26,7 @@ fn without_a_table_the_reference_is_asked_as_it_is() {
 }
 
 #[test]
-fn mirrors_come_first_as_far_as_they_are_for_such_a_reference() {
+fn matching_mirrors_come_first() {
     let conf = r#"
         [[registry]]
         prefix = "quay.io/a"
@@ -99,7 +99,7 @@ fn the_longest_prefix_wins_and_covers_whole_segments() {
         let found = sources(&conf(prefixes), reference);
         match found {
             Ok(found) => assert!(found[0].starts_with(expected), "{prefixes:?} {reference}: {found:?}"),
-            // A prefix with a tag leaves nothing to ask for but what the location says.
+            // A prefix with a tag leaves only the location.
             Err(error) => assert!(
                 matches!(error, SourceError::NoReference(_)) && prefixes[0].ends_with(":1"),
                 "{error}"
@@ -135,7 +135,7 @@ fn what_is_blocked_is_not_asked_for() {
 }
 
 #[test]
-fn a_malformed_file_says_what_to_write() {
+fn a_malformed_file_gives_the_remedy() {
     for (conf, expected) in [
         ("[[registry", "TOML parse error"),
         ("registry = 7", "invalid type"),
@@ -143,10 +143,10 @@ fn a_malformed_file_says_what_to_write() {
         ("[registries.search]\nregistries = []", "old format"),
         ("[[registry]]\ninsecure = true", "neither a prefix nor a location"),
         ("[[registry]]\nlocation = \"https://a.io\"", "without a scheme"),
-        ("[[registry]]\nlocation = \"*.a.io\"", "no registry"),
+        ("[[registry]]\nlocation = \"*.a.io\"", "not a registry"),
         (
             "[[registry]]\nprefix = \"a.io\"\n[[registry.mirror]]\ninsecure = true",
-            "no registry",
+            "not a registry",
         ),
         (
             "[[registry]]\nprefix = \"a.io\"\n[[registry.mirror]]\nlocation = \"b.io\"\npull-from-mirror = \"x\"",
@@ -154,11 +154,11 @@ fn a_malformed_file_says_what_to_write() {
         ),
         (
             "[[registry]]\nprefix = \"a.io\"\nmirror-by-digest-only = true\n[[registry.mirror]]\nlocation = \"b.io\"\npull-from-mirror = \"all\"",
-            "write one of them",
+            "keep one of them",
         ),
         (
             "[[registry]]\nprefix = \"a.io\"\n[[registry]]\nprefix = \"a.io/\"\nblocked = true",
-            "two [[registry]] tables",
+            "two different [[registry]] tables",
         ),
     ] {
         let error = RegistriesConf::parse(conf).unwrap_err().to_string();
@@ -178,7 +178,7 @@ proptest! {
         }
     }
 
-    /// Wherever it is asked, an image keeps its tag and digest, and what is behind the prefix.
+    /// Every source of an image keeps its tag, its digest, and the path after the prefix.
     #[test]
     fn an_image_keeps_its_tag_and_its_digest(
         depth in 0..3_usize,

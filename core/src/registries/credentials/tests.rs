@@ -14,7 +14,7 @@ fn entry(username: &str) -> Value {
     json!({ "auth": base64::engine::general_purpose::STANDARD.encode(format!("{username}:p:w")) })
 }
 
-/// A file in which each entry's name is its own key.
+/// A file whose entries have their key as the username.
 fn file(keys: &[&str]) -> AuthFile {
     let auths: BTreeMap<_, _> = keys
         .iter()
@@ -146,7 +146,7 @@ fn each_form_of_an_entry_is_read() {
 }
 
 #[test]
-fn a_bad_entry_is_no_error_for_other_registries() {
+fn a_bad_entry_affects_only_its_registry() {
     let file = json!({"auths": {"bad.io": {"auth": "!"}, "r.io": entry("me")}});
     let file = AuthFile::parse(file.to_string().as_bytes()).unwrap();
     assert_eq!(file.credentials("r.io", "os"), Ok(Some(basic("me"))));
@@ -155,7 +155,7 @@ fn a_bad_entry_is_no_error_for_other_registries() {
 }
 
 #[test]
-fn helpers_are_refused_with_a_word_on_what_to_do() {
+fn helpers_are_refused_with_a_remedy() {
     let file = |value: Value| AuthFile::parse(value.to_string().as_bytes()).unwrap();
     let store = file(json!({"auths": {"r.io": {}, "in.io": entry("me")}, "credsStore": "desktop"}));
     for registry in ["r.io", "other.io"] {
@@ -174,7 +174,7 @@ fn helpers_are_refused_with_a_word_on_what_to_do() {
 }
 
 #[test]
-fn a_file_of_another_form_is_refused_and_not_quoted() {
+fn an_invalid_file_is_refused_without_quoting_it() {
     for text in [
         "",
         "secret",
@@ -194,7 +194,7 @@ fn a_file_of_another_form_is_refused_and_not_quoted() {
 }
 
 #[test]
-fn what_is_secret_is_not_shown() {
+fn secrets_are_not_shown() {
     let all = json!({"auths": {"a": entry("hush"), "b": {"identitytoken": "hush"}, "c": {"registrytoken": "hush"}}});
     let shown = format!("{:?}", AuthFile::parse(all.to_string().as_bytes()).unwrap());
     assert!(shown.contains("IdentityToken") && !shown.contains("hush"), "{shown}");
@@ -210,7 +210,7 @@ proptest! {
         }
     }
 
-    /// No entry is used for a host that has another name or port, or for a path that does not begin with its segments.
+    /// No entry is used for a host with another name or port, or for a path that does not begin with its segments.
     #[test]
     fn nothing_goes_to_another_registry(
         keys in proptest::collection::btree_set("(https://)?[ab*]{1,2}(\\.[ab*]{1,2})?(:[12])?(/[ab]{1,2}){0,2}", 1..5),
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-/// The plainest way to compare: a star is any characters but a dot and a colon.
+/// Reference implementation of the match: a star stands for any characters except dot and colon.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, None) => true,

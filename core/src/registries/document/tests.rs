@@ -51,7 +51,7 @@ fn an_index_gives_the_images_of_all_variants() {
         shown.join(", ")
     };
     let (v1, v2, v3) = (Some("v1"), Some("v2"), Some("v3"));
-    // The least demanding first: its labels are read.
+    // The least demanding comes first: its labels are read.
     assert_eq!(
         found(&[('a', "amd64", v3), ('b', "amd64", None)]),
         "amd64 b, amd64/v3 a"
@@ -74,13 +74,13 @@ fn an_index_gives_the_images_of_all_variants() {
         "arm64 b, amd64/v3 a, arm64/v9 c"
     );
     assert_eq!(found(&[('a', "s390x", Some("z15"))]), "s390x a");
-    // Of two for the same platform the first.
+    // Of two images for the same platform, the first counts.
     assert_eq!(found(&[('a', "arm64", None), ('b', "arm64", Some("v8"))]), "arm64 a");
     assert_eq!(found(&[('a', "amd64", v2), ('b', "amd64", v2)]), "amd64/v2 a");
 }
 
 #[test]
-fn an_amd64_image_beside_a_lesser_one_is_not_for_every_machine() {
+fn an_amd64_image_beside_a_lesser_one_needs_more() {
     const UNNAMED: char = 'f';
     for (named, taken_for) in [
         (&[][..], "amd64"),
@@ -101,7 +101,7 @@ fn an_amd64_image_beside_a_lesser_one_is_not_for_every_machine() {
                 serde_json::json!({"architecture": "amd64", "os": "linux"}),
             ),
             entry(hex('a'), serde_json::json!({"architecture": "arm64", "os": "linux"})),
-            // Other architectures and systems say nothing about it.
+            // Other architectures and systems do not matter.
             entry(
                 hex('b'),
                 serde_json::json!({"architecture": "arm", "os": "linux", "variant": "v2"}),
@@ -174,7 +174,7 @@ fn labelled(labels: serde_json::Value, created: serde_json::Value) -> Result<Con
 }
 
 #[test]
-fn what_no_host_can_boot_is_refused() {
+fn an_image_that_cannot_boot_is_refused() {
     for labels in [
         serde_json::json!({}),
         serde_json::json!(null),
@@ -190,7 +190,7 @@ fn what_no_host_can_boot_is_refused() {
 }
 
 #[test]
-fn a_limit_for_boot_images_is_read_or_said_to_make_no_sense() {
+fn a_boot_image_limit_is_read_or_reported_invalid() {
     let (least, most) = (keys::LABEL_MIN_BOOT_IMAGE, keys::LABEL_MAX_BOOT_IMAGE_SKEW);
     let limit = |labels: serde_json::Value| {
         let mut labels = labels;
@@ -210,7 +210,7 @@ fn a_limit_for_boot_images_is_read_or_said_to_make_no_sense() {
 }
 
 #[test]
-fn what_the_builder_says_is_shown_within_bounds() {
+fn builder_information_is_shortened() {
     let said = |mut labels: serde_json::Value, created: serde_json::Value| {
         labels["containers.bootc"] = "1".into();
         let config = labelled(labels.clone(), created).unwrap();

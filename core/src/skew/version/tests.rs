@@ -8,9 +8,9 @@ fn version(text: &str) -> OsVersion {
 }
 
 #[test]
-fn versions_are_ordered_where_their_parts_mean_the_same() {
+fn comparable_versions_are_ordered() {
     for (a, expected, b) in [
-        // RHEL CoreOS, former and present.
+        // RHEL CoreOS, old and current.
         ("9.6.20251023-0", Newer, "9.6.20251022-1"),
         ("9.6.20251023-0", Older, "9.6.20251023-1"),
         ("411.86.202308081056-0", Older, "9.2"),
@@ -19,7 +19,7 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("419.810.202501010000-0", Newer, "8.9"),
         ("413.92.202305021736-0", Newer, "9.0"),
         ("419.810.202501010000-0", Equal, "8.10.202501010000-0"),
-        // A release is a limit that all of its builds keep.
+        // All builds of a release are newer than the release.
         ("9.6", Older, "9.6.20251023-0"),
         ("9.6.20251023-0", Newer, "9.2"),
         ("9.10", Newer, "9.9.20300101-0"),
@@ -31,7 +31,7 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("4.20.0", Newer, "4.19.15"),
         ("4.20", Equal, "4.20.0"),
         ("4.20.3", Older, "5.0.0"),
-        // Zeros at the end say nothing.
+        // Trailing zeros are ignored.
         ("9.6", Equal, "9.6.0"),
         ("9", Equal, "9.0.0"),
         ("0", Equal, "0.0"),
@@ -52,17 +52,17 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
         ("2.0-1", Older, "2.0-2"),
         ("20250901", Older, "20251001"),
         ("1.20250901T0100", Older, "1.20250902T0100"),
-        // Seconds of a build say nothing more.
+        // The seconds of a build date are ignored.
         ("9.6.20251023124559-0", Equal, "9.6.202510231245-0"),
         ("9.6.20251023124559-0", Older, "9.6.202510231246-0"),
-        // What is from before a release, whatever stands behind it.
+        // A version with `~` is older than its release, whatever follows.
         ("13.1-~rc1", Older, "13.1"),
         ("13.1~3", Older, "13.1-2"),
         ("13.1~2", Older, "13.1-2"),
-        // Not of OpenShift: with a date, or of a system with a name.
+        // Not OpenShift releases: with a date, or with a family.
         ("4.20250901", Older, "9.20250901"),
         ("stream4", Older, "stream9"),
-        // A number like a date, in a month or on a day that no year has.
+        // Like a date, but with an invalid month or day.
         ("9.20251399", Newer, "9.6"),
         ("9.20251032", Newer, "9.6"),
     ] {
@@ -73,19 +73,19 @@ fn versions_are_ordered_where_their_parts_mean_the_same() {
 }
 
 #[test]
-fn what_cannot_be_compared_says_so() {
+fn incomparable_versions_give_the_reason() {
     for (a, b, why) in [
         ("stream9.20250910.0", "9.6", "different systems"),
-        ("9.20250506.0", "9.6.20251023-0", "count differently"),
-        ("42.20250901.3.0", "9.6.20251023-0", "count differently"),
-        ("9.0.20250506-0", "9.20250506.0", "count differently"),
-        ("9.6.1", "9.6.20251023-0", "count differently"),
-        // A release of OpenShift is no release of RHEL.
-        ("4.20.0", "9.6.20251023-0", "count differently"),
-        ("4.20.0", "9.6", "count differently"),
-        ("4.20", "9.6.0", "count differently"),
-        ("4.15", "9.6.20251023-0", "count differently"),
-        ("4.20.0", "411.86.202308081056-0", "count differently"),
+        ("9.20250506.0", "9.6.20251023-0", "use different version schemes"),
+        ("42.20250901.3.0", "9.6.20251023-0", "use different version schemes"),
+        ("9.0.20250506-0", "9.20250506.0", "use different version schemes"),
+        ("9.6.1", "9.6.20251023-0", "use different version schemes"),
+        // An OpenShift release is not a RHEL release.
+        ("4.20.0", "9.6.20251023-0", "use different version schemes"),
+        ("4.20.0", "9.6", "use different version schemes"),
+        ("4.20", "9.6.0", "use different version schemes"),
+        ("4.15", "9.6.20251023-0", "use different version schemes"),
+        ("4.20.0", "411.86.202308081056-0", "use different version schemes"),
         ("9.6-rc1", "9.6", "no order"),
         ("9.6-rc1", "9.6-beta1", "no order"),
     ] {
@@ -98,7 +98,7 @@ fn what_cannot_be_compared_says_so() {
 }
 
 #[test]
-fn what_is_no_version_is_refused_with_the_reason() {
+fn an_invalid_version_is_refused_with_the_reason() {
     let long = "1.".repeat(MAX_LENGTH / 2);
     assert_eq!(version(&long).to_string(), long, "the longest that is read");
     let long = format!("{long}1");
@@ -117,7 +117,7 @@ fn what_is_no_version_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_major_is_that_of_the_system() {
+fn the_major_version_is_the_systems() {
     for (text, major) in [
         ("411.86.202308081056-0", Some(8)),
         ("419.810.202501010000-0", Some(8)),
@@ -130,7 +130,7 @@ fn the_major_is_that_of_the_system() {
     }
 }
 
-/// Versions of one shape each, near each other.
+/// Similar versions of several shapes.
 fn some() -> impl Strategy<Value = String> {
     prop_oneof![
         "(9|10)\\.[0-9](\\.0|\\.2025(01|11)(02|20)(-[0-3])?)?",
@@ -141,7 +141,7 @@ fn some() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Three of them. Every other time they are of a kind, so that most can be compared, and some are equal.
+/// Three versions. Every other time they have the same shape, so that most are comparable and some equal.
 fn three() -> impl Strategy<Value = (String, String, String)> {
     let alike = || "(8|9)(\\.[0-2]){0,2}(\\.0){0,2}";
     prop_oneof![(some(), some(), some()), (alike(), alike(), alike())]
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn where_three_can_be_compared_they_are_in_order((a, b, c) in three()) {
+    fn comparable_versions_have_a_total_order((a, b, c) in three()) {
         let (a, b, c) = (version(&a), version(&b), version(&c));
         let known = |c: &Comparison| !matches!(c, Comparison::Unknown(_));
         for (x, y) in [(&a, &b), (&b, &c), (&a, &c)] {
@@ -190,8 +190,8 @@ proptest! {
     }
 
     #[test]
-    fn what_is_equal_is_as_old_as_anything_else((a, _, c) in three()) {
-        // The same release, with one more zero.
+    fn equal_versions_compare_alike((a, _, c) in three()) {
+        // An equal release, with one more zero.
         let (a, c) = (version(&a), version(&c));
         prop_assume!(a.date.is_none() && a.rest.is_empty());
         let b = version(&format!("{a}.0"));

@@ -153,7 +153,7 @@ fn unknown_limits_and_versions_refuse_no_image() {
     let (said, status) = pool.assess(Some(&target), &Next::Clear);
     assert_eq!(
         said,
-        "None CannotCompare the newest machine, n1, does not say what it was installed from"
+        "None CannotCompare the newest machine, n1, has no record of the image it was installed from"
     );
     assert_eq!(status.unwrap().version, None);
     pool.nodes.clear();

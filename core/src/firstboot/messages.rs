@@ -1,22 +1,22 @@
-//! Words for people at the machine's console.
+//! Messages of a first-boot check for the console and the journal.
 
-use super::Verdict;
 use super::config::Config;
+use super::verdict::Verdict;
 
-/// Fixed MESSAGE_ID of the journal's record about a first boot.
+/// MESSAGE_ID of the journal entry about a first-boot check.
 pub const MESSAGE_ID: &str = "710e011e9c8f467f88be55a92a3044c9";
 
-/// Width of the text, in characters.
+/// Width of the console text, in characters.
 const WIDTH: usize = 78;
 
-/// Text for the console and for those who log in; `None` where nobody has to look.
+/// Returns the text for the console and the login message. `None` if the outcome needs no attention.
 pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
     if !verdict.outcome.is_trouble() {
         return None;
     }
     let head = match verdict.holds {
         true => "Berth: this machine does NOT join its cluster: its kubelet is held back",
-        false => "Berth: the first boot of this machine needs a look",
+        false => "Berth: the first boot of this machine needs attention",
     };
     let mut text = format!("\n{head} ({}).\n", verdict.outcome.as_str());
     if let Some(config) = config {
@@ -27,11 +27,11 @@ pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
         text.push_str(&paragraph("To do", &verdict.remedy));
     }
     text.push('\n');
-    // In /etc/issue a backslash begins an escape of getty's.
+    // In /etc/issue, a backslash starts a getty escape.
     Some(text.replace('\\', "/"))
 }
 
-/// A label and words behind it, broken into lines.
+/// Formats a label and its text, with line breaks.
 fn paragraph(label: &str, words: &str) -> String {
     let (mut text, mut width) = (format!("  {label}:"), label.len() + 3);
     let one_line = berth_api::condition::one_line(words);
@@ -49,7 +49,7 @@ fn paragraph(label: &str, words: &str) -> String {
     text
 }
 
-/// Fields of the journal's record, each in one line.
+/// Returns the fields of the journal entry, each in one line.
 pub fn journal(config: Option<&Config>, verdict: &Verdict) -> Vec<(&'static str, String)> {
     let priority = match (verdict.holds, verdict.outcome.is_trouble()) {
         (true, _) => "2",

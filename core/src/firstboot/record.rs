@@ -1,0 +1,21 @@
+//! The record of a first-boot check.
+
+use berth_api::Digest;
+use berth_api::firstboot::NodeFirstboot;
+use serde::{Deserialize, Serialize};
+
+/// Record of a first-boot check, in `/var/lib/berth/firstboot.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// True if the check is over for good: the kubelet may have run.
+    pub finished: bool,
+    /// Number of attempts to reboot into the target. Each is counted before its reboot is requested.
+    #[serde(default)]
+    pub pivots: u32,
+    /// Target digest of the last attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pivots_to: Option<Digest>,
+    /// The part that is reported to the cluster.
+    pub status: NodeFirstboot,
+}

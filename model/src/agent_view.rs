@@ -1,0 +1,68 @@
+//! Inputs of an agent's decision.
+
+use crate::state::{Agent, Berth, Host, Lease, Memory, NodeRead, Spec, State};
+use crate::world::World;
+
+/// Inputs of an agent's decision. The node itself has number 0, so that a cached decision is valid for all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AgentView {
+    /// Spec of its BootcNode.
+    pub spec: Option<Spec>,
+    /// Knowledge of the agent.
+    pub agent: Agent,
+    /// The memory on the host, and the facts that the agent reads from the host in every pass.
+    pub host: Host,
+    /// Its own berths, with their pools. Their index is their number.
+    pub berths: Vec<(u8, Berth)>,
+}
+
+impl AgentView {
+    /// Returns the inputs for the agent of a node, and the numbers of its berths.
+    pub fn of(world: &World, state: &State, node: usize) -> (Self, Vec<usize>) {
+        let here = &state.nodes[node];
+        let (mut slots, mut berths) = (vec![], vec![]);
+        for (slot, lease) in state.slots.iter().enumerate() {
+            let berth = mine(lease, node);
+            if berth != Berth::Missing {
+                slots.push(slot);
+                berths.push((world.pool_of(slot), berth));
+            }
+        }
+        let mut agent = here.agent;
+        if let NodeRead::Is(_, current) = &mut agent.node {
+            // The agent does not know this.
+            *current = false;
+        }
+        // Resets the fields that the agent does not see, or sees only through its last read.
+        let host = Host {
+            booted: 0,
+            previous: 0,
+            staged: 0,
+            locked: false,
+            blocked: false,
+            no_lock: false,
+            no_unstage: false,
+            unusable: false,
+            no_note: false,
+            queued: false,
+            disk: here.host.disk.map(|_| Memory::default()),
+            ..here.host
+        };
+        let view = Self {
+            spec: here.spec,
+            agent,
+            host,
+            berths,
+        };
+        (view, slots)
+    }
+}
+
+/// Returns the berth as the node sees it: with itself as number 0. Berths of other nodes are missing.
+fn mine(lease: &Lease, node: usize) -> Berth {
+    match lease.is {
+        Berth::Offered(o) if usize::from(o.node) == node => Berth::Offered(crate::state::Offer { node: 0, ..o }),
+        Berth::Held(h) if usize::from(h.node) == node => Berth::Held(crate::state::Held { node: 0, ..h }),
+        _ => Berth::Missing,
+    }
+}

@@ -1,0 +1,91 @@
+//! Inputs of a pass of the controller.
+
+use crate::canonical::{rename_lease, rename_nodes, rename_pools};
+use crate::set::Set;
+use crate::state::{Answer, Begun, Berth, Fleet, Image, Labels, Lease, Number, Object, Pool, Spec, Status};
+
+/// Inputs of a pass of the controller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ControllerView {
+    /// The nodes, as the watches show them.
+    pub nodes: Vec<SeenNode>,
+    /// The pools.
+    pub pools: Vec<Pool>,
+    /// The fleet.
+    pub fleet: Fleet,
+    /// The berths, by a live read.
+    pub slots: Vec<SeenBerth>,
+    /// For each berth, the node that has it or its offer, as the watches show it.
+    pub shown: Vec<Option<(Number, u8)>>,
+    /// Referenced Nodes that no longer exist, by a live read.
+    pub gone: Vec<(Number, u8)>,
+    /// Pools that changed since the watches showed them, by a live read.
+    pub changed: Vec<u8>,
+    /// True if the fleet changed since the watches showed it.
+    pub fleet_changed: bool,
+    /// Control plane nodes whose API server responds.
+    pub answering: Set,
+    /// Nodes whose offer lapsed.
+    pub lapsed: Set,
+    /// Nodes that did not use their permit to pull.
+    pub unused: Set,
+    /// Nodes with silent agents.
+    pub silent: Set,
+    /// The last answer of the registry about the tag.
+    pub answer: Option<Answer>,
+    /// Image that the canaries soak with, and how long this leader has seen them soak.
+    pub soak: (Image, Begun),
+    /// Available image whose age this leader counts, and true if it has known that image for the minimum age.
+    pub counts: (Image, bool),
+    /// True if the open offers are old enough to lapse.
+    pub aged: bool,
+}
+
+/// A node, as the watches show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SeenNode {
+    /// The Node.
+    pub object: Object,
+    /// Its labels.
+    pub labels: Labels,
+    /// The BootcNode.
+    pub spec: Option<Spec>,
+    /// Status of the BootcNode.
+    pub status: Status,
+}
+
+/// A berth, as read by a controller.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SeenBerth {
+    /// State of the berth.
+    pub is: Berth,
+    /// True if it carries this controller's epoch.
+    pub stamped: bool,
+    /// True if a write with unknown result may be in flight.
+    pub doubt: bool,
+    /// True if the API server recently refused to write it.
+    pub refused: bool,
+}
+
+impl ControllerView {
+    /// Returns the view with each node `n` renumbered to `to[n]`.
+    #[must_use]
+    pub fn renamed(&self, to: &[Number]) -> Self {
+        let mut new = self.clone();
+        rename_nodes(&mut new.nodes, to);
+        rename_pools(&mut new.pools, to);
+        for slot in &mut new.slots {
+            let mut lease = Lease { epoch: 0, is: slot.is };
+            rename_lease(&mut lease, to);
+            slot.is = lease.is;
+        }
+        let all = new.shown.iter_mut().flatten().chain(&mut new.gone);
+        all.for_each(|(node, _)| *node = to[usize::from(*node)]);
+        new.gone.sort_unstable();
+        new.lapsed = self.lapsed.renamed(to);
+        new.unused = self.unused.renamed(to);
+        new.silent = self.silent.renamed(to);
+        new.answering = self.answering.renamed(to);
+        new
+    }
+}
