@@ -9,36 +9,36 @@ use clap::{Parser, Subcommand};
 
 const AFTER: &str = "\
 EXIT STATUS
-  0  Ended by SIGTERM or SIGINT. A pull goes on without the agent, and the next one adopts it.
-  1  Could not start, or lost something that only a restart brings back; standard error says what.
+  0  Ended by SIGTERM or SIGINT. A running pull continues, and the next agent adopts it.
+  1  Could not start, or needs a restart; standard error has the reason.
   2  The command line was wrong.
-  Of `ready`: 0 if the agent is ready, 1 if not; standard error says why.
-  Of `firstboot`: 0 if the boot goes on, 3 if the machine is refused and its kubelet held back; 2 if the configuration
-  is wrong, 1 if the host did not let it work. Then the boot goes on as well.
+  `ready`: 0 if the agent is ready, 1 if not; standard error has the reason.
+  `firstboot`: 0 if the boot continues, 3 if the machine is refused and its kubelet held back, 2 if the configuration
+  is invalid, 1 if the host failed. After 1 and 2 the boot continues too.
 
 FILES, as the host sees them
   /etc/kubernetes/kubelet.conf   the kubelet's identity, unless --kubelet-kubeconfig names another file
-  /etc/berth/allowed-registries  prefixes of images that may be staged, one a line; without the file, all
-  /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, when the pool wants signatures
-  /run/dbus/system_bus_socket    the system bus, unless --bus names another
-  /run/rpm-ostree-transaction.sock  what rpm-ostree tells of its work, on hosts that it updates
-  /run/ostree/auth.json          what --auth-file was given for the host's pulls
-  /run/berth/                    lock, progress and output of host commands; goes with the boot
-  /var/lib/berth/                digests that failed, how the last turn ended; outlives the BootcNode
-  /etc/berth/firstboot.toml      what `firstboot` is to do; its outcome is in /var/lib/berth/firstboot.json
-  /var/run/secrets/kubernetes.io/serviceaccount/  (in the pod)   the agent's identity without --kubeconfig
+  /etc/berth/allowed-registries  prefixes of images that may be staged, one per line; without the file, all may
+  /etc/containers/policy.json, /usr/share/containers/policy.json   the signature policy, if the pool requires signatures
+  /run/dbus/system_bus_socket    the system bus, unless --bus is given
+  /run/rpm-ostree-transaction.sock  progress of rpm-ostree, on hosts that it updates
+  /run/ostree/auth.json          content of --auth-file, for the host's pulls
+  /run/berth/                    lock, progress and output of host commands; cleared by a reboot
+  /var/lib/berth/                failed digests, result of the last turn; kept when the BootcNode is deleted
+  /etc/berth/firstboot.toml      configuration of `firstboot`; its outcome is in /var/lib/berth/firstboot.json
+  /var/run/secrets/kubernetes.io/serviceaccount/  (in a pod)   the agent's identity without --kubeconfig
 
 ENVIRONMENT
-  NODE_NAME, BERTH_LOG           stand for --node-name and --log-level
-  BERTH_READY_FILE               stands for --ready-file, and for the file of `ready`
-  BERTH_AUTH_FILE                stands for --auth-file
-  BERTH_METRICS_ADDRESS          stands for --metrics-address
-  BERTH_HEALTH_ADDRESS           stands for --health-address
-  HTTPS_PROXY, NO_PROXY          the proxy to the API server, and hosts that are reached without one, unless the
-                                 kubeconfig names a proxy. Pulls are units of the host and do not see them: give
-                                 berth-pull-.service a drop-in with Environment=; for `firstboot` berth-inspect-.service
-                                 as well
-  NOTIFY_SOCKET                  systemd is told when the agent is ready and, for its watchdog, that it lives
+  NODE_NAME, BERTH_LOG           same as --node-name and --log-level
+  BERTH_READY_FILE               same as --ready-file, and the file of `ready`
+  BERTH_AUTH_FILE                same as --auth-file
+  BERTH_METRICS_ADDRESS          same as --metrics-address
+  BERTH_HEALTH_ADDRESS           same as --health-address
+  HTTPS_PROXY, NO_PROXY          proxy for the API server, and hosts to reach without it; a proxy in the kubeconfig
+                                 takes precedence. Pulls run as units of the host and do not see these: give
+                                 berth-pull-.service a drop-in with Environment=, and for `firstboot` also
+                                 berth-inspect-.service
+  NOTIFY_SOCKET                  socket for notifying systemd that the agent is ready and, for its watchdog, alive
 
 EXAMPLES
   In the pod of the shipped DaemonSet:
@@ -47,18 +47,18 @@ EXAMPLES
       berth-agent --node-name=worker-1 --kubeconfig=/etc/berth/agent.kubeconfig
   To see what a new machine would do on its first boot:
       berth-agent firstboot --dry-run
-  To see why a node does not move:
+  To see why a node is not updated:
       BERTH_LOG=info,berth_agent=debug berth-agent --node-name=worker-1 --kubeconfig=agent.kubeconfig";
 
-/// Updates the bootc host it runs on, under a berth.
+/// Updates the bootc host that it runs on, under a berth.
 ///
-/// The agent reads the BootcNode of its own node, has bootc stage the desired image with finalization locked, and
-/// waits until the controller offers it a berth. It then takes the berth, cordons and drains its own node, commits,
-/// unlocks the image and reboots. After the boot it proves what runs, uncordons, and gives the berth back. Every
-/// step is found again from the objects and the host, so it may be stopped and started at any time.
+/// The agent reads the BootcNode of its own node, lets bootc stage the desired image locked, and waits until the controller
+/// offers it a berth. It then takes the berth, cordons and drains its own node, commits, unlocks the image and reboots. After
+/// the boot it proves the running image, uncordons the node, and gives the berth back. It finds its state again from the
+/// objects and the host, so it may be stopped and started at any time.
 ///
-/// It acts under two identities: its own, for the status of its BootcNode and for its berths, and the kubelet's,
-/// for cordon and eviction, so that the API server confines it to its own node.
+/// It uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for cordons and
+/// evictions, so that the API server confines it to its own node.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "berth-agent",
@@ -68,7 +68,7 @@ EXAMPLES
     subcommand_negates_reqs = true
 )]
 pub struct Args {
-    /// Another thing to do than to be the agent.
+    /// Command to run instead of the agent.
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Name of the Node that this agent serves.
@@ -76,14 +76,14 @@ pub struct Args {
     pub node_name: Option<String>,
     /// Kubeconfig of the agent's own identity.
     ///
-    /// Without it: the service account of the pod, at the API server that the kubelet's kubeconfig names. Its token
-    /// must be bound to the agent's pod or Node, because the admission policies look at that.
+    /// Without it, the agent uses the pod's service account with the API server from the kubelet's kubeconfig. Its token must
+    /// be bound to the agent's pod or Node, because the admission policies check that.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Kubeconfig of the kubelet on this host. Files that it names are looked up under --host-root.
+    /// Kubeconfig of the kubelet on this host. Paths in it are looked up under --host-root.
     #[arg(long, value_name = "FILE", default_value = "/etc/kubernetes/kubelet.conf")]
     pub kubelet_kubeconfig: PathBuf,
-    /// Directory under which the host's file system is seen: / as a service, /host in the pod of the shipped DaemonSet.
+    /// Directory where the host's root is mounted: / for a service, /host in the pod of the shipped DaemonSet.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
     /// D-Bus address of the host's system bus. Default: its socket under --host-root.
@@ -92,57 +92,56 @@ pub struct Args {
     /// Namespace of the berths.
     #[arg(long, value_name = "NAMESPACE", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
-    /// Time between two signs of life in the BootcNode's status, in seconds, from 10 to 3600.
+    /// Time between two heartbeats in the BootcNode's status, in seconds, from 10 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(10..=3600))]
     pub heartbeat: u64,
-    /// Take the host's clock for right without asking org.freedesktop.timedate1.
+    /// Trust the host's clock without asking org.freedesktop.timedate1.
     ///
-    /// For machines whose clock somebody else keeps, such as a hypervisor. Without it, a host that does not say that its
-    /// clock is synchronised reboots under no pool that has windows or exclusions.
+    /// For machines with another source of time, such as a hypervisor. Without it, a host whose clock is not reported as
+    /// synchronized does not reboot in pools with windows or exclusions.
     #[arg(long)]
     pub trust_clock: bool,
-    /// Update hosts with bootc's composefs backend as well. Experimental: tried on simulated hosts only.
+    /// Also update hosts with bootc's composefs backend. Experimental: tested only on simulated hosts.
     ///
-    /// Such a host needs a bootc whose `bootc switch` has --download-only (releases after 1.16.9), since nothing else can
-    /// lock an image there. Without this flag, or with an older bootc, the node says ComposefsNotSupported and nothing new
-    /// is begun on the host.
+    /// Such a host needs `bootc switch --download-only` (releases after 1.16.9), the only way to lock an image there. Without
+    /// this flag, or with an older bootc, the node reports ComposefsNotSupported and no update starts on the host.
     #[arg(long)]
     pub experimental_composefs: bool,
-    /// Auth file to give to the host, for its pulls: JSON as in a Secret of type kubernetes.io/dockerconfigjson.
+    /// Auth file for the host's pulls: JSON as in a Secret of type kubernetes.io/dockerconfigjson.
     ///
-    /// While a pool has the node, the agent keeps its content in the host's /run/ostree/auth.json, and removes that when the
-    /// file is gone or no pool has the node any more. The file may be missing. A file of somebody else in /run/ostree,
-    /// /etc/ostree or /usr/lib/ostree is left alone, and NodeDegraded says ForeignAuthFile.
+    /// While the node is in a pool, the agent copies the file to the host's /run/ostree/auth.json. It removes the copy when the
+    /// file is gone or the node leaves the pool. The file may be missing. An auth file in /run/ostree, /etc/ostree or
+    /// /usr/lib/ostree that Berth did not write stays, and NodeDegraded reports ForeignAuthFile.
     #[arg(long, env = "BERTH_AUTH_FILE", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
-    /// Write over and hide auth files of the host that Berth did not write. What is written over is lost.
+    /// Overwrite or hide the host's auth files that Berth did not write. An overwritten file is lost.
     #[arg(long, requires = "auth_file")]
     pub replace_auth_file: bool,
-    /// Registry, or a registry and the beginning of a path such as quay.io/example, from which images may be staged. May be
-    /// given several times.
+    /// Prefix of images that may be staged: a registry, or a registry and the beginning of a path, such as quay.io/example. May
+    /// be given several times.
     ///
-    /// Any other image is refused, whoever publishes it: nothing is staged, and NodeDegraded says RegistryNotAllowed. The file
-    /// /etc/berth/allowed-registries of the host sets a limit of its own; where there are both, an image needs both.
+    /// Any other image is refused, no matter who publishes it: it is not staged, and NodeDegraded reports RegistryNotAllowed.
+    /// The host's file /etc/berth/allowed-registries is a second limit; if both exist, an image must satisfy both.
     #[arg(long = "allowed-registry", value_name = "PREFIX", value_parser = registries::prefix)]
     pub allowed_registries: Vec<String>,
-    /// File to touch at the end of each turn of the loop, as long as the API server answers. `berth-agent ready` looks at it.
+    /// File to touch after each turn of the loop, as long as the API server answers. `berth-agent ready` checks it.
     #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Address on which metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty: none.
+    /// Address for serving Prometheus metrics at /metrics: HOST:PORT, or :PORT for every address. Empty for none.
     ///
-    /// In a pod with the host's network this is an address of the node, and whoever reaches it may read: the node's pool,
-    /// phase and images, and no secrets.
+    /// In a pod with the host's network this is an address of the node. Every client that reaches it can read the node's pool,
+    /// phase and images, but no secrets.
     #[arg(long, env = "BERTH_METRICS_ADDRESS", value_name = "ADDRESS", default_value = "")]
     pub metrics_address: String,
-    /// Address on which /healthz and /readyz are served: HOST:PORT, or :PORT for every address. Empty: none.
+    /// Address for serving /healthz and /readyz: HOST:PORT, or :PORT for every address. Empty for none.
     ///
-    /// /healthz answers ok while the loop turns, /readyz as `berth-agent ready` does.
+    /// /healthz succeeds while the loop turns, /readyz under the same condition as `berth-agent ready`.
     #[arg(long, env = "BERTH_HEALTH_ADDRESS", value_name = "ADDRESS", default_value = "")]
     pub health_address: String,
-    /// Form of log lines. They go to standard error.
+    /// Format of log lines, which go to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Human)]
     pub log_format: LogFormat,
-    /// Lines that are logged: a level, or directives such as info,berth_agent=debug.
+    /// Lines to log: a level, or directives such as info,berth_agent=debug.
     #[arg(
         long,
         env = "BERTH_LOG",
@@ -153,33 +152,33 @@ pub struct Args {
     pub log_level: log::Filter,
 }
 
-/// Another thing to do than to be the agent.
+/// Subcommands of the program.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Say whether the agent that touches this file is ready, for the readiness probe of its pod.
+    /// Check whether the agent that touches this file is ready, for the readiness probe of its pod.
     Ready {
-        /// The file that it was started with as --ready-file.
+        /// The agent's --ready-file.
         #[arg(env = "BERTH_READY_FILE", value_name = "FILE")]
         file: PathBuf,
-        /// Longest age of the file, in seconds. An idle agent touches it every 20 seconds, and a host command may take a
-        /// minute.
+        /// Longest age of the file of a ready agent, in seconds. An idle agent touches it every 20 seconds, but a host command
+        /// may take a minute.
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]
         within: u64,
     },
-    /// Compare this machine with the image that it is to run, before its kubelet runs. See docs/boot-images.md.
+    /// Compare this machine with its target image before its kubelet runs. See docs/boot-images.md.
     ///
-    /// For berth-firstboot.service, and for people: a machine that is refused may be asked again by hand.
+    /// Run by berth-firstboot.service. May be run by hand to check a refused machine again.
     Firstboot {
-        /// Say what would be done, and do nothing.
+        /// Print what would be done, but do nothing.
         #[arg(long)]
         dry_run: bool,
         /// The configuration file.
         #[arg(long, value_name = "FILE", default_value = firstboot::config::PATH)]
         config: PathBuf,
-        /// D-Bus address of the system bus. Default: its socket.
+        /// D-Bus address of the system bus. Default: its socket under --host-root.
         #[arg(long, value_name = "ADDRESS")]
         bus: Option<String>,
-        /// Directory under which the host's file system is seen.
+        /// Directory where the host's root is mounted.
         #[arg(long, value_name = "DIR", default_value = "/")]
         host_root: PathBuf,
     },
@@ -212,16 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_no_image_can_come_from_is_refused() {
+    fn an_impossible_registry_is_refused() {
         let parse =
             |flag: &str| Args::try_parse_from(["berth-agent", "--node-name=a", flag, "--allowed-registry=r:5000/"]);
         let allowed = parse("--allowed-registry=quay.io/example").unwrap().allowed_registries;
         assert_eq!(allowed, ["quay.io/example", "r:5000"]);
         let refused = parse("--allowed-registry=https://quay.io").unwrap_err().to_string();
-        assert!(
-            refused.contains("is not the beginning of an image reference"),
-            "{refused}"
-        );
+        assert!(refused.contains("https://quay.io"), "{refused}");
     }
 
     #[test]
@@ -230,7 +226,7 @@ mod tests {
         assert!(parse("info,berth_agent=debug").is_ok());
         let refused = parse("loud").unwrap_err().to_string();
         assert!(
-            refused.contains("--log-level") && refused.contains("\"loud\" is not a level"),
+            refused.contains("--log-level") && refused.contains("\"loud\""),
             "{refused}"
         );
     }

@@ -1,7 +1,7 @@
-//! The two identities of an agent, as clients of the API server that the kubelet's kubeconfig names.
+//! The agent's two identities, as clients of the API server that the kubelet's kubeconfig names.
 //!
-//! Neither client retries by itself: a retry layer would turn "a budget blocks this eviction" into minutes of silence.
-//! Callers decide when to ask again. Every request has a deadline.
+//! The clients do not retry: a retry layer would turn "a budget blocks this eviction" into minutes of silence. Callers
+//! decide when to retry. Every request has a timeout.
 
 use std::fmt;
 use std::fs;
@@ -17,28 +17,28 @@ use kube::{Client, Config};
 
 use crate::host::HostRoot;
 
-/// Longest time until a connection is made. An API server that takes longer counts as away.
+/// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest silence on a connection: kube asks for watches of 290 s, and bookmarks come in between.
+/// Longest silence on a connection. kube requests watches of 290 s, with bookmarks in between.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
-/// Default deadline of a request.
-pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// Directory in which a pod finds its service account.
+/// Default timeout of a request.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Directory of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Error of a request that has no result.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The API server did not answer in time. The request may have been carried out.
+    /// The API server did not answer in time. It may have carried out the request.
     #[error(transparent)]
     Deadline(#[from] NoAnswer),
-    /// The API server refused, or could not be reached.
+    /// The API server rejected the request or cannot be reached.
     #[error("{}", describe(.0))]
     Kube(#[from] kube::Error),
 }
 
 impl RequestError {
-    /// The API server's own answer, when it gave one.
+    /// Returns the error that the API server sent, if it sent one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Kube(kube::Error::Api(status)) => Some(status),
@@ -46,15 +46,15 @@ impl RequestError {
         }
     }
 
-    /// Says whether the API server has dealt with the request, and refused it: one that is overloaded, or does not know the
-    /// agent, has not.
+    /// True if the API server processed the request and rejected it. False if it is overloaded or does not accept the
+    /// agent's credentials.
     pub fn is_answer(&self) -> bool {
         let dealt_with = |s: &Status| (400..500).contains(&s.code) && ![401, 408, 429].contains(&s.code);
         self.status().is_some_and(dealt_with)
     }
 }
 
-/// The message alone: kube shows the whole status twice.
+/// Returns only the message: kube shows the whole status twice.
 fn describe(error: &kube::Error) -> String {
     let kube::Error::Api(status) = error else {
         return error.to_string();
@@ -65,10 +65,10 @@ fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// Waits for a request, but no longer than this.
+/// Waits for a request, no longer than this.
 ///
 /// # Errors
-/// When the request failed, or the time is over.
+/// When the request failed or timed out.
 pub async fn with_deadline<T>(
     deadline: Duration,
     request: impl Future<Output = kube::Result<T>>,
@@ -76,11 +76,11 @@ pub async fn with_deadline<T>(
     within(deadline, request).await
 }
 
-/// The agent's own identity: a kubeconfig, or the pod's service account at the server that the kubelet uses, so
-/// that it works also when service networking is what broke.
+/// Returns a client with the agent's own identity: from a kubeconfig, or from the pod's service account with the server
+/// that the kubelet uses. The latter works even if service networking is broken.
 ///
 /// # Errors
-/// When the files that it needs are not there or make no sense.
+/// When a file is missing or invalid.
 pub async fn agent_client(
     kubeconfig: Option<&Path>,
     kubelet_kubeconfig: &Path,
@@ -89,16 +89,16 @@ pub async fn agent_client(
     if let Some(path) = kubeconfig {
         return client_of(path).await;
     }
-    // Only the server's address and its CA are asked for: the agent starts, and can tell what else is wrong.
+    // Only the server's address and CA are read, so that the agent starts and can report problems with the credentials.
     let root = HostRoot::new(host_root);
-    let server = kubelet_config(&root, kubelet_kubeconfig, Wanted::Server).await?;
+    let server = kubelet_config(&root, kubelet_kubeconfig, KubeconfigParts::Server).await?;
     build(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
 }
 
-/// A client with the identity that a kubeconfig has.
+/// Returns a client for a kubeconfig.
 ///
 /// # Errors
-/// When the file cannot be read or makes no sense.
+/// When the file cannot be read or is invalid.
 pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
     let file = Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -107,7 +107,8 @@ pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
     build(config)
 }
 
-/// The pod's service account at the server of another configuration. kube reads token and CA again as they change.
+/// Returns a configuration of the pod's service account with this server. kube reloads the token and CA when they
+/// change.
 fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     let token = directory.join("token");
     if !token.exists() {
@@ -120,8 +121,8 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     config.tls_server_name = server.tls_server_name;
     config.proxy_url = server.proxy_url;
     config.root_cert_file = Some(directory.join("ca.crt"));
-    // The file is what servers are verified by. But without any bytes here kube first looks for the system's own
-    // certificates, and gives up where there are none, as in the agent's image.
+    // kube verifies servers by the file. Without any bytes here it first looks for the system's certificates and fails
+    // where there are none, as in the agent's image.
     config.root_cert = server.root_cert.or(Some(vec![]));
     config.auth_info.token_file = Some(token.to_string_lossy().into_owned());
     Ok(config)
@@ -130,19 +131,18 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 fn build(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // A server that vanishes without a word must not keep a watch waiting for ever. A healthy watch is ended by the
-    // server before that.
+    // A watch must not hang when the server disappears. The server ends a healthy watch before this.
     config.read_timeout = Some(READ_TIMEOUT);
-    // The audit log then tells the agent's requests from those of the kubelet whose credentials it borrows.
+    // Separates the agent's requests in the audit log from those made by the kubelet, whose credentials it borrows.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
     config
         .headers
         .push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
-    berth_shell::client::client(config).context("cannot make a client of the API server")
+    berth_shell::client::client(config).context("cannot create a client for the API server")
 }
 
-/// Finds the real path of a file that the agent sees. A path under the host's root is resolved as the host would; any
-/// other was named on the command line, and is where the agent sees it.
+/// Returns the real path of a file. A path under the host's root is resolved as the host would. Any other was given on
+/// the command line and is used as it is.
 fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     match root.contains(path) {
         true => root.resolve(path),
@@ -150,23 +150,23 @@ fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// A configuration, and the files that it was made from.
+/// A client configuration, and the files that it was made from.
 struct KubeletConfig {
     config: Config,
     files: Vec<PathBuf>,
 }
 
-/// Parts of the kubelet's kubeconfig that are wanted.
+/// Parts of the kubelet's kubeconfig to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    /// The server alone.
+enum KubeconfigParts {
+    /// Only the server.
     Server,
-    /// The server, and the kubelet's credentials.
+    /// The server and the kubelet's credentials.
     Credentials,
 }
 
-/// Reads the kubelet's kubeconfig, whose paths are those of the host.
-async fn kubelet_config(root: &HostRoot, path: &Path, wanted: Wanted) -> anyhow::Result<KubeletConfig> {
+/// Reads the kubelet's kubeconfig. Its paths are paths on the host.
+async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
     let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
     let named = || format!("the kubelet's kubeconfig {}", path.display());
@@ -182,13 +182,13 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: Wanted) -> anyhow:
         place(&mut cluster.certificate_authority)?;
     }
     for user in file.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
-        if wanted == Wanted::Server {
+        if wanted == KubeconfigParts::Server {
             *user = AuthInfo::default();
             continue;
         }
         if user.exec.is_some() || user.auth_provider.is_some() {
             bail!(
-                "{} gets its credentials from a program (as on EKS), which the agent cannot run; give this node's user a client certificate or a token file in another kubeconfig, and start the agent with --kubelet-kubeconfig naming that",
+                "{} gets its credentials from a program (as on EKS), which the agent cannot run; create another kubeconfig with a client certificate or a token file for this node's user, and pass it with --kubelet-kubeconfig",
                 named()
             );
         }
@@ -203,34 +203,34 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: Wanted) -> anyhow:
     Ok(KubeletConfig { config, files })
 }
 
-/// Mark by which a changed file is recognised: the real path, and the time and size of the file there.
-type Print = Option<(PathBuf, SystemTime, u64)>;
+/// Detects a changed file: its real path, modification time and size.
+type Fingerprint = Option<(PathBuf, SystemTime, u64)>;
 
-fn prints(root: &HostRoot, files: &[PathBuf]) -> Vec<Print> {
-    let print = |path: &PathBuf| {
+fn fingerprints(root: &HostRoot, files: &[PathBuf]) -> Vec<Fingerprint> {
+    let fingerprint = |path: &PathBuf| {
         let path = locate(root, path).ok()?;
         let metadata = fs::metadata(&path).ok()?;
         Some((path, metadata.modified().ok()?, metadata.len()))
     };
-    files.iter().map(print).collect()
+    files.iter().map(fingerprint).collect()
 }
 
-/// The kubelet's identity. Its client certificate is renewed behind a link every few months, so the client is made
-/// again whenever one of its files has changed.
+/// The kubelet's identity. Its client certificate is renewed behind a symbolic link every few months, so the client is
+/// rebuilt whenever one of its files has changed.
 pub struct KubeletClient {
     path: PathBuf,
     root: HostRoot,
-    made: Option<Made>,
+    made: Option<CachedClient>,
 }
 
-struct Made {
+struct CachedClient {
     client: Client,
     files: Vec<PathBuf>,
-    prints: Vec<Print>,
+    fingerprints: Vec<Fingerprint>,
 }
 
 impl KubeletClient {
-    /// Makes a client that has read nothing yet, since a node may start its agent before its kubelet has credentials.
+    /// Creates a client that reads no file yet: a node may start its agent before its kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -239,19 +239,19 @@ impl KubeletClient {
         }
     }
 
-    /// The client, with the credentials that the kubelet has now.
+    /// Returns a client with the kubelet's current credentials.
     ///
     /// # Errors
-    /// When the kubelet's files are not there or make no sense.
+    /// When a file of the kubelet is missing or invalid.
     pub async fn get(&mut self) -> anyhow::Result<&Client> {
         let stale = match &self.made {
             None => true,
-            Some(made) => prints(&self.root, &made.files) != made.prints,
+            Some(made) => fingerprints(&self.root, &made.files) != made.fingerprints,
         };
         if stale {
             let fresh = self.make().await?;
             if self.made.is_some() {
-                tracing::info!("the kubelet's credentials changed: using the new ones");
+                tracing::info!("the kubelet's credentials changed; using the new ones");
             }
             self.made = Some(fresh);
         }
@@ -261,10 +261,11 @@ impl KubeletClient {
         }
     }
 
-    async fn make(&self) -> anyhow::Result<Made> {
-        let KubeletConfig { config, files } = kubelet_config(&self.root, &self.path, Wanted::Credentials).await?;
-        Ok(Made {
-            prints: prints(&self.root, &files),
+    async fn make(&self) -> anyhow::Result<CachedClient> {
+        let KubeletConfig { config, files } =
+            kubelet_config(&self.root, &self.path, KubeconfigParts::Credentials).await?;
+        Ok(CachedClient {
+            fingerprints: fingerprints(&self.root, &files),
             client: build(config)?,
             files,
         })
@@ -285,7 +286,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_server_that_is_overloaded_or_away_has_not_answered() {
+    fn an_overloaded_server_has_not_answered() {
         for (code, answer) in [
             (403, true),
             (404, true),
@@ -323,20 +324,29 @@ current-context: x
     }
 
     #[tokio::test]
-    async fn the_paths_of_the_kubelet_are_those_of_the_host() {
+    async fn the_kubelets_paths_are_on_the_host() {
         let scratch = scratch("paths");
         let root = HostRoot::new(&scratch);
         let path = &root.path("/etc/kubernetes/kubelet.conf");
-        let config = kubelet_config(&root, path, Wanted::Credentials).await.unwrap().config;
+        let config = kubelet_config(&root, path, KubeconfigParts::Credentials)
+            .await
+            .unwrap()
+            .config;
         assert_eq!(config.cluster_url.to_string(), "http://127.0.0.1:1/");
         let token = scratch.join("var/lib/kubelet/token-1");
         assert_eq!(config.auth_info.token_file.as_deref(), token.to_str());
 
         let with_program = KUBECONFIG.replace("tokenFile: /var/lib/kubelet/current", "exec: {command: aws}");
         fs::write(scratch.join("etc/kubernetes/kubelet.conf"), with_program).unwrap();
-        let refused = kubelet_config(&root, path, Wanted::Credentials).await.err().unwrap();
+        let refused = kubelet_config(&root, path, KubeconfigParts::Credentials)
+            .await
+            .err()
+            .unwrap();
         assert!(refused.to_string().contains("--kubelet-kubeconfig"), "{refused:#}");
-        let server = kubelet_config(&root, path, Wanted::Server).await.unwrap().config;
+        let server = kubelet_config(&root, path, KubeconfigParts::Server)
+            .await
+            .unwrap()
+            .config;
         assert_eq!(
             server.cluster_url.to_string(),
             "http://127.0.0.1:1/",
@@ -350,17 +360,17 @@ current-context: x
         let scratch = scratch("links");
         let root = HostRoot::new(&scratch);
         let files = [root.path("/var/lib/kubelet/current")];
-        let before = prints(&root, &files);
-        assert_eq!(prints(&root, &files), before);
+        let before = fingerprints(&root, &files);
+        assert_eq!(fingerprints(&root, &files), before);
         let link = scratch.join("var/lib/kubelet/current");
         fs::remove_file(&link).unwrap();
         symlink("/var/lib/kubelet/token-2", &link).unwrap();
-        assert_ne!(prints(&root, &files), before);
+        assert_ne!(fingerprints(&root, &files), before);
         fs::remove_dir_all(&scratch).unwrap();
     }
 
     #[test]
-    fn a_service_account_is_used_at_the_server_of_the_kubelet() {
+    fn a_service_account_uses_the_kubelets_server() {
         let scratch = scratch("account");
         let server = || Config::new("https://192.0.2.1:6443".parse().unwrap());
         assert!(service_account(server(), &scratch).is_err(), "no token there");

@@ -1,4 +1,4 @@
-//! An API server for unit tests: a function that answers each request.
+//! A fake API server for unit tests: a function answers each request.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-/// A request as the function sees it. The path has its query.
+/// A request to the fake server. The path includes the query.
 pub(crate) struct Call {
     pub method: Method,
     pub path: String,
     pub body: Value,
 }
 
-/// Returns a client of an API server that answers by `answer`: the status code and the object.
+/// Returns a client of a fake API server. `answer` returns the status code and the object for each request.
 pub(crate) fn client(answer: impl Fn(&Call) -> (u16, Value) + Send + Sync + 'static) -> Client {
     let answer = Arc::new(answer);
     let service = tower::service_fn(move |request: Request<Body>| {

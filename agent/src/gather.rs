@@ -1,4 +1,4 @@
-//! Reading, before each decision, what may have changed and is cheap to read.
+//! Reads, before each decision, the facts that may have changed and are cheap to read.
 
 use std::time::{Duration, Instant};
 
@@ -16,23 +16,23 @@ use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;
 use crate::watches::Seen;
 
-/// Time for which a host that gave no answer is not asked again.
-const SILENCE_COUNTS: Duration = Duration::from_secs(10);
+/// How long a host that did not answer is not asked again.
+const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// The BootcNode, as the watch shows it.
+    /// Returns the BootcNode as last seen by the watch.
     pub(crate) fn object(&mut self) -> Option<BootcNode> {
         match &*self.object.borrow_and_update() {
             Seen::Is(object) => Some(object.as_ref().clone()),
             Seen::Unreadable(error) => {
-                tracing::error!(%error, "the BootcNode cannot be read; nothing new is begun until it is mended");
+                tracing::error!(%error, "the BootcNode cannot be read; nothing new is started until it is repaired");
                 None
             }
             Seen::Absent | Seen::NotYet => None,
         }
     }
 
-    /// Reads all that every decision needs.
+    /// Reads the facts that every decision needs.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
         self.read_rules();
@@ -58,25 +58,27 @@ impl Agent {
         if let Some(digest) = self.knowledge.pull_to_forget()
             && let Err(error) = self.host.forget_pull(digest).await
         {
-            // It is found again in the next pass, where its end is no news.
-            tracing::warn!(%error, %digest, "cannot forget the pull that ended; trying again");
+            // The next pass finds it again and does not log its end a second time.
+            tracing::warn!(%error, %digest, "cannot forget the ended pull; retrying");
         }
         Ok(())
     }
 
-    /// Says whether the host gave no answer just before, and none for a while. To wait for one at each step of a turn that
-    /// is given back would make the end of the turn last for minutes, on a Node that was read long before it is written.
+    /// True if the host failed to answer just now, after it had been silent for a while. If every step of a turn waited
+    /// for its timeouts, giving the berth back would take minutes, and the Node would be written long after it was
+    /// read.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.clock.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
-        is_told && self.silent_at.is_some_and(|at| at.elapsed() < SILENCE_COUNTS)
+        is_told && self.silent_at.is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
     }
 
-    /// Takes over from the object what it asks for, and at first sight what a former process remembered there.
+    /// Takes over the object's spec and, on first sight of the object, the history that an earlier process wrote into
+    /// its status.
     fn take_over(&mut self, object: Option<&BootcNode>) {
         let token = self.knowledge.past.retry_token.clone();
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
-        // What an agent on another Node of this name went through is not ours to remember.
+        // The history of another Node with this name does not belong to this one.
         let status = object.and_then(|object| {
             let ours = |status: &&BootcNodeStatus| status.node_uid.as_deref() == Some(&object.spec.node_uid);
             self.status.adopt(object).filter(ours)
@@ -87,13 +89,13 @@ impl Agent {
         if self.knowledge.past.retry_token != token {
             tracing::info!(
                 token = self.knowledge.past.retry_token,
-                "what has failed here may be tried again"
+                "failed images may be tried again"
             );
         }
         self.remember();
     }
 
-    /// Reads the host's rules, and gives the host the credentials that it should have.
+    /// Reads the host's rules and updates the credentials that Berth keeps on the host.
     fn read_rules(&mut self) {
         let claim = Claim::of(&self.knowledge.desired, &self.knowledge.cluster_node);
         let credentials = if claim == Claim::Unknown {
@@ -109,9 +111,13 @@ impl Agent {
             && let Some(objection) = &credentials
         {
             let reason = objection.reason.as_str();
-            tracing::warn!(reason, message = objection.message, "the host's credentials");
+            tracing::warn!(
+                reason,
+                message = objection.message,
+                "problem with the host's credentials"
+            );
         }
-        // Nobody asks for signatures: nobody needs to know.
+        // The policy matters only where signatures are required.
         let image = self.knowledge.desired.image();
         let (policy, policy_digest) = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
             true => self.host.policy(),
@@ -128,7 +134,7 @@ impl Agent {
 
     async fn ask_host(&mut self) -> Result<(Services, PullReading)> {
         let services = self.ask_services().await?;
-        // A bus that is going away answers no more questions, and none matter now.
+        // During a shutdown the bus stops answering, and pulls do not matter any more.
         let pull = match services.shutting_down {
             true => PullReading::None,
             false => self.look_at_pull().await?,
@@ -197,24 +203,24 @@ impl Agent {
         })
     }
 
-    /// The berths as the store has them now.
+    /// Passes the berths of the store to the knowledge.
     pub(crate) fn learn_berths(&mut self) {
         if let Some(berths) = self.berths.berths() {
             self.learn(Event::Berths(berths));
         }
     }
 
-    /// Reads the berths from the API server's own storage.
+    /// Reads the berths from the API server's storage.
     pub(crate) async fn refresh_berths(&mut self) -> Result<()> {
         let listed = self.berths.refresh().await;
-        self.heard(listed.is_ok());
+        self.note_api_answer(listed.is_ok());
         listed.context("cannot list the berths of this node")?;
         self.refresh.done();
         self.learn_berths();
         Ok(())
     }
 
-    /// Says whether this node holds a berth.
+    /// True if this node holds a berth.
     pub(crate) fn in_turn(&self) -> bool {
         self.knowledge
             .berths
@@ -224,8 +230,8 @@ impl Agent {
     }
 }
 
-/// True if the host gave no answer about its services, or about the pull that runs. That is a fact about the host, which is
-/// reported, and no reason to fall silent as well.
+/// True if the host gave no answer about its services or the running pull. The agent reports that as a fact about the
+/// host and keeps running.
 fn is_silence(error: &anyhow::Error) -> bool {
     error.downcast_ref::<HostError>().is_some()
 }
@@ -236,7 +242,7 @@ mod tests {
     use crate::host::{BusError, Failure};
 
     #[test]
-    fn whatever_the_host_does_not_answer_is_reported_as_its_silence() {
+    fn any_host_error_counts_as_silence() {
         let asked = |error: HostError| anyhow::Error::new(error).context("cannot look for a running pull");
         for error in [
             HostError::Bus(BusError::Unreachable("no answer in time".to_owned())),

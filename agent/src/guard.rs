@@ -1,5 +1,5 @@
-//! The writes that the API server must refuse an agent (I6): tried as dry runs, so that nothing comes of one that it
-//! would do. Policies that were deleted, that lost their bindings, or that the server does not know show here.
+//! Tries, as dry runs, the writes that the API server must reject (I6). This finds policies that were deleted, lost
+//! their bindings, or are not supported by the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use serde_json::json;
 use crate::clients::{RequestError, with_deadline};
 use crate::node;
 
-/// The next step waits for the answers.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// BootcNodes that are tried, in any order, until one has a Node.
+/// Short, since the next step waits for the answers.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Number of BootcNodes that are listed and tried in random order until one has a Node.
 const PAGE: u32 = 20;
 
-/// Advice where the policies do not work.
+/// Advice if a policy does not work.
 const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
-/// Advice where the kubelet's credentials may do too much.
+/// Advice if the kubelet's credentials permit too much.
 const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or give --kubelet-kubeconfig the \
      kubelet's own credentials";
 
-/// The questions to the API server.
+/// Sends the dry runs to the API server.
 #[derive(Debug)]
 pub(crate) struct GuardProbe {
     node: NodeName,
@@ -38,7 +38,7 @@ pub(crate) struct GuardProbe {
 }
 
 impl GuardProbe {
-    /// Prepares the questions, under the agent's own identity.
+    /// Creates a probe with the agent's own identity.
     pub(crate) fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
         Self {
             node: node.clone(),
@@ -47,11 +47,11 @@ impl GuardProbe {
         }
     }
 
-    /// Tries one write against each policy, under the agent's own identity, and one under the kubelet's, which the agent
-    /// uses as well. Where one has nothing that it could hit, that is said.
+    /// Tries one write against each policy under the agent's own identity, and one under the kubelet's, which the agent
+    /// also uses. Returns [`Guard::NothingToTry`] if there is no object to write to.
     ///
     /// # Errors
-    /// When the API server does not answer, or its answer says neither yes nor no.
+    /// When the API server does not answer, or answers with neither success nor a rejection.
     pub(crate) async fn ask(&self, kubelet: &Client) -> Result<Guard> {
         let berth = self.write_berth().await.context("cannot try to write a berth")?;
         if let Guard::Allows(_) = berth {
@@ -66,7 +66,7 @@ impl GuardProbe {
             let node = write_another_node(kubelet, &other).await;
             match node.context("cannot try to write another Node as the kubelet")? {
                 Guard::Refuses => return Ok(berth),
-                // Its Node is gone, which says nothing of the others.
+                // A deleted Node proves nothing; try the next.
                 Guard::NothingToTry => {}
                 other => return Ok(other),
             }
@@ -74,10 +74,10 @@ impl GuardProbe {
         Ok(Guard::NothingToTry)
     }
 
-    /// Writes a berth with another epoch, which is the controller's alone, whoever has the berth.
+    /// Writes a berth with another epoch. Only the controller may change it, whichever node holds the berth.
     async fn write_berth(&self) -> Result<Guard> {
         let first = ListParams::default().labels(keys::LABEL_POOL).limit(1);
-        let list = with_deadline(DEADLINE, self.berths.list(&first)).await?;
+        let list = with_deadline(TIMEOUT, self.berths.list(&first)).await?;
         let Some(mut berth) = list.items.into_iter().next() else {
             return Ok(Guard::NothingToTry);
         };
@@ -88,38 +88,37 @@ impl GuardProbe {
             dry_run: true,
             ..PostParams::default()
         };
-        let answer = with_deadline(DEADLINE, self.berths.replace(&name, &params, &berth)).await;
+        let answer = with_deadline(TIMEOUT, self.berths.replace(&name, &params, &berth)).await;
         guard(answer, || {
             format!("this node's agent could write Lease {name} as it likes; {POLICIES}")
         })
     }
 
-    /// Other nodes with a BootcNode, a page of them in any order: one that is about to be deleted is not asked for each time.
-    /// A node that is alone has none, and nothing of others to write.
+    /// Lists other nodes with a BootcNode: one page in random order, so that a node about to be deleted is not tried
+    /// each time. Empty if this node is the only one.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
-        let list = with_deadline(DEADLINE, self.nodes.list_metadata(&page)).await?;
+        let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
         let names = list.items.iter().map(ResourceExt::name_any);
         let mut others: Vec<_> = names.filter(|name| *name != self.node.as_str()).collect();
         fastrand::shuffle(&mut others);
         Ok(others)
     }
 
-    /// Writes the status of another node's BootcNode.
     async fn write_another_status(&self, other: &str) -> Result<Guard> {
         let params = PatchParams {
             dry_run: true,
             ..PatchParams::default()
         };
         let nothing = Patch::Merge(json!({ "status": {} }));
-        let answer = with_deadline(DEADLINE, self.nodes.patch_status(other, &params, &nothing)).await;
+        let answer = with_deadline(TIMEOUT, self.nodes.patch_status(other, &params, &nothing)).await;
         guard(answer, || {
             format!("this node's agent could write the status of BootcNode {other}, which is not its own; {POLICIES}")
         })
     }
 }
 
-/// Writes another Node, under the kubelet's identity.
+/// Writes another Node under the kubelet's identity.
 async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     let answer = node::try_patch(kubelet, other).await;
     let is_gone = |error: &RequestError| error.status().is_some_and(|status| status.code == 404);
@@ -131,7 +130,7 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     })
 }
 
-/// The answer to a write, with the words for one that would be done.
+/// Converts the answer to a write. `what` describes a write that would have succeeded.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
     Ok(match is_taken(answer)? {
         true => Guard::Allows(what()),
@@ -139,7 +138,7 @@ fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> R
     })
 }
 
-/// Says whether a write would be done. An error is neither that nor a refusal.
+/// True if the write would have succeeded, false if it was rejected.
 fn is_taken<T>(answer: Result<T, RequestError>) -> Result<bool, RequestError> {
     match answer {
         Ok(_) => Ok(true),
@@ -148,8 +147,8 @@ fn is_taken<T>(answer: Result<T, RequestError>) -> Result<bool, RequestError> {
     }
 }
 
-/// Says whether this is the word of a policy, of an admission webhook in its place, or of the authorizer; and not one
-/// about the object, such as a conflict.
+/// True if an admission policy, a webhook or the authorizer rejected the write. False for errors about the object, such
+/// as a conflict.
 fn is_refusal(status: &Status) -> bool {
     status.code == 403 || ((400..500).contains(&status.code) && status.message.contains(" denied "))
 }
@@ -166,8 +165,8 @@ mod tests {
         server_of(&["n1", "n2"], vec![(end, code)])
     }
 
-    /// An API server with these nodes and a berth that refuses every dry run but those of a path that ends so, which it
-    /// answers with that code. It must see no other write.
+    /// A fake API server with these nodes and one berth. It rejects dry runs, except for paths with a suffix from
+    /// `answers`, which get that status code. It panics on other writes.
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         fake_api_server::client(move |call| {
             let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_write_to_what_others_own_is_tried() {
+    async fn every_forbidden_write_is_tried() {
         for (end, said) in [
             (
                 "/leases/workers-0",
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_gone_says_nothing_of_the_others() {
+    async fn a_deleted_node_proves_nothing() {
         for _ in 0..16 {
             let answers = vec![("/api/v1/nodes/n2", 404), ("/api/v1/nodes/n3", 200)];
             let client = server_of(&["n1", "n2", "n3"], answers);
@@ -255,7 +254,11 @@ mod tests {
             (409, "the object has been modified", false),
             (404, "bootcnodes.berth.dev \"n2\" not found", false),
             (401, "Unauthorized", false),
-            (500, "failed calling webhook: the request was denied by nobody", false),
+            (
+                500,
+                "failed calling webhook: the request was denied by no policy",
+                false,
+            ),
         ] {
             let status = Status::failure(message, "Reason").with_code(code);
             assert_eq!(is_refusal(&status), expected, "{code} {message}");

@@ -1,24 +1,24 @@
-//! The log's line for each turn that ended.
+//! Logs each turn that ended.
 
 use berth_api::node::timeline::{TurnOutcome, TurnRecord};
 use berth_core::agent::facts::Past;
 
-/// Logs the turn that has ended since the memory was written last, if one has.
+/// Logs the turn that ended since the memory was last written, if any.
 pub(crate) fn log(written: &Past, now: &Past) {
     if let Some(turn) = ended_turn(written, now) {
         log_turn(turn);
     }
 }
 
-/// The turn that has ended since the memory was written last.
+/// Returns the turn that ended since the memory was last written.
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
-    // A host without a memory takes over what its status tells; that is no news.
+    // Without a memory, the agent takes its turns over from the status. Those ended before and were logged then.
     let ran = |t: &TurnRecord| t.end_time.is_none() && t.berth == newest.berth && t.start_time == newest.start_time;
     written.turns.iter().any(ran).then_some(newest)
 }
 
-/// One line for each turn that ended, with all that is on record of it.
+/// Logs one line with everything on record about the turn.
 fn log_turn(turn: &TurnRecord) {
     let proof = turn.proof.as_ref();
     let boot_id = proof.map(|proof| proof.boot_id.as_str());

@@ -1,9 +1,9 @@
-//! The Berth agent: brings the bootc host it runs on to the image that its BootcNode names, under a berth.
+//! The Berth agent updates the bootc host that it runs on to the image that its BootcNode names, under a berth.
 //!
-//! What it decides is in [`berth_core::agent`]. Here, [`run`] loops, [`gather`] reads, [`act`] does. [`host`] talks to
-//! systemd, logind and bootc over D-Bus, [`node`] to the Node and its pods under the kubelet's identity, [`watches`] and
-//! [`status`] to Berth's own objects, `guard` asks whether the API server guards them, and [`metrics`] tells Prometheus.
-//! [`firstboot`] is another program in the same file: it runs before the machine is a node.
+//! [`berth_core::agent`] makes the decisions. Here, [`run`] loops, [`gather`] reads, [`act`] does. [`host`] talks to
+//! systemd, logind and bootc over D-Bus, [`node`] to the Node and its pods under the kubelet's identity, [`watches`]
+//! and [`status`] to Berth's own objects. `guard` checks that the API server protects these objects, and [`metrics`]
+//! serves Prometheus. [`firstboot`] is a second program in the same binary: it runs before the machine is a node.
 
 mod act;
 pub mod cli;
@@ -19,7 +19,6 @@ pub mod metrics;
 pub mod node;
 pub mod ready;
 pub mod run;
-mod signs;
 pub mod status;
 mod timers;
 pub mod watches;

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends with the check, or when systemd ends it for a reboot that it asked for itself.
+/// Runs the check. Ends with failure on SIGTERM, which systemd sends when the check itself has requested a reboot.
 async fn first_boot(setup: &firstboot::Setup) -> ExitCode {
     berth_shell::install_crypto();
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
@@ -82,7 +82,7 @@ async fn start(args: Args) -> Result<()> {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     };
     let mut stop = std::pin::pin!(stop);
-    let node = NodeName::new(args.node_name.clone().context("--node-name names no node")?);
+    let node = NodeName::new(args.node_name.clone().context("--node-name is missing")?);
     tracing::info!(
         %node,
         version = env!("CARGO_PKG_VERSION"),
@@ -91,7 +91,7 @@ async fn start(args: Args) -> Result<()> {
     let setup = async {
         berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
-        // Ready means that this process does what it is for, be it to wait for another agent to end.
+        // Readiness covers waiting for another agent to end.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let auth = AuthSource {
             path: args.auth_file.clone(),
@@ -104,12 +104,12 @@ async fn start(args: Args) -> Result<()> {
             .with_allowed_registries(args.allowed_registries.clone());
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
-            // A lock that is free is taken before anything is said.
+            // Polled first, so that a free lock is taken before the agent reports that it waits.
             biased;
-            claimed = host.claim() => claimed.context("cannot claim the host")?,
+            claimed = host.claim() => claimed.context("cannot take the host's lock")?,
             never = ready.while_waiting() => match never {},
         }
-        // To wait was one thing; that this process can do more is still to be shown.
+        // The wait made the agent ready. From here on it must prove again that it works.
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;
@@ -137,29 +137,35 @@ async fn start(args: Args) -> Result<()> {
     agent.run(stop).await
 }
 
-/// Serves metrics and probes from now on, where that is asked for. A node is updated also without: an address that cannot be
-/// had is logged.
+/// Serves metrics and probes if their addresses are set. Only logs an address that cannot be used: the node can be
+/// updated without it.
 async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
-    let (metrics, health) = (Page::Metrics(metrics.families()), Page::Health(Arc::new(ready.signs())));
+    let (metrics, health) = (
+        Page::Metrics(metrics.families()),
+        Page::Health(Arc::new(ready.health())),
+    );
     for page in [
         ("--metrics-address", args.metrics_address.as_str(), metrics),
         ("--health-address", args.health_address.as_str(), health),
     ] {
         if let Err(error) = pages::start([page]).await {
             let error = format!("{error:#}");
-            tracing::error!(error, "cannot serve; give another address, or end what has this one");
+            tracing::error!(
+                error,
+                "cannot serve on this address; choose another one, or stop the process that uses it"
+            );
         }
     }
 }
 
-/// The agent's own identity. On a machine that boots for the first time its files may be late.
+/// Returns a client with the agent's own identity. Retries, since its files may appear late on a machine's first boot.
 async fn own_client(args: &Args) -> Result<kube::Client> {
     let attempt = || clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root);
-    let told = |error: &anyhow::Error, wait: Duration| {
+    let log = |error: &anyhow::Error, wait: Duration| {
         let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
-        tracing::warn!(error, wait_ms, "no credentials yet; trying again");
+        tracing::warn!(error, wait_ms, "no credentials yet; retrying");
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     };
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
-    attempt.retry(delays).notify(told).await
+    attempt.retry(delays).notify(log).await
 }

@@ -1,5 +1,5 @@
-//! Metrics of this node and its agent for Prometheus. What the node's status says is shown as it is reported, whether the API
-//! server takes the report or not.
+//! Prometheus metrics of this node and its agent. The status is shown as soon as it is reported, even if the API server
+//! rejects the report.
 
 use berth_api::Digest;
 use berth_api::node::{BootcNodeSpec, BootcNodeStatus};
@@ -7,14 +7,14 @@ use berth_core::agent::gauges::gauges;
 use berth_shell::pages::{Board, Families};
 use prometheus_client::metrics::counter::Counter;
 
-/// All metrics.
+/// Counters and gauges of one agent.
 #[derive(Debug)]
 pub struct Metrics {
     passes: Counter,
     failures: Counter,
     pulled: Counter,
     node: Board,
-    /// The pull that was seen last, and how many bytes it had.
+    /// Image digest and byte count of the pull at the last report.
     pull: Option<(Option<Digest>, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl Metrics {
         self.failures.inc();
     }
 
-    /// Shows what is published to the node and what it reports from now on.
+    /// Shows this spec and status.
     pub fn show(&mut self, spec: &BootcNodeSpec, status: &BootcNodeStatus) {
         self.node.show(gauges(Some((spec, status))));
         let digest = spec.image.as_ref().map(|image| image.digest.clone());
@@ -54,11 +54,11 @@ impl Metrics {
         self.pull = now;
     }
 
-    /// All of them, to be served.
+    /// Returns all metrics for the server.
     pub fn families(&self) -> Families {
         let mut families = Families::default();
         families.counter("berth_agent_passes", "Passes of the agent's loop", self.passes.clone());
-        let help = "Passes that failed and are made again";
+        let help = "Passes that failed and are retried";
         families.counter("berth_agent_failures", help, self.failures.clone());
         let help = "Bytes that pulls have downloaded since this agent started, as far as bootc reports them";
         families.counter("berth_node_pulled_bytes", help, self.pulled.clone());

@@ -1,4 +1,5 @@
-//! The loop: gather what is known, decide, report, do one step; when there is nothing to do, wait for a change.
+//! The loop. Each pass gathers facts, decides, reports, and performs one step. With nothing to do, it waits for a
+//! change.
 
 use std::time::{Duration, Instant};
 
@@ -30,37 +31,36 @@ use crate::node::cordon::NodeError;
 use crate::node::drain::Drain;
 use crate::node::rivals::RivalPods;
 use crate::ready::ReadyFile;
-use crate::signs::Pause;
 use crate::status::StatusWriter;
-use crate::timers::{Clock, Heartbeat, LONGEST_WAIT, Refresh};
+use crate::timers::{Clock, Heartbeat, LONGEST_WAIT, Pause, Refresh};
 use crate::watches::{self, Berths, Seen};
 
 /// Everything that an agent is started with.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
-    /// The node that it serves.
+    /// The node that the agent serves.
     pub node: NodeName,
-    /// The host, claimed.
+    /// The host, with its lock held.
     pub host: Host,
     /// Client with the agent's own identity.
     pub client: Client,
-    /// The kubelet's identity.
+    /// Client with the kubelet's identity.
     pub kubelet: KubeletClient,
     /// Namespace of the berths.
     pub namespace: String,
-    /// Time between two signs of life.
+    /// Time between two heartbeats.
     pub heartbeat: Duration,
-    /// The host's clock is right, whatever the host says.
+    /// True to trust the host's clock without asking timedated.
     pub trust_clock: bool,
-    /// Composefs hosts are updated too, which is experimental.
+    /// True to update composefs hosts too (experimental).
     pub experimental_composefs: bool,
-    /// The file that says that this agent is ready.
+    /// File that shows that this agent is ready.
     pub ready: ReadyFile,
-    /// Metrics for Prometheus.
+    /// Metrics that the agent updates.
     pub metrics: Metrics,
 }
 
-/// The agent: its ways to the world, and what it knows. Only what can be found again, or may be lost, lives here alone.
+/// The agent: its clients and its knowledge. State that lives only here can be found again or may be lost.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
@@ -73,36 +73,36 @@ pub struct Agent {
     changes: watch::Receiver<u64>,
     pub(crate) clock: Clock,
     pub(crate) host_clock: HostClock,
-    /// Everything that decisions are made from.
+    /// Everything that decisions are based on.
     pub(crate) knowledge: Knowledge,
-    /// The memory as the host has it.
+    /// The memory as it was last written on the host.
     written: Past,
-    /// The pods of the running drain, and its number.
+    /// Number and state of the running drain.
     pub(crate) drain: (u64, Drain),
     pub(crate) rival_pods: RivalPods,
     pub(crate) bootc_version: Option<String>,
-    /// Most demanding variant of its architecture that the host's CPU runs.
+    /// Highest CPU variant of the architecture that the host supports.
     platform_variant: Option<&'static str>,
-    /// Image that the machine was installed from, once that was looked at. It never changes.
+    /// Image that the machine was installed from. `None` until it was read once; it never changes.
     pub(crate) boot_image: Option<Option<NodeBootImage>>,
-    /// Record of the machine's first boot. It was over before this agent began.
+    /// Record of the machine's first boot, which ended before this agent started.
     firstboot: Option<NodeFirstboot>,
     pub(crate) experimental_composefs: bool,
     heartbeat: Heartbeat,
     pub(crate) refresh: Refresh,
-    /// Pause before the Node's lifecycle conditions are written again.
+    /// Delay before the Node's lifecycle conditions are written again.
     pub(crate) signs: Pause,
     ready: ReadyFile,
     metrics: Metrics,
     last_log: Option<(Phase, Step)>,
-    /// Passes in a row that failed, also before there was a step.
-    in_vain: u32,
-    /// Time of the last question to the host's services without an answer.
+    /// Number of consecutive passes that failed, at a step or before it.
+    failed_passes: u32,
+    /// When the host's services last failed to answer.
     pub(crate) silent_at: Option<Instant>,
 }
 
 impl Agent {
-    /// Prepares the loop: reads the memory on the host, opens the watch of the BootcNode.
+    /// Prepares the loop: reads the memory on the host and opens the watch of the BootcNode.
     ///
     /// # Errors
     /// When the boot ID cannot be read.
@@ -138,15 +138,16 @@ impl Agent {
             ready: setup.ready,
             metrics: setup.metrics,
             last_log: None,
-            in_vain: 0,
+            failed_passes: 0,
             silent_at: None,
         })
     }
 
-    /// Runs until the future that ends it does.
+    /// Runs until the `stop` future resolves.
     ///
     /// # Errors
-    /// Only what a restart of the process may mend; everything else is reported and tried again.
+    /// When the watch of the BootcNode ends, which only a restart can repair. All other errors are reported and
+    /// retried.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
         tokio::select! {
@@ -154,18 +155,18 @@ impl Agent {
             first = self.wait_for_object() => first?,
         }
         loop {
-            self.still_alive();
-            // A pass may hang on a host that does not answer. It may be ended anywhere, as by a kill.
+            self.notify_alive();
+            // A pass may hang on a host that does not answer. It may be aborted at any point, as by a kill.
             let passed = tokio::select! {
                 () = &mut stop => return Ok(()),
                 passed = self.pass() => passed,
             };
             let pause = match passed {
                 Ok(pause) => {
-                    self.in_vain = 0;
-                    // Of a host that does not answer nothing is done, however quiet the pass.
+                    self.failed_passes = 0;
+                    // A pass on a host that does not answer achieves nothing, even without an error.
                     if self.knowledge.unreachable.is_none() {
-                        self.ready.turned();
+                        self.ready.turn_ended();
                     }
                     pause
                 }
@@ -179,16 +180,16 @@ impl Agent {
         }
     }
 
-    /// Tells a service manager, and whoever probes this process, that the loop turns.
-    fn still_alive(&self) {
-        self.ready.turns();
+    /// Shows the service manager and the liveness probe that the loop turns.
+    fn notify_alive(&self) {
+        self.ready.turn_begins();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
-    /// Waits until the API server has said once what is asked of this node; before that nothing is decided.
+    /// Waits for the first event about the BootcNode. Nothing is decided before it.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
-            self.still_alive();
+            self.notify_alive();
             match timeout(LONGEST_WAIT, self.object.changed()).await {
                 Ok(changed) => return changed.context("the watch of the BootcNode ended"),
                 Err(_) => tracing::warn!("the API server has not answered yet"),
@@ -196,33 +197,34 @@ impl Agent {
         }
     }
 
-    /// One pass. Answers how long there is nothing to do; zero: go on at once.
+    /// Makes one pass. Returns how long nothing needs to be done; zero to continue at once.
     async fn pass(&mut self) -> Result<Duration> {
         self.metrics.pass();
-        self.keep_up().await?;
+        self.update_berths().await?;
         let object = self.object();
         self.gather(object.as_ref()).await?;
         let facts = self.knowledge.facts(&self.clock.now());
         let next = step(&facts);
         self.log(&facts, &next, object.as_ref());
         self.berths.watch(needs_watch(&facts, &next));
-        // While the host goes down, what was said before stays true; a host that is silent for a moment may do so too.
+        // During a shutdown the last report stays true. A host that has just stopped answering may be shutting down
+        // too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_reportable());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
-        // What somebody else has staged is not removed without a word.
+        // Report before an image that another program staged is removed.
         let takes_away = taken_away(&facts, &next).is_some();
         if (resting && !nothing_new) || takes_away || self.knowledge.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
         let shows_signs = match next {
             Step::Wait(..) => !nothing_new,
-            // The last moment before the image is unlocked. From there to the reboot nothing takes time that need not.
+            // The last moment for a write: from the unlock to the reboot, no time is spent on signs.
             Step::Commit(_) => true,
             _ => false,
         };
         if shows_signs && self.show_signs(&facts).await && matches!(next, Step::Commit(_)) {
-            // That took some time: the commit is decided anew.
+            // The write took time, so the commit must be decided again.
             return Ok(Duration::ZERO);
         }
         if let Step::Wait(why, wait) = next {
@@ -240,8 +242,8 @@ impl Agent {
         Ok(Duration::ZERO)
     }
 
-    /// Knows the berths, and once in a while looks at what nobody announces.
-    async fn keep_up(&mut self) -> Result<()> {
+    /// Reads the berths if they are unknown or a read is due, and takes over the events of their watch.
+    async fn update_berths(&mut self) -> Result<()> {
         if self.heartbeat.is_due() {
             if self.knowledge.rereads_cluster(&self.clock.now()) {
                 self.refresh.ask_now();
@@ -253,8 +255,8 @@ impl Agent {
         } else if self.refresh.is_due()
             && let Err(error) = self.refresh_berths().await
         {
-            // What is known of them goes on to count, as it does between two signs of life.
-            tracing::warn!(error = format!("{error:#}"), "trying again");
+            // The known berths still count, as they do between two heartbeats.
+            tracing::warn!(error = format!("{error:#}"), "using the last known berths; retrying");
         }
         if self.berths.catch_up() {
             self.learn_berths();
@@ -262,25 +264,25 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes note of whether the API server has answered. When it has not, it is asked again until it does.
-    pub(crate) fn heard(&mut self, answered: bool) {
+    /// Records whether the API server has answered. If it has not, schedules a retry.
+    pub(crate) fn note_api_answer(&mut self, answered: bool) {
         self.ready.api_server(answered);
         if !answered {
             self.refresh.ask_soon();
         }
     }
 
-    /// Takes in what has happened.
+    /// Passes an event to the knowledge.
     pub(crate) fn learn(&mut self, event: Event<'_>) {
         self.knowledge.after(event, &self.clock.now());
     }
 
-    /// The running boot, as it was read in this pass.
+    /// Boot ID as read in this pass.
     pub(crate) fn boot_id(&self) -> BootId {
         self.knowledge.services.boot_id.clone()
     }
 
-    /// Stores on the host what must outlive the BootcNode.
+    /// Writes the memory on the host if it changed. The memory must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
         if self.knowledge.past == self.written && self.knowledge.memory_error.is_none() {
             return;
@@ -296,7 +298,7 @@ impl Agent {
         }
     }
 
-    /// The same, where nothing may go on without it.
+    /// Writes the memory on the host, for steps that need it written first.
     pub(crate) fn save_memory(&mut self) -> Result<()> {
         let saved = self.host.save_memory(&self.knowledge.past);
         self.learn(Event::Memory(saved.as_ref().err().map(|error| format!("{error:#}"))));
@@ -306,7 +308,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Writes the status when it says something new.
+    /// Writes the status if it changed.
     async fn report(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
         let Some(object) = object else { return };
         let subject = Subject {
@@ -325,21 +327,23 @@ impl Agent {
         let written = self.status.write(status, next, progress).await;
         let is_answer = |error: &anyhow::Error| error.downcast_ref().is_some_and(RequestError::is_answer);
         if written.as_ref().err().is_some_and(|error| !is_answer(error)) {
-            self.heard(false);
+            self.note_api_answer(false);
         }
         if let Err(error) = written {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "cannot write the BootcNode's status; trying again"
+                "cannot write the BootcNode's status; retrying"
             );
         }
     }
 
-    /// One line for each new thing that the agent does.
+    /// Logs the step if it differs from the last one logged.
     fn log(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
         let phase = phase(facts, next);
         let same = self.last_log.as_ref().is_some_and(|(p, s)| {
-            *p == phase && std::mem::discriminant(s) == std::mem::discriminant(next) && why(s) == why(next)
+            *p == phase
+                && std::mem::discriminant(s) == std::mem::discriminant(next)
+                && wait_reason(s) == wait_reason(next)
         });
         if same {
             return;
@@ -351,20 +355,24 @@ impl Agent {
 
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
         self.metrics.failed();
-        self.in_vain = self.in_vain.saturating_add(1);
-        let attempts = self.knowledge.trouble().map_or(1, |t| t.attempts).max(self.in_vain);
+        self.failed_passes = self.failed_passes.saturating_add(1);
+        let attempts = self
+            .knowledge
+            .trouble()
+            .map_or(1, |t| t.attempts)
+            .max(self.failed_passes);
         let wait = retry::delay(attempts, Duration::from_millis(150), LONGEST_WAIT / 2);
         tracing::warn!(
             error = format!("{error:#}"),
             attempts,
             wait_ms = wait.as_millis() as u64,
-            "step failed; trying again"
+            "step failed; retrying"
         );
         self.learn(Event::Unreadable);
         wait
     }
 
-    /// Sleeps until something changes or the time is over.
+    /// Sleeps until a watch or the host reports a change, or the time is over.
     async fn wait(&mut self, wait: Duration) {
         let _ = timeout(wait, async {
             tokio::select! {
@@ -377,15 +385,15 @@ impl Agent {
     }
 }
 
-/// Resolves at the next change; never when the other end is gone.
+/// Resolves at the next change; never if the sender is gone.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Condition reason and words of an error: the host tool's, or the API server's.
-pub(crate) fn trouble(error: &anyhow::Error) -> (Reason, String) {
+/// Returns the condition reason and the message of an error from the host tool or the API server.
+pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
     let reason = match (error.downcast_ref::<HostError>(), error.downcast_ref::<NodeError>()) {
         (Some(host), _) => host.reason(),
         (None, Some(NodeError::Forbidden(_))) => Reason::KubeletForbidden,
@@ -394,7 +402,7 @@ pub(crate) fn trouble(error: &anyhow::Error) -> (Reason, String) {
     (reason, format!("{error:#}"))
 }
 
-/// Says whether the berths must be watched: while one is held, and while one is waited for.
+/// True if the berths must be watched: while one is held or awaited.
 fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(
@@ -404,20 +412,21 @@ fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
             _
         ) | Step::Take(_)
     );
-    // A look in between must not end the watch: the first list of the next one would wake the loop, for the next look.
+    // A look in between must keep the watch open. A new watch would begin with a list, which would wake the loop for
+    // the next look.
     let looking =
         matches!(next, Step::ReadNode | Step::LookAtHost | Step::TryGuard) && facts.host.os.staged().is_some();
     holding || waiting || looking
 }
 
-fn why(step: &Step) -> Option<WaitReason> {
+fn wait_reason(step: &Step) -> Option<WaitReason> {
     match step {
         Step::Wait(why, _) => Some(*why),
         _ => None,
     }
 }
 
-/// Step in one line, for the log.
+/// Returns the step as text for the log.
 pub(crate) fn describe(step: &Step) -> String {
     match step {
         Step::Wait(why, _) => format!("Wait({why:?})"),

@@ -1,4 +1,5 @@
-//! The one writer of the BootcNode's status: writes when something changed, progress no more often than asked.
+//! The only writer of the BootcNode's status. It writes when something changed, and progress only as often as the spec
+//! asks.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +16,18 @@ use serde_json::json;
 use crate::clients::with_deadline;
 use crate::watches::version;
 
-/// A status that cannot be written soon must not hold up the work.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// Least time between two reports of who holds up a drain.
+/// Short, so that a slow API server does not delay the update.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Least time between two writes of the pods that block a drain.
 const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A status that is kept back.
+/// A status that is not written yet, since it may change again in a moment.
 #[derive(Debug)]
 struct Draft {
     status: BootcNodeStatus,
-    /// Moment at which it was new.
+    /// When the first status was kept back.
     since: Instant,
-    /// True if [`pace::SETTLE`] was found to be over.
+    /// True if `due` has already reported that [`pace::SETTLE`] is over.
     was_due: bool,
 }
 
@@ -41,24 +42,23 @@ impl Draft {
     }
 }
 
-/// Writes the status, and knows what it wrote.
+/// Writes the status and remembers the last write.
 #[derive(Debug)]
 pub struct StatusWriter {
     api: Api<BootcNode>,
     name: String,
-    /// UID of the object that `known` is the status of.
+    /// UID of the object that has the status `known`.
     uid: Option<String>,
     known: BootcNodeStatus,
-    /// resourceVersion of the object when `known` was its status.
+    /// resourceVersion of the object with the status `known`.
     version: u64,
-    /// A status that is not written yet, since it may be over in a moment.
     draft: Option<Draft>,
     progress: Option<(Instant, u64)>,
     blockers: Option<Instant>,
 }
 
 impl StatusWriter {
-    /// A writer that has written nothing yet.
+    /// Creates a writer that has not written yet.
     pub fn new(client: Client, node: &NodeName) -> Self {
         Self {
             api: Api::all(client),
@@ -72,8 +72,8 @@ impl StatusWriter {
         }
     }
 
-    /// Takes over the status of an object seen for the first time, and gives it to the caller to remember by. Of an
-    /// object that is known, takes over what somebody else made of its status, so that it is written again.
+    /// Takes over an object's status. On first sight of the object returns the status, for the agent's memory. Later
+    /// only adopts changes that another client made to the status, so that the next `write` overwrites them.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
@@ -89,22 +89,21 @@ impl StatusWriter {
         object.status.as_ref().filter(|_| first)
     }
 
-    /// The status before the next one: as it was written last, or as it would be written if it lasted.
+    /// Returns the last status: the one that is kept back, or else the one last written.
     pub fn before(&self) -> &BootcNodeStatus {
         self.draft.as_ref().map_or(&self.known, |draft| &draft.status)
     }
 
-    /// Time until a status has to be written that may be over by then; `None` if there is none. Zero is returned once for each: where the
-    /// write then fails, or there is no object to write to, it is tried again with the next sign of life and the like, and not at once.
+    /// Time until the status that is kept back must be written; `None` if there is none. Returns zero only once per
+    /// status. If the write then fails, it is retried with the next heartbeat, not at once.
     pub fn due(&mut self) -> Option<Duration> {
         self.draft.as_mut()?.due()
     }
 
-    /// Writes the status if it says something new. If the state before this step may be over in a moment, it is kept back for
-    /// as long as [`pace`] says.
+    /// Writes the status if it changed. Keeps it back, as [`pace`] says, if the state may be over in a moment.
     ///
     /// # Errors
-    /// When the API server does not answer in time or refuses; nothing is remembered as written then.
+    /// When the API server does not answer in time or rejects the write. The status then does not count as written.
     pub async fn write(
         &mut self,
         mut status: BootcNodeStatus,
@@ -127,7 +126,7 @@ impl StatusWriter {
         }
         self.pace(&mut status, progress_interval);
         self.pace_blockers(&mut status);
-        // The insight goes with a write that is made anyway: what it says beyond the rest can wait.
+        // The insight alone causes no write.
         let insight = std::mem::replace(&mut status.insight, self.known.insight.clone());
         if status == self.known {
             self.draft = None;
@@ -143,14 +142,15 @@ impl StatusWriter {
         let params = PatchParams::apply(keys::MANAGER_AGENT).force();
         let patch = Patch::Apply(&body);
         let request = self.api.patch_status(&self.name, &params, &patch);
-        let stored = with_deadline(DEADLINE, request).await?;
+        let stored = with_deadline(TIMEOUT, request).await?;
         self.version = version(&stored);
         self.known = status;
         self.draft = None;
         Ok(())
     }
 
-    /// Pods come and go in a drain by the second; who is in the way for long is what a person wants to know.
+    /// Limits how often the blockers of a drain are written. Pods come and go every second, and admins need to see the
+    /// pods that block for longer.
     fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
         if status.drain_blockers == self.known.drain_blockers {
             return;
@@ -163,7 +163,7 @@ impl StatusWriter {
         }
     }
 
-    /// Keeps the progress that was written while the next is not due, and adds the rate to one that is.
+    /// Keeps the written progress until the next write is due, then adds the rate.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;
@@ -189,8 +189,8 @@ impl StatusWriter {
     }
 }
 
-/// A status without the conditions that the controller writes. Who applies a condition owns it from then on: an agent
-/// that took one over would repeat it for ever.
+/// Removes the conditions that the controller writes. Server-side apply makes the agent an owner of each condition that
+/// it writes, so it would keep them forever.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_controller_says_is_not_repeated() {
+    fn conditions_of_the_controller_are_not_repeated() {
         let condition = |type_: &str| {
             let condition = json!({
                 "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -1,27 +1,32 @@
-//! Times of the agent's loop: its clock, its signs of life, and when the berths are read anew.
+//! Timers of the agent's loop: its clock, its heartbeat, and when it reads the berths again.
 
 use std::time::{Duration, Instant};
 
+use berth_api::condition::lifecycle::MAINTENANCE_PLANNED;
+use berth_core::agent::lifecycle::Change;
 use berth_core::{Moment, Now};
 use berth_shell::retry;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use nix::time::{ClockId, clock_gettime};
 
-/// Longest sleep of the loop: also how often a service manager's watchdog hears of us, at least.
+use crate::node::cordon::NodeError;
+
+/// Longest sleep of the loop. Each turn of the loop notifies the service manager's watchdog (`WatchdogSec=` in
+/// systemd/berth-agent.service).
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
-/// Signs of life.
+/// Timer of the heartbeats that the agent writes.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     every: Duration,
     last: Instant,
-    /// Time of the last one.
+    /// Time of the last heartbeat.
     pub(crate) time: Time,
 }
 
 impl Heartbeat {
-    /// Starts them: the first is due after one interval.
+    /// Starts the timer. The first heartbeat is due after one interval.
     pub(crate) fn every(interval: Duration) -> Self {
         Self {
             every: interval,
@@ -30,7 +35,7 @@ impl Heartbeat {
         }
     }
 
-    /// The next one is due; it is given with this call.
+    /// True if a heartbeat is due. The next interval then begins.
     pub(crate) fn is_due(&mut self) -> bool {
         let due = self.last.elapsed() >= self.every;
         if due {
@@ -39,62 +44,114 @@ impl Heartbeat {
         due
     }
 
-    /// Time until the next one.
+    /// Time until the next heartbeat.
     pub(crate) fn next(&self) -> Duration {
         self.every.saturating_sub(self.last.elapsed())
     }
 }
 
-/// The time at which the berths are read from the API server's own storage, whatever the watch says.
+/// Schedule of reads of the berths from the API server's storage, independent of the watch.
 #[derive(Debug, Default)]
 pub(crate) struct Refresh {
     at: Option<Instant>,
-    in_vain: u32,
+    failures: u32,
 }
 
 impl Refresh {
-    /// Says whether it is time.
     pub(crate) fn is_due(&self) -> bool {
         self.at.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Makes it due now.
+    /// Schedules a read for now.
     pub(crate) fn ask_now(&mut self) {
         self.at = Some(Instant::now());
     }
 
-    /// The API server did not answer something: this is asked until it does.
+    /// Schedules the next retry after the API server failed to answer a request.
     pub(crate) fn ask_soon(&mut self) {
-        self.in_vain = self.in_vain.saturating_add(1);
-        self.at = Some(Instant::now() + retry::delay(self.in_vain, Duration::from_secs(1), LONGEST_WAIT));
+        self.failures = self.failures.saturating_add(1);
+        self.at = Some(Instant::now() + retry::delay(self.failures, Duration::from_secs(1), LONGEST_WAIT));
     }
 
-    /// They were read.
+    /// Ends the schedule after a successful read.
     pub(crate) fn done(&mut self) {
         *self = Self::default();
     }
 
-    /// Time until the next one.
+    /// Time until the next read, at most [`LONGEST_WAIT`].
     pub(crate) fn next(&self) -> Duration {
         let left = |at: Instant| at.saturating_duration_since(Instant::now());
         self.at.map_or(LONGEST_WAIT, left)
     }
 }
 
-/// The clocks of this machine.
+/// First and longest delay after consecutive failures.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// How long a node waits for its turn before its Node announces it. A turn that begins sooner saves the write.
+const PLANNED_DELAY: Duration = Duration::from_secs(60);
+
+/// Delays writes of the Node's lifecycle conditions: after a failure, and before a turn is announced as planned.
+#[derive(Debug, Default)]
+pub(crate) struct Pause {
+    until: Option<Instant>,
+    failures: u32,
+    /// Since when the planned turn is the only change to write.
+    planned: Option<Instant>,
+}
+
+impl Pause {
+    pub(crate) fn is_over(&self) -> bool {
+        self.until.is_none_or(|until| until <= Instant::now())
+    }
+
+    /// Time until the next attempt; `None` if it may be made now.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let left = self.until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// True if the only change is the announcement of a planned turn, and the node has not waited for [`PLANNED_DELAY`]
+    /// yet.
+    pub(crate) fn is_early(&mut self, changes: &[Change], now: Instant) -> bool {
+        let is_planned = matches!(changes, [change] if change.set && change.type_ == MAINTENANCE_PLANNED);
+        if !is_planned {
+            self.planned = None;
+            return false;
+        }
+        now.duration_since(*self.planned.get_or_insert(now)) < PLANNED_DELAY
+    }
+
+    /// Records an error. Returns true if the Node has changed since it was read and must be read again first. Such a
+    /// conflict does not lengthen the delay.
+    pub(crate) fn after(&mut self, error: &anyhow::Error) -> bool {
+        let is_stale = matches!(error.downcast_ref(), Some(NodeError::Conflict));
+        let attempts = match is_stale {
+            true => 1,
+            false => {
+                self.failures = self.failures.saturating_add(1);
+                self.failures
+            }
+        };
+        self.until = Some(Instant::now() + retry::delay(attempts, RETRY_MIN, RETRY_MAX));
+        is_stale
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// In place of the time since boot, should the kernel not say it.
+    /// Used in place of the time since boot if the kernel does not report that.
     began: Instant,
 }
 
 impl Clock {
-    /// A clock that begins now.
+    /// Starts the clock.
     pub(crate) fn begin() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// The present.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
@@ -103,7 +160,7 @@ impl Clock {
         }
     }
 
-    /// Time since boot, including sleep (`CLOCK_BOOTTIME`). It cannot be set.
+    /// Time since boot, including sleep (`CLOCK_BOOTTIME`). Setting the clock does not change it.
     fn since_boot(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or_else(|_| self.began.elapsed(), Duration::from)
     }
@@ -128,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_without_an_answer_is_repeated_before_the_next_sign_of_life() {
+    fn an_unanswered_refresh_is_retried_soon() {
         let mut refresh = Refresh::default();
         assert!(!refresh.is_due());
         refresh.ask_now();
@@ -138,9 +195,58 @@ mod tests {
         for _ in 0..40 {
             refresh.ask_soon();
         }
-        // The jitter included.
+        // With jitter.
         assert!(refresh.next() <= 2 * LONGEST_WAIT);
         refresh.done();
         assert_eq!((refresh.is_due(), refresh.next()), (false, LONGEST_WAIT));
+    }
+
+    #[test]
+    fn retries_slow_down() {
+        let mut pause = Pause::default();
+        assert!(pause.is_over() && pause.left().is_none());
+        let error = || anyhow::anyhow!("the API server is away");
+        assert!(!pause.after(&error()));
+        assert!(!pause.is_over() && pause.left().is_some());
+        let first = pause.until.unwrap();
+        for _ in 0..40 {
+            pause.after(&error());
+        }
+        let last = pause.until.unwrap();
+        // With jitter.
+        assert!(last > first + RETRY_MAX / 2 && last <= Instant::now() + 2 * RETRY_MAX);
+    }
+
+    #[test]
+    fn an_early_turn_is_not_announced() {
+        let mut pause = Pause::default();
+        let change = |type_, set| Change { type_, set };
+        let planned = [change(MAINTENANCE_PLANNED, true)];
+        let now = Instant::now();
+        assert!(pause.is_early(&planned, now));
+        assert!(pause.is_early(&planned, now + PLANNED_DELAY / 2));
+        assert!(!pause.is_early(&planned, now + PLANNED_DELAY));
+        // Its turn begins, then the next update.
+        assert!(!pause.is_early(&[change("DrainInProgress", true)], now + PLANNED_DELAY));
+        assert!(
+            pause.is_early(&planned, now + 2 * PLANNED_DELAY),
+            "counted from the beginning"
+        );
+        assert!(
+            !pause.is_early(&[change(MAINTENANCE_PLANNED, false)], now),
+            "an ended sign is removed at once"
+        );
+    }
+
+    #[test]
+    fn a_conflict_is_not_a_failure() {
+        let mut pause = Pause::default();
+        for _ in 0..40 {
+            assert!(pause.after(&NodeError::Conflict.into()), "the Node must be read again");
+        }
+        assert!(pause.failures == 0 && pause.left().unwrap() <= 2 * RETRY_MIN);
+        // The first failure after a conflict gets the first delay.
+        assert!(!pause.after(&NodeError::Gone.into()));
+        assert!(pause.left().unwrap() <= 2 * RETRY_MIN);
     }
 }

@@ -1,5 +1,5 @@
-//! The agent's watches: its own BootcNode, always; the Leases that carry its node's name, while it waits for a berth or
-//! holds one. An idle agent has one watch.
+//! The agent's watches. It always watches its own BootcNode. It watches the Leases labelled with its node only while it
+//! waits for a berth or holds one, so an idle agent has one watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::clients::with_deadline;
 
-/// State of this node's BootcNode, as far as it is known.
+/// State of this node's BootcNode in the watch.
 #[derive(Debug, Clone, Default)]
 pub enum Seen {
     /// The watch has not answered yet.
@@ -30,19 +30,19 @@ pub enum Seen {
     NotYet,
     /// The object does not exist.
     Absent,
-    /// The object cannot be read; the text says why.
+    /// The object cannot be parsed, for this reason.
     Unreadable(String),
-    /// The object as last seen.
+    /// The object as it was last received.
     Is(Box<BootcNode>),
 }
 
-/// Wait before a broken watch is tried again: longer each time, but never so long that an offer lapses between the API
-/// server's return and the agent's. Spread widely, since all agents lose their watches together.
+/// Returns the delays before a broken watch is retried. The longest is short enough that the agent reconnects to a
+/// returning API server before an offer lapses. The jitter is wide, since all agents lose their watches together.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }
 
-/// Watches this node's BootcNode for as long as the receiver lives.
+/// Watches this node's BootcNode until the receiver is dropped.
 pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     let (sender, receiver) = watch::channel(Seen::NotYet);
     let api: Api<DeserializeGuard<BootcNode>> = Api::all(client);
@@ -66,7 +66,7 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
                 Ok(Event::InitDone) if listed => continue,
                 Ok(Event::InitDone | Event::Delete(_)) => Seen::Absent,
                 Err(error) => {
-                    tracing::warn!(%error, "the watch of the BootcNode broke; trying again");
+                    tracing::warn!(%error, "the watch of the BootcNode broke; retrying");
                     continue;
                 }
             };
@@ -78,7 +78,7 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     receiver
 }
 
-/// The Leases labelled with this node: a store that is either fed by a watch or read once.
+/// The Leases labelled with this node. A watch feeds the store, or a list fills it once.
 #[derive(Debug)]
 pub struct Berths {
     api: Api<Lease>,
@@ -100,7 +100,7 @@ impl Drop for Feed {
 }
 
 impl Berths {
-    /// A store that knows nothing yet.
+    /// Creates an empty store.
     pub fn new(client: Client, namespace: &str, node: &NodeName) -> Self {
         let selector = format!("{}={}", keys::LABEL_NODE, node.label());
         Self {
@@ -111,7 +111,7 @@ impl Berths {
         }
     }
 
-    /// Reads the Leases now, from the API server's own storage.
+    /// Reads the Leases from the API server's storage.
     ///
     /// # Errors
     /// When the API server does not answer in time or refuses.
@@ -131,7 +131,7 @@ impl Berths {
         }
     }
 
-    /// Takes over what the watch has seen since. `true`: there was something.
+    /// Merges the events that the watch received since the last call. True if there were any.
     pub fn catch_up(&mut self) -> bool {
         let Some(feed) = &mut self.feed else { return false };
         if !feed.receiver.has_changed().unwrap_or(false) {
@@ -141,8 +141,8 @@ impl Berths {
         seen.map(|seen| self.merge(seen)).is_some()
     }
 
-    /// Replaces what is known by what the watch shows, except where our own write is newer: resourceVersions of one
-    /// resource are ordered numbers.
+    /// Replaces the store by the watch's state. A Lease keeps the version that the agent wrote if that is newer:
+    /// resourceVersions of one resource are ordered numbers.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();
         let newer = |ours: &Lease, theirs: &Lease| version(ours) > version(theirs);
@@ -153,32 +153,34 @@ impl Berths {
         self.known = Some(merged.collect());
     }
 
-    /// Resolves when the watch has something new; never without a watch.
+    /// Resolves when the watch has received an event; never without a watch.
     pub async fn changed(&mut self) {
         if let Some(feed) = &mut self.feed
             && feed.receiver.changed().await.is_ok()
         {
-            // `catch_up` has yet to see it.
+            // So that `catch_up` still finds the event.
             return feed.receiver.mark_changed();
         }
         std::future::pending().await
     }
 
-    /// The berths, when they are known. A Lease that is not a berth is logged and left out: it licenses nothing.
+    /// Returns the berths; `None` before the first read. A Lease that is not a valid berth is logged and left out: it
+    /// permits nothing.
     pub fn berths(&self) -> Option<Vec<Berth>> {
         let known = self.known.as_ref()?;
         let read = known.values().filter_map(|l| {
             lease::read(l)
-                .inspect_err(|error| tracing::warn!(%error, "a Lease with our label is unreadable"))
+                .inspect_err(|error| tracing::warn!(%error, "cannot parse a Lease with this node's label"))
                 .ok()
         });
         Some(read.collect())
     }
 
-    /// Stores a transition: a full PUT with the UID and resourceVersion that the berth was read with.
+    /// Writes a transition: a full PUT with the UID and resourceVersion that the berth was read with.
     ///
     /// # Errors
-    /// [`kube::Error::Api`] with 409 when somebody else was faster; the caller reads again and decides anew.
+    /// [`kube::Error::Api`] with 409 if the Lease has changed since it was read. The caller must read it again and
+    /// decide again.
     pub async fn put(&mut self, berth: &Berth) -> anyhow::Result<()> {
         let name = berth.name();
         let known = self.known.get_or_insert_default();
@@ -187,7 +189,7 @@ impl Berths {
         };
         lease::write(berth, &mut lease, jiff::Timestamp::now());
         if Bug::NoCas.is_awake() {
-            // The server takes no Lease without one: the bug is to write over whatever is there by now.
+            // Seeded bug: overwrite the current Lease. The API server rejects an update without a resourceVersion.
             lease.metadata.resource_version = self.api.get(&name).await?.metadata.resource_version;
         }
         let params = PostParams::default();
@@ -202,7 +204,7 @@ fn named(mut lease: Lease) -> Option<(String, Lease)> {
     Some((lease.metadata.name.clone()?, lease))
 }
 
-/// resourceVersion as the number that it is; versions of one resource are ordered.
+/// Returns the resourceVersion as a number. Versions of one resource are ordered.
 pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
@@ -230,7 +232,7 @@ fn feed(api: Api<Lease>, selector: &str) -> Feed {
                     store.remove(lease.metadata.name.as_deref().unwrap_or_default());
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the watch of the berths broke; trying again");
+                    tracing::warn!(%error, "the watch of the berths broke; retrying");
                     continue;
                 }
             }
@@ -249,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_broken_watch_waits_longer_each_time_but_never_long() {
+    fn retries_of_a_watch_slow_down_but_stay_short() {
         let mut waits = reconnect();
         for most in [0.5, 1.0, 2.0, 4.0, 8.0, 12.0, 12.0, 12.0] {
             let wait = waits.next().unwrap().as_secs_f64();

@@ -1,5 +1,5 @@
-//! `berth-agent firstboot`: compares the machine with its target before the kubelet runs. [`berth_core::firstboot`] decides;
-//! here is what reads, waits and does.
+//! `berth-agent firstboot`: compares the machine with its target before the kubelet runs. [`berth_core::firstboot`]
+//! makes the decisions; this module reads, waits and acts.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,43 +15,40 @@ use berth_shell::retry;
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
-use crate::host::{Host, HostError, HostRoot, files};
+use crate::host::{Host, HostRoot, files};
 
 mod node;
+mod notify;
 mod pivot;
 pub mod record;
-mod tell;
+mod retries;
 
 use node::is_node;
 use record::RecordFile;
+use retries::{RETRY_MAX, RETRY_MIN, read_with_retries};
 
-/// Exit status of a machine that was refused, and is held back.
+/// Exit status for a machine that is refused and held back.
 pub const REFUSED: u8 = 3;
-/// Exit status of a configuration that is wrong.
+/// Exit status for an invalid configuration.
 const WRONG: u8 = 2;
 
-/// Longest time that one question to the registry may take.
-const ASK_DEADLINE: Duration = Duration::from_secs(60);
-/// Delays between questions to the registry or the host, and between tries to change to the target.
-const FIRST_DELAY: Duration = Duration::from_millis(500);
-const LONGEST_DELAY: Duration = Duration::from_secs(20);
-/// Tries to read one thing from the host. Much answers late right after the start of a machine.
-const READS: u32 = 5;
+/// Timeout of one query to the registry.
+const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Settings of one run.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Root of the host's files.
     pub root: HostRoot,
-    /// D-Bus address of the host's system bus; `None`: its socket under the root.
+    /// D-Bus address of the host's system bus. `None` for its socket under the root.
     pub bus: Option<String>,
     /// The configuration file, as the host sees it.
     pub config: PathBuf,
-    /// Say what would be done, and do nothing.
+    /// Print what would be done, but do nothing.
     pub dry_run: bool,
 }
 
-/// One run.
+/// State of one run.
 struct Run<'a> {
     setup: &'a Setup,
     config: &'a Config,
@@ -62,21 +59,21 @@ struct Run<'a> {
     answer: Answer,
     booted: Booted,
     trouble: Option<PivotError>,
-    /// Questions to the registry, and tries to change to the target.
+    /// Number of queries to the registry, and of attempts to change to the target.
     asked: u32,
     tried: u32,
     begin: Timestamp,
     give_up: Instant,
 }
 
-/// Runs the check to its end. In the course of a change to the target it does not return.
+/// Runs the check to its end. If the machine reboots into the target, it does not return.
 pub async fn run(setup: &Setup) -> ExitCode {
     let file = RecordFile::new(&setup.root);
     let record = file.load();
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    // Without the configuration: a node needs none.
+    // Checked before the configuration, which a node does not need.
     if is_node(&setup.root, &Signs::default()) && !setup.dry_run {
         return leave_alone(setup, &file, record);
     }
@@ -98,7 +95,7 @@ pub async fn run(setup: &Setup) -> ExitCode {
             return could_not_begin(setup, Some(&config), &file, verdict, 1);
         }
     };
-    // Another run may have had the lock until now, and ended the check.
+    // Another run may have held the lock and finished the check.
     let record = file.load();
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
@@ -111,7 +108,7 @@ pub async fn run(setup: &Setup) -> ExitCode {
         record,
         boot_image: None,
         answer: Answer::NotAsked,
-        booted: Booted::Unknown("nobody has asked".to_owned()),
+        booted: Booted::Unknown("not read yet".to_owned()),
         trouble: None,
         asked: 0,
         tried: 0,
@@ -133,14 +130,14 @@ async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
     let connected = timeout_at(give_up, Host::connect(setup.bus.as_deref(), setup.root.clone())).await;
     let host = connected.context("the host's system bus did not answer in time")??;
     if !setup.dry_run {
-        // Who acts on a host has its lock.
+        // Only the holder of the host's lock may change the host.
         let claimed = timeout_at(give_up, host.claim()).await;
-        claimed.context("another agent works on this host")??;
+        claimed.context("another agent holds this host's lock")??;
     }
     Ok(host)
 }
 
-/// The end of a run on a node. It needs neither configuration nor lock: an agent has that one for good.
+/// Ends the run on a machine that is a node. It takes no lock: the node's agent holds that permanently.
 fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> ExitCode {
     match record {
         Some(mut record) => {
@@ -152,7 +149,7 @@ fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> Exit
     }
 }
 
-/// The end of a run that has nothing to compare with.
+/// Ends a run that has no configuration or no access to the host.
 fn could_not_begin(
     setup: &Setup,
     config: Option<&Config>,
@@ -176,27 +173,27 @@ fn could_not_begin(
     }
     println!("{}: {}", verdict.outcome.as_str(), verdict.message());
     if !setup.dry_run {
-        tell::locally(&setup.root, config, &verdict);
+        notify::locally(&setup.root, config, &verdict);
         save(file, &decide::record_of_failure(before, &verdict, Timestamp::now()));
         if let Some(config) = config {
-            tell_the_cluster(&setup.root, config, &verdict);
+            notify_cluster(&setup.root, config, &verdict);
         }
     }
     ExitCode::from(if verdict.holds { REFUSED } else { status })
 }
 
-/// Writes an event about what needs a look, where there is an identity for it.
-fn tell_the_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
+/// Writes an event if the outcome needs attention and a kubeconfig is set.
+fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
     let Some(kubeconfig) = config.kubeconfig.as_ref().filter(|_| verdict.outcome.is_trouble()) else {
         return;
     };
     let node = config.node_name.clone().unwrap_or_else(|| host_name(root));
-    if let Err(error) = tell::cluster(&root.path(kubeconfig), &node, verdict) {
-        tracing::warn!(error = format!("{error:#}"), "cannot tell the cluster");
+    if let Err(error) = notify::cluster(&root.path(kubeconfig), &node, verdict) {
+        tracing::warn!(error = format!("{error:#}"), "cannot write an event in the cluster");
     }
 }
 
-/// The host's name, as its kubelet would take it.
+/// Returns the host name as its kubelet would use it.
 fn host_name(root: &HostRoot) -> String {
     let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
     name.unwrap_or_default().trim().to_lowercase()
@@ -206,35 +203,16 @@ fn save(file: &RecordFile, record: &Record) {
     if let Err(error) = file.save(record) {
         tracing::error!(
             error = format!("{error:#}"),
-            "the outcome of the first boot is not on record"
+            "cannot record the outcome of the first boot"
         );
     }
 }
 
-/// Reads from the host, and again after a failure. Only what fails [`READS`] times, or until the deadline, has failed; why.
-async fn patiently<T>(give_up: Instant, mut read: impl AsyncFnMut() -> Result<T, HostError>) -> Result<T, String> {
-    let mut failures = 0;
-    loop {
-        let why = match timeout_at(give_up, read()).await {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => return Err("the host did not answer".to_owned()),
-        };
-        failures += 1;
-        let next = Instant::now() + retry::delay(failures, FIRST_DELAY, LONGEST_DELAY);
-        if failures >= READS || next >= give_up {
-            return Err(why);
-        }
-        tracing::warn!(why, failures, "cannot read from the host: trying again");
-        tokio::time::sleep_until(next).await;
-    }
-}
-
 impl Run<'_> {
-    /// Looks at what does not change during a run.
+    /// Reads the facts that do not change during a run.
     async fn look(&mut self) {
-        let found = patiently(self.give_up, async || self.host.boot_image().await).await;
-        // What cannot be read is not what is not there.
+        let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
+        // An unreadable note is reported as one with an error, not as a missing one.
         self.boot_image = found.unwrap_or_else(|why| {
             Some(NodeBootImage {
                 source: PLACES[0].to_owned(),
@@ -244,7 +222,7 @@ impl Run<'_> {
         });
         let was_going = self.record.as_ref().is_some_and(|record| record.pivots_to.is_some());
         if self.config.pivot || was_going {
-            let booted = patiently(self.give_up, async || pivot::booted(&self.host).await).await;
+            let booted = read_with_retries(self.give_up, async || pivot::booted(&self.host).await).await;
             self.booted = booted.unwrap_or_else(Booted::Unknown);
         }
     }
@@ -290,17 +268,17 @@ impl Run<'_> {
     async fn ask(&mut self) {
         self.pause(self.asked).await;
         let left = self.give_up.saturating_duration_since(Instant::now());
-        self.answer = self.host.look_up(&self.config.image, left.min(ASK_DEADLINE)).await;
+        self.answer = self.host.look_up(&self.config.image, left.min(ASK_TIMEOUT)).await;
         self.asked = self.asked.saturating_add(1);
         if let Answer::HostFailed(why) | Answer::Away(why) | Answer::Withheld(why) = &self.answer {
-            tracing::warn!(why, asked = self.asked, image = %self.config.image, "the registry does not give the target");
+            tracing::warn!(why, asked = self.asked, image = %self.config.image, "cannot get the target from the registry");
         }
     }
 
-    /// Waits after so many failures, and not beyond the deadline.
+    /// Waits after this many failures, until the deadline at most.
     async fn pause(&self, failures: u32) {
         if failures > 0 {
-            let wait = retry::delay(failures, FIRST_DELAY, LONGEST_DELAY);
+            let wait = retry::delay(failures, RETRY_MIN, RETRY_MAX);
             tokio::time::sleep_until(self.give_up.min(Instant::now() + wait)).await;
         }
     }
@@ -321,7 +299,7 @@ impl Run<'_> {
         self.trouble = Some(trouble);
     }
 
-    /// The record comes first: who finds the target running knows why.
+    /// Writes the record before the reboot: it explains why the target runs.
     async fn reboot_into(&mut self, target: &Target, verdict: &Verdict) -> PivotError {
         let record = decide::record(
             &self.facts(),
@@ -341,7 +319,7 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Ends a check that others have overtaken: somebody has started the kubelet meanwhile.
+    /// Ends a check that is over because the kubelet has started meanwhile.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;
@@ -363,11 +341,11 @@ impl Run<'_> {
         if self.setup.dry_run {
             return ExitCode::from(status);
         }
-        tell::locally(&self.setup.root, Some(self.config), verdict);
-        // After the telling: a crash in between tells it twice, and never not at all.
+        notify::locally(&self.setup.root, Some(self.config), verdict);
+        // Written after the notice: a crash in between repeats the notice rather than losing it.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
-        tell_the_cluster(&self.setup.root, self.config, verdict);
+        notify_cluster(&self.setup.root, self.config, verdict);
         ExitCode::from(status)
     }
 }

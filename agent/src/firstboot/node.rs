@@ -1,4 +1,4 @@
-//! Looks for the signs that a machine is a node already.
+//! Detects whether the machine is already a node.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -9,8 +9,8 @@ use nix::errno::Errno;
 
 use crate::host::root::HostRoot;
 
-/// True if an agent or a kubelet has run on this machine, or runs now. What cannot be read counts as a sign: a node must not
-/// be rebooted by the check.
+/// True if an agent or a kubelet runs or has run on this machine. An unreadable file counts as a sign: the check must
+/// not reboot a node.
 pub fn is_node(root: &HostRoot, signs: &Signs) -> bool {
     let known = FILES.iter().map(Path::new);
     let mut files = known.chain(signs.files.iter().map(AsRef::as_ref));
@@ -50,7 +50,7 @@ fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
     Ok(false)
 }
 
-/// `None` for a file that does not exist, or whose process has ended meanwhile.
+/// Returns `None` for a file that does not exist, or whose process has ended.
 fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     let is_gone = |error: &io::Error| error.raw_os_error() == Some(Errno::ESRCH as i32);
     match read {
@@ -115,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_runs_is_a_sign_wherever_its_files_are() {
+    fn a_running_kubelet_is_a_sign() {
         let host = Scratch::new("node-process");
         host.write("proc/1/comm", "systemd\n");
         host.write("proc/1/cmdline", "/sbin/init\0");
         host.write("proc/self/comm", "kubelet\n");
-        // One that has ended while it was looked at.
+        // A process that ended while it was looked at.
         fs::create_dir_all(host.0.join("proc/4711")).unwrap();
         assert!(!host.is_known_node());
         host.write("proc/812/comm", "kubelet\n");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_listens_is_a_sign_whatever_its_name() {
+    fn a_listening_kubelet_is_a_sign() {
         let host = Scratch::new("node-port");
         host.write("proc/812/comm", "our-node\n");
         host.write("proc/812/cmdline", "our-node\0");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_a_sign() {
+    fn unreadable_files_are_a_sign() {
         let host = Scratch::new("node-unreadable");
         host.write("proc", "no directory");
         assert!(host.is_known_node());

@@ -1,4 +1,5 @@
-//! The change to the target before the kubelet runs: staged and locked as in an update, unlocked, and rebooted into.
+//! Changes the machine to its target before the kubelet runs: stages the target locked, as in an update, unlocks it and
+//! reboots.
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use berth_core::firstboot::{Booted, PivotError, Target};
 use tokio::time::Instant;
 
 use super::node::is_node;
-use super::patiently;
+use super::retries::read_with_retries;
 use crate::host::failure::{Failure, Reason};
 use crate::host::{Host, HostError, PullState, Terms};
 
-/// Time between two looks at a pull that says nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Time within which a reboot that was accepted begins.
-const REBOOT_BEGINS: Duration = Duration::from_secs(60);
-/// Time within which the host must say what is staged, so that it can be removed.
-const DISARM_DEADLINE: Duration = Duration::from_secs(60);
+/// Time between two looks at a pull that reports nothing.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Timeout for an accepted reboot to begin.
+const REBOOT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout for reading the staged deployment before it is removed.
+const DISARM_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl From<HostError> for PivotError {
     fn from(error: HostError) -> Self {
@@ -37,37 +38,37 @@ fn trouble(message: impl Into<String>) -> PivotError {
     }
 }
 
-fn hopeless(message: impl Into<String>) -> PivotError {
+fn final_trouble(message: impl Into<String>) -> PivotError {
     PivotError {
         is_final: true,
         ..trouble(message)
     }
 }
 
-/// The host's deployments; or why it is of no use, in words.
+/// Returns the host's deployments, or the reason why the host cannot be changed.
 ///
 /// # Errors
-/// When its backend does not answer. That may change.
-async fn look(host: &Host) -> Result<Result<Box<Deployments>, String>, HostError> {
+/// When the backend does not answer. A retry may help.
+async fn read_deployments(host: &Host) -> Result<Result<Box<Deployments>, String>, HostError> {
     match host.survey(&Terms::default()).await?.os {
         Os::Bootc(known) => Ok(Ok(known)),
         Os::Unusable { reason, message } if matches!(reason, Reason::StatusFailed | Reason::BootcFailed) => {
             Err(HostError::Tool(Failure::new(reason, &message)))
         }
         Os::Unusable { message, .. } => Ok(Err(message)),
-        Os::Unknown => Ok(Err("nothing is known of the host".to_owned())),
+        Os::Unknown => Ok(Err("the host was not surveyed".to_owned())),
     }
 }
 
-/// Digest that the host runs.
+/// Returns the digest that the host runs.
 ///
 /// # Errors
-/// When its backend does not answer. That may change.
+/// When the backend does not answer. A retry may help.
 pub async fn booted(host: &Host) -> Result<Booted, HostError> {
-    Ok(match look(host).await? {
+    Ok(match read_deployments(host).await? {
         Ok(known) => match known.booted.digest {
             Some(digest) => Booted::Digest(digest),
-            None => Booted::Unknown(format!("{} names no digest", known.backend.name.tool())),
+            None => Booted::Unknown(format!("{} reports no digest", known.backend.name.tool())),
         },
         Err(message) => Booted::Unknown(message),
     })
@@ -76,7 +77,7 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
 /// Stages the target, locked.
 ///
 /// # Errors
-/// When it is not there before the deadline; nothing is armed then.
+/// When the target is not staged before the deadline. The next boot does not take it then.
 pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
         reference: image.at(&target.digest).to_string(),
@@ -91,7 +92,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
         ..Rules::default()
     };
     if let Some(objection) = rules.objection(&desired) {
-        return Err(hopeless(objection.message));
+        return Err(final_trouble(objection.message));
     }
     let lock = staging_lock(host).await?;
     host.start_pull(&desired, lock).await?;
@@ -100,14 +101,14 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
         match host.find_pull(Some(&target.digest)).await? {
             Some(pull) if pull.state != PullState::Running => break pull.state,
             Some(_) if Instant::now() < give_up => {
-                let look = give_up.min(Instant::now() + LOOK_EVERY);
+                let look = give_up.min(Instant::now() + LOOK_INTERVAL);
                 let _ = tokio::time::timeout_at(look, changes.changed()).await;
             }
             Some(_) => {
                 host.cancel_pull(&target.digest).await?;
                 return Err(trouble("the pull did not end before the deadline"));
             }
-            None => return Err(trouble("the pull is gone, and nobody knows how it ended")),
+            None => return Err(trouble("the pull is gone; its result is unknown")),
         }
     };
     host.forget_pull(&target.digest).await?;
@@ -116,26 +117,27 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     }
     match is_staged(host, target).await? {
         Some(true) => Ok(()),
-        Some(false) => Err(trouble("what was staged is not locked")),
-        None => Err(trouble("the pull ended well, and staged something else")),
+        Some(false) => Err(trouble("the staged target is not locked")),
+        None => Err(trouble("the pull succeeded but staged another image")),
     }
 }
 
-/// Way in which the target is locked while it is staged. A host without ostree's lock is not changed on its first boot.
+/// Returns how the target is locked while it is staged. Hosts without ostree's lock are not changed on their first
+/// boot.
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
-    let known = look(host).await?.map_err(hopeless)?;
+    let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
-    lock.ok_or_else(|| hopeless("hosts with composefs are not changed on their first boot"))
+    lock.ok_or_else(|| final_trouble("hosts with composefs are not changed on their first boot"))
 }
 
-/// Says whether the target is staged, and locked.
+/// Returns whether the staged target is locked; `None` if the target is not staged.
 ///
 /// # Errors
 /// When the host does not answer, or the kubelet would never start under the staged image.
 async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotError> {
-    let known = look(host).await?.map_err(hopeless)?;
+    let known = read_deployments(host).await?.map_err(final_trouble)?;
     if let Some(why) = known.unit_missing() {
-        return Err(hopeless(why));
+        return Err(final_trouble(why));
     }
     let staged = known
         .staged
@@ -143,18 +145,18 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotEr
     Ok(staged.map(|staged| staged.locked))
 }
 
-/// Unlocks the staged target and reboots. Ends only with the process, or when it did not come to the reboot; then nothing is
-/// armed, as far as the host lets us.
+/// Unlocks the staged target and reboots. Returns only if no reboot began, and then has tried to remove the target
+/// again.
 pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
-            let begins = Instant::now() + REBOOT_BEGINS;
+            let begins = Instant::now() + REBOOT_TIMEOUT;
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                // A bus that is gone for so long is gone for another reason.
+                // After that time a missing bus has another cause than the reboot.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
-                    break trouble("logind accepted the reboot, and none came");
+                    break trouble("logind accepted the reboot, but it did not begin");
                 }
             }
         }
@@ -168,30 +170,30 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     check_no_node(host, signs)?;
     host.unlock().await?;
     if is_staged(host, target).await? != Some(false) {
-        return Err(trouble("after the unlock the target is not what the next boot takes"));
+        return Err(trouble("the next boot would not take the target after its unlock"));
     }
     check_no_node(host, signs)?;
     Ok(host.reboot().await?)
 }
 
-/// Refuses to go on where the machine became a node in the course of the pull or the unlock: a node reboots under a berth only
-/// (I2). Not every kubelet waits for this check.
+/// Fails if the machine became a node during the pull or the unlock: a node reboots only under a berth (I2). Not every
+/// kubelet waits for this check.
 fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     match is_node(host.root(), signs) {
-        true => Err(hopeless("a kubelet or an agent has started meanwhile")),
+        true => Err(final_trouble("a kubelet or an agent has started meanwhile")),
         false => Ok(()),
     }
 }
 
-/// Removes what is staged of the target, so that no later reboot of the machine applies it: it will be a node by then.
+/// Removes the staged target, so that a later reboot does not apply it: the machine will be a node by then.
 pub async fn disarm(host: &Host, target: &Target) {
-    // Right after an unlock it must not fail for a read that did.
-    let known = patiently(Instant::now() + DISARM_DEADLINE, async || look(host).await).await;
+    // Retried: after an unlock, one failed read must not leave the target staged.
+    let known = read_with_retries(Instant::now() + DISARM_TIMEOUT, async || read_deployments(host).await).await;
     let (storage, staged) = match known {
         Ok(Ok(known)) => (known.storage, known.staged),
         Ok(Err(_)) => return,
         Err(error) => {
-            tracing::error!(error, digest = %target.digest, "cannot tell whether the next reboot applies the target");
+            tracing::error!(error, digest = %target.digest, "cannot check whether the next reboot applies the target");
             return;
         }
     };
@@ -199,10 +201,10 @@ pub async fn disarm(host: &Host, target: &Target) {
         return;
     };
     if let Err(error) = host.unstage(&staged).await {
-        tracing::warn!(%error, "cannot remove what is staged: locking it");
+        tracing::warn!(%error, "cannot remove the staged deployment; locking it instead");
         let Some(lock) = storage.ostree_lock() else { return };
         if let Err(error) = host.lock(lock).await {
-            tracing::error!(%error, image = staged.image, "the next reboot applies what is staged, and cannot be kept from it");
+            tracing::error!(%error, image = staged.image, "cannot lock the staged deployment; the next reboot applies it");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The record of a first boot on the host.
+//! The record of the first boot on the host.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::host::root::{HostRoot, STATE_DIR};
 pub struct RecordFile(PathBuf);
 
 impl RecordFile {
-    /// The file under this root.
+    /// Returns the file under this root.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("firstboot.json"))
     }
 
-    /// Reads the record; `None` where there is none, or none that makes sense. That one is kept aside for people.
+    /// Reads the record; `None` if there is none. A file that cannot be parsed is moved aside for people to inspect.
     pub fn load(&self) -> Option<Record> {
         files::load(&self.0, "the record of the first boot")
     }
@@ -25,7 +25,7 @@ impl RecordFile {
     /// Writes the record, durably.
     ///
     /// # Errors
-    /// When the file cannot be written; the old content is then still there.
+    /// When the file cannot be written. The old content then stays.
     pub fn save(&self, record: &Record) -> anyhow::Result<()> {
         files::save(&self.0, record)
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_makes_no_sense_is_kept_aside() {
+    fn an_invalid_record_is_moved_aside() {
         let scratch = std::env::temp_dir().join(format!("berth-firstboot-{}", std::process::id()));
         let root = HostRoot::new(&scratch);
         let file = RecordFile::new(&root);

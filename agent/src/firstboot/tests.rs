@@ -1,4 +1,3 @@
-use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -72,14 +71,14 @@ async fn a_node_needs_neither_configuration_nor_lock() {
     let _of_an_agent = rig.lock();
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
-    // One that was refused, and whose kubelet somebody has started.
+    // A refused machine whose kubelet was started anyway.
     rig.remember(false, "Refused");
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::Refused, true));
 }
 
 #[tokio::test]
-async fn the_override_counts_where_the_check_cannot_begin() {
+async fn the_override_works_without_a_check() {
     let rig = Rig::new("first-override", &format!("{CONFIG}overrideFile = \"/etc/go\"\n"));
     rig.remember(false, "Refused");
     let lock = rig.lock();
@@ -89,7 +88,7 @@ async fn the_override_counts_where_the_check_cannot_begin() {
     assert_ne!(run(&rig.setup).await, ExitCode::from(REFUSED));
     assert_eq!(rig.outcome(), (Outcome::Overridden, true));
     drop(lock);
-    // A configuration that names none any more.
+    // A configuration that no longer names the override file.
     rig.remember(false, "Refused");
     rig.write(config::PATH, "nonsense");
     assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
@@ -99,7 +98,7 @@ async fn the_override_counts_where_the_check_cannot_begin() {
 }
 
 #[tokio::test]
-async fn a_run_that_waited_for_another_does_not_do_its_work_again() {
+async fn a_finished_check_is_not_repeated() {
     let rig = Rig::new("first-twice", &CONFIG.replace("1s", "30s"));
     rig.remember(false, "Refused");
     let lock = rig.lock();
@@ -115,23 +114,7 @@ async fn a_run_that_waited_for_another_does_not_do_its_work_again() {
 }
 
 #[tokio::test]
-async fn a_read_that_fails_is_tried_again_until_the_deadline() {
-    let late = Instant::now() + Duration::from_secs(30);
-    let tries = Cell::new(0);
-    let read = async || {
-        tries.set(tries.get() + 1);
-        match tries.get() {
-            2 => Ok(7),
-            _ => Err(HostError::Timeout("not yet".to_owned())),
-        }
-    };
-    assert_eq!(patiently(late, read).await, Ok(7));
-    assert_eq!(tries.get(), 2);
-    assert_eq!(patiently(Instant::now(), read).await, Err("not yet".to_owned()));
-}
-
-#[tokio::test]
-async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
+async fn a_new_node_is_not_rebooted() {
     let rig = Rig::new("first-overtaken", CONFIG);
     let host = Host::connect(None, rig.setup.root.clone()).await.unwrap();
     let target = Target {
@@ -145,7 +128,7 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
         trouble.is_final && trouble.message.contains("has started meanwhile")
     };
     assert!(!overtaken().await, "the bus does not answer");
-    // One whose files are elsewhere.
+    // A kubelet with its files elsewhere.
     rig.write("/proc/812/comm", "kubelet\n");
     rig.write(
         "/proc/812/cmdline",
@@ -158,18 +141,18 @@ async fn a_machine_that_became_a_node_meanwhile_is_not_rebooted() {
 }
 
 #[tokio::test]
-async fn a_node_with_signs_of_its_own_is_left_alone() {
+async fn configured_signs_of_a_node_count() {
     let config = format!("{CONFIG}nodeFiles = [\"/srv/kubelet/pods\"]\n");
     let rig = Rig::new("first-own-signs", &config);
     rig.write("/srv/kubelet/pods/x", "");
-    // It has the lock of the host, which the check would wait for.
+    // An agent holds the host's lock, which the check would wait for.
     let _of_an_agent = rig.lock();
     assert_eq!(run(&rig.setup).await, ExitCode::SUCCESS);
     assert_eq!(rig.outcome(), (Outcome::NotFirstBoot, true));
 }
 
 #[tokio::test]
-async fn a_dry_run_that_would_change_the_machine_leaves_it_as_it_is() {
+async fn a_dry_run_changes_nothing() {
     let mut rig = Rig::new("first-dry", CONFIG);
     rig.setup.dry_run = true;
     let config = Config::parse(format!("{CONFIG}pivot = true\n").as_bytes()).unwrap();
@@ -195,16 +178,16 @@ async fn a_dry_run_that_would_change_the_machine_leaves_it_as_it_is() {
     };
     assert_eq!(run.run_to_end().await, ExitCode::SUCCESS);
     assert_eq!(run.tried, 0);
-    assert!(!rig.setup.root.path("/etc/issue.d").exists(), "nobody is told");
+    assert!(!rig.setup.root.path("/etc/issue.d").exists(), "no notice is written");
     assert_eq!(rig.file.load(), None);
 }
 
 #[tokio::test]
-async fn who_stays_refused_is_told_on_the_cluster_each_time() {
+async fn every_refusal_writes_an_event() {
     let with = format!("{CONFIG}kubeconfig = \"/etc/berth/kubeconfig\"\nnodeName = \"worker-7\"\n");
     let rig = Rig::new("first-told", &with);
     rig.remember(false, "Refused");
-    let asked = tell::tests::api_server(&rig.setup.root.path("/etc/berth/kubeconfig"));
+    let asked = notify::tests::api_server(&rig.setup.root.path("/etc/berth/kubeconfig"));
     let _of_another_check = rig.lock();
     assert_eq!(run(&rig.setup).await, ExitCode::from(REFUSED));
     let asked = asked.join().unwrap();
@@ -214,11 +197,11 @@ async fn who_stays_refused_is_told_on_the_cluster_each_time() {
     );
 }
 
-/// Time within which a run with a deadline of one second must be over, on a machine that has more to do.
+/// Time limit for a run with a deadline of one second, on a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
 #[tokio::test]
-async fn a_bus_that_never_answers_costs_no_more_than_the_deadline() {
+async fn a_silent_bus_delays_until_the_deadline_only() {
     let rig = Rig::new("first-mute", CONFIG);
     let socket = rig.setup.root.path("/run/dbus/system_bus_socket");
     fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -230,7 +213,7 @@ async fn a_bus_that_never_answers_costs_no_more_than_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_nobody_writes_is_not_waited_for() {
+async fn a_fifo_as_configuration_does_not_block() {
     let rig = Rig::new("first-fifo", CONFIG);
     let path = rig.setup.root.path(config::PATH);
     fs::remove_file(&path).unwrap();
@@ -244,7 +227,7 @@ async fn a_configuration_that_nobody_writes_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn an_override_is_looked_at_and_never_opened() {
+async fn an_override_file_is_never_opened() {
     let rig = Rig::new("first-odd", "nonsense");
     let path = rig.setup.root.path(config::OVERRIDE_FILE);
     let held = async |rig: &Rig| {
@@ -252,7 +235,7 @@ async fn an_override_is_looked_at_and_never_opened() {
         run(&rig.setup).await == ExitCode::from(REFUSED)
     };
     symlink("/nowhere", &path).unwrap();
-    assert!(held(&rig).await, "a link that leads nowhere is nobody's word");
+    assert!(held(&rig).await, "a broken link does not count");
     fs::remove_file(&path).unwrap();
     mkfifo(&path, Mode::S_IRWXU).unwrap();
     assert!(!held(&rig).await);
@@ -266,7 +249,7 @@ async fn an_override_is_looked_at_and_never_opened() {
 }
 
 #[tokio::test]
-async fn a_record_that_is_no_file_or_cannot_be_written_changes_no_outcome() {
+async fn an_unusable_record_does_not_change_the_outcome() {
     let rig = Rig::new("first-record", "nonsense");
     let root = &rig.setup.root;
     let record = root.path("/var/lib/berth/firstboot.json");
@@ -277,7 +260,7 @@ async fn a_record_that_is_no_file_or_cannot_be_written_changes_no_outcome() {
     mkfifo(&record, Mode::S_IRWXU).unwrap();
     assert_eq!(run(&rig.setup).await, ExitCode::from(WRONG));
     assert_eq!(rig.outcome(), (Outcome::InvalidConfig, true));
-    // As on a disk without room: nothing can be made there.
+    // As on a full disk: no file can be created there.
     fs::remove_dir_all(root.path("/var/lib/berth")).unwrap();
     symlink("/nowhere/at/all", root.path("/var/lib/berth")).unwrap();
     fs::remove_file(root.path("/etc/issue.d/80-berth-firstboot.issue")).unwrap();
@@ -285,6 +268,6 @@ async fn a_record_that_is_no_file_or_cannot_be_written_changes_no_outcome() {
     assert_eq!(rig.file.load(), None);
     assert!(
         root.path("/etc/issue.d/80-berth-firstboot.issue").exists(),
-        "people are told"
+        "the notice is written"
     );
 }

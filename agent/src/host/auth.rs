@@ -1,7 +1,7 @@
-//! The host's auth file: what lies in its places, and the file that the agent keeps in the first of them.
+//! The host's auth files, and the one that the agent keeps in the first of their places.
 //!
-//! A record in the runtime directory says which contents are the agent's. It is written before the file, and goes with the
-//! boot as the file does; so whoever finds the file after a crash at any instant knows whose it is.
+//! A record in the runtime directory lists the contents that are the agent's. It is written before the file, and a
+//! reboot clears both. So after a crash at any point, the next agent knows whose file it finds.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -18,12 +18,12 @@ use berth_shell::sha256;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
-/// Source of the host's credentials, as the agent was started.
+/// Source of the host's credentials, from the agent's flags.
 #[derive(Debug, Clone, Default)]
 pub struct AuthSource {
-    /// The file that is given to the host, as the agent sees it. It may be missing.
+    /// File with the credentials for the host, as the agent sees it. It may be missing.
     pub path: Option<PathBuf>,
-    /// Files of others are written over and hidden.
+    /// True to overwrite and hide auth files that Berth did not write.
     pub replace: bool,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct HostAuth {
     source: AuthSource,
 }
 
-/// Result of a look at the host's credentials.
+/// Result of updating the host's credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthOutcome {
-    /// The host pulls with other credentials from now on.
+    /// True if the host's credentials have changed.
     pub changed: bool,
-    /// Trouble that people should know of.
+    /// Problem to report.
     pub objection: Option<Objection>,
 }
 
@@ -56,12 +56,12 @@ impl HostAuth {
         self.root.path(PLACES[0])
     }
 
-    /// Looks at what was given and at what the host has, and changes the host's file where that is to be done.
+    /// Compares the given file with the host's files, and changes the host's file if needed.
     pub(super) fn keep(&self, claim: Claim) -> AuthOutcome {
         let (given, text) = self.given();
         let host = self.look();
         if !host.ours.is_empty() {
-            // A crash may have left credentials there, and one agent writes at a time.
+            // A crash may have left credentials there. Only one agent writes at a time.
             let _ = fs::remove_file(files::temporary(&self.path()));
         }
         let (change, objection) = decide(claim, &given, &host, self.source.replace);
@@ -88,7 +88,7 @@ impl HostAuth {
             }
             Err(error) => {
                 let message = format!(
-                    "the host's credentials cannot be kept in {path}: {error}; let the agent write in that directory, or \
+                    "cannot update the host's credentials in {path}: {error}; let the agent write in that directory, or \
                      start it without --auth-file"
                 );
                 AuthOutcome {
@@ -99,7 +99,7 @@ impl HostAuth {
         }
     }
 
-    /// The file by which the host pulls now, in words.
+    /// Describes the file that the host's pulls use now.
     pub(super) fn in_use(&self) -> String {
         credentials::in_use(&self.look())
     }
@@ -109,10 +109,7 @@ impl HostAuth {
             return (Given::Nothing, vec![]);
         };
         let unusable = |why: String| {
-            let why = format!(
-                "the auth file {} that the agent was given is not used: {why}",
-                path.display()
-            );
+            let why = format!("cannot use the agent's auth file {}: {why}", path.display());
             (Given::Unusable(why), vec![])
         };
         match files::read_bounded(path, MAX_LENGTH) {
@@ -133,7 +130,7 @@ impl HostAuth {
         }
     }
 
-    /// The former text stays ours until the new text has its name.
+    /// The record lists the old digest too, until the new file is in place.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),
@@ -162,7 +159,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
     let path = root.path(path);
     let kind = match fs::symlink_metadata(&path) {
         Ok(found) => found.file_type(),
-        // A directory in the way that is none: the host's tools find no file there either.
+        // A parent that is not a directory: the host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
         Err(error) => return Place::Odd(format!("which cannot be looked at: {error}")),
     };
@@ -211,7 +208,7 @@ mod tests {
             }
         }
 
-        /// An agent that was just started: nothing of it is in memory.
+        /// Runs the update as a freshly started agent, without memory.
         fn keep(&self, claim: Claim, replace: bool) -> (bool, Option<Reason>) {
             let source = AuthSource {
                 path: Some(self.secret.clone()),
@@ -233,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_file_follows_what_the_agent_was_given() {
+    fn the_hosts_file_follows_the_agents() {
         let world = World::new("follows");
         assert_eq!(world.keep(Claim::Member, false), (false, None), "nothing was given");
         assert!(!world.root.path("/run").exists(), "and nothing was made");
@@ -262,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_stays_as_it_is() {
+    fn a_foreign_file_stays() {
         let world = World::new("foreign");
         fs::write(&world.secret, ONE).unwrap();
         fs::create_dir_all(world.root.path("/run/ostree")).unwrap();
@@ -289,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_died_between_record_and_file_is_followed_by_one_that_knows() {
+    fn a_crash_between_record_and_file_is_repaired() {
         let world = World::new("crash");
         fs::write(&world.secret, ONE).unwrap();
         assert!(world.keep(Claim::Member, false).0);
-        // The record of the second text was written, and the file not.
+        // The record of the second text was written, but the file was not.
         let record = world.root.path(RUN_DIR).join("auth.json.ours");
         fs::write(
             &record,
@@ -303,14 +300,14 @@ mod tests {
         fs::write(&world.secret, TWO).unwrap();
         assert_eq!(world.keep(Claim::Member, false), (true, None));
         assert_eq!(world.text().as_deref(), Some(TWO));
-        // Without a record it is anybody's.
+        // Without a record, the file counts as foreign.
         fs::remove_file(&record).unwrap();
         fs::write(&world.secret, ONE).unwrap();
         assert_eq!(world.keep(Claim::Member, false), (false, Some(Reason::ForeignAuthFile)));
     }
 
     #[test]
-    fn no_credentials_stay_behind_beside_the_file() {
+    fn no_credentials_stay_in_a_temporary_file() {
         let world = World::new("temporary");
         let temporary = world.root.path("/run/ostree/auth.tmp");
         fs::write(&world.secret, ONE).unwrap();
@@ -333,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_is_told() {
+    fn an_unwritable_directory_is_reported() {
         let world = World::new("unwritable");
         fs::write(&world.secret, ONE).unwrap();
         fs::create_dir_all(world.root.path("/run")).unwrap();

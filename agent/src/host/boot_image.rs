@@ -1,7 +1,7 @@
-//! The note about the image that the machine was installed from.
+//! Reads the note about the image that the machine was installed from.
 //!
-//! The host reads it for the agent: `/sysroot` in the agent's pod would show it all deployments with their `/etc`, the keys of
-//! a control plane among them.
+//! A tool on the host reads it for the agent: a mount of `/sysroot` would show the agent's pod all deployments with
+//! their `/etc`, which includes the keys of a control plane.
 
 use berth_api::boot_image::NodeBootImage;
 use berth_core::skew::aleph::{self, MAX_LENGTH, PLACES};
@@ -9,21 +9,22 @@ use berth_core::skew::ignition;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Host, HostError};
+use super::error::HostError;
+use super::handle::Host;
 
 impl Host {
-    /// The image that the machine was installed from; `None` where the installer noted none.
+    /// Returns the image that the machine was installed from; `None` if the installer left no note.
     ///
     /// # Errors
-    /// Whatever kept the host from looking.
+    /// When the tool on the host failed.
     pub async fn boot_image(&self) -> Result<Option<NodeBootImage>, HostError> {
         let output = self.tools.run("boot-image", &["/usr/bin/sh", "-c", &script()]).await?;
         Ok(parse(&output))
     }
 }
 
-/// A script that prints what Ignition left, in one line, which is empty without it. Then the first note that is there: a line
-/// with its number, and its times of birth and change or what keeps it from being read; then the note.
+/// Returns the script. It prints Ignition's result as one line, empty if missing. For the first note that exists, it
+/// prints a line with the note's number and its times of birth and change, or why it cannot be read, and then the note.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -63,7 +64,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // Nobody writes it again: where the file system does not keep its birth, the last change is the same.
+    // The note is never changed, so without a birth time the last change serves as well.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())
@@ -116,7 +117,7 @@ mod tests {
             (PLACES[1], Some("9.6.20251023-0"))
         );
         let written = found.provisioned_time.unwrap();
-        // What Ignition says comes first, in as many lines as it likes; what is no such thing changes nothing.
+        // Ignition's result comes first, in any number of lines. An invalid one changes nothing.
         let result = at(ignition::RESULT);
         let provisioned = || look().unwrap().provisioned_time.unwrap();
         fs::write(&result, "{\n  \"provisioningDate\": \"2021-01-25T15:17:13Z\"\n}\n").unwrap();
@@ -146,7 +147,7 @@ mod tests {
         symlink(".gone.json", &bootc).unwrap();
         assert!(look().unwrap().error.unwrap().contains("leads nowhere"));
         fs::remove_file(&bootc).unwrap();
-        // What nobody writes to would be read for ever.
+        // Reading a FIFO would wait forever.
         mkfifo(&bootc, Mode::S_IRWXU).unwrap();
         assert!(look().unwrap().error.unwrap().contains("no ordinary file"));
         fs::remove_file(&bootc).unwrap();

@@ -1,7 +1,7 @@
-//! The host's system bus: one connection, rebuilt when it broke, and the signals that wake the agent.
+//! The host's system bus: one connection that is rebuilt when it breaks, and the signals that wake the agent.
 //!
-//! Calls are made by hand rather than through generated proxies: the agent needs a dozen of them, each with a
-//! deadline and its own rule for a lost reply, and no property cache that a rebuilt connection would leave stale.
+//! Calls are made by hand rather than with generated proxies. The agent needs about a dozen, each with a timeout and
+//! its own rule for a lost reply, and no property cache that could be stale after a reconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::sync::{Mutex, broadcast, watch};
 use zbus::connection::Builder;
 use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Type};
 
-/// Every call is answered within this time, or counts as lost.
-const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of a call. Later it counts as lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A service on the bus, with the object and interface that calls go to.
 #[derive(Debug, Clone, Copy)]
@@ -38,25 +38,25 @@ pub(super) const LOGIND: Target<'static> = Target {
     interface: "org.freedesktop.login1.Manager",
 };
 
-/// The keeper of the host's clock.
+/// timedated, which reports the state of the host's clock.
 pub(super) const TIMEDATE: Target<'static> = Target {
     service: "org.freedesktop.timedate1",
     path: "/org/freedesktop/timedate1",
     interface: "org.freedesktop.timedate1",
 };
 
-/// Error of a call that has no answer.
+/// Error of a call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BusError {
-    /// The call was not made, since there was no connection.
+    /// The call was not sent, since there is no connection.
     #[error("cannot reach the system bus: {0}")]
     Unreachable(String),
-    /// The call was made, and what became of it is not known.
+    /// The call was sent, but its result is unknown.
     #[error("no reply to {method}: {why}")]
     Lost {
         /// The method.
         method: String,
-        /// Trouble with the connection.
+        /// Error of the connection.
         why: String,
     },
     /// The service answered with an error.
@@ -67,24 +67,24 @@ pub enum BusError {
         /// Text of the error.
         message: String,
     },
-    /// The answer makes no sense.
+    /// The reply cannot be parsed.
     #[error("bad reply to {method}: {why}")]
     Malformed {
         /// The method.
         method: String,
-        /// Trouble with the answer.
+        /// Error of the reply.
         why: String,
     },
 }
 
 impl BusError {
-    /// Says whether the service answered with an error of this name, or of a name that ends like this.
+    /// True if the service returned a D-Bus error whose name ends with `ending`.
     pub fn is(&self, ending: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name.ends_with(ending))
     }
 }
 
-/// Wakes tasks that wait for news from the host. Cheap to clone.
+/// Wakes tasks that wait for a change on the host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Changes(Arc<watch::Sender<u64>>);
 
@@ -102,13 +102,13 @@ impl Changes {
     }
 }
 
-/// How the names of pull units begin. The end of no other unit wakes the agent.
+/// Prefix of pull units. The end of other units does not wake the agent.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
-/// The unit of rpm-ostree's daemon, whose start is waited for.
+/// Unit of rpm-ostree's daemon. The agent waits for its start.
 pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
-/// A job of systemd that ended.
+/// An ended systemd job.
 #[derive(Debug, Clone)]
 pub(super) struct JobEnd {
     pub(super) unit: String,
@@ -116,7 +116,7 @@ pub(super) struct JobEnd {
     pub(super) result: String,
 }
 
-/// A connection, and the task that passes its signals on.
+/// A connection, and the task that forwards its signals.
 #[derive(Debug)]
 struct Live {
     connection: Connection,
@@ -125,7 +125,7 @@ struct Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // It holds the connection as well, which would otherwise stay open behind its successor.
+        // The task also holds the connection, which would otherwise stay open beside its successor.
         if let Some(listener) = &self.listener {
             listener.abort();
         }
@@ -136,9 +136,9 @@ impl Drop for Live {
 #[derive(Debug)]
 pub(super) struct Bus {
     address: String,
-    /// Time within which a call is answered, or counts as lost.
+    /// Timeout of a call.
     deadline: Duration,
-    /// Signals of systemd and logind are listened to.
+    /// True to listen to signals of systemd and logind.
     listens: bool,
     connection: Mutex<Option<Live>>,
     changes: Changes,
@@ -149,11 +149,11 @@ impl Bus {
     pub(super) fn new(address: String, changes: Changes) -> Self {
         Self {
             listens: true,
-            ..Self::quiet(address, CALL_DEADLINE, changes)
+            ..Self::quiet(address, CALL_TIMEOUT, changes)
         }
     }
 
-    /// A connection of its own, for calls that may take longer. Nobody is woken by it.
+    /// Creates a connection with its own timeout that does not listen to signals.
     pub(super) fn quiet(address: String, deadline: Duration, changes: Changes) -> Self {
         Self {
             address,
@@ -165,17 +165,16 @@ impl Bus {
         }
     }
 
-    /// The address of the bus.
     pub(super) fn address(&self) -> String {
         self.address.clone()
     }
 
-    /// The ends of systemd's jobs from now on. Those that end while the connection is down are missed.
+    /// Subscribes to the ends of systemd's jobs. Those that end while the connection is down are missed.
     pub(super) fn jobs(&self) -> broadcast::Receiver<JobEnd> {
         self.jobs.subscribe()
     }
 
-    /// Makes sure that there is a connection, so that signals arrive.
+    /// Connects if needed, so that signals arrive.
     pub(super) async fn ensure(&self) -> Result<(), BusError> {
         self.live().await.map(drop)
     }
@@ -187,7 +186,7 @@ impl Bus {
         }
         *slot = None;
         let unreachable = |why: String| BusError::Unreachable(format!("{} ({why})", self.address));
-        let open = tokio::time::timeout(CALL_DEADLINE, self.open());
+        let open = tokio::time::timeout(CALL_TIMEOUT, self.open());
         let live = open
             .await
             .map_err(|_| unreachable("no answer in time".to_owned()))?
@@ -208,13 +207,13 @@ impl Bus {
                 listener: None,
             });
         }
-        // Matches first: a job that ends right after `Subscribe` must not be missed.
+        // Match rules first: a job that ends right after `Subscribe` must not be missed.
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
         let subscribed = raw_call(&connection, SYSTEMD, "Subscribe", &()).await;
-        // systemd itself may be restarting: its other calls will say so.
+        // systemd may be restarting; its other calls will fail then.
         if let Err(error) = subscribed {
-            tracing::debug!(%error, "systemd does not take our subscription");
+            tracing::debug!(%error, "cannot subscribe to systemd's signals");
         }
         let listener = tokio::spawn(listen(jobs, shutdowns, self.changes.clone(), self.jobs.clone())).abort_handle();
         Ok(Live {
@@ -223,7 +222,7 @@ impl Bus {
         })
     }
 
-    /// Calls a method that may be repeated: when the connection turns out to be broken, once more on a new one.
+    /// Calls a method that may be repeated. If the connection is broken, retries once on a new one.
     pub(super) async fn call<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -231,7 +230,7 @@ impl Bus {
     {
         match self.call_once(target, method, body).await {
             Err(BusError::Lost { method: lost, why }) => {
-                tracing::debug!(method = lost, why, "calling again on a new connection");
+                tracing::debug!(method = lost, why, "retrying on a new connection");
                 self.drop_connection().await;
                 self.call_once(target, method, body).await
             }
@@ -239,7 +238,7 @@ impl Bus {
         }
     }
 
-    /// Calls a method at most once. [`BusError::Lost`] then means that it may or may not have been carried out.
+    /// Calls a method at most once. After [`BusError::Lost`], it may or may not have been carried out.
     pub(super) async fn call_once<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -270,7 +269,7 @@ impl Bus {
         })
     }
 
-    /// Leaves the bus, until the next call.
+    /// Disconnects from the bus. The next call connects again.
     pub(super) async fn drop_connection(&self) {
         *self.connection.lock().await = None;
     }
@@ -305,7 +304,7 @@ pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
             };
         }
     };
-    // The bus says this when the service went away between the call and its reply.
+    // The bus returns these if the service went away between the call and its reply.
     if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
         .iter()
         .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))
@@ -333,7 +332,7 @@ async fn signals(
     MessageStream::for_match_rule(rule, connection, None).await
 }
 
-/// Passes signals on until the connection ends. The end is a signal as well: others may have been missed.
+/// Forwards signals until the connection ends. The end also counts as a change, since signals may have been missed.
 async fn listen(
     mut jobs: MessageStream,
     mut shutdowns: MessageStream,
@@ -349,11 +348,12 @@ async fn listen(
                 if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
-                // The other units are waited for by whoever started them: waking for those would be a loop.
+                // The code that starts another unit also waits for its end. If that woke the loop, each pass would
+                // start the next one.
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }
-                // No receiver: nobody waits.
+                // An error only means that there is no receiver.
                 let _ = ends.send(JobEnd { unit, result });
             }
             message = shutdowns.next() => {

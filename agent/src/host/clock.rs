@@ -1,43 +1,26 @@
-//! Synchronisation of the host's clock. Only a synchronised clock may be compared with the end of a window.
+//! Caches whether the host's clock is synchronized. Only a synchronized clock may be compared with the end of a window.
 
 use std::time::{Duration, Instant};
 
-use super::Host;
-use super::bus::{Bus, BusError, TIMEDATE};
+use super::handle::Host;
 
-/// Time for which an answer counts while a berth speaks of a window. When nothing else uses it, the service that
-/// answers is started for each question.
-const BELIEVED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// Time for which any other answer than yes counts without a window: somebody may be waiting for a yes.
-const NO_BELIEVED: Duration = Duration::from_secs(20);
-/// Time for which a yes counts without a window.
-const YES_BELIEVED: Duration = Duration::from_secs(60);
+/// How long an answer is cached while a berth has a window. Often, timedated is started only for the query.
+const CACHED_IN_WINDOW: Duration = Duration::from_secs(10);
+/// How long another answer than yes is cached without a window: an update may be waiting for a yes.
+const OTHER_CACHED: Duration = Duration::from_secs(20);
+/// How long a yes is cached without a window.
+const YES_CACHED: Duration = Duration::from_secs(60);
 
-/// Longest time that an answer may take. The agent's work does not wait for a service that hangs.
-const DEADLINE: Duration = Duration::from_secs(5);
-
-pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
-    const PROPERTY: &str = "NTPSynchronized";
-    let late = || BusError::Lost {
-        method: PROPERTY.to_owned(),
-        why: "no answer in time".to_owned(),
-    };
-    tokio::time::timeout(DEADLINE, bus.property(TIMEDATE, PROPERTY))
-        .await
-        .unwrap_or_else(|_| Err(late()))
-}
-
-/// State of the host's clock, as far as it is known.
+/// Cached state of the host's clock.
 #[derive(Debug)]
 pub struct Clock {
     trusted: bool,
     asked: Option<(Instant, Option<bool>)>,
-    /// Time of the last yes.
     yes: Option<Instant>,
 }
 
 impl Clock {
-    /// Starts with nothing known, or, if `trusted`, with a clock that is right by the admin's word.
+    /// Starts with no answer. If `trusted`, the clock always counts as synchronized.
     pub fn new(trusted: bool) -> Self {
         Self {
             trusted,
@@ -46,7 +29,7 @@ impl Clock {
         }
     }
 
-    /// The last answer, however old.
+    /// Returns the last answer, however old.
     pub fn known(&self) -> Option<bool> {
         if self.trusted {
             Some(true)
@@ -55,17 +38,17 @@ impl Clock {
         }
     }
 
-    /// Says whether the clock is synchronised. Asks when the last answer is too old to count. `None`: the host does not
-    /// say.
+    /// Returns whether the clock is synchronized; `None` if the host does not report it. Asks the host if the last
+    /// answer is too old.
     pub async fn is_synchronized(&mut self, host: &Host, under_window: bool) -> Option<bool> {
         if self.trusted {
             return Some(true);
         }
         if let Some((at, answer)) = self.asked {
             let age = match answer {
-                _ if under_window => BELIEVED_IN_WINDOW,
-                Some(true) => YES_BELIEVED,
-                _ => NO_BELIEVED,
+                _ if under_window => CACHED_IN_WINDOW,
+                Some(true) => YES_CACHED,
+                _ => OTHER_CACHED,
             };
             if at.elapsed() < age {
                 return answer;
@@ -73,16 +56,16 @@ impl Clock {
         }
         let answer = host.clock_synchronized().await;
         if let Err(error) = &answer {
-            tracing::debug!(%error, "the host does not say whether its clock is synchronised");
+            tracing::debug!(%error, "cannot read whether the host's clock is synchronized");
         }
         self.note(answer.ok(), Instant::now());
         self.known()
     }
 
-    /// Notes an answer. A single question without an answer does not take a yes back: it would end a turn under a
-    /// window, with all that was drained for it, because a service was slow to start.
+    /// Records an answer. One missing answer does not clear a yes: timedated may only be slow to start, and clearing it
+    /// would end a turn under a window after its drain.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
-        let recently = |yes: Instant| now.saturating_duration_since(yes) < YES_BELIEVED;
+        let recently = |yes: Instant| now.saturating_duration_since(yes) < YES_CACHED;
         match answer {
             Some(true) => self.yes = Some(now),
             Some(false) => self.yes = None,
@@ -97,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_without_an_answer_takes_nothing_back_for_a_while() {
+    fn a_missing_answer_keeps_a_recent_yes() {
         let start = Instant::now();
         let mut clock = Clock::new(false);
         let mut note = |answer, seconds| {

@@ -1,5 +1,5 @@
-//! The edge that a backend offers: everything that bootc and rpm-ostree do in different ways on a host. Nothing above it knows
-//! which of them does it.
+//! Interface to a backend: the operations that bootc and rpm-ostree perform in different ways. The code above it does
+//! not know which one is used.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,69 +11,69 @@ use berth_api::{BootId, Digest};
 use berth_core::agent::storage::{StagingLock, Storage};
 use futures::future::BoxFuture;
 
-use super::HostError;
+use super::error::HostError;
 use super::failure::{Failure, Reason};
 
-/// Answer of a backend, in bounded time.
+/// Answer of a backend. It comes in bounded time.
 pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, HostError>>;
 
-/// A backend of a host. No two changes are asked of it at a time, and none while a pull runs.
+/// A backend of a host. Callers request one change at a time, and none while a pull runs.
 pub(super) trait Driver: std::fmt::Debug + Send + Sync {
-    /// The pull of this boot that is remembered, with its state; where none is, bootc looks for one of the desired digest. An
-    /// ended pull is found until it is forgotten.
+    /// Finds the recorded pull of this boot. Without a record, bootc looks for a unit of the desired digest. An ended
+    /// pull is found until it is forgotten.
     fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>>;
 
     /// True if this image is pulled under an enforced signature policy.
     fn enforces_policy(&self, image: &DesiredImage) -> bool;
 
-    /// Starts to pull and stage an image, locked in this way, where no other pull is; returns at once.
+    /// Starts to pull and stage an image with this lock, and returns at once. No other pull may run.
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
         image: &'a DesiredImage,
         lock: StagingLock,
-        given: Given,
+        inputs: PullInputs,
     ) -> Answer<'a, ()>;
 
-    /// Stops the pull of a digest, waits for its end, and forgets it. It may have staged its image all the same.
+    /// Stops the pull of a digest, waits for its end, and forgets it. Its image may have been staged anyway.
     fn cancel_pull<'a>(&'a self, boot: &'a BootId, digest: &'a Digest) -> Answer<'a, ()>;
 
-    /// Forgets a pull that ended.
+    /// Forgets an ended pull.
     fn forget_pull<'a>(&'a self, digest: &'a Digest) -> Answer<'a, ()>;
 
-    /// Progress of the running pull, when the backend tells of it.
+    /// Returns the progress of the running pull, if the backend reports it.
     fn pull_progress(&self) -> Option<Progress>;
 
-    /// Locks what is staged: a shutdown then discards it.
+    /// Locks the staged deployment, so that a shutdown discards it.
     fn lock(&self) -> Answer<'_, ()>;
 
-    /// Unlocks what is staged: the reboot that follows applies it.
+    /// Unlocks the staged deployment, so that the next reboot applies it.
     fn unlock(&self) -> Answer<'_, ()>;
 
-    /// Removes this staged deployment, and no other.
+    /// Removes this staged deployment, but no other.
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()>;
 
-    /// Asks for a reboot, which applies what is staged and unlocked.
+    /// Requests a reboot, which applies an unlocked staged deployment.
     fn reboot(&self) -> Answer<'_, ()>;
 }
 
-/// State of the host as a pull begins, which is remembered with it.
+/// The host's settings at the start of a pull, which the pull's record keeps.
 #[derive(Debug)]
-pub(super) struct Given {
-    /// The credentials that the host has, in words.
+pub(super) struct PullInputs {
+    /// Description of the host's credentials.
     pub(super) credentials: String,
-    /// Digest of the text of the signature policy; `None` if the pull does not enforce one.
+    /// Digest of the signature policy's text; `None` if the pull does not enforce one.
     pub(super) policy: Option<Digest>,
 }
 
 /// A pull on the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
-    /// Digest that is pulled.
+    /// Digest of the image.
     pub digest: Digest,
-    /// Digest of the text of the signature policy that it runs under; `None` if none is enforced.
+    /// Digest of the text of the enforced signature policy; `None` if none is enforced.
     pub policy: Option<Digest>,
-    /// State of the pull.
+    /// Running, or how it ended.
     pub state: PullState,
 }
 
@@ -82,11 +82,11 @@ pub struct Pull {
 pub enum PullState {
     /// The pull runs.
     Running,
-    /// The pull ended well, as far as is known. Only a look at the deployments can tell whether the image is staged.
+    /// The pull ended well, as far as known. Only the deployments show whether the image is staged.
     Succeeded,
-    /// The pull failed. Something may be staged all the same.
+    /// The pull failed. Its image may have been staged anyway.
     Failed {
-        /// The host tool's own words, in one line; [`super::failure::classify`] finds the reason in them.
+        /// Message of the host tool, in one line. [`super::failure::classify`] finds its reason.
         message: String,
     },
 }
@@ -94,44 +94,44 @@ pub enum PullState {
 /// The deployments of a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostStatus {
-    /// The deployment that runs.
+    /// The running deployment.
     pub booted: Deployment,
-    /// The deployment that a shutdown applies, unless it is locked. One without an image (a kernel argument that
-    /// somebody staged, say) has no digest, but is there all the same.
+    /// The deployment that a shutdown applies, unless it is locked. One without an image, such as a staged kernel
+    /// argument, has no digest.
     pub staged: Option<Deployment>,
-    /// Reason why nothing is known about the lock of the staged deployment. Then it counts neither as locked nor as unlocked.
+    /// Why the lock of the staged deployment cannot be read. It then counts as neither locked nor unlocked.
     pub unreadable_lock: Option<String>,
-    /// The staged image was staged under an enforced signature policy.
+    /// True if the staged image was pulled under an enforced signature policy.
     pub staged_signed: bool,
-    /// The first deployment that is neither.
+    /// The first deployment that is neither booted nor staged.
     pub rollback: Option<Deployment>,
-    /// The next boot takes the rollback deployment.
+    /// True if the next boot takes the rollback deployment.
     pub rollback_queued: bool,
-    /// The booted image was pulled under a signature policy that was enforced. A pull that does not ask for the same would
-    /// weaken the host.
+    /// True if the booted image was pulled under an enforced signature policy. A pull without enforcement would weaken
+    /// the host.
     pub signature_enforced: bool,
-    /// The way in which the host keeps its deployments.
+    /// How the host stores its deployments.
     pub storage: Storage,
-    /// Directory of the staged deployment's files, as a path on the host. `None` without ostree.
+    /// Directory of the staged deployment's files, as a path on the host; `None` without ostree.
     pub staged_files: Option<PathBuf>,
-    /// Name by which a composefs host knows the staged deployment.
+    /// Name of the staged deployment on a composefs host.
     pub staged_verity: Option<String>,
-    /// Packages that rpm-ostree layers on the image that runs.
+    /// Packages that rpm-ostree layers on the booted image.
     pub layered_packages: Vec<String>,
-    /// The staged deployment layers other ones than the one that runs.
+    /// True if the staged deployment layers other packages than the booted one.
     pub staged_layers: bool,
 }
 
 impl HostStatus {
-    /// The staged deployment, if it is the one meant; `None` where nothing is staged.
+    /// Returns the staged deployment if it is `meant`; `None` if nothing is staged.
     ///
     /// # Errors
-    /// When something else is staged: it is not to be touched.
+    /// When something else is staged, which must not be touched.
     pub(super) fn staged_as_meant(&self, meant: &Deployment) -> Result<Option<&Deployment>, HostError> {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
                 let why = format!(
-                    "{} is staged in place of {}: it is not removed",
+                    "{} is staged in place of {}; it is not removed",
                     staged.image, meant.image
                 );
                 Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)))
@@ -141,23 +141,24 @@ impl HostStatus {
     }
 }
 
-/// Signature policy of the booted image: whether it was pulled under an enforced one, when last seen.
+/// True if the booted image, when last seen, was pulled under an enforced signature policy.
 #[derive(Debug, Default)]
 pub(super) struct BootedSigned(AtomicBool);
 
 impl BootedSigned {
-    /// Takes note of what the deployments say.
+    /// Records the value from the deployments.
     pub(super) fn see(&self, status: &HostStatus) {
         self.0.store(status.signature_enforced, Ordering::Relaxed);
     }
 
-    /// Says whether an image is pulled under an enforced policy too: because it is asked for, or not to weaken the host.
+    /// True if an image must be pulled under an enforced policy: because it is requested, or to keep the host from
+    /// being weakened.
     pub(super) fn holds_for(&self, image: &DesiredImage) -> bool {
         self.0.load(Ordering::Relaxed) || image.signature == SignatureRule::Required
     }
 }
 
-/// The reference that a backend gets: what was published, if it is a whole reference of the published digest.
+/// Returns the reference for a backend. Fails unless the published reference is complete and has the published digest.
 pub(super) fn target(image: &DesiredImage) -> Result<ImageRef, HostError> {
     let refused = |why: String| HostError::Tool(Failure::new(Reason::InvalidReference, &why));
     let reference: ImageRef = image
@@ -166,7 +167,7 @@ pub(super) fn target(image: &DesiredImage) -> Result<ImageRef, HostError> {
         .map_err(|error: ImageRefError| refused(format!("spec.image.ref: {error}")))?;
     if reference.digest() != Some(&image.digest) {
         return Err(refused(format!(
-            "spec.image.ref {reference} is not of spec.image.digest {}; publish both anew",
+            "spec.image.ref {reference} does not have spec.image.digest {}; publish both again",
             image.digest
         )));
     }

@@ -1,30 +1,28 @@
-//! Reasons that programs can read, found in the words of a host tool.
+//! Finds a reason in the error message of a host tool.
 //!
-//! bootc has one exit code for everything and no machine-readable errors, so there is nothing but its words, and they
-//! may change with each release. A text that is not recognised is a plain failure of the command, with the words beside
-//! it.
+//! bootc has one exit code for all errors and no machine-readable ones, so only its messages remain, and each release
+//! may change them. An unknown message becomes a general failure with the message.
 //!
-//! A reason is for people: a registry can put any words into the output of a tool, so no decision depends on them. Every
-//! failed pull is tried again.
+//! A reason is for display only: a registry can put any text into a tool's output, so no decision depends on it. Every
+//! failed pull is retried.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
 
-/// Failure of a request to the host: a reason, and the host tool's own words.
+/// Failure of a request to the host: a reason and the tool's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What it comes down to.
+    /// Reason for a condition.
     pub reason: Reason,
-    /// One bounded line.
+    /// Message in one bounded line.
     pub message: String,
 }
 
 pub use berth_core::agent::reason::Reason;
 
-/// Words to look for, in lower case, and the reason that they stand for. The first match counts. Texts nest, with the
-/// name of the step in front and the cause at the end; so troubles of the host or the image come before troubles of the
-/// way to it.
+/// Phrases to search for, in lower case, with their reasons. The first match counts. Messages nest, from the step to
+/// the cause, so problems of the host or the image are listed before network problems.
 const WORDS: &[(&[&str], Reason)] = &[
-    // The agent's own sentences about the end of a unit.
+    // The agent's own messages about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
     (&["the pull did not end within"], Reason::PullTimedOut),
     (
@@ -155,18 +153,18 @@ const WORDS: &[(&[&str], Reason)] = &[
         ],
         Reason::RegistryUnavailable,
     ),
-    // Behind what a registry refuses, which is told together with the file that the host pulled with.
+    // Listed after rejections by a registry, whose message also names the auth file in use.
     (&["auth.json"], Reason::InvalidAuthFile),
-    // bootc says no more than this where podman is missing, which it also needs without bound images.
+    // bootc's only message if podman is missing, which it needs even without bound images.
     (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
-/// The reason that a host tool's words give for a pull that failed; `PullFailed` when they give none.
+/// Classifies the message of a failed pull; `PullFailed` if it is unknown.
 pub fn classify(words: &str) -> Failure {
     Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
-/// The reason that a host tool's words give, if they are known.
+/// Returns the reason of a known message.
 pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
     let hit = |(phrases, _): &&(&[&str], Reason)| phrases.iter().any(|phrase| text.contains(phrase));
@@ -174,7 +172,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// A failure with this reason, in these words.
+    /// Creates a failure. The message is cut to the error, in one line.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -183,8 +181,8 @@ impl Failure {
     }
 }
 
-/// The lines of a tool's error output that are the error: from the first `error:` on, which is how bootc and ostree begin it, so
-/// that what they quote of podman or a registry comes behind their own words. Else from the last `Error`, else the last lines.
+/// Extracts the error from a tool's error output: from the first `error:` on, since bootc and ostree begin their own
+/// errors so and quote podman or a registry after it. Else from the last `Error`, else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let is_error = |line: &&str| {
@@ -199,8 +197,8 @@ pub(super) fn message(words: &str) -> String {
     one_line(&lines.get(first..).unwrap_or_default().join(" "))
 }
 
-/// Adds to the words of a pull that the registry refused by which credentials it was tried. Words that are too long are cut
-/// for it, where they still say so: the cause stands at the end, mostly.
+/// Appends the credentials that were used to the message of a pull that the registry rejected. A long message is
+/// shortened, but only if it still shows the rejection; the cause is mostly at its end.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     let is_refused = |words: &String| recognise(words) == Some(Reason::Unauthorized);
     if credentials.is_empty() || !is_refused(&message) {
@@ -226,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_reason_in_the_words() {
+    fn finds_the_reason_in_a_message() {
         let open = "error: Switching: Switching (ostree): Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
         for (words, expected) in [
             (
@@ -289,7 +287,7 @@ mod tests {
                 "toomanyrequests: You have reached your pull rate limit",
                 Reason::RegistryUnavailable,
             ),
-            ("something that nobody foresaw", Reason::PullFailed),
+            ("an unforeseen error", Reason::PullFailed),
         ] {
             let failure = classify(&format!("{open}{words}\n"));
             assert_eq!(failure.reason, expected, "{words}");
@@ -297,9 +295,9 @@ mod tests {
         }
     }
 
-    /// Texts of a bootc 1.16.9 with skopeo 1.22 and podman 5.8.6, behind what bootc says of its own step.
+    /// Messages of bootc 1.16.9 with skopeo 1.22 and podman 5.8.6, after bootc's own step.
     #[test]
-    fn finds_the_reason_in_the_words_of_real_tools_and_registries() {
+    fn finds_the_reason_in_real_messages() {
         let step = "error: Switching: Switching (ostree): ";
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
         let manifest = "reading manifest sha256:12 in r/os: ";
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_podman_says_of_a_bound_image_comes_behind_what_bootc_was_doing() {
+    fn podmans_error_comes_after_bootcs_step() {
         let words = "layers already present: 3; layers needed: 0\n\
              error: Switching: Switching (ostree): Pulling bound images: Pulling bound image r/bound:1: Subprocess failed: \
              ExitStatus(unix_wait_status(32000))\n\
@@ -398,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_is_the_error_and_not_the_chatter_before_it() {
+    fn the_message_starts_at_the_error() {
         let words = "warning: old\nFailed to write to jsonl\nerror: Switching: no\n  luck\n";
         assert_eq!(classify(words).message, "error: Switching: no luck");
         assert_eq!(classify("a\nb\nc\nd\n").message, "b c d");

@@ -13,17 +13,17 @@ use serde::de::DeserializeOwned;
 /// Longest text that [`save`] writes and [`load`] reads, in bytes.
 const MAX_SAVED: usize = 4 << 20;
 
-/// Errors of what is there and is no text of ours.
-const NO_TEXT: [ErrorKind; 3] = [
+/// Errors for an existing file with invalid content.
+const INVALID_CONTENT: [ErrorKind; 3] = [
     ErrorKind::InvalidData,
     ErrorKind::UnexpectedEof,
     ErrorKind::IsADirectory,
 ];
 
-/// Replaces a file durably: the new text is on the disk before it gets the name.
+/// Replaces a file durably: the new text is on disk before it gets the name.
 ///
 /// # Errors
-/// When the directory cannot be written; the old file is then untouched.
+/// When the directory cannot be written. The old file then stays.
 pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let directory = path
         .parent()
@@ -31,7 +31,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let mut file = match open_new(&temporary, false) {
         Ok(file) if !file.metadata()?.file_type().is_fifo() => file,
-        // Whatever is in the way, such as a FIFO, which would wait for a reader, or a link to a directory.
+        // Something else is in the way: a FIFO, which would wait for a reader, or a link to a directory.
         _ => {
             remove(&temporary)?;
             open_new(&temporary, true)?
@@ -43,7 +43,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Opens a file to write it from its beginning. Does not wait.
+/// Opens a file and truncates it. Does not block.
 fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -55,10 +55,10 @@ fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Writes a value as JSON, durably. Makes the directory where it is missing.
+/// Writes a value as JSON, durably. Creates a missing directory.
 ///
 /// # Errors
-/// When the file cannot be written; the old content is then still there.
+/// When the file cannot be written. The old content then stays.
 pub fn save(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     let context = || format!("cannot write {}", path.display());
     if let Some(directory) = path.parent() {
@@ -69,8 +69,8 @@ pub fn save(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
     replace(path, &text).with_context(context)
 }
 
-/// The value that [`save`] wrote. `None` where there is no file, or one that cannot be understood: it is kept aside for
-/// people, and the log says of `what` that it is missing. So is what is no file, such as a directory.
+/// Reads the value that [`save`] wrote; `None` if there is no valid file. Anything that cannot be parsed, even a
+/// directory, is moved aside for people to inspect, and the log reports `what` as invalid.
 pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     let read = read_bounded(path, MAX_SAVED).and_then(|text| match text.len() {
         length if length > MAX_SAVED => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
@@ -79,11 +79,11 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     match read {
         Ok(value) => Some(value),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) if NO_TEXT.contains(&error.kind()) => {
+        Err(error) if INVALID_CONTENT.contains(&error.kind()) => {
             let aside = path.with_extension("json.unreadable");
             let kept = fs::rename(path, &aside).is_ok();
             tracing::warn!(path = %path.display(), %error, kept, aside = %aside.display(),
-                "{what} makes no sense: going on without it");
+                "cannot parse {what}; continuing without it");
             None
         }
         Err(error) => {
@@ -93,10 +93,10 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     }
 }
 
-/// Makes sure that there is no such file.
+/// Removes a file if it exists.
 ///
 /// # Errors
-/// When it is there and cannot be removed.
+/// When it exists but cannot be removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -104,15 +104,15 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The name under which a file is written before it gets its own. After a crash or an error it may still be there.
+/// Returns the name of the temporary file for [`replace`]. It may be left after a crash or an error.
 pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }
 
-/// The content of a file; of one with more than `limit` bytes one more than that.
+/// Reads at most `limit` + 1 bytes of a file, so that a longer one is noticed.
 ///
 /// # Errors
-/// When it cannot be read, or is a FIFO: that would wait for a writer.
+/// When it cannot be read, or is a FIFO, which would wait for a writer.
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
@@ -121,13 +121,13 @@ pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         .custom_flags(OFlag::O_NONBLOCK.bits())
         .open(path)?;
     if file.metadata()?.file_type().is_fifo() {
-        return Err(io::Error::new(ErrorKind::InvalidData, "it is a FIFO and no file"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "it is a FIFO, not a file"));
     }
     file.take(limit).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// The last `limit` bytes of a file as text, whatever they are; empty when there is no such file.
+/// Reads the last `limit` bytes of a file as text; empty if it cannot be read.
 pub fn tail(path: &Path, limit: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -147,9 +147,9 @@ mod tests {
 
     use super::*;
 
-    /// Reads and writes what is not there as an ordinary file: nothing of that may wait.
+    /// Reads and writes paths that are not regular files. None may block.
     #[test]
-    fn what_is_no_file_is_neither_read_nor_waited_for() {
+    fn unusual_files_do_not_block() {
         let scratch = std::env::temp_dir().join(format!("berth-files-{}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).unwrap();
@@ -172,7 +172,7 @@ mod tests {
         assert!(aside.is_dir());
         assert_eq!(save_and_load(), Some(7));
 
-        // What is in the way of the new text.
+        // Something in the way of the temporary file.
         mkfifo(&temporary(&path), Mode::S_IRWXU).unwrap();
         assert_eq!(save_and_load(), Some(7));
         std::os::unix::fs::symlink(&aside, temporary(&path)).unwrap();

@@ -1,7 +1,7 @@
-//! Lock by which one agent at a time acts on a host (invariant I7).
+//! Lock that lets only one agent at a time change a host (invariant I7).
 //!
-//! Two agents can meet on one node: while a DaemonSet replaces a pod, or when a pod runs beside a service. Their writes
-//! to the API are compare-and-swap; their acts on the host are not, so the second agent waits here.
+//! Two agents can run on one node: while a DaemonSet replaces a pod, or if a pod runs beside a service. Their writes to
+//! the API are compare-and-swap, but their changes to the host are not. So the second agent waits for this lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,8 +11,8 @@ use anyhow::Context;
 
 use super::root::HostRoot;
 
-/// Time between two tries.
-const POLL: Duration = Duration::from_secs(1);
+/// Time between two attempts.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The host-wide lock. The kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
@@ -21,10 +21,10 @@ pub struct HostLock {
 }
 
 impl HostLock {
-    /// Takes the lock, waiting for as long as another agent has it.
+    /// Takes the lock, after waiting for another agent to release it.
     ///
     /// # Errors
-    /// When the lock file cannot be made.
+    /// When the lock file cannot be created.
     pub async fn acquire(root: &HostRoot) -> anyhow::Result<Self> {
         let mut waiting = false;
         loop {
@@ -32,19 +32,19 @@ impl HostLock {
                 return Ok(lock);
             }
             if !waiting {
-                tracing::info!("another agent works on this host: waiting until it ends");
+                tracing::info!("another agent holds this host's lock; waiting until it ends");
                 waiting = true;
             }
-            // To wait is no fault that a service manager's watchdog should end.
+            // The service manager's watchdog must not end an agent that only waits.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
-    /// When the lock file cannot be made.
+    /// When the lock file cannot be created.
     pub fn try_acquire(root: &HostRoot) -> anyhow::Result<Option<Self>> {
         let directory = root.make_run_dir()?;
         let path = directory.join("lock");

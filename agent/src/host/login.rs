@@ -1,15 +1,15 @@
-//! logind: who inhibits a shutdown, whether one is on its way, and the request for one.
+//! logind: the inhibitors of a shutdown, whether one is in progress, and the request for a reboot.
 //!
-//! Reboots go through logind and never through systemd's own `Reboot`, which stops nothing first: the staged
-//! deployment, which is finalized by a service that stops, would be lost.
+//! Reboots go through logind, never through systemd's own `Reboot`: that stops no services first, and the staged
+//! deployment, which a service finalizes when it stops, would be lost.
 
-use super::HostError;
 use super::bus::{Bus, BusError, LOGIND};
+use super::error::HostError;
 
-/// Somebody who blocks a shutdown.
+/// An inhibitor that blocks a shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// Name of the inhibitor, in its own words.
+    /// Name, in its own words.
     pub who: String,
     /// Reason, in its own words.
     pub why: String,
@@ -31,7 +31,7 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
-/// Inhibitors that block. A delay is logind's to wait for; only a block would make it refuse.
+/// Keeps only blocking inhibitors. logind waits for delays; only a block makes it refuse.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocks = |(what, _, _, mode, ..): &Listed| {
         what.split(':').any(|w| w == "shutdown") && (mode == "block" || mode == "block-weak")
@@ -42,7 +42,7 @@ fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<bool>(LOGIND, "PreparingForShutdown").await {
-        // The bus no longer starts what is asked for, because systemd ends everything.
+        // systemd is stopping everything, so the bus starts no service for the call.
         Err(error) if error.is(".ShuttingDown") => Ok(true),
         answer => answer,
     }
@@ -50,20 +50,22 @@ pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
 
 pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<zbus::OwnedVariant>(LOGIND, "ScheduledShutdown").await {
-        Ok(value) => Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real(&kind))),
-        // Not every logind says.
+        Ok(value) => {
+            Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real_shutdown(&kind)))
+        }
+        // Not every logind has the property.
         Err(BusError::Refused { .. } | BusError::Malformed { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Says whether a scheduled shutdown of this kind would end the boot.
-fn is_real(kind: &str) -> bool {
+/// True if a scheduled shutdown of this kind would end the boot.
+fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind asks the inhibitors also when root wants the reboot, as the agent does. Between the
-/// agent's own look at them and its request another may come.
+/// Flag of `RebootWithFlags`: logind checks the inhibitors even for root, the agent's user. A new one may appear
+/// between the agent's own check and the request.
 const CHECK_INHIBITORS: u64 = 1;
 
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
@@ -76,7 +78,7 @@ pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
         asked => asked,
     };
     match asked {
-        // A shutdown takes the bus with it, at times before the reply.
+        // A shutdown also ends the bus, sometimes before the reply.
         Ok(()) | Err(BusError::Lost { .. }) => Ok(()),
         Err(error) if error.is(".OperationInProgress") => Ok(()),
         Err(error @ BusError::Refused { .. }) => Err(HostError::RebootRefused(error.to_string())),
@@ -107,9 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_is_no_shutdown() {
+    fn a_scheduled_dry_run_does_not_count() {
         for (kind, real) in [("", false), ("dry-reboot", false), ("reboot", true), ("poweroff", true)] {
-            assert_eq!(is_real(kind), real, "{kind}");
+            assert_eq!(is_real_shutdown(kind), real, "{kind}");
         }
     }
 }

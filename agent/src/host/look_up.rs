@@ -1,4 +1,4 @@
-//! An image, as the host itself would pull it: its own skopeo asks, with the host's mirrors, certificates and credentials.
+//! Looks up an image as the host would pull it: with its own skopeo, mirrors, certificates and credentials.
 
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::auth::digest;
 use super::cpu::platform_variant;
+use super::error::HostError;
 use super::failure::Reason;
-use super::{Host, HostError};
+use super::handle::Host;
 
-/// Time in which systemd ends a skopeo that hangs, and tells of it.
+/// Extra time for systemd to kill a hung skopeo and report it.
 const GRACE: Duration = Duration::from_secs(3);
-/// Words about certificates by which a clock may be wrong: a machine without a battery begins in the past.
+/// Certificate errors that a wrong clock can cause: a machine without a battery starts in the past.
 const CLOCK: [&str; 2] = ["certificate has expired", "is not yet valid"];
 
-/// Error of a look at an image.
+/// Error of looking up an image.
 #[derive(Debug, thiserror::Error)]
 enum LookUpError {
     #[error(transparent)]
@@ -34,13 +35,13 @@ enum LookUpError {
 }
 
 impl Host {
-    /// Asks the registry for an image's manifest and labels, for no longer than this. systemd has somewhat longer to end a
+    /// Asks the registry for an image's manifest and labels within this time. systemd gets slightly longer to kill a
     /// tool that hangs.
     pub async fn look_up(&self, image: &ImageRef, within: Duration) -> Answer {
         let give_up = Instant::now() + within;
         match timeout_at(give_up + GRACE, self.find_image(image, give_up)).await {
             Ok(found) => answer(found),
-            Err(_) => Answer::HostFailed("systemd did not run skopeo to its end in time".to_owned()),
+            Err(_) => Answer::HostFailed("skopeo did not end in time".to_owned()),
         }
     }
 
@@ -57,7 +58,7 @@ impl Host {
             },
             Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
         };
-        // By digest: a tag that moves meanwhile mixes nothing up.
+        // Pinned by digest, so that manifest and config match even if the tag moves.
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
@@ -80,7 +81,7 @@ impl Host {
         let name = name(image);
         let mut command = vec!["/usr/bin/skopeo", "inspect"];
         command.extend(flags);
-        // The file that bootc would take; without one bootc asks without credentials too.
+        // The auth file that bootc would use. Without one, bootc pulls without credentials too.
         match PLACES.iter().find(|place| self.root.path(place).exists()) {
             Some(place) => command.extend(["--authfile", place]),
             None => command.push("--no-creds"),
@@ -93,7 +94,7 @@ impl Host {
     }
 }
 
-/// Digest of the image that a machine runs. `none`: words for a machine that runs none of them.
+/// Returns the digest of the image for this machine. `none` begins the error if there is none.
 fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
     match own.choose(images) {
         Choice::Image(image) => Ok(&image.digest),
@@ -101,7 +102,7 @@ fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) 
         Choice::VariantUnknown => {
             let there: Vec<String> = images.iter().map(ToString::to_string).collect();
             let there = there.join(", ");
-            let why = format!("it has images for {there}, and which of them this machine's CPU runs is not known");
+            let why = format!("it has images for {there}, but this machine's CPU variant is unknown");
             Err(LookUpError::OtherMachine(why))
         }
     }
@@ -126,7 +127,7 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// The image's name for skopeo, which refuses a tag beside a digest. The digest counts.
+/// Returns the image's name for skopeo, which rejects a tag beside a digest. The digest counts.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),
@@ -134,7 +135,7 @@ fn name(image: &ImageRef) -> String {
     }
 }
 
-/// Words of skopeo, without the form of its log.
+/// Extracts the message from skopeo's log format.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),
@@ -167,7 +168,7 @@ mod tests {
                      "platform": {{"os": "linux", "architecture": "{architecture}"{variant}}}}}"#
             )
         };
-        // As AlmaLinux lists them; its plain amd64 needs v3.
+        // As in AlmaLinux's index; its plain amd64 needs v3.
         let entries = [
             entry("a", "amd64", ""),
             entry("b", "arm64", ""),
@@ -196,12 +197,12 @@ mod tests {
         assert_eq!(found("s390x", None), "the index names no image for s390x");
         assert_eq!(
             found("amd64", None),
-            "it has images for arm64, amd64/v2, amd64/v3, and which of them this machine's CPU runs is not known"
+            "it has images for arm64, amd64/v2, amd64/v3, but this machine's CPU variant is unknown"
         );
     }
 
     #[test]
-    fn a_clock_in_the_past_is_a_registry_that_is_away_and_is_told() {
+    fn a_wrong_clock_is_named_in_the_error() {
         let words = "pinging container registry r.io: Get \"https://r.io/v2/\": tls: failed to verify certificate: x509: \
                      certificate has expired or is not yet valid: current time 1970-01-01T00:01:02Z is before 2026-01-01T00:00:00Z";
         let reason = crate::host::failure::recognise(words).unwrap();
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_words_and_no_log() {
+    fn skopeos_log_format_is_removed() {
         let log = r#"time="2026-01-01T00:00:00Z" level=fatal msg="Error parsing image name \"docker://r.io/os:1\": manifest unknown""#;
         assert_eq!(
             plain(log),

@@ -1,4 +1,4 @@
-//! The agent's memory on the host itself. It survives the agent's process, its pod and its BootcNode (invariant I8).
+//! The agent's memory on the host. It outlives the agent's process, its pod and its BootcNode (invariant I8).
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use super::root::{HostRoot, STATE_DIR};
 pub struct MemoryFile(PathBuf);
 
 impl MemoryFile {
-    /// The file under this root.
+    /// Returns the file under this root.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// Reads the memory. A file that cannot be understood is kept aside for people, and the memory is then empty: an
-    /// agent that refused to start over it would leave the node without any agent.
+    /// Reads the memory. A file that cannot be parsed is moved aside for people to inspect, and the memory is then
+    /// empty: an agent that refused to start would leave the node without one.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }
@@ -26,7 +26,7 @@ impl MemoryFile {
     /// Writes the memory, durably.
     ///
     /// # Errors
-    /// When the file cannot be written; the old content is then still there.
+    /// When the file cannot be written. The old content then stays.
     pub fn save(&self, past: &Past) -> anyhow::Result<()> {
         files::save(&self.0, past)
     }
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(file.load(), Past::default());
         assert!(file.0.with_extension("json.unreadable").exists());
         fs::write(&file.0, "{\"later\": true}").unwrap();
-        assert_eq!(file.load(), Past::default(), "unknown fields are no error");
+        assert_eq!(file.load(), Past::default(), "unknown fields are ignored");
         assert!(file.0.exists());
         fs::remove_dir_all(&scratch).unwrap();
     }

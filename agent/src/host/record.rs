@@ -1,4 +1,4 @@
-//! `/run/berth/pull.json`: the pull of this boot, so that the next agent finds it (invariant I7).
+//! `/run/berth/pull.json`: the record of this boot's pull. The next agent finds the pull by it (invariant I7).
 
 use std::path::PathBuf;
 
@@ -8,46 +8,46 @@ use berth_api::{BootId, Digest};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::driver::Given;
+use super::driver::PullInputs;
+use super::error::HostError;
+use super::files;
 use super::root::{HostRoot, RUN_DIR};
-use super::{HostError, files};
 
-/// A pull, as it is remembered before it is begun.
+/// Record of a pull, written before the pull begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
     pub(super) digest: Digest,
     pub(super) reference: String,
     pub(super) boot_id: String,
-    /// Backend that pulls.
     #[serde(default)]
     pub(super) backend: Backend,
-    /// systemd has accepted the unit, or the transaction was started.
+    /// True if systemd has accepted the unit, or the transaction was started.
     #[serde(default)]
     pub(super) started: bool,
-    /// bootc itself locks what it stages.
+    /// True if the backend itself locks the image when it stages it.
     #[serde(default)]
     pub(super) download_only: bool,
-    /// The credentials that the host had, in words.
+    /// Description of the host's credentials.
     #[serde(default)]
     pub(super) credentials: String,
-    /// Digest of the text of the signature policy that it runs under; absent if none is enforced.
+    /// Digest of the text of the enforced signature policy; absent if none is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Digest>,
-    /// Time at which it was begun, by this host's clock.
+    /// Start of the pull, by this host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// Words of a transaction that ended and left it open whether the image is there.
+    /// Message of a transaction whose end left open whether the image is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// End of a transaction.
+    /// End of the transaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }
 
 impl Record {
-    /// Record of a pull that is about to begin.
-    pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, given: Given) -> Self {
+    /// Creates the record of a pull that is about to begin.
+    pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, inputs: PullInputs) -> Self {
         Self {
             digest: image.digest.clone(),
             reference: image.reference.clone(),
@@ -55,8 +55,8 @@ impl Record {
             backend,
             started: false,
             download_only: false,
-            credentials: given.credentials,
-            policy: given.policy,
+            credentials: inputs.credentials,
+            policy: inputs.policy,
             began: None,
             said: None,
             ended: None,
@@ -68,12 +68,12 @@ impl Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ended {
-    /// Words of the failure; absent when it went well.
+    /// Message of the failure; absent if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<String>,
 }
 
-/// The file.
+/// The file that holds a [`Record`].
 #[derive(Debug, Clone)]
 pub(super) struct RecordFile(PathBuf);
 
@@ -82,13 +82,13 @@ impl RecordFile {
         Self(root.path(RUN_DIR).join("pull.json"))
     }
 
-    /// The record of this boot. A record of an earlier boot names a pull that is gone with that boot.
+    /// Reads the record of this boot. A pull of an earlier boot ended with that boot.
     pub(super) fn read(&self, boot_id: &BootId) -> Option<Record> {
         let text = std::fs::read(&self.0).ok()?;
         match serde_json::from_slice::<Record>(&text) {
             Ok(record) => (record.boot_id == boot_id.as_str()).then_some(record),
             Err(error) => {
-                tracing::warn!(%error, "the record of the pull makes no sense: ignored");
+                tracing::warn!(%error, "cannot parse the record of the pull; ignoring it");
                 None
             }
         }
@@ -100,7 +100,7 @@ impl RecordFile {
         files::replace(&self.0, &text).map_err(|e| HostError::Io(format!("cannot write {}: {e}", self.0.display())))
     }
 
-    /// Forgets the pull.
+    /// Removes the record.
     pub(super) fn remove(&self) -> Result<(), HostError> {
         files::remove(&self.0).map_err(|e| HostError::Io(e.to_string()))
     }

@@ -1,13 +1,13 @@
-//! The images in the host's ostree repository, and where ostree checks them out.
+//! The images in the host's ostree repository, and the directories of deployments.
 //!
-//! bootc and rpm-ostree give each image that they pull a ref. They stage an image whose ref is there without asking the registry,
-//! or the signature policy, about it.
+//! bootc and rpm-ostree create a ref for each pulled image. They stage an image with a ref without checking the
+//! registry or the signature policy again.
 
 use std::path::PathBuf;
 
 use berth_api::Digest;
 
-use super::HostError;
+use super::error::HostError;
 use super::tools::Tools;
 
 const OSTREE: &str = "/usr/bin/ostree";
@@ -27,11 +27,11 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
     )))
 }
 
-/// Removes the refs of an image, so that its next pull is checked against the signature policy. Its layers stay, so that they are
-/// not downloaded again. Deployments stay as well: ostree keeps their commits by refs of its own.
+/// Removes the refs of an image, so that its next pull is checked against the signature policy. Its layers stay and are
+/// not downloaded again. Deployments stay too: ostree keeps their commits with other refs.
 ///
 /// # Errors
-/// When a ref may still be there.
+/// When a ref may still exist.
 pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), HostError> {
     let list = tools
         .run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES])
@@ -40,14 +40,17 @@ pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), H
         tools
             .run("forget-image", &[OSTREE, "refs", REPOSITORY, "--delete", name])
             .await?;
-        tracing::info!(name, "the image is pulled again, so that its signature is checked");
+        tracing::info!(
+            name,
+            "removed a ref of the image, so that the pull checks its signature"
+        );
     }
     Ok(())
 }
 
-/// The refs of images by this digest, whatever their repository is.
+/// Returns the refs of images with this digest, in any registry repository.
 fn refs_of<'a>(list: &'a str, digest: &Digest) -> Vec<&'a str> {
-    // In refs, characters other than letters, digits and hyphens are `_XX_`.
+    // In refs, characters other than letters, digits and hyphens are encoded as `_XX_`.
     let end = format!("_40_{}", digest.to_string().replace(':', "_3A_"));
     let names = list.lines().map(str::trim);
     names

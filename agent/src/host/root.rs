@@ -6,30 +6,30 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Context;
 use berth_api::BootId;
 
-/// Directory of the agent's runtime files, as the host sees it. It goes with the boot.
+/// Directory of the agent's runtime files, as the host sees it. A reboot clears it.
 pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
-/// Links in one path that are followed before giving up.
+/// Number of links in one path that are followed before giving up.
 const MAX_LINKS: usize = 40;
 
-/// The directory under which the agent sees the host's root.
+/// The directory where the agent sees the host's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRoot(PathBuf);
 
 impl HostRoot {
-    /// The host's root is visible as this directory.
+    /// Creates the root at this directory.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self(root.into())
     }
 
-    /// Says whether the agent's `path` is one of the host's files.
+    /// True if the agent's `path` is one of the host's files.
     pub fn contains(&self, path: impl AsRef<Path>) -> bool {
         path.as_ref().starts_with(&self.0)
     }
 
-    /// Path under which the agent finds the host's `path`. A path that is under the root already stays as it is.
+    /// Returns the agent's path to the host's `path`. A path that is already under the root stays as it is.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if self.0 != Path::new("/") && path.starts_with(&self.0) {
@@ -38,7 +38,7 @@ impl HostRoot {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The kernel's boot ID.
+    /// Returns the kernel's boot ID.
     ///
     /// # Errors
     /// When it cannot be read, or is empty.
@@ -50,11 +50,11 @@ impl HostRoot {
         Ok(BootId::new(id))
     }
 
-    /// Makes sure that the directory of the runtime files exists: systemd writes the output of units there, and
-    /// fails them when it is missing.
+    /// Creates the directory of the runtime files if it is missing. systemd writes the output of units there and fails
+    /// them without it.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn make_run_dir(&self) -> io::Result<PathBuf> {
         let path = self.path(RUN_DIR);
         match std::fs::create_dir_all(&path) {
@@ -66,7 +66,10 @@ impl HostRoot {
         }
     }
 
-    /// Like [`HostRoot::path`], with symbolic links followed as the host would follow them.
+    /// Like [`HostRoot::path`], but follows symbolic links as the host would.
+    ///
+    /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. In a pod, the kernel would follow
+    /// it into the pod's own `/var/lib`.
     ///
     /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. Followed by the kernel from
     /// inside a pod it would lead to the pod's own `/var/lib`.
@@ -94,7 +97,7 @@ impl HostRoot {
                     }
                     pending.extend(parts(&target));
                 }
-                // Not a link, or nothing there: whoever opens the file says so with its name.
+                // Not a link, or missing: opening the file reports that with its name.
                 Err(_) => done = next,
             }
         }
@@ -109,7 +112,7 @@ impl HostRoot {
     }
 }
 
-/// The parts of a path, last one first, without `/` and `.`.
+/// Returns the parts of a path, last one first, without `/` and `.`.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let wanted = |c: Component<'_>| match c {
         Component::Normal(name) => Some(PathBuf::from(name)),

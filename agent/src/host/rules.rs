@@ -1,4 +1,4 @@
-//! Files in which the host says what it may be given.
+//! Reads the host's files that limit which images it may be given.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,7 +13,7 @@ use berth_shell::sha256;
 use super::files;
 use super::root::HostRoot;
 
-/// Registries from which the host may be given an image.
+/// Returns the registries that the host may pull from.
 pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     let text = match read(root, registries::FILE, registries::MAX_LENGTH) {
         Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
@@ -25,7 +25,7 @@ pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     Registries::new(flags, text)
 }
 
-/// Reason for which a list that was not found may exist all the same: a pod without the mount sees none.
+/// Returns why a missing list may exist on the host anyway: a pod without the mount cannot see it.
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
@@ -39,7 +39,7 @@ fn unseen(root: &HostRoot) -> Option<String> {
     })
 }
 
-/// The host's signature policy, and the digest of its text.
+/// Returns the host's signature policy, and the digest of its text.
 pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     for path in signatures::PLACES {
         match read(root, path, signatures::MAX_LENGTH) {
@@ -51,8 +51,8 @@ pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     (Policy::Missing, None)
 }
 
-/// One of the host's files, with links followed as the host would follow them; `None` where there is no such name. A link
-/// that leads nowhere is an error, since the host may see what it leads to.
+/// Reads a file of the host, following links as the host would; `None` if no such entry exists. A broken link is an
+/// error, since the host may see its target.
 fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
     match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {
         Ok(text) => Ok(Some(text)),
@@ -61,8 +61,7 @@ fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>
     }
 }
 
-/// Says whether the host has an entry of this name, whatever it leads to; or a directory above it is a link that leads
-/// nowhere.
+/// True if the host has an entry of this name, even a broken link, or a parent directory is a broken link.
 fn has_entry(root: &HostRoot, path: &Path) -> io::Result<bool> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(true);

@@ -7,13 +7,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::HostRoot;
+use super::root::HostRoot;
 
 /// Unit of the first-boot check.
 const UNIT: &str = "berth-firstboot.service";
 /// Directory of the host's own units.
 const ETC: &str = "/etc/systemd/system";
-/// Directory of the image's own `/etc`. A link that is there too comes and goes with the image.
+/// Directory of the image's own `/etc`. A link that is also there is part of the image, and updates keep or remove it
+/// with the image.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
 /// Unit directories of an image.
 const OF_IMAGE: [&str; 4] = [
@@ -23,8 +24,8 @@ const OF_IMAGE: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// Returns the link, as a path on the host, if the image in this directory lacks the unit. Returns `None` too if the files cannot be
-/// read: only a known fault holds a node back.
+/// Returns the link, as a path on the host, if the image in this directory lacks the unit. Returns `None` also if the files
+/// cannot be read: only a known fault holds a node back.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_is_not_there_says_nothing() {
+    fn a_missing_image_has_no_fault() {
         let host = Scratch::new();
         host.link("etc/systemd/system/kubelet.service.requires/berth-firstboot.service");
         fs::remove_dir(host.root.path(IMAGE)).unwrap();

@@ -1,58 +1,58 @@
-//! A look at the host: which backend it has, and its deployments in that one's words.
+//! Surveys the host: chooses its backend and reads the deployments from that.
 
 use berth_api::backend::{Backend, BackendRule};
-use berth_core::agent::backend::{self, Bootc as Seen, Choice, Options, Why};
+use berth_core::agent::backend::{self, Bootc as BootcFinding, Choice, Options, Why};
 use berth_core::agent::facts::{Deployments, Os};
 use berth_core::agent::storage::{Means, Storage, refusal};
 
 use super::bootc::{BootcStatus, BootcVersion};
 use super::driver::HostStatus;
+use super::error::HostError;
 use super::failure::Reason;
+use super::handle::Host;
 use super::stranded::link_without_unit;
-use super::{Host, HostError};
 
-/// Terms of a look.
+/// Parameters of a survey.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Terms {
-    /// Rule by which the backend is chosen.
+    /// Rule for choosing the backend.
     pub rule: BackendRule,
-    /// Backend of what was begun and has not ended.
+    /// Backend of an update that has begun and not ended.
     pub begun: Option<Backend>,
-    /// Hosts with bootc's composefs backend are updated as well.
+    /// True to update hosts with bootc's composefs backend too.
     pub experimental_composefs: bool,
 }
 
-/// Result of a look.
+/// Result of a survey.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Survey {
     /// The deployments, or why the host cannot be updated.
     pub os: Os,
-    /// Version of bootc, where the host has a supported one.
+    /// Version of bootc, if the host has a supported one.
     pub bootc_version: Option<String>,
-    /// Action of rpm-ostree's own timer, where rpm-ostree is the backend and says it.
+    /// Action of rpm-ostree's own timer, if rpm-ostree is the backend and reports it.
     pub policy: Option<String>,
 }
 
-/// Answers of the host's bootc.
 struct BootcAnswer {
-    seen: Seen,
+    seen: BootcFinding,
     version: Option<String>,
     download_only: bool,
     status: Option<HostStatus>,
 }
 
 impl Host {
-    /// Chooses the backend and asks it for the deployments. Everything that is done on the host afterwards is done with that
-    /// backend, until another one is chosen.
+    /// Chooses the backend and reads the deployments from it. The host's changes use that backend until another is
+    /// chosen.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or systemd cannot be asked. Any other trouble is part
-    /// of the answer.
+    /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or systemd does not answer. Other errors
+    /// are part of the result.
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;
-        // On most hosts rpm-ostree is no choice, and is not even looked for.
-        let may_be_rpm_ostree = !matches!(bootc.seen, Seen::Usable | Seen::Composefs)
+        // On most hosts rpm-ostree cannot be chosen and is not queried.
+        let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);
         let asked = match may_be_rpm_ostree && self.rpm_ostree.exists().await? {
@@ -75,14 +75,14 @@ impl Host {
             Choice::Refuse(reason, message) => (Os::Unusable { reason, message }, None),
             Choice::Take(Backend::Bootc, why) => {
                 self.choose(Backend::Bootc);
-                (self.bootcs(bootc, why, terms), None)
+                (self.bootc_os(bootc, why, terms), None)
             }
             Choice::Take(Backend::RpmOstree, why) => {
                 self.choose(Backend::RpmOstree);
                 match asked {
-                    Some(Ok(status)) => (self.rpm_ostrees(status, why), self.rpm_ostree.policy().await),
+                    Some(Ok(status)) => (self.rpm_ostree_os(status, why), self.rpm_ostree.policy().await),
                     Some(Err(error @ (HostError::Busy(_) | HostError::Bus(_)))) => return Err(error),
-                    Some(Err(error)) => (without_answer(&error), None),
+                    Some(Err(error)) => (unanswered(&error), None),
                     None => (unusable(Reason::StatusFailed, "rpm-ostree was not asked"), None),
                 }
             }
@@ -103,24 +103,24 @@ impl Host {
         };
         let (version, download_only) = match self.bootc.version().await? {
             BootcVersion::Version { version, download_only } => (version, download_only),
-            BootcVersion::Missing => return Ok(nothing(Seen::Missing)),
-            BootcVersion::TooOld(version) => return Ok(nothing(Seen::TooOld(version))),
-            BootcVersion::Failed(message) => return Ok(nothing(Seen::Silent(Reason::BootcFailed, message))),
+            BootcVersion::Missing => return Ok(nothing(BootcFinding::Missing)),
+            BootcVersion::TooOld(version) => return Ok(nothing(BootcFinding::TooOld(version))),
+            BootcVersion::Failed(message) => return Ok(nothing(BootcFinding::Silent(Reason::BootcFailed, message))),
         };
         let (seen, status) = match self.bootc.status().await {
-            Ok(BootcStatus::NotBootc) => (Seen::NotBooted, None),
-            Ok(BootcStatus::Layered) => (Seen::Layered, None),
+            Ok(BootcStatus::NotBootc) => (BootcFinding::NotBooted, None),
+            Ok(BootcStatus::Layered) => (BootcFinding::Layered, None),
             Ok(BootcStatus::Host(status)) => {
                 let seen = match (status.storage, status.staged_layers) {
-                    (Storage::Composefs, _) => Seen::Composefs,
-                    (Storage::Ostree, true) => Seen::LayersStaged,
-                    (Storage::Ostree, false) => Seen::Usable,
+                    (Storage::Composefs, _) => BootcFinding::Composefs,
+                    (Storage::Ostree, true) => BootcFinding::LayersStaged,
+                    (Storage::Ostree, false) => BootcFinding::Usable,
                 };
                 (seen, Some(*status))
             }
-            // A tool that we did not know of runs: its end is waited for, not taken for an answer.
+            // A tool of an earlier agent runs. The survey is repeated after its end.
             Err(error @ HostError::Busy(_)) => return Err(error),
-            Err(error) => (Seen::Silent(Reason::StatusFailed, format!("{error:#}")), None),
+            Err(error) => (BootcFinding::Silent(Reason::StatusFailed, format!("{error:#}")), None),
         };
         Ok(BootcAnswer {
             seen,
@@ -130,12 +130,9 @@ impl Host {
         })
     }
 
-    fn bootcs(&self, answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
+    fn bootc_os(&self, answer: BootcAnswer, why: Why, terms: &Terms) -> Os {
         let Some(host) = answer.status else {
-            return unusable(
-                Reason::StatusFailed,
-                "bootc status says nothing of the host's deployments",
-            );
+            return unusable(Reason::StatusFailed, "bootc status lists no deployments");
         };
         let means = Means {
             bootc: answer.version.as_deref().unwrap_or_default(),
@@ -152,9 +149,9 @@ impl Host {
         })
     }
 
-    fn rpm_ostrees(&self, host: HostStatus, why: Why) -> Os {
+    fn rpm_ostree_os(&self, host: HostStatus, why: Why) -> Os {
         if let Some(unreadable) = &host.unreadable_lock {
-            let message = format!("cannot tell whether the staged deployment is locked: {unreadable}");
+            let message = format!("cannot read whether the staged deployment is locked: {unreadable}");
             return unusable(Reason::StatusFailed, &message);
         }
         known(Deployments {
@@ -189,7 +186,7 @@ fn unusable(reason: Reason, message: &str) -> Os {
     }
 }
 
-fn without_answer(error: &HostError) -> Os {
+fn unanswered(error: &HostError) -> Os {
     let reason = match error.reason() {
         Reason::NotBootcHost => Reason::NotBootcHost,
         _ => Reason::StatusFailed,

@@ -1,4 +1,4 @@
-//! Host tools that are run to their end, one at a time.
+//! Runs host tools to their end, one at a time.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -8,14 +8,15 @@ use std::time::Duration;
 use berth_api::BootId;
 
 use super::bus::Bus;
+use super::error::HostError;
 use super::failure::{self, Failure, Reason};
+use super::files;
 use super::root::{HostRoot, RUN_DIR};
-use super::units::{self, Defeat, EXIT_EXEC, Spec};
-use super::{HostError, files};
+use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
-/// A host tool that takes longer than this hangs.
-const TOOL_DEADLINE: Duration = Duration::from_secs(60);
-/// The short units of this agent and of one before it.
+/// Timeout of a host tool.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Names of the short units of this agent and of an earlier one.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",
@@ -30,9 +31,9 @@ const TOOL_UNITS: &[&str] = &[
     "berth-list-images.service",
     "berth-forget-image.service",
 ];
-/// The longest output that is read, in bytes. A part of a longer one would make no sense, or another one.
+/// Longest output that is read, in bytes. A truncated output could not be parsed or would be misread.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Bytes at the end of a tool's error output that are looked at.
+/// Number of bytes that are read from the end of a tool's error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// The tools of one host. Cheap to clone.
@@ -43,12 +44,12 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// The boot under which all of this runs.
+    /// Returns the boot ID.
     pub(super) fn boot(&self) -> Result<BootId, HostError> {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Refuses while a tool runs that a killed agent started: the next look must see what it does.
+    /// Fails while a tool runs that an earlier agent started: the next survey must see its effect.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {
@@ -58,12 +59,12 @@ impl Tools {
         }
     }
 
-    /// Runs a host tool to its end and answers its standard output.
+    /// Runs a host tool to its end and returns its standard output.
     pub(super) async fn run(&self, what: &str, command: &[&str]) -> Result<String, HostError> {
-        self.run_within(what, command, TOOL_DEADLINE).await
+        self.run_within(what, command, TOOL_TIMEOUT).await
     }
 
-    /// The same, with another deadline.
+    /// Runs a host tool with this timeout.
     pub(super) async fn run_within(
         &self,
         what: &str,
@@ -75,10 +76,10 @@ impl Tools {
         let spec = Spec {
             name: format!("berth-{what}.service"),
             description: "Berth: ask or change the host's deployments",
-            first: vec![],
+            before: vec![],
             command: command.iter().map(|word| (*word).to_owned()).collect(),
-            after: vec![],
-            then: None,
+            on_success: vec![],
+            last: None,
             deadline,
             stdout: Some(stdout.clone()),
             stderr: Some(stderr.clone()),
@@ -89,9 +90,9 @@ impl Tools {
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         match units::run(&self.bus, &spec).await {
             Ok(None) => output(&self.root.path(&stdout), command),
-            Ok(Some(defeat)) => Err(tool_error(
+            Ok(Some(unit_failure)) => Err(tool_error(
                 command,
-                &defeat,
+                &unit_failure,
                 deadline,
                 &files::tail(&self.root.path(&stderr), STDERR_TAIL),
             )),
@@ -103,7 +104,7 @@ impl Tools {
     }
 }
 
-/// The output of a tool that went well.
+/// Returns the output of a tool that succeeded.
 fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
     let text = match files::read_bounded(path, MAX_OUTPUT) {
         Ok(text) => text,
@@ -117,15 +118,15 @@ fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn tool_error(command: &[&str], defeat: &Defeat, deadline: Duration, words: &str) -> HostError {
+fn tool_error(command: &[&str], unit_failure: &UnitFailure, deadline: Duration, words: &str) -> HostError {
     let program = command.first().copied().unwrap_or_default();
     let shown = command.join(" ");
     let said = if words.trim().is_empty() {
-        format!("{shown} failed: {} {}", defeat.result, defeat.status)
+        format!("{shown} failed: {} {}", unit_failure.result, unit_failure.status)
     } else {
         words.to_owned()
     };
-    match (defeat.result.as_str(), defeat.status) {
+    match (unit_failure.result.as_str(), unit_failure.status) {
         ("timeout", _) => HostError::Timeout(format!("{shown} did not end within {} s", deadline.as_secs())),
         ("exit-code", EXIT_EXEC) => {
             let reason = if program == "/usr/bin/bootc" {
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_endless_output_no_part_is_taken_for_the_whole() {
+    fn a_long_output_is_an_error() {
         let path = std::env::temp_dir().join(format!("berth-tools-{}", std::process::id()));
         let command = ["/usr/bin/skopeo", "inspect"];
         assert_eq!(output(&path, &command).unwrap(), "", "it wrote nothing");
@@ -160,30 +161,30 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_tool_is_told_in_its_own_words() {
+    fn a_failed_tool_is_reported_with_its_message() {
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
-        let failed = |result: &str, status| Defeat {
+        let failed = |result: &str, status| UnitFailure {
             result: result.to_owned(),
             status,
         };
         let error = tool_error(
             &command,
             &failed("exit-code", 1),
-            TOOL_DEADLINE,
+            TOOL_TIMEOUT,
             "error: Cannot undeploy\n",
         );
         assert_eq!(
             (error.reason(), error.to_string().as_str()),
             (Reason::HostToolFailed, "error: Cannot undeploy")
         );
-        let error = tool_error(&command, &failed("exit-code", 203), TOOL_DEADLINE, "");
+        let error = tool_error(&command, &failed("exit-code", 203), TOOL_TIMEOUT, "");
         assert_eq!(error.reason(), Reason::HostToolMissing);
-        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), TOOL_DEADLINE, "");
+        let error = tool_error(&["/usr/bin/bootc"], &failed("exit-code", 203), TOOL_TIMEOUT, "");
         assert_eq!(error.reason(), Reason::BootcMissing);
-        let error = tool_error(&command, &failed("timeout", 15), TOOL_DEADLINE, "");
+        let error = tool_error(&command, &failed("timeout", 15), TOOL_TIMEOUT, "");
         assert_eq!(error.reason(), Reason::HostToolTimedOut);
         assert!(
-            tool_error(&command, &failed("signal", 9), TOOL_DEADLINE, "")
+            tool_error(&command, &failed("signal", 9), TOOL_TIMEOUT, "")
                 .to_string()
                 .contains("undeploy 0 failed: signal 9")
         );

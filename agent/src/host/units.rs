@@ -1,11 +1,11 @@
-//! Host commands as transient units of the host's systemd.
+//! Runs host commands as transient units of the host's systemd.
 //!
-//! A unit runs in the host's own namespaces, with the SELinux transition that belongs to its program, and it survives
-//! the agent. Its fixed name is a mutex: systemd refuses to start it twice.
+//! A unit runs in the host's namespaces, with the SELinux transition of its program, and outlives the agent. Its fixed
+//! name is a mutex: systemd refuses to start it twice.
 //!
-//! The units take no `AddRef`. A failed unit stays loaded until `ResetFailedUnit`; a unit that is no longer loaded
-//! ended well. So the result can be read under any connection, also by the next agent, and no unit stays loaded because
-//! a reference was forgotten.
+//! The units use no `AddRef`. A failed unit stays loaded until `ResetFailedUnit`; a unit that is no longer loaded
+//! succeeded. So the next agent can also read the result, over any connection, and no unit stays loaded because of a
+//! forgotten reference.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use zbus::{OwnedObjectPath, Variant};
 
 use super::bus::{Bus, BusError, JobEnd, SYSTEMD, Target};
 
-/// Answer of `ListUnitsByNames` for one unit.
+/// Reply of `ListUnitsByNames` for one unit.
 type Listed = (
     String,
     String,
@@ -30,10 +30,10 @@ type Listed = (
 );
 
 /// Time between two looks at a unit, in case its signal was missed.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Longest time until the name of an ended unit is free again.
-const COLLECTED_WITHIN: Duration = Duration::from_secs(5);
-/// Time after systemd's own deadline from which the command counts as hanging.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Longest time until systemd frees the name of an ended unit.
+const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Extra time after systemd's own timeout before the command counts as hung.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A unit to start.
@@ -41,32 +41,32 @@ const GRACE: Duration = Duration::from_secs(15);
 pub(super) struct Spec {
     pub(super) name: String,
     pub(super) description: &'static str,
-    /// Commands before it. Their failures do not count.
-    pub(super) first: Vec<Vec<String>>,
+    /// `ExecStartPre` commands; their failures are ignored.
+    pub(super) before: Vec<Vec<String>>,
     pub(super) command: Vec<String>,
-    /// Commands when it went well. Their failures do not count.
-    pub(super) after: Vec<Vec<String>>,
-    /// The last command, when it went well.
-    pub(super) then: Option<Vec<String>>,
+    /// `ExecStartPost` commands, run after success; their failures are ignored.
+    pub(super) on_success: Vec<Vec<String>>,
+    /// Last `ExecStartPost` command, run after success. Its failure fails the unit.
+    pub(super) last: Option<Vec<String>>,
     pub(super) deadline: Duration,
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
-    /// A FIFO that lands on file descriptor 3.
+    /// FIFO that is opened as file descriptor 3.
     pub(super) fd3: Option<String>,
-    /// Run with low priority for disk and processor.
+    /// True to run with low priority for disk and CPU.
     pub(super) background: bool,
-    /// Nobody wants its output, nor to know how it ended.
+    /// True to discard its output and result.
     pub(super) expendable: bool,
 }
 
 /// State of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not loaded: it was never started, or ended well, or was stopped.
+    /// Not loaded: it never started, succeeded, or was stopped.
     Gone,
     /// The unit runs.
     Running,
-    /// The unit ended, and is about to be unloaded.
+    /// The unit ended and is about to be unloaded.
     Ended,
     /// The unit failed.
     Failed,
@@ -74,17 +74,17 @@ pub(super) enum State {
 
 /// Failure of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Defeat {
+pub(super) struct UnitFailure {
     /// `exit-code`, `timeout`, `signal`, …
     pub(super) result: String,
-    /// Exit status or signal of the main process; 0 when it was the command after it that failed.
+    /// Exit status or signal of the main process; 0 if the command after it failed.
     pub(super) status: i32,
 }
 
-/// The exit status by which systemd says that it could not execute the program.
+/// Exit status of systemd for a program that it could not execute.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-/// Commands as systemd takes them: the program, its arguments, and whether a failure is ignored.
+/// Converts commands for systemd: program, arguments, and whether a failure is ignored.
 fn exec(commands: &[Vec<String>], ignored: bool) -> Vec<(String, Vec<String>, bool)> {
     let exec = |command: &Vec<String>| {
         let program = command.first().cloned().unwrap_or_default();
@@ -104,13 +104,13 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
         ),
         ("TimeoutStartUSec", Variant::new(microseconds)),
     ];
-    if !spec.first.is_empty() {
-        properties.push(("ExecStartPre", Variant::new(exec(&spec.first, true))));
+    if !spec.before.is_empty() {
+        properties.push(("ExecStartPre", Variant::new(exec(&spec.before, true))));
     }
-    // Each of them empties the file of errors: the one whose words count comes last.
-    let then: Vec<_> = exec(&spec.after, true)
+    // Each command truncates the error file, so the command with the relevant errors comes last.
+    let then: Vec<_> = exec(&spec.on_success, true)
         .into_iter()
-        .chain(exec(spec.then.as_slice(), false))
+        .chain(exec(spec.last.as_slice(), false))
         .collect();
     if !then.is_empty() {
         properties.push(("ExecStartPost", Variant::new(then)));
@@ -136,10 +136,10 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     properties
 }
 
-/// Starts a unit. A failed unit of the same name is forgotten first. A running one stays, and the answer is the error
+/// Starts a unit. Resets a failed unit of the same name first. If one is running, fails with
 /// `org.freedesktop.systemd1.UnitExists`.
 pub(super) async fn start(bus: &Bus, spec: &Spec) -> Result<(), BusError> {
-    let give_up = Instant::now() + COLLECTED_WITHIN;
+    let give_up = Instant::now() + COLLECT_TIMEOUT;
     loop {
         let body = (
             spec.name.as_str(),
@@ -167,7 +167,7 @@ async fn list(bus: &Bus, names: &[&str]) -> Result<Vec<Listed>, BusError> {
     bus.call(SYSTEMD, "ListUnitsByNames", &names).await
 }
 
-/// Asks for the state of a unit.
+/// Returns the state of a unit.
 pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
     let listed = list(bus, &[name]).await?;
     let Some((_, _, load, active, ..)) = listed.first() else {
@@ -177,20 +177,20 @@ pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
         (_, "failed") => State::Failed,
         (_, "activating" | "active" | "deactivating" | "reloading") => State::Running,
         ("not-found", _) => State::Gone,
-        // A start job may be queued for it.
+        // A start job is queued for it.
         _ if listed.first().is_some_and(|unit| unit.7 != 0) => State::Running,
         _ => State::Ended,
     })
 }
 
-/// Lists those of the named units that are in one of these states.
+/// Returns the named units that are in one of these states.
 pub(super) async fn in_states(bus: &Bus, names: &[&str], states: &[&str]) -> Result<Vec<String>, BusError> {
     let listed = list(bus, names).await?;
     let wanted = listed.into_iter().filter(|unit| states.contains(&unit.3.as_str()));
     Ok(wanted.map(|unit| unit.0).collect())
 }
 
-/// Says whether the host has a unit of this name, running or not.
+/// True if the host has a unit of this name, running or not.
 pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
     let listed = list(bus, &[name]).await?;
     Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
@@ -203,10 +203,10 @@ async fn is_active(bus: &Bus, name: &str) -> Result<bool, BusError> {
 /// Failure to start a service of the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum StartError {
-    /// systemd did not answer: nothing is known of the service.
+    /// systemd did not answer, so the state of the service is unknown.
     #[error("{0}")]
     Silent(BusError),
-    /// systemd answered, and the service does not run.
+    /// systemd answered, but the service does not run.
     #[error("{0}; look at its journal on the host")]
     NotStarted(String),
 }
@@ -220,10 +220,10 @@ impl StartError {
     }
 }
 
-/// Makes sure that a service of the host runs, and waits until it does.
+/// Starts a service of the host if needed, and waits until it runs.
 ///
 /// # Errors
-/// When it cannot be started, or not in time; or systemd does not answer.
+/// When it did not start in time, or systemd does not answer.
 pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<(), StartError> {
     let failed = |error| StartError::of(name, error);
     if is_active(bus, name).await.map_err(failed)? {
@@ -235,7 +235,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
     let started: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StartUnit", &(name, "replace")).await;
     started.map_err(failed)?;
     loop {
-        let look = (Instant::now() + LOOK_EVERY).min(give_up);
+        let look = (Instant::now() + LOOK_INTERVAL).min(give_up);
         tokio::select! {
             job = jobs.recv() => match job {
                 Ok(job) if job.unit != name => continue,
@@ -245,7 +245,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
                     return Err(StartError::NotStarted(why));
                 }
                 Err(RecvError::Lagged(_)) => {}
-                // The bus keeps a sender for as long as it lives.
+                // Cannot happen: the bus holds a sender.
                 Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
             },
             () = tokio::time::sleep_until(look) => {}
@@ -260,21 +260,21 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
     }
 }
 
-/// Asks how a failed unit failed.
-pub(super) async fn defeat(bus: &Bus, name: &str) -> Result<Defeat, BusError> {
+/// Returns how a failed unit failed.
+pub(super) async fn unit_failure(bus: &Bus, name: &str) -> Result<UnitFailure, BusError> {
     let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
     let service = Target {
         service: SYSTEMD.service,
         path: path.as_str(),
         interface: "org.freedesktop.systemd1.Service",
     };
-    Ok(Defeat {
+    Ok(UnitFailure {
         result: bus.property(service, "Result").await?,
         status: bus.property(service, "ExecMainStatus").await?,
     })
 }
 
-/// Forgets a failed unit, so that its name is free.
+/// Resets a failed unit, which frees its name.
 pub(super) async fn reset(bus: &Bus, name: &str) -> Result<(), BusError> {
     match bus.call(SYSTEMD, "ResetFailedUnit", &name).await {
         Err(error) if error.is(".NoSuchUnit") => Ok(()),
@@ -282,7 +282,7 @@ pub(super) async fn reset(bus: &Bus, name: &str) -> Result<(), BusError> {
     }
 }
 
-/// Asks a unit to stop. A unit that is not there counts as stopped.
+/// Requests the stop of a unit. A missing unit counts as stopped.
 pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
     let job: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StopUnit", &(name, "replace")).await;
     match job {
@@ -291,21 +291,21 @@ pub(super) async fn stop(bus: &Bus, name: &str) -> Result<(), BusError> {
     }
 }
 
-/// Starts a unit that is short, and waits for its end. `Ok(None)`: it ended well.
-pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<Defeat>, BusError> {
+/// Starts a short unit and waits for its end. Returns `None` if it succeeded.
+pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<UnitFailure>, BusError> {
     let mut jobs = bus.jobs();
     bus.ensure().await?;
     start(bus, spec).await?;
     let give_up = Instant::now() + spec.deadline + GRACE;
     match end(bus, &spec.name, &mut jobs, give_up).await? {
         State::Failed => {
-            let defeat = defeat(bus, &spec.name).await?;
+            let unit_failure = unit_failure(bus, &spec.name).await?;
             reset(bus, &spec.name).await?;
-            Ok(Some(defeat))
+            Ok(Some(unit_failure))
         }
         State::Running => {
             stop(bus, &spec.name).await?;
-            Ok(Some(Defeat {
+            Ok(Some(UnitFailure {
                 result: "timeout".to_owned(),
                 status: 0,
             }))
@@ -314,7 +314,7 @@ pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<Defeat>, BusErr
     }
 }
 
-/// Waits until a unit runs no longer, or until this instant.
+/// Waits until a unit has ended, or until `give_up`.
 pub(super) async fn end(
     bus: &Bus,
     name: &str,
@@ -322,13 +322,13 @@ pub(super) async fn end(
     give_up: Instant,
 ) -> Result<State, BusError> {
     loop {
-        let look = (Instant::now() + LOOK_EVERY).min(give_up);
+        let look = (Instant::now() + LOOK_INTERVAL).min(give_up);
         tokio::select! {
             job = jobs.recv() => match job {
                 Ok(job) if job.unit == name && job.result == "done" => return Ok(State::Gone),
                 Ok(job) if job.unit != name => continue,
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
-                // The bus keeps a sender for as long as it lives.
+                // Cannot happen: the bus holds a sender.
                 Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
             },
             () = tokio::time::sleep_until(look) => {}
@@ -349,10 +349,10 @@ mod tests {
         let mut spec = Spec {
             name: "berth-x.service".to_owned(),
             description: "x",
-            first: vec![],
-            after: vec![],
+            before: vec![],
+            on_success: vec![],
             command: vec!["/usr/bin/bootc".to_owned(), "status".to_owned()],
-            then: None,
+            last: None,
             deadline: Duration::from_secs(60),
             stdout: None,
             stderr: None,

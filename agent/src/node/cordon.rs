@@ -1,7 +1,7 @@
-//! Cordoning the own Node, with its ownership recorded on the Node itself (invariant I4).
+//! Cordons the own Node, and records on the Node that the cordon is Berth's (invariant I4).
 //!
-//! Every write carries the Node's UID and resourceVersion: one that was decided on an older state loses, and so does
-//! one for a Node that was deleted and created again under its name.
+//! Every write carries the Node's UID and resourceVersion. It fails if the Node has changed since it was read, or was
+//! deleted and re-created under the same name.
 
 use std::collections::BTreeMap;
 
@@ -20,27 +20,26 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of the mark that a guard is ours. That it is there counts.
+/// Value of the annotation that marks a guard as ours. Only its presence counts.
 const MARK: &str = "disabled";
 
-/// Error of reading or writing the Node.
+/// Error of a read or write of the Node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Somebody else wrote it since it was read: read it again and decide anew.
+    /// Another client wrote the Node since it was read. Read it again and decide again.
     #[error("the Node changed since it was read")]
     Conflict,
     /// The Node does not exist.
     #[error("the Node does not exist")]
     Gone,
-    /// The kubelet's identity may not do that.
+    /// The API server does not permit the kubelet's identity to do this.
     #[error("the kubelet's identity is refused: {0}")]
     Forbidden(String),
-    /// The API server failed, or is away.
+    /// The API server failed or is unreachable.
     #[error(transparent)]
     Failed(#[from] RequestError),
 }
 
-/// A Node as the API server sends it.
 #[derive(Deserialize)]
 pub(super) struct RawNode {
     metadata: RawMetadata,
@@ -78,7 +77,7 @@ struct RawTaint {
 }
 
 impl RawTaint {
-    /// True if the Node Readiness Controller keeps pods from the node by it.
+    /// True if the Node Readiness Controller keeps pods away with this taint.
     fn is_not_ready(&self) -> bool {
         self.key.starts_with(TAINT_READINESS) && matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
     }
@@ -143,11 +142,11 @@ impl From<RawNode> for NodeFacts {
     }
 }
 
-/// Reads the record of our cordon. An unreadable record is still ours, and counts as one of a node that was schedulable
-/// before. The other way round a node would stay out of service for ever, and nobody would be told.
+/// Parses the record of our cordon. An invalid record counts as ours, for a node that was schedulable before: otherwise
+/// the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::warn!(text, %error, "the record of our cordon makes no sense");
+        tracing::warn!(text, %error, "cannot parse the record of our cordon");
         CordonRecord::default()
     })
 }
@@ -156,20 +155,20 @@ pub(super) fn path(name: &str) -> String {
     format!("/api/v1/nodes/{name}")
 }
 
-/// Reads the Node from the API server's storage; `None` when there is none.
+/// Reads the Node from the API server's storage; `None` if it does not exist.
 ///
 /// # Errors
 /// When it cannot be read.
 pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, NodeError> {
     let request = request("GET", &path(name), vec![], "application/json")?;
-    match send::<RawNode>(client, request).await.map_err(judge) {
+    match send::<RawNode>(client, request).await.map_err(node_error) {
         Ok(node) => Ok(Some(node.into())),
         Err(NodeError::Gone) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Cordons the Node as it was read, under this berth. Returns the state after it.
+/// Cordons the Node, as it was read, for this berth. Returns the new state.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] when the Node has changed since.
@@ -177,23 +176,22 @@ pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) 
     patch(client, name, &cordon_patch(seen, berth)).await
 }
 
-/// Restores the Node to its state before our cordon, and marks it. It is written even when there is nothing to restore,
-/// so that a cordon of ours which is still on its way loses. The mark must be a new one each time.
+/// Restores the Node to its state before our cordon, and sets a mark. Writes even if there is nothing to restore, so
+/// that a cordon of ours that is still in flight fails. The mark must be new each time.
 ///
-/// A node that was schedulable before us becomes schedulable, even if somebody cordoned it once more meanwhile: that
-/// cannot be told from our own cordon. A node that somebody uncordoned meanwhile stays uncordoned, whatever was before
-/// us: the last word is theirs.
+/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn: that looks the
+/// same as our cordon. A node that an admin uncordoned meanwhile stays uncordoned.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when it changed since it was read.
+/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
-/// Takes off the guards that a cordon which is gone has left. Returns the state after it.
+/// Removes the guards that an ended cordon has left. Returns the new state.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when it changed since it was read.
+/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn take_guards_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<NodeFacts, NodeError> {
     patch(client, name, &guards_patch(seen)).await
 }
@@ -202,7 +200,7 @@ async fn patch(client: &Client, name: &str, patch: &Value) -> Result<NodeFacts, 
     let body = patch.to_string().into_bytes();
     let path = format!("{}?fieldManager=berth-agent", path(name));
     let request = request("PATCH", &path, body, "application/merge-patch+json")?;
-    let node: RawNode = send(client, request).await.map_err(judge)?;
+    let node: RawNode = send(client, request).await.map_err(node_error)?;
     Ok(node.into())
 }
 
@@ -241,7 +239,7 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
         },
     });
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
-        // Kubernetes stores "schedulable" as an absent field.
+        // Kubernetes stores "schedulable" as a missing field.
         let before = record.unschedulable && !Bug::UncordonAlways.is_awake();
         let unschedulable = if before && seen.unschedulable {
             json!(true)
@@ -263,7 +261,7 @@ fn guards_patch(seen: &NodeFacts) -> Value {
     })
 }
 
-/// Changes to the annotations that take off the guards that are ours.
+/// Returns the annotation changes that remove our guards.
 fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
     for (guard, guarded) in seen.guards() {
@@ -277,7 +275,7 @@ fn without_guards(seen: &NodeFacts) -> Value {
     annotations
 }
 
-pub(super) fn judge(error: RequestError) -> NodeError {
+pub(super) fn node_error(error: RequestError) -> NodeError {
     let Some(status) = error.status() else {
         return NodeError::Failed(error);
     };
@@ -285,7 +283,7 @@ pub(super) fn judge(error: RequestError) -> NodeError {
         404 => NodeError::Gone,
         409 => NodeError::Conflict,
         403 | 401 => NodeError::Forbidden(status.message.clone()),
-        // The patch's UID is not that of the Node that has the name now.
+        // The name now belongs to a Node with another UID.
         422 if status.message.contains("metadata.uid") => NodeError::Conflict,
         _ => NodeError::Failed(error),
     }
@@ -370,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_is_one_write_with_its_record_on_the_node_as_it_was_read() {
+    fn a_cordon_writes_everything_in_one_patch() {
         let patch = cordon_patch(&node(false, None), "workers-0");
         let annotations = patch["metadata"]["annotations"].as_object().unwrap();
         let text = annotations[ANNOTATION_CORDON].as_str().unwrap();
@@ -387,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_of_somebody_else_is_in_no_patch() {
+    fn foreign_annotations_are_in_no_patch() {
         let said = |patch: &Value| {
             let of = |key: &str| patch["metadata"]["annotations"].get(key).cloned();
             let all = Guard::ALL.map(|guard| [of(guard.key()), of(guard.mark())]);
@@ -407,7 +405,7 @@ mod tests {
         ] {
             let patch = restore_patch(&node_with(true, cordoned, ours, Some(value)), "turn-1");
             assert_eq!(said(&patch), removed, "{ours} {value}");
-            // An agent that knew neither has undone the cordon.
+            // An older agent that knew no guards has undone the cordon.
             let left = node_with(false, None, ours, Some(value));
             assert_eq!(left.has_left_guards(), ours);
             let patch = guards_patch(&left);
@@ -435,16 +433,16 @@ mod tests {
     }
 
     #[test]
-    fn who_uncordons_during_our_turn_has_the_last_word() {
+    fn an_uncordon_during_our_turn_stays() {
         let seen = node(false, Some(r#"{"berth":"w-0","unschedulable":true}"#));
         assert_eq!(restore_patch(&seen, "turn-1")["spec"], json!({"unschedulable": null}));
     }
 
     #[test]
-    fn judges_the_answers() {
+    fn errors_are_classified() {
         let judged = |code: u16, message: &str| {
             let status = kube::core::Status::failure(message, "").with_code(code);
-            judge(kube::Error::Api(status.boxed()).into())
+            node_error(kube::Error::Api(status.boxed()).into())
         };
         assert!(matches!(judged(404, ""), NodeError::Gone));
         assert!(matches!(judged(409, ""), NodeError::Conflict));

@@ -1,4 +1,4 @@
-//! Asks one pod to leave: the request, and the meaning of the API server's answer.
+//! Requests the eviction or deletion of one pod and interprets the API server's answer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,46 +13,46 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Pause when the API server is overloaded and names none.
+/// Pause for an overloaded API server that names none.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// Result of asking a pod to leave.
+/// Answer to the request to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The pod is on its way out.
+    /// The pod is terminating.
     Accepted,
-    /// The pod is not there any more, or another one has its name.
+    /// The pod is gone, or another pod has its name.
     Gone,
-    /// A budget does not allow it now.
+    /// A budget does not permit it now.
     Budget(String),
-    /// The eviction can never succeed as things are; somebody has to repair what the text names.
+    /// The eviction cannot succeed until an admin repairs what the text names.
     Misconfigured(String),
-    /// The API server is overloaded: all requests hold back for this long.
+    /// The API server is overloaded. Send no request for this long.
     Overloaded(Duration),
-    /// The pod ends soon without us, since its namespace is being deleted.
+    /// The pod will end anyway, since its namespace is being deleted.
     Ending(String),
-    /// Refused, which also happens when the pod has just left this node: look again.
+    /// Rejected. This also happens when the pod has just left this node: list the pods again.
     Refused(String),
-    /// Something failed: try again.
+    /// The request failed. Retry.
     Failed(String),
 }
 
-/// Way of asking a pod to leave. The drain itself only counts pods, waits for them and names what blocks.
+/// How a pod is asked to leave. The drain itself only counts pods, waits, and names blockers.
 ///
-/// An engine on EvictionRequest (KEP-4563) would replace only this. It would create the request when a pod is asked
-/// first, read the request when it is asked again, and turn the words of its responders into an [`Answer`].
+/// An engine on EvictionRequest (KEP-4563) would replace only this: it would create the request on the first call, read
+/// it on later calls, and convert the responders' messages into an [`Answer`].
 pub trait Mover {
-    /// Asks a pod to leave: the one with this UID, and not another one of the same name. May be asked again and again.
+    /// Asks the pod with this UID to leave, never another of the same name. May be called repeatedly.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
 }
 
-/// Moves pods by the eviction API, or by plain deletion, which asks no budget.
+/// Moves pods with the eviction API, or by deletion, which ignores budgets.
 pub struct ByRequest<'a> {
     /// Client with the kubelet's identity.
     pub client: &'a Client,
-    /// Seconds that replace each pod's own grace period.
+    /// Grace period in seconds that replaces each pod's own.
     pub grace_period: Option<u32>,
-    /// Delete, do not evict.
+    /// True to delete instead of evicting.
     pub delete: bool,
 }
 
@@ -73,7 +73,7 @@ impl Mover for ByRequest<'_> {
         };
         match sent {
             Ok(_) => Answer::Accepted,
-            Err(error) => judge(&error),
+            Err(error) => interpret(&error),
         }
     }
 }
@@ -99,32 +99,32 @@ impl ByRequest<'_> {
     }
 }
 
-fn judge(error: &RequestError) -> Answer {
+fn interpret(error: &RequestError) -> Answer {
     match error.status() {
-        Some(status) => judge_status(status),
+        Some(status) => interpret_status(status),
         None => Answer::Failed(one_line(&error.to_string())),
     }
 }
 
-/// Interprets a refusal. The details beside the status code tell budgets, overload and misconfiguration apart.
-fn judge_status(status: &Status) -> Answer {
+/// Interprets a rejection. Budgets, overload and misconfiguration differ only in the details beside the status code.
+fn interpret_status(status: &Status) -> Answer {
     let message = one_line(&status.message);
     let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
     match status.code {
         404 => Answer::Gone,
-        // The UID is that of a pod before it.
+        // An earlier pod of this name had that UID.
         409 => Answer::Gone,
         429 => match budget(status) {
             Some(text) => Answer::Budget(text),
             None if retry_after > 0 => Answer::Overloaded(Duration::from_secs(u64::from(retry_after))),
             None => Answer::Overloaded(OVERLOAD_PAUSE),
         },
-        // Whatever is in that namespace is deleted soon, this pod too.
+        // The pod is deleted soon, with everything else in its namespace.
         403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Ending(message),
         403 => Answer::Refused(message),
-        500 if message.contains("more than one PodDisruptionBudget") => {
-            Answer::Misconfigured(format!("misconfigured: {message} Leave it no more than one of them."))
-        }
+        500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(format!(
+            "misconfigured: {message} Change the budgets so that only one selects it."
+        )),
         _ => Answer::Failed(message),
     }
 }
@@ -135,7 +135,7 @@ fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
     Some(&cause.message)
 }
 
-/// Message of the budget, which names it: the kubelet's identity may not list budgets.
+/// Returns the budget's message, which names it: the kubelet's identity may not list budgets.
 fn budget(status: &Status) -> Option<String> {
     let words = has_cause(status, "DisruptionBudget")?;
     Some(one_line(if words.is_empty() { &status.message } else { words }))
@@ -147,7 +147,7 @@ mod tests {
 
     fn answer(status: Value) -> Answer {
         let status: Status = serde_json::from_value(status).unwrap();
-        judge_status(&status)
+        interpret_status(&status)
     }
 
     fn status(code: u16, message: &str, details: Value) -> Value {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_budget_from_overload() {
+    fn distinguishes_a_budget_from_overload() {
         let would_violate = "Cannot evict pod as it would violate the pod's disruption budget.";
         let needs = "The disruption budget web needs 2 healthy pods and has 2 currently";
         let cause = json!({"causes": [{"reason": "DisruptionBudget", "message": needs}]});
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn tells_the_other_refusals_apart() {
+    fn distinguishes_the_other_rejections() {
         let several =
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         let Answer::Misconfigured(text) = answer(status(500, several, Value::Null)) else {
-            panic!("not told apart")
+            panic!("not recognized")
         };
-        assert!(text.contains(several) && text.contains("no more than one"), "{text}");
+        assert!(text.contains(several) && text.contains("only one selects it"), "{text}");
         assert_eq!(
             answer(status(500, "etcd", Value::Null)),
             Answer::Failed("etcd".to_owned())
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
     }
 
-    /// A client through which nothing is sent.
+    /// A client that is never used to send.
     fn unused_client() -> Client {
         berth_shell::install_crypto();
         Client::try_from(kube::Config::new("http://127.0.0.1:1/".parse().unwrap())).unwrap()

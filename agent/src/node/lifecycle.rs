@@ -1,6 +1,6 @@
-//! Writing the lifecycle conditions of the own Node's status.
+//! Writes the lifecycle conditions into the own Node's status.
 //!
-//! The write carries the Node's UID and resourceVersion, as a cordon does: one that is late loses.
+//! A write carries the Node's UID and resourceVersion, as a cordon does, so a late one fails.
 
 use berth_api::condition::lifecycle::REASON;
 use berth_core::agent::lifecycle::{Change, NOTHING};
@@ -9,13 +9,14 @@ use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 
-use super::cordon::{NodeError, RawNode, judge, path, read};
+use super::cordon::{NodeError, RawNode, node_error, path, read};
 use super::{request, send};
 
-/// Makes these changes to the Node as it was read. `message` goes with what is set. Returns the Node after it.
+/// Writes these changes to the Node as it was read, with `message` for the conditions that are set. Returns the new
+/// state.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when the Node has changed since; any other when it could not be written.
+/// [`NodeError::Conflict`] if the Node has changed since it was read; another error if the write failed.
 pub async fn write(
     client: &Client,
     name: &str,
@@ -25,24 +26,24 @@ pub async fn write(
 ) -> Result<NodeFacts, NodeError> {
     let body = patch(seen, changes, message, Timestamp::now()).to_string().into_bytes();
     let path = format!("{}/status?fieldManager=berth-agent", path(name));
-    // Conditions are merged by their type: those of the kubelet and of others stay as they are.
+    // Conditions are merged by type, so other programs' conditions stay.
     let request = request("PATCH", &path, body, "application/strategic-merge-patch+json")?;
-    let node: RawNode = send(client, request).await.map_err(judge)?;
+    let node: RawNode = send(client, request).await.map_err(node_error)?;
     Ok(node.into())
 }
 
-/// Takes our conditions off a Node that no cordon of ours keeps any more. Other programs write such a Node at the same moment,
-/// the one that takes its taints off for instance: when it has changed since, it is read again, and the write tried once more.
+/// Removes our conditions from a Node without our cordon. Other programs may write the Node at the same moment, such as
+/// the one that removes its taints. After a conflict, reads it again and retries once.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when it changed once more meanwhile; any other when it could not be read or written.
+/// [`NodeError::Conflict`] if it changed again meanwhile; another error if it could not be read or written.
 pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     match take_off_once(client, name, seen).await {
         Err(NodeError::Conflict) => {}
         done => return done,
     }
     match read(client, name).await? {
-        // Another Node of that name has none of ours.
+        // A re-created Node has no conditions of ours.
         Some(again) if again.uid == seen.uid => take_off_once(client, name, &again).await,
         _ => Ok(()),
     }
@@ -50,7 +51,7 @@ pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(
 
 async fn take_off_once(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     let changes = seen.signs.lifecycle.changes(NOTHING);
-    // Under a cordon they are right.
+    // Conditions under our cordon are correct.
     if seen.cordon.is_some() || changes.is_empty() {
         return Ok(());
     }
@@ -58,7 +59,7 @@ async fn take_off_once(client: &Client, name: &str, seen: &NodeFacts) -> Result<
 }
 
 fn patch(seen: &NodeFacts, changes: &[Change], message: &str, now: Timestamp) -> Value {
-    // The API keeps whole seconds.
+    // The API stores whole seconds.
     let now = format!("{now:.0}");
     let condition = |change: &Change| match change.set {
         true => json!({
@@ -87,8 +88,8 @@ mod tests {
     use super::*;
     use crate::fake_api_server;
 
-    /// A Node in its API server, and the writes that came through. Before the first `foreign` requests with a body, somebody
-    /// else writes it as well. It is not merged: a write that comes through leaves no conditions of ours.
+    /// A fake API server with one Node, which counts writes. Before each of the first `foreign` writes, another client
+    /// writes the Node. It does not merge patches: any successful write removes our conditions.
     #[derive(Default)]
     struct Server {
         version: u32,
@@ -131,8 +132,8 @@ mod tests {
         fake_api_server::client(move |call| server.lock().unwrap().answer(&call.method, &call.body))
     }
 
-    /// Takes the conditions off a Node as it was read. `meanwhile` happens after the read, with this many foreign writes to
-    /// come. Answers whether that ended well, whether the Node is clean, and how often it was written.
+    /// Removes the conditions from a Node after `meanwhile` and `foreign` conflicting writes. Returns whether that
+    /// succeeded, whether the conditions are gone, and the number of writes.
     async fn taken_off(foreign: u32, meanwhile: impl FnOnce(&mut Server)) -> (bool, bool, u32) {
         let server = Arc::new(Mutex::new(Server {
             uid: "u",
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_writes_the_node_meanwhile_does_not_keep_the_signs_on_it() {
+    async fn signs_are_removed_despite_other_writers() {
         assert_eq!(taken_off(0, |_| {}).await, (true, true, 1));
         assert_eq!(
             taken_off(1, |_| {}).await,
@@ -157,13 +158,13 @@ mod tests {
             "one foreign write in between"
         );
         assert_eq!(taken_off(2, |_| {}).await, (false, false, 2), "not for ever");
-        // What was cordoned again, or made anew, is not touched.
+        // A Node that was cordoned again or re-created is not touched.
         assert_eq!(taken_off(1, |s| s.cordoned = true).await, (true, false, 1));
         assert_eq!(taken_off(1, |s| s.uid = "other").await, (true, false, 1));
     }
 
     #[test]
-    fn sets_and_removes_by_type_on_the_node_as_it_was_read() {
+    fn conditions_are_patched_by_type() {
         let seen = NodeFacts {
             uid: "u".into(),
             resource_version: "7".into(),

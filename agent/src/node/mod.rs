@@ -1,8 +1,8 @@
-//! The agent's own Node and the pods on it, under the kubelet's identity.
+//! Access to the agent's own Node and its pods, with the kubelet's identity.
 //!
-//! That identity can write this Node and evict or delete the pods of this Node, and the API server sees to it that it
-//! can do no more (invariant I6). The objects are read into small types of our own: of a Node and a Pod the agent
-//! needs very little, and their full types would be a good part of its size.
+//! The kubelet may write this Node and evict or delete its pods; the API server rejects everything beyond that
+//! (invariant I6). Small types of our own parse the objects: the agent needs few fields, and the full types would be a
+//! good part of its size.
 
 pub mod cordon;
 pub mod drain;
@@ -17,25 +17,23 @@ use http::Request;
 use kube::Client;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::clients::{REQUEST_DEADLINE, RequestError, with_deadline};
+use crate::clients::{REQUEST_TIMEOUT, RequestError, with_deadline};
 
-/// Sends a request and reads its answer.
 async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -> Result<T, RequestError> {
-    with_deadline(REQUEST_DEADLINE, client.request(request)).await
+    with_deadline(REQUEST_TIMEOUT, client.request(request)).await
 }
 
-/// Tries a write that changes nothing of a Node, as a dry run: whether it would be done.
+/// Sends an empty patch of a Node as a dry run, to find out whether a write would be accepted.
 ///
 /// # Errors
-/// When it would not be done, or there is no answer.
+/// When the write is rejected, or there is no answer.
 pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> {
     let path = format!("/api/v1/nodes/{name}?dryRun=All");
     let request = request("PATCH", &path, b"{}".to_vec(), "application/merge-patch+json")?;
     send::<IgnoredAny>(client, request).await.map(drop)
 }
 
-/// Makes a request for this path. Names that come from the API server always make a valid path; building fails for any
-/// other.
+/// Builds a request. Fails only for an invalid path, which names from the API server never make.
 fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
     Request::builder()
         .method(method)

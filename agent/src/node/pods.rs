@@ -1,8 +1,8 @@
-//! Classes of pods when their node is drained, by the rules of `kubectl drain --ignore-daemonsets`.
+//! Classifies pods for a drain, by the rules of `kubectl drain --ignore-daemonsets`.
 //!
-//! kubectl ends with an error before it moves anything when a pod has an obstacle; here such a pod blocks the drain,
-//! and is named. One rule cannot be kept: the kubelet's identity may not read DaemonSets, so pods whose DaemonSet no
-//! longer exists are left like those of any other.
+//! If a pod has an obstacle, kubectl fails before it moves anything; here the pod blocks the drain and is reported. One
+//! rule differs: the kubelet's identity may not read DaemonSets, so pods of a deleted DaemonSet stay, like other
+//! DaemonSet pods.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use serde::de::IgnoredAny;
 
 use super::settings::Settings;
 
-/// Key of the taint that a cordoned node has.
+/// Taint key of a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// The parts of a pod that the drain reads.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Pod {
-    /// Name, namespace, UID, owners.
+    /// Name, namespace, UID, owners and so on.
     pub metadata: PodMetadata,
-    /// Its volumes.
+    /// Volumes and tolerations.
     #[serde(default)]
     pub spec: PodSpec,
-    /// Its phase.
+    /// Phase.
     #[serde(default)]
     pub status: PodStatus,
 }
@@ -37,13 +37,13 @@ pub struct PodMetadata {
     /// Namespace.
     #[serde(default)]
     pub namespace: String,
-    /// UID: a pod that comes again under its name is another one.
+    /// UID. A re-created pod of the same name has another one.
     #[serde(default)]
     pub uid: String,
-    /// Set when it is being deleted: when it has to be gone by, its grace period included.
+    /// Set when the pod is being deleted: the end of its grace period.
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
-    /// The grace period that its deletion gave it, in seconds.
+    /// Grace period of its deletion, in seconds.
     #[serde(default)]
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
@@ -67,7 +67,7 @@ pub struct Owner {
     /// Kind.
     #[serde(default)]
     pub kind: String,
-    /// The one owner that would create it again.
+    /// True for the owner that would re-create the pod.
     #[serde(default)]
     pub controller: Option<bool>,
 }
@@ -75,33 +75,33 @@ pub struct Owner {
 /// The spec of a [`Pod`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct PodSpec {
-    /// Its volumes.
+    /// Volumes.
     #[serde(default)]
     pub volumes: Option<Vec<Volume>>,
-    /// Taints that do not keep the pod from a node.
+    /// Tolerations.
     #[serde(default)]
     pub tolerations: Option<Vec<Toleration>>,
 }
 
-/// A taint that does not keep a [`Pod`] from a node.
+/// A toleration of a [`Pod`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Toleration {
-    /// The taint's key; none for every key.
+    /// Taint key; `None` for every key.
     #[serde(default)]
     pub key: Option<String>,
-    /// `Exists` for every value.
+    /// `Exists` matches every value.
     #[serde(default)]
     pub operator: Option<String>,
-    /// The taint's value, unless it is every one.
+    /// Taint value, unless the operator matches every value.
     #[serde(default)]
     pub value: Option<String>,
-    /// The taint's effect; none for every effect.
+    /// Taint effect; `None` for every effect.
     #[serde(default)]
     pub effect: Option<String>,
 }
 
 impl Toleration {
-    /// Says whether it tolerates the taint of a cordoned node, which has no value.
+    /// True if it tolerates the taint of a cordoned node, which has no value.
     fn is_for_cordon(&self) -> bool {
         let any_value = self.operator.as_deref() == Some("Exists");
         let key = match self.key.as_deref() {
@@ -116,25 +116,25 @@ impl Toleration {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Volume {
-    /// Its name in the pod.
+    /// Name in the pod.
     #[serde(default)]
     pub name: String,
-    /// Set for a volume whose data goes with the pod.
+    /// Set for an emptyDir, whose data is deleted with the pod.
     #[serde(default)]
     pub empty_dir: Option<IgnoredAny>,
-    /// The claim that it is.
+    /// Claim of the volume.
     #[serde(default)]
     pub persistent_volume_claim: Option<Claim>,
-    /// Set for a claim that was made for this pod.
+    /// Set if a claim was created for this pod.
     #[serde(default)]
     pub ephemeral: Option<IgnoredAny>,
 }
 
-/// The claim that a [`Volume`] is.
+/// The claim of a [`Volume`].
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// Its name, in the pod's namespace.
+    /// Name, in the pod's namespace.
     #[serde(default)]
     pub claim_name: String,
 }
@@ -150,32 +150,32 @@ pub struct PodStatus {
 /// Class of a pod in a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Not touched by the drain: a DaemonSet's pod (as the agent's own is), a static pod, or one that the settings do
+    /// The drain ignores it: a DaemonSet's pod (the agent's own is one), a static pod, or a pod that the settings do
     /// not select.
     Stays,
     /// The pod is terminating.
     Terminating,
-    /// Its containers have ended. It is moved like the others, but blocks nothing when that fails.
+    /// Its containers have ended. It is moved like the others, but does not block the drain if that fails.
     Finished,
-    /// Moving it would lose something: a person must decide.
+    /// Moving it would lose something, so a person must decide.
     Blocked(Obstacle),
     /// The pod is moved.
     Moves,
 }
 
-/// Reason for which a pod is not moved.
+/// Why a pod is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// A pod that no controller would create again.
+    /// No controller would re-create the pod.
     Unmanaged,
-    /// A pod with data in emptyDir volumes.
+    /// The pod has data in emptyDir volumes.
     EmptyDir,
     /// Both.
     UnmanagedEmptyDir,
 }
 
 impl Obstacle {
-    /// Tells people what is wrong and what to do.
+    /// Returns the message: the problem, and the ways to solve it.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unmanaged => {
@@ -205,7 +205,7 @@ impl Pod {
             .find(|owner| owner.controller == Some(true))
     }
 
-    /// Says whether its containers have ended for good.
+    /// True if its containers have ended permanently.
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
@@ -218,16 +218,16 @@ impl Pod {
             .any(|volume| volume.empty_dir.is_some())
     }
 
-    /// Says whether pods like it come to a node that is cordoned.
+    /// True if such a pod can be scheduled to a cordoned node.
     pub fn tolerates_cordon(&self) -> bool {
         self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
 
-    /// The claims that it uses, in its namespace.
+    /// Returns the names of its claims.
     pub fn claims(&self) -> Vec<String> {
         let claim = |volume: &Volume| match (&volume.persistent_volume_claim, volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
-            // The name that Kubernetes gives a claim that it makes for one pod.
+            // Kubernetes gives this name to a claim that it creates for a pod.
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
             (None, None) => None,
         };
@@ -240,7 +240,7 @@ impl Pod {
             .collect()
     }
 
-    /// Class of the pod under these settings.
+    /// Classifies the pod under these settings.
     pub fn class(&self, settings: &Settings) -> Class {
         let is_mirror = self
             .metadata
@@ -259,7 +259,7 @@ impl Pod {
         if is_mirror || !is_selected || (is_daemon && !self.is_finished()) {
             Class::Stays
         } else if self.metadata.deletion_timestamp.is_some() {
-            // Also one whose containers have ended: until the kubelet lets it go, its volumes are in use.
+            // Even if its containers have ended: its volumes are in use until the kubelet releases the pod.
             Class::Terminating
         } else if self.is_finished() {
             Class::Finished
@@ -349,8 +349,8 @@ mod tests {
         let orphan = json!({"ownerReferences": null});
         let blocked = Class::Blocked;
         use Obstacle::{EmptyDir, Unmanaged, UnmanagedEmptyDir};
-        // (force, deleteEmptyDirData, forced), and what becomes of: a managed pod, one with emptyDir, an unmanaged one,
-        // an unmanaged one with emptyDir.
+        // (force, deleteEmptyDirData, forced), then the class of a managed pod, one with emptyDir, an unmanaged one,
+        // and an unmanaged one with emptyDir.
         for ((force, delete_empty_dir_data, forced), expected) in [
             (
                 (false, false, false),
@@ -370,7 +370,7 @@ mod tests {
                 [Class::Moves, Class::Moves, blocked(Unmanaged), blocked(Unmanaged)],
             ),
             ((true, true, false), [Class::Moves; 4]),
-            // Force overrules budgets alone.
+            // Force overrules only budgets.
             (
                 (false, false, true),
                 [
@@ -400,7 +400,7 @@ mod tests {
                 assert_eq!(
                     finished.class(&settings),
                     Class::Finished,
-                    "what has ended has no obstacles"
+                    "an ended pod has no obstacles"
                 );
             }
         }
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_whether_a_cordon_keeps_it_away() {
+    fn tolerations_decide_whether_a_cordon_counts() {
         for (toleration, tolerates) in [
             (json!({"operator": "Exists"}), true),
             (json!({"operator": "Exists", "effect": "NoExecute"}), false),

@@ -1,4 +1,4 @@
-//! Pods on the agent's own node that reboot it, or change its operating system, by themselves.
+//! Finds pods on the agent's own node that would reboot it or change its operating system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use super::send;
 use crate::clients::RequestError;
 
-/// Labels by which such pods are known.
+/// Labels that identify such pods.
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
-/// Time between two questions: they come and go with their DaemonSets.
+/// Time between two queries. Such pods come and go with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
-/// Time between two questions while nothing is to be done with the node.
+/// Time between two queries while the node has nothing to do.
 const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 
 #[derive(Deserialize)]
 struct List {
-    /// A list without any has none, or null.
+    /// Missing or null in an empty list.
     #[serde(default)]
     items: Option<Vec<Item>>,
 }
@@ -42,7 +42,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// Name of the rival that the pod belongs to, with the pod.
+    /// Returns the name of the rival and the pod.
     fn rival(&self) -> Option<String> {
         let rival = KEYS.iter().find_map(|key| {
             self.labels
@@ -53,27 +53,27 @@ impl Metadata {
     }
 }
 
-/// The rivals among the pods, as seen last.
+/// The rivals that were last found.
 #[derive(Debug, Default)]
 pub struct RivalPods {
-    /// The last question, with an answer or without one.
+    /// Time of the last query, answered or not.
     asked: Option<Instant>,
     seen: Vec<String>,
 }
 
 impl RivalPods {
-    /// True if it is time to ask again.
+    /// True if it is time for a query.
     pub fn is_due(&self, at_rest: bool) -> bool {
         let again = if at_rest { AGAIN_AT_REST } else { AGAIN };
         self.asked.is_none_or(|at| at.elapsed() >= again)
     }
 
-    /// The rivals of the last answer.
+    /// Returns the rivals of the last answer.
     pub fn seen(&self) -> &[String] {
         &self.seen
     }
 
-    /// Asks. That the pods cannot be listed keeps nobody from anything: then what was seen last stays.
+    /// Queries the pods. If they cannot be listed, the last answer stays.
     pub async fn ask(&mut self, client: &Client, node: &str) {
         let answer = list(client, node).await;
         self.answered(answer);
@@ -88,7 +88,7 @@ impl RivalPods {
     }
 }
 
-/// Asks for the names and labels of the node's pods, and no more of them, as the API server's cache has them.
+/// Lists only the metadata of the node's pods, from the API server's cache.
 async fn list(client: &Client, node: &str) -> Result<Vec<String>, RequestError> {
     let request = Request::get(format!(
         "/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&resourceVersion=0"

@@ -1,4 +1,4 @@
-//! Rules by which pods are moved: those of the node's pool, in the form that the drain takes.
+//! The drain rules of the node's pool, in the form that the drain uses.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use anyhow::Context;
 use berth_api::pool::{Drain, OnTimeout};
 use kube::core::Selector;
 
-/// Rules by which pods are moved.
+/// Rules for moving pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Settings {
-    /// Instead of each pod's own grace period, in seconds.
+    /// Grace period in seconds that replaces each pod's own.
     pub grace_period: Option<u32>,
-    /// Move pods with emptyDir volumes too.
+    /// True to move pods with emptyDir volumes.
     pub delete_empty_dir_data: bool,
-    /// Move pods that no controller would create again too.
+    /// True to move pods that no controller would re-create.
     pub force: bool,
-    /// Selects the pods that are moved; `None` for all.
+    /// Selector of the pods that are moved; `None` for all.
     pub pod_selector: Option<Selector>,
-    /// Delete pods instead of evicting them: budgets are not asked.
+    /// True to delete pods instead of evicting them, which ignores budgets.
     pub disable_eviction: bool,
-    /// Pods are moved also while others have an obstacle: the node is to be emptied as far as that goes, since the pool
-    /// says Force.
+    /// True to move pods while others have an obstacle. Set if the pool says Force: the node is emptied as far as
+    /// possible.
     pub despite_obstacles: bool,
-    /// True when the drain has taken longer than it may: pods that only their budgets keep are deleted. Each pod still gets
-    /// its grace period, and obstacles stay what they are.
+    /// True if the pool says Force and the drain has timed out: pods held only by budgets are deleted. Grace periods
+    /// and obstacles still count.
     pub forced: bool,
 }
 
 impl Settings {
-    /// Reads the pool's rules, for a drain that has taken this long.
+    /// Converts the pool's rules for a drain that has taken this long.
     ///
     /// # Errors
-    /// When the pod selector makes no sense. No pod is moved then, since it is not known which should be.
+    /// When the pod selector is invalid. No pod is moved then, since the selected pods are unknown.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
         let pod_selector = drain.pod_selector.clone().map(Selector::try_from).transpose();
         Ok(Self {
             grace_period: drain.grace_period_seconds,
             delete_empty_dir_data: drain.delete_empty_dir_data.unwrap_or(false),
             force: drain.force.unwrap_or(false),
-            pod_selector: pod_selector.context("drain.podSelector of the node's pool makes no sense")?,
+            pod_selector: pod_selector.context("drain.podSelector of the node's pool is invalid")?,
             disable_eviction: drain.disable_eviction.unwrap_or(false),
             despite_obstacles: drain.on_timeout() == OnTimeout::Force,
             forced: drain.on_timeout() == OnTimeout::Force && elapsed >= drain.timeout(),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn force_begins_with_the_timeout_and_only_when_it_is_asked_for() {
+    fn only_on_timeout_force_forces_a_drain() {
         for (on_timeout, seconds, forced) in [
             ("Force", 59, false),
             ("Force", 60, true),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_makes_no_sense_is_an_error() {
+    fn an_invalid_selector_is_an_error() {
         let odd = json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Near", "values": ["b"]}]}});
         assert!(settings(odd, 0).unwrap_err().to_string().contains("podSelector"));
     }

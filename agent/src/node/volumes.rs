@@ -1,8 +1,9 @@
-//! Volumes that are still attached to the own Node although no pod there uses them any more.
+//! Finds volumes that are still attached to the own Node although none of its pods uses them.
 //!
-//! The agent can see the volumes that the kubelet and the attach-detach controller name in the Node's status, and the
-//! claims of the pods that stay. It cannot see volumes that are never attached (NFS, host paths). Nor can it tell which
-//! volume belongs to a staying pod's claim when that is not a CSI driver's; any mounted volume then counts as in use.
+//! The agent sees the volumes that the kubelet and the attach-detach controller list in the Node's status, and the
+//! claims of the pods that stay. It cannot see volumes that are never attached (NFS, host paths). If a staying pod's
+//! claim has a volume of another kind than CSI, the agent cannot match the two; every mounted volume then counts as in
+//! use.
 
 use std::collections::BTreeSet;
 
@@ -22,10 +23,10 @@ struct Node {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    /// Volumes that are mounted, or about to be, as the kubelet reports.
+    /// Volumes that are mounted or about to be, reported by the kubelet.
     #[serde(default)]
     volumes_in_use: Option<Vec<String>>,
-    /// Volumes that are attached, as the attach-detach controller reports.
+    /// Attached volumes, reported by the attach-detach controller.
     #[serde(default)]
     volumes_attached: Option<Vec<Attached>>,
 }
@@ -68,10 +69,10 @@ struct Csi {
     volume_handle: String,
 }
 
-/// Lists the volumes that no staying pod uses, by their names in the Node's status.
+/// Returns the volumes that no staying pod uses, by their names in the Node's status.
 ///
 /// # Errors
-/// When the Node cannot be read. Claims that cannot be read are taken into account, and are no error.
+/// When the Node cannot be read. An unreadable claim is not an error.
 pub(super) async fn lingering<'a>(
     client: &Client,
     node: &str,
@@ -108,7 +109,7 @@ impl Status {
             .collect()
     }
 
-    /// Lists the volumes that are not used. Unless all used ones are known, any mounted volume may be one.
+    /// Returns the unused volumes. Unless all used volumes are known, every mounted volume counts as used.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
         let mounted = |name: &str| self.volumes_in_use.iter().flatten().any(|volume| volume == name);
         let is_free = |name: &&str| !used.contains(*name) && (all_known || !mounted(name));
@@ -116,21 +117,21 @@ impl Status {
     }
 }
 
-/// Name of a claim's volume as a Node's status has it, for volumes of CSI drivers.
+/// Returns the name of a claim's volume in the Node's status; `None` if it is not a CSI volume or cannot be read.
 async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<String> {
     let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}");
-    let claim = tell(get::<PersistentVolumeClaim>(client, &path).await, &path)?;
+    let claim = log_failure(get::<PersistentVolumeClaim>(client, &path).await, &path)?;
     let path = format!("/api/v1/persistentvolumes/{}", claim.spec.volume_name);
-    let volume = tell(get::<PersistentVolume>(client, &path).await, &path)?;
+    let volume = log_failure(get::<PersistentVolume>(client, &path).await, &path)?;
     volume
         .spec
         .csi
         .map(|csi| format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
 }
 
-fn tell<T>(answer: Result<T, RequestError>, path: &str) -> Option<T> {
+fn log_failure<T>(answer: Result<T, RequestError>, path: &str) -> Option<T> {
     answer
-        .inspect_err(|error| tracing::debug!(path, %error, "cannot tell whose a volume is"))
+        .inspect_err(|error| tracing::debug!(path, %error, "cannot find the volume of a claim"))
         .ok()
 }
 
@@ -144,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_no_staying_pod_uses_lingers() {
+    fn unused_volumes_linger() {
         let node: Node = serde_json::from_value(json!({"status": {
             "volumesInUse": ["csi/a", "csi/b"],
             "volumesAttached": [{"name": "csi/b", "devicePath": ""}, {"name": "csi/c", "devicePath": "/dev/c"}],
@@ -156,7 +157,7 @@ mod tests {
         };
         assert_eq!(lingering(&[], true), ["csi/a", "csi/b", "csi/c"]);
         assert_eq!(lingering(&["csi/b"], true), ["csi/a", "csi/c"]);
-        assert_eq!(lingering(&[], false), ["csi/c"], "what is mounted may be used");
+        assert_eq!(lingering(&[], false), ["csi/c"], "a mounted volume may be used");
         let bare: Node = serde_json::from_value(json!({"metadata": {}})).unwrap();
         assert!(bare.status.lingering(&BTreeSet::new(), true).is_empty());
     }

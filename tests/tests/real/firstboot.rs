@@ -322,7 +322,7 @@ async fn a_registry_that_comes_back_is_waited_for(rig: &Rig) -> Result<()> {
             .host
             .journal(UNIT)
             .await?
-            .contains("the registry does not give the target"))
+            .contains("cannot get the target from the registry"))
     };
     rig.until("the wait", waits).await?;
     ensure!(!rig.has(RAN).await?, "the kubelet waits too");

@@ -218,7 +218,7 @@ async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
     let (PullState::Failed { message }, _) = ended(host).await? else {
         bail!("the daemon is dead")
     };
-    ensure!(message.contains("rpm-ostreed ended in the middle"), "{message}");
+    ensure!(message.contains("rpm-ostreed ended during the pull"), "{message}");
     host.forget_pull(&image.digest).await?;
     // D-Bus and systemd start it again.
     ensure!(look(host, &ASKED).await?.staged.is_none());

@@ -131,7 +131,12 @@ async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> R
     is("UnitFileState", "enabled")?;
     is("WatchdogUSec", "5min")?;
     is("ProtectSystem", "strict")?;
-    let waits = || async { Ok(host.journal(UNIT).await?.contains("another agent works on this host")) };
+    let waits = || async {
+        Ok(host
+            .journal(UNIT)
+            .await?
+            .contains("another agent holds this host's lock"))
+    };
     cluster.until("the service waits for the pod", SOON, waits).await?;
     until_fed(cluster, host).await?;
 

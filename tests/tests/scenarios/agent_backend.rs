@@ -204,7 +204,7 @@ async fn what_fails_in_the_daemon_keeps_its_words_and_loses_nothing() -> Result<
     let PullState::Failed { message } = pull(&world, &host).await? else {
         bail!("the daemon died")
     };
-    ensure!(message.contains("in the middle of the pull"), "{message}");
+    ensure!(message.contains("ended during the pull"), "{message}");
     world.sim.rpm_ostree(|f| {
         f.fails_with
             .push_back("Could not depsolve transaction; 1 problem".to_owned())
@@ -344,7 +344,7 @@ async fn a_lock_that_cannot_be_read_is_an_answer_of_its_own() -> Result<()> {
         };
         ensure!(reason == Reason::StatusFailed, "{reason:?} {message}");
         ensure!(
-            message.contains("cannot tell whether the staged deployment is locked"),
+            message.contains("cannot read whether the staged deployment is locked"),
             "{message}"
         );
     }

@@ -1,9 +1,10 @@
-//! The lock on what is staged that does not wait until bootc has ended.
+//! Locks a staged image while bootc still runs.
 //!
-//! bootc up to 1.16.9 stages an image unlocked, then pulls the images that are bound to it and cleans up, and keeps the lock
-//! on the sysroot all the while: `ostree admin lock-finalization` would wait for its end, and a reboot meanwhile would apply
-//! the image. ostree also heeds a file beside the staged deployment, by which the tools before that command locked. Whoever
-//! finalizes looks for it; ostree makes it when it locks, and removes it when it unlocks and together with the deployment.
+//! bootc up to 1.16.9 stages an image unlocked. It then pulls the bound images and cleans up, and holds the sysroot's
+//! lock meanwhile. `ostree admin lock-finalization` would wait for its end, and a reboot before that would apply the
+//! image. ostree also heeds a file beside the staged deployment, as tools older than that command used it. ostree
+//! checks for the file when it finalizes, creates it when it locks, and removes it when it unlocks and together with
+//! the deployment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,37 +19,38 @@ use crate::host::units::{self, Spec};
 
 /// State of the staged deployment.
 const STAGED: &str = "/run/ostree/staged-deployment";
-/// The file that locks it. A link to the state cannot be made where nothing is staged.
+/// The file that locks it. It is a hard link to the state, so it cannot be created if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
-/// The command takes no time.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the command, which only makes a link.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Words of `ln` where the file is there already.
+/// Message of `ln` if the file exists already.
 const EXISTS: &str = "File exists";
-/// Bytes of its error output that are looked at.
+/// Number of bytes that are read from its error output.
 const STDERR_TAIL: u64 = 1 << 10;
-/// Time after which a lock that failed is tried again first. It doubles each time, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// First delay before a failed lock is retried. It doubles up to the maximum.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// A lock on what the running pull stages, which is set in the background.
+/// A lock on the image of the running pull, set in the background.
 #[derive(Debug)]
 pub(super) struct EarlyLock {
     task: JoinHandle<()>,
-    /// Ends the tries when it is dropped.
+    /// Dropping it ends the attempts.
     pull: oneshot::Sender<()>,
 }
 
 impl EarlyLock {
-    /// Sets the lock once `staged` says that the image is there, and tries again while the pull runs. In an adopted pull that may
-    /// have been said to an agent that is gone, so the first try is made at once: it fails where nothing is staged yet.
+    /// Sets the lock as soon as `staged` reports the image, and retries while the pull runs. The progress of an adopted
+    /// pull may have reported the image to an earlier agent, so the first attempt is made at once; it fails if nothing
+    /// is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));
         Self { task, pull }
     }
 
-    /// Tries no more. A try that has begun is waited for: nothing may be unlocked before its end.
+    /// Ends the attempts and waits for one that has begun: no image may be unlocked before its end.
     pub(super) async fn end(self) {
         drop(self.pull);
         let _ = self.task.await;
@@ -62,44 +64,45 @@ async fn try_until_locked(
     mut ended: oneshot::Receiver<()>,
     adopted: bool,
 ) {
-    // An error: its progress is not read any more.
+    // An error means that the progress is not read any more.
     if !adopted && (&mut staged).await.is_err() {
         return;
     }
-    let (mut is_told, mut pause) = (!adopted, FIRST_PAUSE);
+    let (mut is_reported, mut pause) = (!adopted, RETRY_MIN);
     loop {
         match lock(&bus, &root).await {
-            Ok(()) => return tracing::debug!("what bootc has staged is locked, while it goes on"),
-            Err(why) if is_told => tracing::warn!(why, "what is staged is not locked yet, while bootc goes on"),
-            Err(why) => tracing::debug!(why, "nothing is staged, or it cannot be locked"),
+            Ok(()) => return tracing::debug!("locked the staged image while bootc still runs"),
+            Err(why) if is_reported => {
+                tracing::warn!(why, "cannot lock the staged image while bootc still runs; retrying")
+            }
+            Err(why) => tracing::debug!(why, "nothing is staged yet, or it cannot be locked; retrying"),
         }
         tokio::select! {
             _ = &mut ended => return,
-            news = &mut staged, if !is_told => {
+            news = &mut staged, if !is_reported => {
                 if news.is_err() {
                     return;
                 }
-                (is_told, pause) = (true, FIRST_PAUSE);
+                (is_reported, pause) = (true, RETRY_MIN);
             }
             () = tokio::time::sleep(pause.mul_f64(0.75 + 0.5 * fastrand::f64())) => {
-                pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
+                pause = pause.saturating_mul(2).min(RETRY_MAX);
             }
         }
     }
 }
 
-/// Locks what is staged now, while bootc goes on. One that fails leaves what there was without it: the unit of the pull locks at
-/// its end.
+/// Locks the image that is staged now, while bootc still runs. A failure is harmless: the pull's unit locks at its end.
 async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let stderr = format!("{RUN_DIR}/early-lock.err");
     let spec = Spec {
         name: "berth-early-lock.service".to_owned(),
-        description: "Berth: lock what bootc has staged, while bootc still runs",
-        first: vec![],
+        description: "Berth: lock the staged image while bootc still runs",
+        before: vec![],
         command: ["/usr/bin/ln", STAGED, LOCK].map(str::to_owned).into(),
-        after: vec![],
-        then: None,
-        deadline: DEADLINE,
+        on_success: vec![],
+        last: None,
+        deadline: TIMEOUT,
         stdout: None,
         stderr: Some(stderr.clone()),
         fd3: None,
@@ -108,12 +111,12 @@ async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     };
     match units::run(bus, &spec).await {
         Ok(None) => Ok(()),
-        Ok(Some(defeat)) => {
+        Ok(Some(unit_failure)) => {
             let words = files::tail(&root.path(stderr), STDERR_TAIL);
-            // Somebody has locked it before.
+            // Locked before this attempt.
             match words.contains(EXISTS) {
                 true => Ok(()),
-                false => Err(format!("{defeat:?} {}", words.trim())),
+                false => Err(format!("{unit_failure:?} {}", words.trim())),
             }
         }
         Err(error) => Err(error.to_string()),

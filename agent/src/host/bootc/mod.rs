@@ -1,4 +1,4 @@
-//! bootc as the backend of a host: commands that run as units of the host.
+//! The bootc backend: commands that run as units of the host.
 
 use std::sync::Mutex;
 
@@ -16,17 +16,18 @@ pub use status::{BootcStatus, BootcVersion};
 
 use self::pull::{PullOptions, Pulls};
 use super::bus::Changes;
-use super::driver::{Answer, BootedSigned, Driver, Given, Pull};
+use super::driver::{Answer, BootedSigned, Driver, Pull, PullInputs};
+use super::error::HostError;
 use super::failure::{Failure, Reason};
+use super::login;
 use super::tools::Tools;
-use super::{HostError, login};
 
-/// The last answer about bootc's version.
+/// Cached answer about bootc's version.
 #[derive(Debug, Clone)]
 struct KeptVersion {
     version: BootcVersion,
     at: Instant,
-    /// Number of times in a row that it was given.
+    /// Number of consecutive queries with this answer.
     times: u32,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Bootc {
     tools: Tools,
     pulls: Pulls,
     version: Mutex<Option<KeptVersion>>,
-    /// The booted image was pulled under an enforced signature policy, when last seen.
+    /// True if the booted image, when last seen, was pulled under an enforced signature policy.
     signed: BootedSigned,
 }
 
@@ -50,11 +51,11 @@ impl Bootc {
         }
     }
 
-    /// The version. A good answer is kept for the life of the agent, a bad one for a while.
+    /// Returns the version. A version is cached for the life of the agent, a failure for a while.
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept
-            && kept.version.is_believed(kept.at.elapsed(), kept.times)
+            && kept.version.is_fresh(kept.at.elapsed(), kept.times)
         {
             return Ok(kept.version.clone());
         }
@@ -81,7 +82,7 @@ impl Bootc {
                 let download_only = match self.tools.run("help", &["/usr/bin/bootc", "switch", "--help"]).await {
                     Ok(help) => status::lists_download_only(&help),
                     Err(error @ (HostError::Tool(_) | HostError::Timeout(_))) => {
-                        tracing::warn!(%error, "bootc does not say whether it locks what it stages: taken for one that does not");
+                        tracing::warn!(%error, "cannot find out whether bootc supports --download-only; assuming it does not");
                         false
                     }
                     Err(error) => return Err(error),
@@ -90,13 +91,13 @@ impl Bootc {
             }
             Some((version, _)) => BootcVersion::TooOld(version),
             None => BootcVersion::Failed(format!(
-                "bootc --version says {:?}",
+                "unexpected output of bootc --version: {:?}",
                 text.chars().take(80).collect::<String>()
             )),
         })
     }
 
-    /// The deployments, in bootc's words.
+    /// Reads the deployments with `bootc status`.
     pub(super) async fn status(&self) -> Result<BootcStatus, HostError> {
         let command = ["/usr/bin/bootc", "status", "--format=json", "--format-version=1"];
         let text = self.tools.run("status", &command).await?;
@@ -108,11 +109,11 @@ impl Bootc {
         Ok(status)
     }
 
-    /// ostree only takes a number, and without a staged deployment number 0 would be another one. bootc takes a name, on composefs
-    /// only.
+    /// Removes the staged deployment if it is `meant`. `ostree admin undeploy` takes only a number, and if nothing is
+    /// staged, number 0 is another deployment. `bootc delete-deployment` takes a name, but only on composefs.
     async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
         let BootcStatus::Host(host) = self.status().await? else {
-            let why = "the host is no bootc host any more: nothing is removed";
+            let why = "the host is not a bootc host any more; nothing was removed";
             return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
         };
         let Some(staged) = host.staged_as_meant(meant)? else {
@@ -123,7 +124,7 @@ impl Bootc {
             (Storage::Composefs, Some(name)) => vec!["/usr/bin/bootc", "delete-deployment", name],
             (Storage::Composefs, None) => {
                 let why = format!(
-                    "bootc status gives {} no name by which it could be removed",
+                    "bootc status gives no name for {}, so it cannot be removed",
                     staged.image
                 );
                 return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
@@ -147,13 +148,13 @@ impl Driver for Bootc {
         boot: &'a BootId,
         image: &'a DesiredImage,
         lock: StagingLock,
-        given: Given,
+        inputs: PullInputs,
     ) -> Answer<'a, ()> {
         let options = PullOptions {
             signed: self.enforces_policy(image),
             lock,
         };
-        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, given))
+        Box::pin(self.pulls.start(&self.tools.bus, boot, image, options, inputs))
     }
 
     fn cancel_pull<'a>(&'a self, _: &'a BootId, digest: &'a Digest) -> Answer<'a, ()> {

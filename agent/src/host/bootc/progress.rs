@@ -1,9 +1,9 @@
-//! Progress of a running pull: bootc's JSON lines, read from a FIFO on the host.
+//! Reads the progress of a running pull: bootc's JSON lines from a FIFO on the host.
 //!
-//! Progress is a courtesy: no decision depends on it, though whoever reads it knows early that the image is staged. But bootc takes nothing but a pipe, waits when that is full, and has
-//! the sysroot locked meanwhile. systemd opens the pipe for it in both directions, so that it never sees that nobody reads.
-//! So somebody always does: the agent, and when it is gone an expendable unit, which waits for a lock that the kernel takes
-//! from the dead.
+//! No decision depends on progress, but it shows early that the image is staged. bootc writes progress only to a pipe.
+//! When the pipe is full, bootc blocks and keeps the sysroot locked. systemd opens the pipe in both directions, so
+//! bootc never notices a missing reader. Therefore something must always read: the agent, or an expendable unit that
+//! waits for a lock, which the kernel releases when the agent dies.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -26,13 +26,13 @@ use tokio::time::Instant;
 
 use crate::host::bus::Changes;
 
-/// Size of the pipe: the largest one that needs no privilege.
+/// Size of the pipe: the largest that needs no privilege.
 const PIPE_SIZE: i32 = 1 << 20;
-/// Longest line that is looked at; each line lists all layers so far.
+/// Longest line that is parsed. Each line lists all layers so far.
 const MAX_LINE: usize = 256 << 10;
-/// Least time between two wake-ups of the agent for progress alone.
-const WAKE_EVERY: Duration = Duration::from_secs(1);
-/// Span over which the rate is measured.
+/// Least time between two wake-ups of the agent because of progress.
+const WAKE_INTERVAL: Duration = Duration::from_secs(1);
+/// The rate is averaged over this time.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -50,29 +50,29 @@ struct Line {
     subtasks: Value,
 }
 
-/// What a line tells.
+/// Content of a progress line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
-    /// So many bytes of so many are here.
+enum LineContent {
+    /// Bytes downloaded so far, and in total.
     Download(u64, u64),
-    /// The image is staged. bootc has more to do: it pulls bound images, and cleans up.
+    /// The image is staged. bootc still pulls bound images and cleans up.
     Staged,
 }
 
-fn parse(line: &[u8]) -> Option<News> {
+fn parse(line: &[u8]) -> Option<LineContent> {
     let line: Line = serde_json::from_slice(line).ok()?;
     match (line.type_.as_str(), line.task.as_str()) {
-        ("ProgressBytes", "pulling" | "") => Some(News::Download(line.bytes, line.bytes_total)),
+        ("ProgressBytes", "pulling" | "") => Some(LineContent::Download(line.bytes, line.bytes_total)),
         ("ProgressSteps", "staging") => {
             let mut parts = line.subtasks.as_array()?.iter();
             let deployed = |part: &Value| part["subtask"] == "deploying" && part["completed"] == true;
-            parts.any(deployed).then_some(News::Staged)
+            parts.any(deployed).then_some(LineContent::Staged)
         }
         _ => None,
     }
 }
 
-/// Cuts a stream of bytes into lines, dropping those that are too long.
+/// Splits a stream into lines and drops those that are too long.
 #[derive(Default)]
 struct Lines {
     buffer: Vec<u8>,
@@ -104,7 +104,7 @@ impl Lines {
     }
 }
 
-/// The newest state of a download, with its rate over the last seconds.
+/// State of a download, with its rate over the last seconds.
 #[derive(Default)]
 struct Meter {
     samples: VecDeque<(Instant, u64)>,
@@ -143,13 +143,13 @@ pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,
     task: tokio::task::JoinHandle<()>,
-    /// Held for as long as the pipe is read here.
+    /// Held while this process reads the pipe.
     _lock: File,
 }
 
 impl ProgressReader {
-    /// Makes the FIFO unless it is there, and starts to read it, under this lock. The first line that says that the image is
-    /// staged is passed on to `staged`.
+    /// Creates the FIFO if needed, and starts to read it while holding this lock. Notifies `staged` at the first line
+    /// that reports the image as staged.
     pub(super) fn start(path: &Path, lock: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
         let lock = OpenOptions::new()
             .write(true)
@@ -162,7 +162,7 @@ impl ProgressReader {
             let _ = std::fs::remove_file(path);
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
         }
-        // For reading and writing, so that it does not end when a writer does.
+        // Opened for reading and writing, so that it does not end when a writer closes it.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
             tracing::debug!(%error, "the progress pipe stays small");
@@ -177,12 +177,12 @@ impl ProgressReader {
         })
     }
 
-    /// The FIFO that it reads.
+    /// Returns the path of the FIFO.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The newest state.
+    /// Returns the last progress.
     pub(super) fn latest(&self) -> Option<Progress> {
         self.meter.lock().unwrap_or_else(|e| e.into_inner()).latest
     }
@@ -220,18 +220,18 @@ async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Chang
         let mut news = false;
         lines.feed(chunk.get(..length).unwrap_or_default(), |line| {
             match parse(line) {
-                Some(News::Download(bytes, total)) => {
+                Some(LineContent::Download(bytes, total)) => {
                     meter.lock().unwrap_or_else(|e| e.into_inner()).add(now, bytes, total);
                     news = true;
                 }
-                Some(News::Staged) => {
-                    // No receiver: nobody waits for it.
+                Some(LineContent::Staged) => {
+                    // An error only means that there is no receiver.
                     let _ = staged.take().map(|staged| staged.send(()));
                 }
                 None => {}
             }
         });
-        if news && woken.is_none_or(|last| now.duration_since(last) >= WAKE_EVERY) {
+        if news && woken.is_none_or(|last| now.duration_since(last) >= WAKE_INTERVAL) {
             woken = Some(now);
             changes.bump();
         }
@@ -246,10 +246,10 @@ mod tests {
     #[test]
     fn reads_only_what_it_knows() {
         let known = br#"{"type":"ProgressBytes","task":"pulling","bytes":5,"bytesTotal":9,"subtasks":[{"id":"x"}]}"#;
-        assert_eq!(parse(known), Some(News::Download(5, 9)));
+        assert_eq!(parse(known), Some(LineContent::Download(5, 9)));
         let steps = |parts: &str| format!(r#"{{"type":"ProgressSteps","task":"staging","subtasks":{parts}}}"#);
         let staged = r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":true}]"#;
-        assert_eq!(parse(steps(staged).as_bytes()), Some(News::Staged));
+        assert_eq!(parse(steps(staged).as_bytes()), Some(LineContent::Staged));
         for early in [
             r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":false}]"#,
             r#"[{"subtask":"deploying","completed":"yes"},7]"#,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_overlong_lines_and_goes_on() {
+    fn drops_only_overlong_lines() {
         let mut lines = Lines::default();
         let mut seen = vec![];
         let text = [b"a\n".as_slice(), &vec![b'x'; MAX_LINE + 1], b"\nb\n", b"c"].concat();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_of_the_last_seconds() {
+    fn the_rate_covers_the_last_seconds() {
         let mut meter = Meter::default();
         let start = Instant::now();
         meter.add(start, 0, 100_000);

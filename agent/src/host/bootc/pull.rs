@@ -1,8 +1,8 @@
-//! Pulls by bootc: one at a time, each a unit of the host.
+//! Pulls by bootc, one at a time, each as a unit of the host.
 //!
-//! A pull is a unit named after its digest. The digest stands in a [`Record`], written before the unit is started, so that
-//! the next agent finds the pull (invariant I7). The result of a pull stays known until it is forgotten on purpose, so that
-//! a crash between the end and the report loses nothing.
+//! The unit is named after the digest. A [`Record`] with the digest is written before the unit starts, so that the next
+//! agent finds the pull (invariant I7). The result of a pull stays until it is explicitly forgotten, so a crash between
+//! its end and the report loses nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,39 +19,40 @@ use tokio::time::Instant;
 use super::early_lock::EarlyLock;
 use super::progress::ProgressReader;
 use crate::host::bus::{Bus, BusError, Changes, PULL_UNIT_PREFIX};
-use crate::host::driver::{Given, Pull, PullState, target};
+use crate::host::driver::{Pull, PullInputs, PullState, target};
+use crate::host::error::HostError;
 use crate::host::failure;
+use crate::host::files;
 use crate::host::record::{Record, RecordFile};
 use crate::host::root::{HostRoot, RUN_DIR};
-use crate::host::units::{self, Defeat, EXIT_EXEC, Spec, State};
-use crate::host::{HostError, files};
+use crate::host::units::{self, EXIT_EXEC, Spec, State, UnitFailure};
 
-/// A pull that takes longer than this is stopped.
-const DEADLINE: Duration = Duration::from_secs(2 * 3600);
-/// A pull that is stopped has this long to end.
-const STOP_DEADLINE: Duration = Duration::from_secs(100);
-/// The unit that reads the progress when no agent does.
-const DRAIN_UNIT: &str = "berth-progress.service";
-/// The lock of whoever reads it.
-const DRAIN_LOCK: &str = "/run/berth/progress.lock";
-/// It ends at once when it is stopped.
-const DRAIN_STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// Words of a bootc that does not know the flag for progress, which is a hidden one.
+/// Timeout of a pull.
+const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+/// Timeout for a stopped pull to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(100);
+/// Unit that reads the progress if no agent does.
+const PROGRESS_UNIT: &str = "berth-progress.service";
+/// Lock held by the reader of the progress.
+const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
+/// Timeout for that unit to stop, which takes no time.
+const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Error of a bootc without the hidden flag for progress.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
-/// Digests that Berth has pulled under this boot, one in each line.
+/// Digests that Berth has pulled during this boot, one per line.
 const PULLED: &str = "/run/berth/pulled";
-/// Takes the request back that bootc has written in this pull, and restores the one that it was written over.
+/// Script that removes the reboot request that bootc wrote during this pull, and restores an earlier one.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
-/// Bytes at the end of the error output that are looked at.
+/// Number of bytes that are read from the end of the error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// Options of a pull.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PullOptions {
-    /// Under an enforced signature policy.
+    /// True to enforce a signature policy.
     pub(super) signed: bool,
-    /// Lock on what is staged.
+    /// How the staged image is locked.
     pub(super) lock: StagingLock,
 }
 
@@ -62,16 +63,16 @@ pub(super) struct Pulls {
     record: RecordFile,
     changes: Changes,
     reading: std::sync::Mutex<Option<Reading>>,
-    /// The host's bootc has refused the flag for progress: pulls go without it from now on.
+    /// True if the host's bootc rejected the flag for progress. Further pulls omit it.
     without_progress: AtomicBool,
 }
 
-/// Beginning of a pull, as this agent knows it.
+/// How this agent came to a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begins {
-    /// This agent starts it.
-    Now,
-    /// An agent before this one has started it: what its progress has said so far is lost.
+enum PullOrigin {
+    /// This agent starts the pull.
+    Own,
+    /// An earlier agent started it; the progress so far is lost.
     Adopted,
 }
 
@@ -79,7 +80,7 @@ enum Begins {
 #[derive(Debug)]
 struct Reading {
     progress: ProgressReader,
-    /// Locks what the pull stages, once it has.
+    /// Locks the image as soon as the pull has staged it.
     early_lock: Option<EarlyLock>,
 }
 
@@ -102,8 +103,8 @@ impl Pulls {
         }
     }
 
-    /// Finds the pull of this boot, if there was one that is not forgotten, and its state. Without a record, looks for
-    /// the unit of the desired digest.
+    /// Finds this boot's pull and its state, unless it was forgotten. Without a record, looks for the unit of the
+    /// desired digest.
     pub(super) async fn find(
         &self,
         bus: &Arc<Bus>,
@@ -117,10 +118,10 @@ impl Pulls {
         let unit = unit_name(digest);
         let state = match units::state(bus, &unit).await? {
             State::Running => {
-                // One that was started without progress has no FIFO.
+                // A pull started without progress has no FIFO.
                 if self.root.path(fifo_name(digest)).exists() {
                     let needs_lock = record.as_ref().is_some_and(|r| !r.download_only);
-                    let early_lock = needs_lock.then_some(Begins::Adopted);
+                    let early_lock = needs_lock.then_some(PullOrigin::Adopted);
                     self.read_progress(bus, digest, early_lock).await;
                 }
                 PullState::Running
@@ -130,13 +131,13 @@ impl Pulls {
                 if words.contains(NO_PROGRESS) {
                     self.without_progress.store(true, Ordering::Relaxed);
                 }
-                let message = explain(&units::defeat(bus, &unit).await?, &words);
+                let message = explain(&units::unit_failure(bus, &unit).await?, &words);
                 let credentials = record.as_ref().map_or("", |r| &r.credentials);
                 PullState::Failed {
                     message: failure::with_credentials(message, credentials),
                 }
             }
-            // Started, and systemd has nothing to say against it.
+            // Started, and systemd reports no failure.
             State::Gone | State::Ended if record.as_ref().is_some_and(|r| r.started) => PullState::Succeeded,
             State::Gone | State::Ended => return Ok(None),
         };
@@ -150,40 +151,44 @@ impl Pulls {
         }))
     }
 
-    /// Forgets a pull that ended, so that its name is free and the host does not look degraded for it.
+    /// Forgets an ended pull. Its unit's name is then free, and a failed unit does not leave the host degraded.
     pub(super) async fn forget(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         if units::state(bus, &unit).await? == State::Failed {
             units::reset(bus, &unit).await?;
         }
         self.stop_reading().await;
-        // One that began to read after the end, in place of a dead agent, would wait for a writer.
-        units::stop(bus, DRAIN_UNIT).await?;
+        // If the unit took over after the end, it would wait for a writer forever.
+        units::stop(bus, PROGRESS_UNIT).await?;
         self.record.remove()
     }
 
-    /// Starts to pull and stage an image, where no other pull is.
+    /// Starts to pull and stage an image. No other pull may run.
     pub(super) async fn start(
         &self,
         bus: &Arc<Bus>,
         boot_id: &BootId,
         image: &DesiredImage,
         options: PullOptions,
-        given: Given,
+        inputs: PullInputs,
     ) -> Result<(), HostError> {
         let target = target(image)?.to_string();
         self.stop_reading().await;
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
         self.sweep_fifos();
-        let mut record = Record::new(boot_id, image, Backend::Bootc, given);
+        let mut record = Record::new(boot_id, image, Backend::Bootc, inputs);
         record.download_only = options.lock.is_bootcs();
         self.record.write(&record)?;
         let progress = !self.without_progress.load(Ordering::Relaxed)
             && self
-                .read_progress(bus, &image.digest, (!options.lock.is_bootcs()).then_some(Begins::Now))
+                .read_progress(
+                    bus,
+                    &image.digest,
+                    (!options.lock.is_bootcs()).then_some(PullOrigin::Own),
+                )
                 .await;
         let started = match units::start(bus, &spec(&image.digest, &target, options, progress)).await {
-            // systemd before 253 knows no `OpenFile`.
+            // systemd before 253 lacks `OpenFile`.
             Err(error) if progress && is_unknown_property(&error) => {
                 self.stop_reading().await;
                 units::start(bus, &spec(&image.digest, &target, options, false)).await
@@ -202,7 +207,7 @@ impl Pulls {
     pub(super) async fn cancel(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         let mut jobs = bus.jobs();
-        let give_up = Instant::now() + STOP_DEADLINE;
+        let give_up = Instant::now() + STOP_TIMEOUT;
         while units::state(bus, &unit).await? == State::Running {
             units::stop(bus, &unit).await?;
             if units::end(bus, &unit, &mut jobs, give_up).await? == State::Running {
@@ -212,7 +217,7 @@ impl Pulls {
         self.forget(bus, digest).await
     }
 
-    /// Progress of the running pull.
+    /// Returns the progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.slot().as_ref().and_then(|reading| reading.progress.latest())
     }
@@ -221,9 +226,9 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes sure that the progress of this pull is read. Without progress a pull works as well. What it stages is locked early
-    /// if that is needed: as soon as its progress says that it is there.
-    async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<Begins>) -> bool {
+    /// Reads the progress of this pull, unless it is read already. Returns false if it cannot be read; the pull works
+    /// without it. With `early_lock`, locks the image as soon as the progress reports it as staged.
+    async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
             .slot()
@@ -240,31 +245,30 @@ impl Pulls {
         reading.is_ok()
     }
 
-    /// Takes over from the unit that reads in place of an agent that is gone, and leaves another one behind, for when this
-    /// agent is gone.
+    /// Takes over the progress from the unit, and starts that unit again for when this agent is gone.
     async fn begin_to_read(
         &self,
         bus: &Arc<Bus>,
         digest: &Digest,
         path: &Path,
-        early_lock: Option<Begins>,
+        early_lock: Option<PullOrigin>,
     ) -> anyhow::Result<()> {
         let mut jobs = bus.jobs();
-        units::stop(bus, DRAIN_UNIT).await?;
-        let give_up = Instant::now() + DRAIN_STOP_DEADLINE;
-        if units::state(bus, DRAIN_UNIT).await? == State::Running {
-            units::end(bus, DRAIN_UNIT, &mut jobs, give_up).await?;
+        units::stop(bus, PROGRESS_UNIT).await?;
+        let give_up = Instant::now() + PROGRESS_STOP_TIMEOUT;
+        if units::state(bus, PROGRESS_UNIT).await? == State::Running {
+            units::end(bus, PROGRESS_UNIT, &mut jobs, give_up).await?;
         }
         let (sender, staged) = oneshot::channel();
-        let progress = ProgressReader::start(path, &self.root.path(DRAIN_LOCK), self.changes.clone(), sender)?;
-        units::start(bus, &drain_spec(digest)).await?;
-        let begin = |begins| EarlyLock::begin(bus.clone(), self.root.clone(), staged, begins == Begins::Adopted);
+        let progress = ProgressReader::start(path, &self.root.path(PROGRESS_LOCK), self.changes.clone(), sender)?;
+        units::start(bus, &progress_spec(digest)).await?;
+        let begin = |begins| EarlyLock::begin(bus.clone(), self.root.clone(), staged, begins == PullOrigin::Adopted);
         let early_lock = early_lock.map(begin);
         *self.slot() = Some(Reading { progress, early_lock });
         Ok(())
     }
 
-    /// Reads no more progress, and tries no more to lock early. The file goes first, so that nobody begins to read it.
+    /// Stops reading progress and locking early. Removes the FIFO first, so that the unit does not begin to read it.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -274,7 +278,7 @@ impl Pulls {
         }
     }
 
-    /// Removes what earlier pulls left behind. Nothing runs that could write there.
+    /// Removes the FIFOs of earlier pulls. No pull runs that could write to them.
     fn sweep_fifos(&self) {
         let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
             return;
@@ -295,8 +299,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Script that saves another program's request to reboot, which this pull would overwrite. If the request names a digest that Berth has
-/// pulled under this boot, bootc wrote it in a pull that was killed; the request that was saved then stays saved.
+/// Returns a script that saves a reboot request of another program, which this pull would overwrite. If the request
+/// names a digest that Berth has pulled during this boot, it comes from a killed pull; the request saved before then
+/// stays saved.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
@@ -322,12 +327,13 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
-        // By this file bootc asks for a reboot when it stages, also what is locked, and reboot daemons such as kured obey.
-        first: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
+        // bootc writes this file to request a reboot when it stages, even a locked image, and reboot daemons such as
+        // kured obey it.
+        before: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
         command: owned(&command),
-        after: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
-        then: options.lock.ostree().map(|_| owned(&lock)),
-        deadline: DEADLINE,
+        on_success: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
+        last: options.lock.ostree().map(|_| owned(&lock)),
+        deadline: TIMEOUT,
         stdout: None,
         stderr: Some(format!("{RUN_DIR}/pull.err")),
         fd3: progress.then(|| fifo_name(digest)),
@@ -336,19 +342,19 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
 }
 
-/// The unit that reads what bootc says of its progress, and drops it, as soon as no agent has the lock. It ends when bootc
+/// Returns the unit that reads and discards bootc's progress as soon as no agent holds the lock. It ends when bootc
 /// does.
-fn drain_spec(digest: &Digest) -> Spec {
+fn progress_spec(digest: &Digest) -> Spec {
     let fifo = fifo_name(digest);
-    let command = ["/usr/bin/flock", DRAIN_LOCK, "/usr/bin/cat", &fifo];
+    let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];
     Spec {
-        name: DRAIN_UNIT.to_owned(),
+        name: PROGRESS_UNIT.to_owned(),
         description: "Berth: read the progress of a pull when no agent does",
-        first: vec![],
+        before: vec![],
         command: command.iter().map(|word| (*word).to_owned()).collect(),
-        after: vec![],
-        then: None,
-        deadline: DEADLINE + STOP_DEADLINE,
+        on_success: vec![],
+        last: None,
+        deadline: TIMEOUT + STOP_TIMEOUT,
         stdout: None,
         stderr: None,
         fd3: None,
@@ -357,17 +363,17 @@ fn drain_spec(digest: &Digest) -> Spec {
     }
 }
 
-/// Describes a failed pull in one line: in the tool's own words, or in those of systemd. [`failure::classify`] knows
-/// them all.
-fn explain(defeat: &Defeat, words: &str) -> String {
+/// Describes a failed pull in one line, with the message of the tool or of systemd. [`failure::classify`] knows each
+/// form.
+fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
     let said = |otherwise: String| {
         if words.is_empty() { otherwise } else { words.clone() }
     };
-    let text = match (defeat.result.as_str(), defeat.status) {
-        ("timeout", _) => format!("the pull did not end within {} h: {words}", DEADLINE.as_secs() / 3600),
+    let text = match (unit_failure.result.as_str(), unit_failure.status) {
+        ("timeout", _) => format!("the pull did not end within {} h: {words}", TIMEOUT.as_secs() / 3600),
         ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
-        // bootc ended well, so it was the lock.
+        // bootc succeeded, so the lock failed.
         ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
         ("exit-code", status) => said(format!("bootc switch ended with status {status}")),
         ("signal" | "core-dump", signal) => {

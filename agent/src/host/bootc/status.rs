@@ -1,7 +1,6 @@
-//! The output of `bootc status --format=json` and `bootc --version`, as far as Berth needs it.
+//! Parses the output of `bootc status --format=json` and `bootc --version`.
 //!
-//! bootc promises the shape of its status JSON; fields come with releases and may be absent or null. Nothing here
-//! does I/O.
+//! bootc keeps the format of its status JSON stable. Newer fields may be absent or null. Nothing here does I/O.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,16 +15,17 @@ use serde::Deserialize;
 use crate::host::driver::HostStatus;
 use crate::host::repository;
 
-/// The oldest supported bootc: it knows `downloadOnly` and `--from-downloaded`, and keeps its standard output
-/// free of anything but the JSON.
+/// The oldest supported bootc. It has `downloadOnly` and `--from-downloaded`, and writes only the JSON to standard
+/// output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
-/// Time for which a bad answer about bootc's version counts.
+/// How long a failed version query is cached.
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// Time for which a host counts as one without bootc, once it has said so often. Each question is a unit that fails, and in
-/// the host's journal.
+/// How long a host is cached as one without bootc after [`MISSING_TIMES`] such answers. Each query is a unit that fails
+/// and appears in the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
-/// Answers in a row after which that is so: a program that cannot be started once may be a host that is just booting.
+/// Number of consecutive answers before [`MISSING_RETRY`] is used: earlier ones may come from a host that is still
+/// booting.
 const MISSING_TIMES: u32 = 5;
 
 /// The bootc on the host.
@@ -33,22 +33,22 @@ const MISSING_TIMES: u32 = 5;
 pub enum BootcVersion {
     /// No bootc was found.
     Missing,
-    /// Older than the oldest supported one.
+    /// bootc is older than the oldest supported one.
     TooOld(String),
-    /// A supported one.
+    /// bootc is supported.
     Version {
-        /// Its version.
+        /// Output of `bootc --version`, without the name.
         version: String,
-        /// It has `bootc switch --download-only`, by which an image is locked from the instant at which it is staged.
+        /// True if it has `bootc switch --download-only`, which locks an image at the moment it is staged.
         download_only: bool,
     },
-    /// The version could not be found out, for this reason.
+    /// The version query failed, for this reason.
     Failed(String),
 }
 
 impl BootcVersion {
-    /// Says whether an answer of this age, the same so many times in a row, still counts.
-    pub(super) fn is_believed(&self, age: Duration, times: u32) -> bool {
+    /// True if an answer of this age, received this many times in a row, is still used.
+    pub(super) fn is_fresh(&self, age: Duration, times: u32) -> bool {
         match self {
             Self::Version { .. } => true,
             Self::Missing if times >= MISSING_TIMES => age < MISSING_RETRY,
@@ -60,21 +60,21 @@ impl BootcVersion {
 /// Answer of `bootc status`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BootcStatus {
-    /// The host was not booted from an image by bootc, or bootc was asked from inside a container.
+    /// The host was not booted from an image by bootc, or bootc ran inside a container.
     NotBootc,
-    /// Packages are layered on the image with rpm-ostree: `switch` would silently drop them.
+    /// rpm-ostree has layered packages on the image; `switch` would silently drop them.
     Layered,
-    /// Booted from an image.
+    /// The host was booted from an image.
     Host(Box<HostStatus>),
 }
 
 /// Error for a text that is not the status of a bootc host.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The text is not JSON, or not of this shape.
-    #[error("bootc status cannot be understood: {0}")]
+    /// The text is not JSON, or has another format.
+    #[error("cannot parse bootc status: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// Some other object.
+    /// The JSON describes another object.
     #[error("bootc status describes a {kind:?} of {api_version:?}")]
     Foreign {
         /// The object's kind.
@@ -165,7 +165,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// Rule by which the image's signature is checked: a word, or an object with one key.
+/// Rule for checking the image's signature: a word, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {
@@ -187,10 +187,10 @@ impl RawSignature {
     }
 }
 
-/// Reads the output of `bootc status --format=json --format-version=1`.
+/// Parses the output of `bootc status --format=json --format-version=1`.
 ///
 /// # Errors
-/// When the text is something else.
+/// When the text is not such a status.
 pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
     let host: RawHost = serde_json::from_str(text)?;
     if host.kind != "BootcHost" || !host.api_version.starts_with("org.containers.bootc/") {
@@ -254,7 +254,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Makes the entry for our API, cut to the lengths that its schema allows.
+/// Converts an entry, with texts cut to the schema's limits.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {
@@ -278,7 +278,7 @@ fn bounded(text: &str, characters: usize) -> String {
     text.chars().take(characters).collect()
 }
 
-/// Reads the output of `bootc --version`: the version as text, and as numbers to compare.
+/// Parses the output of `bootc --version` into the text of the version and its numbers.
 pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     let mut words = text.split_whitespace();
     let version = match (words.next()?, words.next()) {
@@ -296,7 +296,7 @@ pub fn parse_version(text: &str) -> Option<(String, (u32, u32, u32))> {
     Some((bounded(version, 64), (major, minor, patch)))
 }
 
-/// Says whether the output of `bootc switch --help` has an entry for `--download-only`. bootc up to 1.16.9 has none.
+/// True if the output of `bootc switch --help` lists `--download-only`. bootc up to 1.16.9 lacks it.
 pub fn lists_download_only(help: &str) -> bool {
     help.lines()
         .any(|line| line.split_whitespace().next() == Some("--download-only"))

@@ -1,9 +1,9 @@
-//! rpm-ostree's daemon on the system bus: the few calls of `org.projectatomic.rpmostree1` that the agent makes.
+//! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
-//! The daemon ends by itself when it is idle, at times between a call and its reply, and takes longer to start than a bus waits.
-//! So it is started by systemd before each question, a question without an answer is asked again a few times, and nothing that
-//! it said is kept. It cancels a transaction that nobody has started when the caller leaves the bus: the connection is the
-//! agent's own for this, and stays open.
+//! The daemon exits when it is idle, sometimes between a call and its reply, and takes longer to start than a bus
+//! waits. So systemd starts it before each query, an unanswered query is retried, and no answer is cached. When a
+//! caller disconnects, the daemon cancels its transactions that were not started; so this connection is separate and
+//! stays open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 use zbus::{OwnedObjectPath, Variant};
 
 use super::deployments::Entry;
-use crate::host::HostError;
 use crate::host::bus::{Bus, BusError, Changes, RPM_OSTREED, Target};
+use crate::host::error::HostError;
 use crate::host::failure::{self, Failure, Reason};
 use crate::host::units::{self, StartError};
 
@@ -26,21 +26,21 @@ const SYSROOT: Target<'static> = Target {
 };
 const OS_INTERFACE: &str = "org.projectatomic.rpmostree1.OS";
 
-/// Every call is answered within this time, or counts as lost. The daemon reads all deployments first.
-const CALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Every question has an answer within this time, all tries and the daemon's start included.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// Time within which the daemon is started.
-const START_DEADLINE: Duration = Duration::from_secs(45);
-/// Tries of one question.
+/// Timeout of a call. The daemon reads all deployments first.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout of a query, including all attempts and the daemon's start.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of the daemon's start.
+const START_TIMEOUT: Duration = Duration::from_secs(45);
+/// Number of attempts of one query.
 const TRIES: u32 = 5;
-/// Pause after the first try. It doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Delay after the first attempt. It doubles each time.
+const RETRY_MIN: Duration = Duration::from_millis(100);
 
-/// The transaction that runs now.
+/// A running transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Active {
-    /// Method of the daemon by which it began.
+    /// Daemon method that created it.
     pub(super) method: String,
     /// Address of its socket.
     pub(super) address: String,
@@ -56,26 +56,26 @@ pub(super) struct Daemon {
 /// Options of a call, by name.
 type Options<'a> = HashMap<&'a str, Variant<'a>>;
 
-/// Reply to one try of a question.
+/// Reply to one attempt of a query.
 type Reply<'a, T> = BoxFuture<'a, Result<T, BusError>>;
 
 impl Daemon {
     pub(super) fn new(systemd: Arc<Bus>) -> Self {
-        let own = Bus::quiet(systemd.address(), CALL_DEADLINE, Changes::new());
+        let own = Bus::quiet(systemd.address(), CALL_TIMEOUT, Changes::new());
         Self { systemd, own }
     }
 
-    /// Says whether the host has it.
+    /// True if the host has rpm-ostreed.
     pub(super) async fn exists(&self) -> Result<bool, HostError> {
         Ok(units::is_loaded(&self.systemd, RPM_OSTREED).await?)
     }
 
-    /// Leaves the bus: what was begun and not started is then canceled.
-    pub(super) async fn hang_up(&self) {
+    /// Disconnects from the bus; rpm-ostreed then cancels a transaction that was created but not started.
+    pub(super) async fn disconnect(&self) {
         self.own.drop_connection().await;
     }
 
-    /// The deployments as they are now, in boot order.
+    /// Returns the current deployments in boot order.
     pub(super) async fn deployments(&self) -> Result<Vec<Entry>, HostError> {
         let question = || -> Reply<'_, Vec<Entry>> {
             Box::pin(async {
@@ -83,10 +83,10 @@ impl Daemon {
                 self.own.property(SYSROOT, "Deployments").await
             })
         };
-        self.ask("Deployments", question).await
+        self.query("Deployments", question).await
     }
 
-    /// The transaction that runs now, if one does.
+    /// Returns the running transaction, if any.
     pub(super) async fn active(&self) -> Result<Option<Active>, HostError> {
         let question = || -> Reply<'_, Option<Active>> {
             Box::pin(async {
@@ -95,46 +95,46 @@ impl Daemon {
                 Ok((!address.is_empty()).then_some(Active { method, address }))
             })
         };
-        self.ask("ActiveTransaction", question).await
+        self.query("ActiveTransaction", question).await
     }
 
-    /// Updates that the daemon does by itself: `none`, `check`, `stage`, `apply`.
+    /// Returns the daemon's own update policy: `none`, `check`, `stage` or `apply`.
     pub(super) async fn policy(&self) -> Result<String, HostError> {
         let question = || -> Reply<'_, String> { Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy")) };
-        self.ask("AutomaticUpdatePolicy", question).await
+        self.query("AutomaticUpdatePolicy", question).await
     }
 
-    /// Begins to pull and stage an image, locked from the first instant, with the packages that are layered now. Answers the
-    /// address of the transaction. The same call beside one that runs joins that.
+    /// Creates a transaction that pulls and stages an image, locked from the start, with the packages that are layered
+    /// now. Returns its address. The same call while it runs joins it.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
         let question = || -> Reply<'_, String> {
             Box::pin(async {
                 self.reload().await?;
-                self.change("Rebase", &(staging(title), refspec, Vec::<&str>::new()))
+                self.call_os("Rebase", &(staging(title), refspec, Vec::<&str>::new()))
                     .await
             })
         };
-        self.ask("Rebase", question).await
+        self.query("Rebase", question).await
     }
 
-    /// Begins to remove what is staged.
+    /// Creates a transaction that removes the staged deployment. Returns its address.
     pub(super) async fn remove_staged(&self) -> Result<String, HostError> {
         let question =
-            || -> Reply<'_, String> { Box::pin(async { self.change("Cleanup", &vec!["pending-deploy"]).await }) };
-        self.ask("Cleanup", question).await
+            || -> Reply<'_, String> { Box::pin(async { self.call_os("Cleanup", &vec!["pending-deploy"]).await }) };
+        self.query("Cleanup", question).await
     }
 
-    /// Begins to unlock what is staged, which must be of this digest, and to reboot. Asked once: its answer may be lost in the
-    /// shutdown.
+    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. Called
+    /// only once, since the reply may be lost in the shutdown.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);
-        self.change("FinalizeDeployment", &options).await.map_err(explain)
+        self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Has systemd start it. That it cannot be started is its own trouble, and no silence of the whole host.
+    /// Starts the daemon with systemd. A failed start is an error of the daemon, not of the whole host.
     async fn activate(&self) -> Result<(), HostError> {
-        match units::activate(&self.systemd, RPM_OSTREED, START_DEADLINE).await {
+        match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),
             Err(StartError::Silent(error)) => Err(HostError::Bus(error)),
             Err(error @ StartError::NotStarted(_)) => {
@@ -144,13 +144,13 @@ impl Daemon {
         }
     }
 
-    /// Reads everything anew. Also how the daemon is waited for until it knows its deployments.
+    /// Makes the daemon read its state again. The reply comes only when it knows its deployments.
     async fn reload(&self) -> Result<(), BusError> {
         self.own.call_once(SYSROOT, "Reload", &()).await
     }
 
-    /// Calls a method of the operating system that runs.
-    async fn change<B>(&self, method: &str, body: &B) -> Result<String, BusError>
+    /// Calls a method on the booted operating system's object.
+    async fn call_os<B>(&self, method: &str, body: &B) -> Result<String, BusError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
     {
@@ -163,16 +163,20 @@ impl Daemon {
         self.own.call_once(os, method, body).await
     }
 
-    /// Asks a question that may be repeated, with the daemon started before.
-    async fn ask<'a, T>(&self, what: &str, question: impl Fn() -> Reply<'a, T> + Send + Sync) -> Result<T, HostError> {
+    /// Starts the daemon if needed and sends a query that may be repeated.
+    async fn query<'a, T>(
+        &self,
+        what: &str,
+        question: impl Fn() -> Reply<'a, T> + Send + Sync,
+    ) -> Result<T, HostError> {
         let late = || {
             HostError::Timeout(format!(
                 "rpm-ostreed did not answer {what} within {} s",
-                DEADLINE.as_secs()
+                TIMEOUT.as_secs()
             ))
         };
         let tries = async {
-            let mut pause = FIRST_PAUSE;
+            let mut pause = RETRY_MIN;
             for left in (0..TRIES).rev() {
                 self.activate().await?;
                 match question().await {
@@ -186,13 +190,13 @@ impl Daemon {
             }
             Err(late())
         };
-        tokio::time::timeout(DEADLINE, tries)
+        tokio::time::timeout(TIMEOUT, tries)
             .await
             .unwrap_or_else(|_| Err(late()))
     }
 }
 
-/// Options of a call that stages. Nothing is left to what the daemon takes for granted: that differs between its methods.
+/// Options of a call that stages. All are explicit, since the defaults differ between the daemon's methods.
 fn staging(title: &str) -> Options<'_> {
     HashMap::from([
         ("lock-finalization", Variant::new(true)),
@@ -201,18 +205,18 @@ fn staging(title: &str) -> Options<'_> {
     ])
 }
 
-/// Says whether the daemon may just have ended because it was idle.
+/// True if the daemon may have just exited because it was idle.
 fn is_idle_exit(error: &BusError) -> bool {
     let gone = ["ServiceUnknown", "NameHasNoOwner", "Spawn.ChildExited", "UnknownObject"];
     matches!(error, BusError::Lost { .. }) || gone.iter().any(|name| error.is(&format!(".Error.{name}")))
 }
 
-/// The error of a call, in the daemon's own words.
+/// Converts the error of a call, with the daemon's message.
 pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {
             let is_busy = name.ends_with(".UpdateInProgress")
-                // The number of GIO's error for "busy", which the wire does not name.
+                // GIO's code for "busy", which has no name on the bus.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
             match is_busy {
@@ -223,9 +227,9 @@ pub(super) fn explain(error: BusError) -> HostError {
                 }
             }
         }
-        // The bus itself, and with it all of the host.
+        // The bus itself fails, and with it the whole host.
         error @ BusError::Unreachable(_) => HostError::Bus(error),
-        // Asking again brings the same.
+        // A retry would bring the same reply.
         error @ BusError::Malformed { .. } => {
             let why = format!("rpm-ostreed: {error}");
             HostError::Tool(Failure::new(Reason::HostToolFailed, &why))
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_of_somebody_else_is_waited_for_and_other_errors_keep_their_words() {
+    fn only_another_transaction_is_busy() {
         let gio = "org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code";
         for (name, message, expected) in [
             (format!("{gio}26"), "Transaction in progress: upgrade", Reason::HostBusy),
@@ -269,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_is_locked_and_may_be_older_whatever_the_daemon_takes_for_granted() {
+    fn all_options_of_staging_are_explicit() {
         let options = staging("berth: pull");
         assert_eq!(options.get("lock-finalization"), Some(&Variant::Bool(true)));
         assert_eq!(options.get("allow-downgrade"), Some(&Variant::Bool(true)));

@@ -1,6 +1,7 @@
-//! The `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them optional.
+//! Parses the `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them
+//! optional.
 //!
-//! A key that is missing or malformed loses only itself. Nothing here does I/O.
+//! A missing or malformed key affects only its own field. Nothing here does I/O.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,12 +15,13 @@ use serde::Deserialize;
 use zbus::{OwnedVariant, Variant};
 
 use super::lock::Lock;
-use crate::host::{HostStatus, repository};
+use crate::host::driver::HostStatus;
+use crate::host::repository;
 
-/// One deployment, as the daemon sends it.
+/// A deployment, as the daemon sends it.
 pub(super) type Entry = HashMap<String, OwnedVariant>;
 
-/// Packages that somebody asked for by name, from a file, or to be left out or replaced. An update keeps all of that.
+/// Packages that an admin layered by name or from a file, removed, or replaced. An update keeps these changes.
 const LAYERS: [&str; 5] = [
     "requested-packages",
     "requested-local-packages",
@@ -28,10 +30,10 @@ const LAYERS: [&str; 5] = [
     "requested-base-local-replacements",
 ];
 
-/// Packages that are replaced from a repository: its kind and name, and the packages.
+/// Packages replaced from a repository: the repository's kind and name, and the packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Everything else that is kept in the same way, and that bootc would drop as well. Compared as it is.
+/// Other changes that an update keeps but bootc would drop. Only compared.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -40,15 +42,17 @@ const OTHER_CHANGES: [&str; 5] = [
     "cliwrap",
 ];
 
-/// Returns the host's deployments, with the lock of the staged one as ostree's files have it.
+/// Returns the host's deployments. `lock` is the lock of the staged one by ostree's files.
 ///
 /// # Errors
-/// When none of them is the one that runs, in words.
+/// When none of them is booted.
 pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String> {
     let is = |entry: &&Entry, key: &str| flag(entry, key) == Some(true);
     let booted_at = entries.iter().position(|entry| is(&entry, "booted"));
     let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {
-        return Err("rpm-ostree reports no booted deployment: the host was not booted from one of ostree's".to_owned());
+        return Err(
+            "rpm-ostree reports no booted deployment; the host was not booted from an ostree deployment".to_owned(),
+        );
     };
     let staged = entries.iter().find(|entry| is(entry, "staged"));
     let rollback_at = entries
@@ -90,15 +94,15 @@ fn files(entry: &Entry) -> Option<PathBuf> {
     repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
 }
 
-/// Makes the entry for our API, cut to the lengths that its schema allows.
+/// Converts an entry, with texts cut to the schema's limits.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {
-        // Without it, the image's name may pin it.
+        // If it is missing, the image's name may contain a digest.
         Some(image) => text(entry, "container-image-reference-digest")
             .and_then(|digest| digest.parse().ok())
             .or_else(|| image.rsplit_once('@')?.1.parse().ok()),
-        // What came from no container image has only its commit to be known by.
+        // A deployment without a container image has only its commit as identity.
         None => text(entry, "checksum").and_then(|checksum| format!("sha256:{checksum}").parse::<Digest>().ok()),
     };
     let image = image.or_else(|| text(entry, "origin")).unwrap_or_default();
@@ -114,7 +118,7 @@ fn deployment(entry: &Entry, locked: bool) -> Deployment {
     }
 }
 
-/// Splits a reference such as `ostree-unverified-registry:quay.io/os@sha256:…` into the image's own name, and whether its
+/// Splits a reference such as `ostree-unverified-registry:quay.io/os@sha256:…` into the image's name and whether its
 /// signatures are checked.
 fn origin(reference: &str) -> (String, bool) {
     const UNVERIFIED: &str = "ostree-unverified-";
@@ -146,7 +150,7 @@ fn strip_transport(image: &str) -> &str {
         .unwrap_or(image)
 }
 
-/// Names of the packages that were asked for.
+/// Returns the names of all changed packages.
 fn packages(entry: &Entry) -> Vec<String> {
     let mut names: Vec<String> = LAYERS.iter().flat_map(|key| texts(entry, key)).collect();
     names.extend(replaced(entry));
@@ -155,8 +159,8 @@ fn packages(entry: &Entry) -> Vec<String> {
     names
 }
 
-/// Names of the packages that are replaced from a repository: all texts but the names of the repositories, in a dictionary as
-/// in a list of pairs.
+/// Returns the names of packages replaced from a repository: all texts except the repositories' names, in a dictionary
+/// or a list of pairs.
 fn replaced(entry: &Entry) -> Vec<String> {
     let mut names = vec![];
     match entry.get(REMOTE_REPLACEMENTS).map(|value| inner(value)) {
@@ -187,7 +191,7 @@ fn collect_texts(value: &Variant<'_>, names: &mut Vec<String>) {
     }
 }
 
-/// Everything in which a deployment differs from its image. A key that is missing is as good as one that says no, or nothing.
+/// Returns all changes of a deployment to its image. A missing key counts as false or empty.
 fn changes(entry: &Entry) -> (Vec<String>, Vec<Option<&Variant<'_>>>) {
     let others = OTHER_CHANGES.iter().map(|key| {
         let value = entry.get(*key).map(|value| inner(value));
@@ -212,7 +216,7 @@ struct ImageConfig {
     architecture: Option<String>,
 }
 
-/// OCI architecture, from the image's configuration, which the commit carries.
+/// Returns the OCI architecture from the image's configuration, which the commit contains.
 fn architecture(entry: &Entry) -> Option<String> {
     let Variant::Dict(meta) = inner(entry.get("base-commit-meta")?) else {
         return None;

@@ -1,27 +1,28 @@
-//! Unlocking what is staged: what the host's ostree can do for it, and the note that stands for an unlock where it can do
-//! nothing. The note is of one boot and one digest, and outlives the agent.
+//! Unlocks a staged deployment: with the host's ostree if that can, or else with a note that the next reboot goes
+//! through rpm-ostree. The note holds for one boot and one digest, and outlives the agent.
 
 use std::path::PathBuf;
 
 use berth_api::{BootId, Digest};
 use serde::{Deserialize, Serialize};
 
+use crate::host::error::HostError;
+use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
-use crate::host::{HostError, files};
 
-/// Ability of the host's `ostree admin lock-finalization`.
+/// Abilities of the host's `ostree admin lock-finalization`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
-    /// Locks and unlocks.
+    /// Lock and unlock.
     Unlocks,
-    /// Locks only.
+    /// Only lock.
     Locks,
-    /// There is no such command: a file locks, and only rpm-ostree unlocks.
+    /// The command does not exist: a file locks, and only rpm-ostree unlocks.
     None,
 }
 
 impl LockTool {
-    /// The ability, by the output of its `--help`.
+    /// Finds the ability in the output of its `--help`.
     pub(super) fn of(help: &str) -> Self {
         let lists = |option: &str| {
             help.split(|c: char| c.is_whitespace() || c == ',')
@@ -35,17 +36,17 @@ impl LockTool {
     }
 }
 
-/// An unlock that the next reboot is to carry out, by rpm-ostree's daemon.
+/// An unlock that rpm-ostree's daemon performs with the next reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    /// The boot under which it was written: it counts under no other.
+    /// Boot that wrote it. It is void after that.
     pub(super) boot_id: BootId,
-    /// The staged digest.
+    /// Digest of the staged image.
     pub(super) digest: Digest,
 }
 
-/// The file with the note.
+/// The file that holds a [`Note`].
 #[derive(Debug)]
 pub(super) struct NoteFile(PathBuf);
 
@@ -54,17 +55,16 @@ impl NoteFile {
         Self(root.path(RUN_DIR).join("finalize.json"))
     }
 
-    /// The note, if there is one of this boot.
+    /// Reads the note, if it is from this boot.
     pub(super) fn read(&self, boot: &BootId) -> Option<Note> {
-        files::load::<Note>(&self.0, "the note that the next reboot is rpm-ostree's")
-            .filter(|note| note.boot_id == *boot)
+        files::load::<Note>(&self.0, "the note for an unlock by rpm-ostree").filter(|note| note.boot_id == *boot)
     }
 
     pub(super) fn write(&self, note: &Note) -> Result<(), HostError> {
         files::save(&self.0, note).map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Makes sure that there is none.
+    /// Removes the note, if any.
     pub(super) fn remove(&self) -> Result<(), HostError> {
         files::remove(&self.0).map_err(|e| HostError::Io(format!("cannot remove {}: {e}", self.0.display())))
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_tells_what_ostree_can_do() {
+    fn the_help_lists_ostrees_abilities() {
         let new = "Usage:\n  ostree admin lock-finalization [OPTION…]\n\n  -u, --unlock   Unlock finalization\n  --sysroot=PATH";
         let old = "Usage:\n  ostree admin lock-finalization [OPTION…]\n\n  --sysroot=PATH  Create --unlocked things";
         for (help, expected) in [
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_counts_under_its_own_boot_and_outlives_the_agent() {
+    fn a_note_counts_only_for_its_boot() {
         let scratch = std::env::temp_dir().join(format!("berth-note-{}", std::process::id()));
         let root = HostRoot::new(&scratch);
         let note = Note {

@@ -1,7 +1,7 @@
-//! The lock of the staged deployment, as ostree's files have it.
+//! Reads the lock of the staged deployment from ostree's files.
 //!
-//! rpm-ostree locks with a key in the state of the staged deployment since 2024.6, and with a file beside it before. The daemon's
-//! property `finalization-locked` shows the file alone. A deployment is locked if either of the two says so.
+//! Since 2024.6, rpm-ostree locks with a key in the staged deployment's state, before that with a file beside it. The
+//! daemon's property `finalization-locked` reflects only the file. A deployment counts as locked if either says so.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,24 +11,24 @@ use berth_core::agent::staged;
 
 use crate::host::root::HostRoot;
 
-/// State of the staged deployment.
+/// File with the state of the staged deployment.
 pub(super) const STATE: &str = "/run/ostree/staged-deployment";
-/// The file whose presence locks what is staged.
+/// File that locks the staged deployment if it exists.
 pub(super) const LOCK_FILE: &str = "/run/ostree/staged-deployment-locked";
 
-/// What the files say about the lock.
+/// Lock of the staged deployment by the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lock {
-    /// A shutdown discards what is staged.
+    /// A shutdown discards the deployment.
     Locked,
-    /// A shutdown applies what is staged.
+    /// A shutdown applies the deployment.
     Unlocked,
-    /// A file cannot be read or makes no sense, for this reason. What is staged may be locked or not.
+    /// A file cannot be read or parsed, for this reason. The deployment may be locked or not.
     Unreadable(String),
 }
 
 impl Lock {
-    /// Reads the files of a host on which something is staged. Where nothing is staged, the answer means nothing.
+    /// Reads the files. The result means nothing if no deployment is staged.
     pub(super) fn read(root: &HostRoot) -> Self {
         match root.path(LOCK_FILE).try_exists() {
             Ok(true) => return Self::Locked,
@@ -64,9 +64,9 @@ mod tests {
     const UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unlocked.bin");
     const NO_KEY: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/no-key.bin");
 
-    /// The states that a real rpm-ostreed 2026.2 with ostree 2026.4 was seen in, and those of older ones.
+    /// States as seen with rpm-ostreed 2026.2 and ostree 2026.4, and with older releases.
     #[test]
-    fn either_lock_counts_and_what_cannot_be_read_is_neither() {
+    fn either_lock_counts() {
         let scratch = std::env::temp_dir().join(format!("berth-staged-lock-{}", std::process::id()));
         fs::create_dir_all(scratch.join("run/ostree")).unwrap();
         let root = HostRoot::new(&scratch);
@@ -75,7 +75,7 @@ mod tests {
             ("unlocked", Some(UNLOCKED), false, Some(false)),
             ("locked again", Some(UNLOCKED), true, Some(true)),
             ("staged by an older daemon", Some(NO_KEY), true, Some(true)),
-            ("staged by somebody", Some(NO_KEY), false, Some(false)),
+            ("staged by an admin", Some(NO_KEY), false, Some(false)),
             ("nonsense beside the file", Some(b"x" as &[u8]), true, Some(true)),
             ("nonsense", Some(b"x"), false, None),
             ("no bytes", Some(b""), false, None),

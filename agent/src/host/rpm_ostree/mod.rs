@@ -1,7 +1,8 @@
-//! rpm-ostree as the backend of a host: its daemon over D-Bus, and ostree's own lock.
+//! The rpm-ostree backend: its daemon over D-Bus, and ostree's own lock.
 //!
-//! The daemon can only unlock and reboot in one go. Where the host's ostree can unlock alone, that is done, and logind reboots,
-//! so that whoever inhibits is heard. Where it cannot, the unlock is a note on the host that the next reboot is the daemon's.
+//! The daemon can only unlock and reboot in one operation. If the host's ostree can unlock, the agent uses that and
+//! reboots with logind, which checks inhibitors. Otherwise it unlocks with a note that the next reboot goes through the
+//! daemon.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -25,15 +26,16 @@ use self::lock::{LOCK_FILE, Lock, STATE};
 use self::pulls::Pulls;
 use self::transaction::Transaction;
 use super::bus::{BusError, Changes};
-use super::driver::{Answer, BootedSigned, Driver, Given, HostStatus, Pull};
+use super::driver::{Answer, BootedSigned, Driver, HostStatus, Pull, PullInputs};
+use super::error::HostError;
 use super::failure::{self, Failure, Reason};
+use super::login;
 use super::tools::Tools;
-use super::{HostError, login};
 
-/// Words of `ln` where the file is there already.
+/// Message of `ln` if the file exists already.
 const IS_LOCKED: &str = "File exists";
-/// Time within which a transaction that pulls nothing ends.
-const SHORT: Duration = Duration::from_secs(60);
+/// Timeout of a transaction that pulls nothing.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The rpm-ostree of one host.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ pub(super) struct RpmOstree {
     pulls: Pulls,
     note: NoteFile,
     lock_tool: Mutex<Option<LockTool>>,
-    /// The booted image was pulled under an enforced signature policy, when last seen.
+    /// True if the booted image, when last seen, was pulled under an enforced signature policy.
     signed: BootedSigned,
 }
 
@@ -59,12 +61,12 @@ impl RpmOstree {
         }
     }
 
-    /// Says whether the host has it.
+    /// True if the host has rpm-ostreed.
     pub(super) async fn exists(&self) -> Result<bool, HostError> {
         self.daemon.exists().await
     }
 
-    /// The deployments, as they are now.
+    /// Returns the current deployments.
     pub(super) async fn status(&self) -> Result<HostStatus, HostError> {
         let boot = self.tools.boot()?;
         let entries = self.daemon.deployments().await?;
@@ -82,26 +84,29 @@ impl RpmOstree {
         Ok(status)
     }
 
-    /// The policy for automatic updates. It is a detail for people: without an answer nothing is said of it.
+    /// Returns the policy for automatic updates; `None` if the daemon does not answer. It is only displayed.
     pub(super) async fn policy(&self) -> Option<String> {
         match self.daemon.policy().await {
             Ok(policy) => Some(policy),
             Err(error) => {
-                tracing::warn!(%error, "rpm-ostreed does not say what its own timer would do");
+                tracing::warn!(%error, "cannot read rpm-ostreed's automatic update policy");
                 None
             }
         }
     }
 
-    /// Refuses beside a transaction, which holds the lock on the host's deployments.
+    /// Fails while a transaction runs, which locks the host's deployments.
     async fn refuse_beside_a_transaction(&self) -> Result<(), HostError> {
         match self.daemon.active().await? {
-            Some(active) => Err(HostError::Busy(format!("rpm-ostree is at work: {}", active.method))),
+            Some(active) => Err(HostError::Busy(format!(
+                "rpm-ostree runs another transaction: {}",
+                active.method
+            ))),
             None => Ok(()),
         }
     }
 
-    /// Ability of the host's ostree. A good answer is kept for the life of the agent.
+    /// Returns what the host's ostree can do. A success is cached for the life of the agent.
     async fn lock_tool(&self) -> Result<LockTool, HostError> {
         if let Some(known) = *self.lock_tool.lock().unwrap_or_else(|e| e.into_inner()) {
             return Ok(known);
@@ -117,12 +122,12 @@ impl RpmOstree {
     }
 
     async fn set_lock(&self) -> Result<(), HostError> {
-        // First: from here on no reboot of ours applies anything.
+        // First, so that no later reboot by the agent applies the deployment.
         self.note.remove()?;
         self.refuse_beside_a_transaction().await?;
         let command: &[&str] = match self.lock_tool().await? {
             LockTool::Unlocks | LockTool::Locks => &["/usr/bin/ostree", "admin", "lock-finalization"],
-            // Whoever finalizes heeds the file. A link to the state cannot be made where nothing is staged.
+            // ostree heeds the file when it finalizes. The hard link cannot be created if nothing is staged.
             LockTool::None => &["/usr/bin/ln", STATE, LOCK_FILE],
         };
         match self.tools.run("lock", command).await {
@@ -134,8 +139,8 @@ impl RpmOstree {
     async fn take_lock(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
-            // An older rpm-ostree locks with the file alone, which ostree does not take for a lock and would leave in place. ostree
-            // replaces such a lock by its own first.
+            // An older rpm-ostree locks only with the file, which `--unlock` would not remove. Locking first replaces
+            // it by ostree's own lock.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
@@ -146,15 +151,16 @@ impl RpmOstree {
         let staged = status.staged.ok_or_else(|| failed("No staged deployment"))?;
         let digest = staged
             .digest
-            .ok_or_else(|| failed("what is staged has no digest by which rpm-ostree could finalize it"))?;
+            .ok_or_else(|| failed("the staged deployment has no digest, so rpm-ostree cannot finalize it"))?;
         self.note.write(&Note {
             boot_id: self.tools.boot()?,
             digest,
         })
     }
 
-    /// Joins a transaction that we began, and starts it. One that nobody starts keeps everybody out for as long as its caller is
-    /// on the bus: where that fails, we leave, and the daemon cancels it.
+    /// Joins a transaction that we created, and starts it. If it is not started, it blocks all others while its caller
+    /// is connected. So after a failure we disconnect, and the daemon cancels it. The flag of the error is true if the
+    /// reply to the start was lost.
     async fn start(&self, address: &str) -> Result<Transaction, (HostError, bool)> {
         let started = match Transaction::join(address, &self.tools.root).await {
             Err(error) => Err((error, false)),
@@ -167,7 +173,7 @@ impl RpmOstree {
             },
         };
         if started.is_err() {
-            self.daemon.hang_up().await;
+            self.daemon.disconnect().await;
         }
         started
     }
@@ -184,43 +190,48 @@ impl RpmOstree {
         let address = match self.daemon.remove_staged().await {
             Ok(address) => address,
             Err(error) => {
-                // Its answer may be what was lost.
-                self.daemon.hang_up().await;
+                // The call may have succeeded and only its reply was lost.
+                self.daemon.disconnect().await;
                 return Err(error);
             }
         };
         let mut transaction = self.start(&address).await.map_err(|(error, _)| error)?;
-        match transaction.end(SHORT).await {
+        match transaction.end(SHORT_TIMEOUT).await {
             Some(Ok(())) => Ok(()),
             Some(Err(words)) => {
                 let reason = failure::recognise(&words).unwrap_or(Reason::HostToolFailed);
                 Err(HostError::Tool(Failure::new(reason, &words)))
             }
             None => {
-                let why = format!("rpm-ostree did not remove what is staged within {} s", SHORT.as_secs());
+                let why = format!(
+                    "rpm-ostree did not remove the staged deployment within {} s",
+                    SHORT_TIMEOUT.as_secs()
+                );
                 Err(HostError::Timeout(why))
             }
         }
     }
 
-    /// Removes what is staged while the deployment behind it is queued for the next boot. The daemon's `Cleanup` would remove both.
-    /// What is staged is the first deployment.
+    /// Removes the staged deployment while a rollback is queued for the next boot. The daemon's `Cleanup` would remove
+    /// both. The staged deployment is the first one.
     async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
         self.tools.run("unstage", &command).await.map(drop)
     }
 
-    /// Has the daemon unlock what is staged, and reboot.
+    /// Makes the daemon unlock the staged deployment and reboot.
     async fn finalize(&self, note: &Note) -> Result<(), HostError> {
-        let refused = |why: String| HostError::RebootRefused(format!("rpm-ostree does not finalize: {why}"));
+        let refused =
+            |why: String| HostError::RebootRefused(format!("rpm-ostree did not finalize the deployment: {why}"));
         let address = match self.daemon.finalize(&note.digest.to_string()).await {
             Ok(address) => address,
             Err(error) => {
-                // Its answer may be what was lost. It was not started, so nothing of it was carried out.
-                self.daemon.hang_up().await;
+                // The call may have succeeded and only its reply was lost. The transaction was not started, so nothing
+                // was done.
+                self.daemon.disconnect().await;
                 return Err(match error {
-                    // Somebody else's transaction is waited for.
+                    // The caller retries after the other transaction.
                     HostError::Bus(_) | HostError::Busy(_) => error,
                     error => refused(error.to_string()),
                 });
@@ -228,13 +239,13 @@ impl RpmOstree {
         };
         let mut transaction = match self.start(&address).await {
             Ok(transaction) => transaction,
-            // It may have been started: a reboot is waited for, as after a request to logind.
+            // The transaction may have been started, so wait for a reboot, as after a request to logind.
             Err((_, true)) => return Ok(()),
             Err((error, false)) => return Err(refused(error.to_string())),
         };
-        match transaction.end(SHORT).await {
+        match transaction.end(SHORT_TIMEOUT).await {
             Some(Err(words)) => Err(refused(failure::message(&words))),
-            // The shutdown takes the daemon with it.
+            // The shutdown also ends the daemon.
             Some(Ok(())) | None => Ok(()),
         }
     }
@@ -254,12 +265,12 @@ impl Driver for RpmOstree {
         boot: &'a BootId,
         image: &'a DesiredImage,
         _: StagingLock,
-        given: Given,
+        inputs: PullInputs,
     ) -> Answer<'a, ()> {
         let signed = self.enforces_policy(image);
         Box::pin(async move {
             self.note.remove()?;
-            self.pulls.start(&self.daemon, boot, image, signed, given).await
+            self.pulls.start(&self.daemon, boot, image, signed, inputs).await
         })
     }
 

@@ -1,8 +1,8 @@
-//! Pulls by rpm-ostree: one at a time, each a transaction of its daemon.
+//! Pulls by rpm-ostree, one at a time, each as a transaction of its daemon.
 //!
-//! A transaction goes on without the agent. The [`Record`] is written before it begins, its title names the digest, and the next
-//! agent joins it by both (invariant I7). The end is written into the record before it counts. One that nobody heard is told by
-//! what is staged.
+//! A transaction continues without the agent. A [`Record`] is written before it begins, and its title contains the
+//! digest, so the next agent can join it (invariant I7). Its end is written to the record before it counts. If no agent
+//! heard the end, the staged deployment decides the result.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,22 +20,22 @@ use super::deployments;
 use super::lock::Lock;
 use super::tally::Tally;
 use super::transaction::{Signal, Transaction};
-use crate::host::HostError;
 use crate::host::bus::Changes;
-use crate::host::driver::{Given, Pull, PullState, target};
+use crate::host::driver::{Pull, PullInputs, PullState, target};
+use crate::host::error::HostError;
 use crate::host::failure;
 use crate::host::record::{Ended, Record, RecordFile};
 use crate::host::root::HostRoot;
 
-/// A pull that takes longer than this is canceled.
-const DEADLINE: Duration = Duration::from_secs(2 * 3600);
-/// A pull that is canceled has this long to end.
-const STOP_DEADLINE: Duration = Duration::from_secs(100);
-/// Time within which a transaction that runs is joined. A daemon that does not answer must not hold up the agent's reports.
-const JOIN_DEADLINE: Duration = Duration::from_secs(15);
-/// Title of a transaction before its work has begun and given it another one.
+/// Timeout of a pull.
+const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
+/// Timeout for a canceled pull to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(100);
+/// Timeout for joining a running transaction. A daemon that does not answer must not delay the agent's reports.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Title of a transaction until its work begins and sets another one.
 const NOT_YET_TITLED: &str = "new-deployment";
-/// Words of the daemon when the image is what is staged or runs already, by its reference.
+/// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
 
 /// The pulls of one host.
@@ -47,13 +47,13 @@ pub(super) struct Pulls {
     following: Mutex<Option<Following>>,
 }
 
-/// A transaction that is listened to.
+/// A transaction that the agent listens to.
 #[derive(Debug)]
 struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Asks for its end.
+    /// Cancels the transaction.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -63,12 +63,12 @@ impl Drop for Following {
     }
 }
 
-/// Title of the transaction that pulls this digest.
+/// Returns the title of the transaction that pulls this digest.
 fn title(digest: &Digest) -> String {
     format!("berth: pull and stage {digest}")
 }
 
-/// The reference that the daemon gets. Signatures are checked by the host's own policy where that is asked for.
+/// Returns the reference for the daemon. If `signed`, the host's policy checks its signatures.
 fn refspec(image: &DesiredImage, signed: bool) -> Result<String, HostError> {
     let reference = target(image)?.at(&image.digest);
     Ok(match signed {
@@ -106,14 +106,14 @@ impl Pulls {
             .is_some_and(|f| f.digest == *digest && !f.task.is_finished())
     }
 
-    /// Progress of the running pull.
+    /// Returns the progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
         let tally = self.slot().as_ref().map(|f| f.tally.clone())?;
         let tally = tally.lock().unwrap_or_else(|e| e.into_inner());
         tally.progress()
     }
 
-    /// Finds the pull of this boot, if there was one that is not forgotten, and its state.
+    /// Finds this boot's pull and its state, unless it was forgotten.
     pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
         let of_ours = || {
             self.record
@@ -123,7 +123,7 @@ impl Pulls {
         let Some(digest) = of_ours().map(|record| record.digest) else {
             return Ok(None);
         };
-        // Asked before the record is read once more: a pull that ends in between has written its end.
+        // Checked before the record is read again: a pull that ends in between has written its end.
         let is_followed = self.is_followed(&digest);
         let Some(record) = of_ours() else { return Ok(None) };
         let policy = record.policy.clone();
@@ -135,7 +135,8 @@ impl Pulls {
         Ok(state.map(|state| Pull { digest, policy, state }))
     }
 
-    /// The state of a pull to which nobody listens: it is joined if it runs, and else told by what is staged.
+    /// Returns the state of a pull that no task listens to. Joins it if it runs; otherwise the staged deployment
+    /// decides.
     async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
         if self.join_again(daemon, &record).await? {
             return Ok(Some(PullState::Running));
@@ -154,7 +155,7 @@ impl Pulls {
             }
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => Ended {
-                failure: Some(format!("rpm-ostree does not say what became of the pull: {error}")),
+                failure: Some(format!("cannot find out from rpm-ostree how the pull ended: {error}")),
             },
         };
         let state = state(&ended);
@@ -166,21 +167,21 @@ impl Pulls {
     /// Joins the transaction of this record, if it runs.
     ///
     /// # Errors
-    /// A transaction runs, and whether it is this one cannot be told now: it must not count as ended. Or the bus does not answer.
+    /// When a transaction runs but cannot be identified yet: it must not count as ended. Or the bus does not answer.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
             Ok(None) => return Ok(false),
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => {
-                // A daemon that does not run has no transaction either; the next pull waits for whatever else goes on there.
-                tracing::warn!(%error, "rpm-ostreed does not say whether a transaction runs");
+                // A daemon that does not run has no transaction. The next pull waits for any other transaction.
+                tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs");
                 return Ok(false);
             }
         };
-        let joined = tokio::time::timeout(JOIN_DEADLINE, self.join_active(&active, record)).await;
+        let joined = tokio::time::timeout(JOIN_TIMEOUT, self.join_active(&active, record)).await;
         let late = || {
-            let seconds = JOIN_DEADLINE.as_secs();
+            let seconds = JOIN_TIMEOUT.as_secs();
             HostError::Timeout(format!(
                 "the running transaction of rpm-ostreed could not be joined within {seconds} s"
             ))
@@ -196,10 +197,10 @@ impl Pulls {
         Ok(true)
     }
 
-    /// Connects to the transaction that runs and starts it, if it is the one of this record.
+    /// Connects to the running transaction and starts it, if it belongs to this record.
     ///
     /// # Errors
-    /// When it does not answer, or cannot be told from this one yet.
+    /// When it does not answer, or cannot be identified yet.
     async fn join_active(&self, active: &Active, record: &Record) -> Result<Option<Transaction>, HostError> {
         let transaction = Transaction::join(&active.address, &self.root).await?;
         let found = transaction.title().await.map_err(explain)?;
@@ -214,9 +215,9 @@ impl Pulls {
         Ok(Some(transaction))
     }
 
-    /// Says whether the image is staged, or runs.
+    /// True if the image is staged or booted.
     async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
-        // Where it is, not whether it is locked.
+        // Only the image matters here, not the lock.
         let status = deployments::parse(&daemon.deployments().await?, Lock::Unlocked);
         Ok(status.is_ok_and(|status| {
             let staged = status
@@ -226,19 +227,19 @@ impl Pulls {
         }))
     }
 
-    /// Starts to pull and stage an image, where no other pull is.
+    /// Starts to pull and stage an image. No other pull may run.
     pub(super) async fn start(
         &self,
         daemon: &Daemon,
         boot: &BootId,
         image: &DesiredImage,
         signed: bool,
-        given: Given,
+        inputs: PullInputs,
     ) -> Result<(), HostError> {
         let refspec = refspec(image, signed)?;
         self.root.make_run_dir().map_err(|e| HostError::Io(e.to_string()))?;
-        let mut record = Record::new(boot, image, Backend::RpmOstree, given);
-        // The daemon locks it from the first instant.
+        let mut record = Record::new(boot, image, Backend::RpmOstree, inputs);
+        // The daemon locks the image from the start.
         record.download_only = true;
         record.began = Some(Timestamp::now());
         self.record.write(&record)?;
@@ -251,13 +252,14 @@ impl Pulls {
                 Ok(())
             }
             Err(HostError::Tool(failure)) if failure.message.contains(SAME_REFERENCE) => {
-                // What is staged, or runs, tells whether that is as good.
+                // The staged or booted image shows whether that is a success.
                 record.said = Some(failure.message);
                 self.record.write(&record)
             }
             Err(error) => {
-                // One that was begun and not started would stand in the way of everybody: the daemon cancels it now.
-                daemon.hang_up().await;
+                // A transaction that was created but not started would block all others. Disconnecting makes the daemon
+                // cancel it.
+                daemon.disconnect().await;
                 self.record.remove()?;
                 Err(error)
             }
@@ -271,7 +273,7 @@ impl Pulls {
         Ok(transaction)
     }
 
-    /// Listens to a transaction until its end.
+    /// Listens to a transaction until its end, in a task.
     fn follow(&self, transaction: Transaction, record: Record) {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let (stop, stopped) = oneshot::channel();
@@ -299,13 +301,13 @@ impl Pulls {
             if let Some(stop) = following.stop.take() {
                 let _ = stop.send(());
             }
-            let give_up = Instant::now() + STOP_DEADLINE;
+            let give_up = Instant::now() + STOP_TIMEOUT;
             if tokio::time::timeout_at(give_up, &mut following.task).await.is_err() {
                 *self.slot() = Some(following);
                 return Err(HostError::Timeout("the pull does not stop".to_owned()));
             }
         }
-        // One whose end was not told may go on: it is listened to again, and canceled again.
+        // A pull that reported no end may still run: join it, and cancel it again on the next call.
         match self.find(daemon, boot).await? {
             Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
                 Err(HostError::Timeout("rpm-ostreed does not stop the pull".to_owned()))
@@ -314,19 +316,19 @@ impl Pulls {
         }
     }
 
-    /// Forgets a pull that ended.
+    /// Forgets an ended pull.
     pub(super) fn forget(&self) -> Result<(), HostError> {
         drop(self.slot().take());
         self.record.remove()
     }
 }
 
-/// Time left until a pull is canceled. A clock that was set back does not make it longer than it may be.
+/// Returns the time left for a pull. A clock that was set back does not lengthen it beyond the timeout.
 fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     let so_far = began.map_or(Duration::ZERO, |began| {
         Duration::try_from(now.duration_since(began)).unwrap_or_default()
     });
-    DEADLINE.saturating_sub(so_far)
+    TIMEOUT.saturating_sub(so_far)
 }
 
 /// The task that listens to a transaction.
@@ -346,17 +348,17 @@ impl Listener {
                 signal = transaction.next() => match signal {
                     Some(Signal::Finished { success, words }) => return self.ended(success, words),
                     Some(signal) => self.count(&signal),
-                    None => return self.fail("rpm-ostreed ended in the middle of the pull".to_owned()),
+                    None => return self.fail("rpm-ostreed ended during the pull".to_owned()),
                 },
                 asked = &mut stopped => {
-                    // An error: nobody can ask any more, and the task ends with whoever could.
+                    // An error means that `Following` was dropped, which also aborts this task.
                     if asked.is_ok() {
                         return self.cancel(transaction, "the pull was ended by signal: canceled").await;
                     }
                     std::future::pending::<()>().await;
                 }
                 () = &mut late => {
-                    let why = format!("the pull did not end within {} h", DEADLINE.as_secs() / 3600);
+                    let why = format!("the pull did not end within {} h", TIMEOUT.as_secs() / 3600);
                     return self.cancel(transaction, &why).await;
                 }
             }
@@ -370,17 +372,17 @@ impl Listener {
         }
     }
 
-    /// Cancels the transaction, and hears its end out. It may have come to a good one meanwhile. Where none is told, it may go
-    /// on, and nothing is written: whoever looks for it next joins it again, or tells its end by what is staged.
+    /// Cancels the transaction and waits for its end, which may be a success. If none is reported, the transaction may
+    /// still run, and nothing is written: the next `find` joins it again or uses the staged deployment.
     async fn cancel(mut self, mut transaction: Transaction, why: &str) {
         if let Err(error) = transaction.cancel().await {
             tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
         }
-        match transaction.end(STOP_DEADLINE).await {
+        match transaction.end(STOP_TIMEOUT).await {
             Some(Ok(())) => self.ended(true, String::new()),
             Some(Err(words)) => self.fail(format!("{why}: {words}")),
             None => {
-                tracing::warn!(why, "rpm-ostreed does not tell the end of a pull that was canceled");
+                tracing::warn!(why, "rpm-ostreed did not report the end of a canceled pull");
                 self.changes.bump();
             }
         }
@@ -390,7 +392,7 @@ impl Listener {
         match success {
             true => self.write(Ended { failure: None }),
             false if words.contains(SAME_REFERENCE) => {
-                // What is staged, or runs, tells whether that is as good.
+                // The staged or booted image shows whether that is a success.
                 self.record.said = Some(words);
                 self.store();
             }
@@ -409,10 +411,10 @@ impl Listener {
         self.store();
     }
 
-    /// Writes what is known of the end. Where that cannot be written, the end counts as one that nobody heard.
+    /// Writes the end to the record. If that fails, the staged deployment decides the result later.
     fn store(&self) {
         if let Err(error) = self.file.write(&self.record) {
-            tracing::warn!(%error, "cannot write how the pull ended: it is told by what is staged");
+            tracing::warn!(%error, "cannot record the pull's result; it will be inferred from the staged deployment");
         }
         self.changes.bump();
     }
@@ -452,18 +454,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pull_has_no_more_than_its_time_whatever_the_clock_says() {
+    fn the_clock_does_not_lengthen_a_pull() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let at = |seconds: i64| Some(Timestamp::from_second(1_000_000 + seconds).unwrap());
-        assert_eq!(left(None, now), DEADLINE);
-        assert_eq!(left(at(-60), now), DEADLINE - Duration::from_secs(60));
+        assert_eq!(left(None, now), TIMEOUT);
+        assert_eq!(left(at(-60), now), TIMEOUT - Duration::from_secs(60));
         assert_eq!(left(at(-100_000), now), Duration::ZERO);
-        assert_eq!(left(at(100_000), now), DEADLINE);
+        assert_eq!(left(at(100_000), now), TIMEOUT);
     }
 
     const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 
-    /// A transaction at this socket that runs until it is canceled. Answers the methods that were called until then.
+    /// Serves a transaction that runs until it is canceled. Returns the methods that were called.
     async fn endless(listener: tokio::net::UnixListener) -> Vec<String> {
         let (stream, _) = listener.accept().await.unwrap();
         let builder = zbus::connection::Builder::unix_stream(stream.into_std().unwrap()).server(zbus::Guid::generate());
@@ -480,13 +482,13 @@ mod tests {
         conn.emit_signal(None::<&str>, "/", INTERFACE, "Finished", &end)
             .await
             .unwrap();
-        // Until the other side hangs up: it must have heard the end.
+        // Until the client disconnects: it must have received the end.
         while messages.next().await.is_some_and(|message| message.is_ok()) {}
         called
     }
 
     #[tokio::test]
-    async fn a_pull_whose_time_is_over_is_canceled_and_says_so() {
+    async fn an_overdue_pull_is_canceled() {
         let dir = std::env::temp_dir().join(format!("berth-late-pull-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("run/berth")).unwrap();
         let root = HostRoot::new(&dir);
@@ -504,12 +506,12 @@ mod tests {
             version: None,
             signature: berth_api::pool::SignatureRule::AsBooted,
         };
-        let given = Given {
+        let inputs = PullInputs {
             credentials: String::new(),
             policy: None,
         };
-        let mut record = Record::new(&boot, &image, Backend::RpmOstree, given);
-        record.began = Some(Timestamp::now() - DEADLINE);
+        let mut record = Record::new(&boot, &image, Backend::RpmOstree, inputs);
+        record.began = Some(Timestamp::now() - TIMEOUT);
         let pulls = Pulls::new(root, Changes::new());
         pulls.follow(transaction, record);
         let mut following = pulls.slot().take().unwrap();

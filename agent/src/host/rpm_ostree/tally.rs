@@ -1,7 +1,7 @@
-//! Progress of a transaction, added up from what its signals say. Pure.
+//! Progress of a transaction, computed from its signals. Does no I/O.
 //!
-//! Of a container image rpm-ostree tells only in words: how much there is to fetch, and each layer as it begins. Words that are
-//! not known change nothing.
+//! For a container image, rpm-ostree reports only text: the size to fetch, and each layer as it begins. Unknown texts
+//! change nothing.
 
 use berth_api::node::Progress;
 
@@ -13,13 +13,13 @@ pub(super) struct Tally {
     done: u64,
     total: u64,
     per_second: u64,
-    /// Size of the layer that is being fetched.
+    /// Size of the layer being fetched.
     current: u64,
     seen: bool,
 }
 
 impl Tally {
-    /// Takes in a signal. True if that changed anything that people see.
+    /// Processes a signal. True if the progress changed.
     pub(super) fn add(&mut self, signal: &Signal) -> bool {
         let before = self.clone();
         match signal {
@@ -32,7 +32,7 @@ impl Tally {
         *self != before
     }
 
-    /// The progress, once there is any.
+    /// Returns the progress, if a signal has reported any.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.seen.then_some(Progress {
             bytes: self.done,
@@ -45,7 +45,7 @@ impl Tally {
         let lower = text.to_lowercase();
         let Some(size) = size(&lower) else { return };
         if lower.contains("layers needed:") {
-            // There may be two kinds of them.
+            // There may be two such lines, for different kinds of layers.
             self.total = self.total.saturating_add(size);
             self.seen = true;
         } else if lower.contains("fetching ") {
@@ -56,7 +56,7 @@ impl Tally {
     }
 }
 
-/// The size in the last parentheses of a text, as GLib writes it: `(15.1 MB)`, with a space that does not break.
+/// Parses the size in the last parentheses of a text, in GLib's format: `(15.1 MB)`, with a no-break space.
 fn size(text: &str) -> Option<u64> {
     let (_, rest) = text.rsplit_once('(')?;
     let (inside, _) = rest.split_once(')')?;
@@ -72,7 +72,7 @@ fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     let bytes = number * unit;
-    // Nonsense is no progress: a cast from a float that is in range.
+    // Ignores absurd values. The cast is safe in this range.
     (bytes.is_finite() && (0.0..1e15).contains(&bytes)).then_some(bytes as u64)
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_told_count() {
+    fn reported_bytes_count() {
         let mut tally = Tally::default();
         assert!(tally.add(&Signal::Download {
             bytes: 7,

@@ -1,7 +1,7 @@
-//! A transaction of rpm-ostree's daemon, joined over its own socket, without a bus between.
+//! A transaction of rpm-ostree's daemon, joined directly over its own socket.
 //!
-//! The work goes on without its clients once one of them has called `Start`. Whoever joins late and calls it too is told the
-//! end as well.
+//! After a client has called `Start`, the work continues without clients. A client that joins later and also calls
+//! `Start` receives the end too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,33 +11,33 @@ use zbus::connection::Builder;
 use zbus::message::Type;
 use zbus::{Connection, Message, MessageStream};
 
-use crate::host::HostError;
 use crate::host::bus::{BusError, translate};
+use crate::host::error::HostError;
 use crate::host::failure::{Failure, Reason};
 use crate::host::root::HostRoot;
 
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 const PATH: &str = "/";
-/// Time within which the daemon answers on the socket.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the daemon's replies on the socket.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something that a transaction has told.
+/// Signal of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Words: of a message, or a task that begins.
+    /// Text of a message or of a task that begins.
     Said(String),
-    /// Bytes that came over the network.
+    /// Bytes downloaded.
     Download {
         /// Bytes so far.
         bytes: u64,
         /// Bytes per second.
         per_second: u64,
     },
-    /// The end.
+    /// The transaction ended.
     Finished {
-        /// The transaction went well.
+        /// True if it succeeded.
         success: bool,
-        /// The daemon's own words, when it did not.
+        /// The daemon's message if it failed.
         words: String,
     },
     /// Something else.
@@ -52,29 +52,29 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Connects to the address that the daemon gave, whose path is one of the host's. What it tells is heard from now on.
+    /// Connects to the address that the daemon returned. Its path is one on the host. Signals are received from now on.
     ///
     /// # Errors
-    /// When nobody answers at that address.
+    /// When the socket is missing or does not answer.
     pub(super) async fn join(address: &str, root: &HostRoot) -> Result<Self, HostError> {
         let failed = |why: String| HostError::Tool(Failure::new(Reason::HostToolFailed, &why));
         let (here, socket) = under(root, address).ok_or_else(|| {
             failed(format!(
-                "rpm-ostreed gave {address:?}, which names no socket of the host"
+                "rpm-ostreed returned {address:?}, which is not a socket path on the host"
             ))
         })?;
         if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
             return Err(failed(format!(
-                "{} is not there, and with it no socket of rpm-ostreed: mount the host's /run there, as the agent's \
+                "{} is missing, so rpm-ostreed's socket cannot be reached: mount the host's /run there, as the agent's \
                  DaemonSet in the release does",
                 dir.display()
             )));
         }
-        let connect = Builder::address(here.as_str()).p2p().method_timeout(DEADLINE).build();
-        let connection = tokio::time::timeout(DEADLINE, connect)
+        let connect = Builder::address(here.as_str()).p2p().method_timeout(TIMEOUT).build();
+        let connection = tokio::time::timeout(TIMEOUT, connect)
             .await
             .map_err(|_| {
-                let seconds = DEADLINE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 HostError::Timeout(format!("rpm-ostreed did not answer at {here} within {seconds} s"))
             })?
             .map_err(|error| {
@@ -86,17 +86,17 @@ impl Transaction {
         Ok(Self { connection, signals })
     }
 
-    /// Starts the work, unless somebody has.
+    /// Starts the work, unless it was started before.
     pub(super) async fn start(&self) -> Result<(), BusError> {
         self.call("Start").await.map(drop)
     }
 
-    /// Asks for the end of the work. It is told as a failure.
+    /// Cancels the work. It then ends as a failure.
     pub(super) async fn cancel(&self) -> Result<(), BusError> {
         self.call("Cancel").await.map(drop)
     }
 
-    /// The words by which whoever began it has described it.
+    /// Returns the title that its creator gave it.
     pub(super) async fn title(&self) -> Result<String, BusError> {
         let get = self.connection.call_method(
             None::<&str>,
@@ -124,7 +124,7 @@ impl Transaction {
         call.await.map_err(|error| translate(method, error))
     }
 
-    /// The next signal; `None` when the daemon has closed the connection, or is gone.
+    /// Returns the next signal; `None` if the daemon closed the connection or is gone.
     pub(super) async fn next(&mut self) -> Option<Signal> {
         loop {
             let message = self.signals.next().await?.ok()?;
@@ -134,7 +134,7 @@ impl Transaction {
         }
     }
 
-    /// Waits for the end, no longer than this. `None`: the daemon is gone, or says nothing.
+    /// Waits for the end, no longer than this. `None` if the daemon is gone or reports nothing.
     pub(super) async fn end(&mut self, within: Duration) -> Option<Result<(), String>> {
         let end = async {
             loop {
@@ -175,19 +175,19 @@ fn read(message: &Message) -> Signal {
             Ok((.., (bytes, per_second))) => Signal::Download { bytes, per_second },
             Err(_) => Signal::Other,
         },
-        // An end is an end, whatever it says.
+        // A malformed end is still an end.
         "Finished" => match body.deserialize::<(bool, String)>() {
             Ok((success, words)) => Signal::Finished { success, words },
             Err(error) => Signal::Finished {
                 success: false,
-                words: format!("rpm-ostree told the end in a way that makes no sense: {error}"),
+                words: format!("rpm-ostreed reported the end in an unknown format: {error}"),
             },
         },
         _ => Signal::Other,
     }
 }
 
-/// The address with its path under the host's root, and that path: a pod sees the host's `/run` elsewhere.
+/// Returns the address and its path under the host's root: a pod sees the host's `/run` elsewhere.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
     let rest = address.strip_prefix("unix:")?;
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_socket_is_looked_for_under_the_hosts_root() {
+    fn the_socket_is_under_the_hosts_root() {
         let root = HostRoot::new("/host");
         for (address, expected) in [
             (
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_download_tells_is_read_and_nonsense_is_no_news() {
+    fn malformed_signals_are_ignored() {
         let progress = (
             (1_u64, 2_u64),
             (3_u32, 4_u32),
@@ -259,11 +259,11 @@ mod tests {
         let Signal::Finished { success, words } = read(&signal("Finished", &7_u32)) else {
             panic!("an end is an end");
         };
-        assert!(!success && words.contains("makes no sense"), "{words}");
+        assert!(!success && words.contains("unknown format"), "{words}");
     }
 
     #[tokio::test]
-    async fn a_run_that_is_not_mounted_is_named() {
+    async fn a_missing_mount_of_run_is_reported() {
         let root = HostRoot::new("/nowhere/of/berth");
         let address = "unix:path=/run/rpm-ostree-transaction.sock,guid=0011";
         let error = Transaction::join(address, &root).await.unwrap_err();

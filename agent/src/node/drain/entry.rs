@@ -8,36 +8,36 @@ use berth_shell::retry;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Given;
+use super::given::Given;
 use crate::node::pods::{Class, Pod};
 
-/// No two tries for one pod are further apart than this.
+/// Longest time between two attempts for one pod.
 pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// Time after its grace period for which a pod still counts as about to end. A kubelet needs a moment for volumes and
-/// network.
+/// How long after its grace period a pod still counts as terminating normally. The kubelet needs a moment for volumes
+/// and network.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
 /// Grace period of a pod that names none, as in Kubernetes.
 const DEFAULT_GRACE: u64 = 30;
 /// Longest reason of a blocker that the schema allows.
 const MAX_REASON: usize = 512;
 
-/// State of a pod that had to go at some time.
+/// State of a pod that has or had to leave.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// Time since which the pod is in the way, by this node's clock: for people.
+    /// Since when the pod blocks, by this node's clock, for display.
     pub(super) since: Timestamp,
     pub(super) tries: u32,
     pub(super) next_try: Moment,
     pub(super) reason: String,
-    /// More of a hindrance than a pod that is just about to end.
+    /// True if the pod will not end without help. Such pods are reported first.
     pub(super) stuck: bool,
-    /// The pod was deleted because the drain took too long.
+    /// True if the pod was deleted because the drain timed out.
     pub(super) by_force: bool,
-    /// A log line has said that it is left behind.
+    /// True if the log has reported the pod as left behind.
     pub(super) told: bool,
-    /// The pod was not there yet when the drain began.
+    /// True if the pod appeared after the drain began.
     pub(super) late: bool,
-    /// Moment at which a list showed it as terminating for the first time.
+    /// When a list first showed the pod as terminating.
     ending_since: Option<Moment>,
 }
 
@@ -61,7 +61,7 @@ impl Entry {
         self.stuck = stuck;
     }
 
-    /// Notes that the pod is terminating.
+    /// Records that the pod is terminating.
     pub(super) fn ends(&mut self) {
         self.set(
             match self.by_force {
@@ -72,13 +72,13 @@ impl Entry {
         );
     }
 
-    /// A list shows it as terminating.
+    /// Records that a list shows the pod as terminating.
     pub(super) fn seen_ending(&mut self, now: Moment) {
         self.ending_since.get_or_insert(now);
         self.ends();
     }
 
-    /// Why the drain continues without this pod; `None` if it waits for the pod.
+    /// Returns why the drain continues without this pod; `None` if it waits for the pod.
     pub(super) fn left_behind(
         &self,
         pod: &Pod,
@@ -87,11 +87,11 @@ impl Entry {
         kubelet_is_away: bool,
     ) -> Option<&'static str> {
         match class {
-            // To move it would only bring the next one: there is no end to that, and no end is waited for.
+            // Moving it would only bring the next one, without end.
             Class::Finished | Class::Moves | Class::Blocked(_) if self.late && pod.tolerates_cordon() => {
                 Some("Arrived: it came after the drain had begun, since it tolerates the cordon")
             }
-            // Asked, and not moved. Nothing of it runs, so nothing is lost by a reboot.
+            // The pod was asked, but not moved. Nothing of it runs, so a reboot loses nothing.
             Class::Finished if self.tries > 0 => Some("Finished: it cannot be moved, and nothing of it runs"),
             Class::Terminating if !self.is_overdue(pod, given.clock) => None,
             Class::Terminating if kubelet_is_away => {
@@ -107,8 +107,8 @@ impl Entry {
         }
     }
 
-    /// True if this agent has seen the pod terminating for its grace period and some time more. No clock of another machine is
-    /// asked, and none that can be set.
+    /// True if this agent has seen the pod terminating for its grace period plus [`OVERDUE`]. Measured by a monotonic
+    /// clock of this machine alone.
     fn is_overdue(&self, pod: &Pod, now: Moment) -> bool {
         let Some(since) = self.ending_since else { return false };
         let grace = pod.metadata.deletion_grace_period_seconds;
@@ -129,12 +129,12 @@ impl Entry {
     }
 }
 
-/// How long to wait after so many tries for one pod that came to nothing.
+/// Returns the delay after this many failed attempts for one pod.
 pub(super) fn retry_after(tries: u32) -> Duration {
     retry::delay(tries, Duration::from_millis(600), RETRY_WITHIN / 2)
 }
 
-/// Time left until `then`; `None` when it has come.
+/// Returns the time left until `then`; `None` if it has come.
 pub(super) fn wait(now: Moment, then: Moment) -> Option<Duration> {
     Some(then.since(now)).filter(|wait| !wait.is_zero())
 }

@@ -1,14 +1,15 @@
 //! Moves the pods of the own node away, by the rules of `kubectl drain` (see [`super::pods`]).
 //!
-//! The engine works in passes. Each pass lists the pods anew, asks those that are due to leave, and answers with the
-//! pods that are left and the time of the next look. It keeps nothing that another process could not find out again,
-//! except since when a pod has been in the way. While a pod with an obstacle is there, nothing is moved at all: the
-//! drain could not end, and the other pods would have been disturbed for nothing. Where the pool says Force, the others are
-//! moved all the same, and have had the whole time of the drain before their budgets are overruled.
+//! The engine works in passes. Each pass lists the pods again, asks those that are due to leave, and returns the
+//! remaining pods and the time of the next pass. Apart from when each pod began to block, another process could find
+//! its state again. While a pod has an obstacle, no pod is moved: the drain could not end, and the other pods would be
+//! disturbed without need. If the pool says Force, the others are moved anyway, and budgets are overruled only after
+//! the drain's timeout.
 //!
-//! Asking a pod to leave is behind [`Mover`]; everything else is the same for any implementation of it.
+//! [`Mover`] asks a pod to leave; the rest does not depend on its implementation.
 
 mod entry;
+mod given;
 #[cfg(test)]
 mod tests;
 
@@ -24,62 +25,46 @@ use kube::Client;
 use serde::Deserialize;
 
 use self::entry::{Entry, RETRY_WITHIN, retry_after, wait};
+pub use self::given::Given;
 use super::evict::{Answer, ByRequest, Mover};
 use super::pods::{Class, Pod};
 pub use super::settings::Settings;
 use super::{request, send, volumes};
 use crate::clients::RequestError;
 
-/// Pods that are asked at once.
+/// Number of pods asked concurrently.
 const CONCURRENT: usize = 8;
-/// Pods in one page of a list.
+/// Number of pods in one page of a list.
 const PAGE: usize = 200;
-/// Blockers that are told; the schema allows no more.
+/// Number of blockers reported; the schema allows no more.
 const MAX_BLOCKERS: usize = 10;
-/// First and longest time between two looks at pods that are on their way out.
+/// First and longest time between two passes while pods are terminating.
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Time between two looks when only a person can help.
+/// Time between two passes when only an admin can help.
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
-/// Longest pause that the API server can ask for.
+/// Longest pause that the API server can request.
 const HOLD_BACK: Duration = Duration::from_secs(60);
-/// Longest time that volumes may take to be detached once their pods are gone.
+/// How long to wait for volumes to be detached after their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
-/// Time for which a Node must be seen not Ready before its kubelet counts as away. When the API server was away, a kubelet that runs
-/// is marked not Ready as well, and needs up to 50 s to watch its pods again.
+/// How long a Node must be not Ready before its kubelet counts as away. After an outage of the API server, a running
+/// kubelet is also marked not Ready, and needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// Longest time between two passes in a row that saw the Node not Ready. After a longer one the API server was away.
+/// Longest time between consecutive passes that saw the Node not Ready. After a longer one the API server was away.
 const BLIND: Duration = Duration::from_secs(20);
 /// Longest name of a blocker that the schema allows.
 const MAX_NAME: usize = 320;
 
-/// Input of one pass.
-#[derive(Debug, Clone)]
-pub struct Given<'a> {
-    /// Name of the node.
-    pub node: &'a str,
-    /// Rules by which pods are moved.
-    pub settings: &'a Settings,
-    /// True when the kubelet reports that it is ready, and so can end pods.
-    pub node_ready: bool,
-    /// Time that the drain may still take; zero when its time is over, or it has none.
-    pub left: Duration,
-    /// Time by this node's clock, for people.
-    pub now: Timestamp,
-    /// The same moment on a clock that nobody sets: all waits are measured by it.
-    pub clock: Moment,
-}
-
 /// Result of a pass.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DrainProgress {
-    /// Every pod that has to go is gone.
+    /// Every pod that must leave is gone.
     Done {
-        /// Pods that should have gone, could not, and do not block the reboot.
+        /// Pods that could not leave, but do not block the reboot.
         left_behind: Vec<DrainBlocker>,
     },
-    /// Something is still there.
+    /// Pods or volumes remain.
     Waiting {
-        /// Pods that block the drain; first those that need a person or a budget.
+        /// Pods that block the drain. Those that need a person or a budget come first.
         blockers: Vec<DrainBlocker>,
         /// Time until the next pass is due.
         next: Duration,
@@ -91,21 +76,21 @@ pub enum DrainProgress {
 pub struct Drain {
     /// Entries by pod UID.
     known: HashMap<String, Entry>,
-    /// UIDs of all pods that were there in the first pass.
+    /// UIDs of all pods in the first pass.
     first: Option<HashSet<String>>,
-    /// The API server asked us to hold back until then.
+    /// Until when the API server asked for no requests.
     hold_back: Option<Moment>,
-    /// Time at which the wait for volumes began, for people, and the moment of its end.
+    /// When the wait for volumes began, for display, and when it ends.
     volumes: Option<(Timestamp, Moment)>,
-    /// The Node as it was seen not to be Ready; `None` while it is Ready.
+    /// Since when the Node is seen not Ready; `None` while it is Ready.
     not_ready: Option<NotReady>,
-    /// True if the last pass was by force.
+    /// True if the last pass was forced.
     forced: bool,
-    /// Passes since something was last seen to change.
+    /// Number of passes since the last change.
     quiet: u32,
 }
 
-/// A time in which each pass saw the Node not Ready.
+/// A span of consecutive passes that saw the Node not Ready.
 #[derive(Debug, Clone, Copy)]
 struct NotReady {
     since: Moment,
@@ -126,7 +111,7 @@ struct ListMetadata {
     next: Option<String>,
 }
 
-/// The pods of a node, all pages of them.
+/// Lists the pods of a node, all pages.
 async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
     let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}");
     let mut path = first.clone();
@@ -135,7 +120,7 @@ async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
         let page: PodList = send(client, request("GET", &path, vec![], "application/json")?).await?;
         pods.extend(page.items.unwrap_or_default());
         match page.metadata.next.filter(|token| !token.is_empty()) {
-            // The token is base64url without padding or the like: nothing in it needs escaping but `=`.
+            // The token is base64url, so only `=` needs escaping.
             Some(token) => path = format!("{first}&continue={}", token.replace('=', "%3D")),
             None => return Ok(pods),
         }
@@ -146,7 +131,7 @@ impl Drain {
     /// Makes one pass.
     ///
     /// # Errors
-    /// When the pods or the Node cannot be read. A pod that cannot be moved is no error here: it blocks.
+    /// When the pods or the Node cannot be read. A pod that cannot be moved is not an error: it blocks.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
@@ -157,7 +142,7 @@ impl Drain {
             delete,
         };
         let progress = self.move_pods(&mover, &pods, given).await;
-        // A kubelet that is not ready unmounts nothing.
+        // A kubelet that is not ready does not unmount volumes.
         if !matches!(progress, DrainProgress::Done { .. }) || !given.node_ready {
             return Ok(progress);
         }
@@ -179,7 +164,7 @@ impl Drain {
         self.progress(pods, given)
     }
 
-    /// Updates for how long the Node has been seen not Ready.
+    /// Updates since when the Node is not Ready.
     fn watch_kubelet(&mut self, given: &Given<'_>) {
         let now = given.clock;
         if given.node_ready {
@@ -193,13 +178,13 @@ impl Drain {
         self.not_ready = Some(NotReady { since, last: now });
     }
 
-    /// True if the Node has not been Ready for so long that no pod is ended by its kubelet.
+    /// True if the Node has not been Ready for long enough that its kubelet ends no pods.
     fn kubelet_is_away(&self, given: &Given<'_>) -> bool {
         let not_ready = self.not_ready.filter(|_| !given.node_ready);
         not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
     }
 
-    /// Updates the entries from the list, and returns the pods that are to be asked now.
+    /// Updates the entries from the list. Returns the pods to ask now.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.clock;
         self.watch_kubelet(given);
@@ -226,7 +211,7 @@ impl Drain {
             match class {
                 Class::Terminating => entry.seen_ending(now),
                 Class::Blocked(obstacle) => entry.set(obstacle.reason(), true),
-                // Whatever it waits for is not asked any more.
+                // A forced drain does not wait for budgets.
                 _ if given.settings.forced && !self.forced => entry.next_try = now,
                 Class::Finished | Class::Moves | Class::Stays => {}
             }
@@ -258,7 +243,7 @@ impl Drain {
             .collect()
     }
 
-    /// Notes the answer to a pod's eviction.
+    /// Records the answer to a pod's eviction.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.clock;
         let entry = self
@@ -276,7 +261,7 @@ impl Drain {
                 entry.by_force |= given.settings.forced && answer == Answer::Accepted;
                 entry.tries = 0;
                 entry.ends();
-                // The next list shows it as terminating, or not at all.
+                // The next list shows it as terminating or not at all.
                 entry.next_try = now + RETRY_WITHIN;
                 return;
             }
@@ -298,7 +283,7 @@ impl Drain {
         entry.next_try = now + retry_after(entry.tries);
     }
 
-    /// Lists the pods that are left, and says when to look again.
+    /// Returns the remaining pods and the time of the next pass.
     fn progress(&mut self, pods: &[Pod], given: &Given<'_>) -> DrainProgress {
         let mut left: Vec<(&Pod, &Entry, Class)> = vec![];
         let mut left_behind = vec![];
@@ -333,12 +318,12 @@ impl Drain {
         progress
     }
 
-    /// Time for which the API server wants no more requests.
+    /// Returns how long the API server wants no requests.
     fn held_back(&self, now: Moment) -> Option<Duration> {
         wait(now, self.hold_back?)
     }
 
-    /// Time until the next look.
+    /// Returns the time until the next pass.
     fn next(&self, left: &[(&Pod, &Entry, Class)], given: &Given<'_>) -> Duration {
         let now = given.clock;
         let blocked = |(_, _, class): &(&Pod, &Entry, Class)| matches!(class, Class::Blocked(_));
@@ -359,14 +344,14 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// Waits for the volumes of pods that are gone, but not for long. The reboot unmounts them anyway; only, pods that
-    /// wait for a volume elsewhere then wait until this node is back.
+    /// Waits for the volumes of pods that are gone, but not for long: the reboot unmounts them anyway. Pods elsewhere
+    /// that need a volume then wait until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;
         }
         let now = given.clock;
-        // Not so long that the drain's own time would be over.
+        // At most half of the time that the drain has left.
         let most = if given.left.is_zero() {
             VOLUMES
         } else {
@@ -402,7 +387,7 @@ impl Drain {
     }
 }
 
-/// Lists the blocking pods, the worst first.
+/// Returns the blocking pods, the worst first.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck

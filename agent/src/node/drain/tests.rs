@@ -76,7 +76,7 @@ fn waiting(progress: DrainProgress) -> (Vec<DrainBlocker>, Duration) {
     }
 }
 
-/// Names of the pods that are left behind at the end.
+/// Returns the pods left behind by a drain that is done.
 fn done(progress: DrainProgress) -> Vec<String> {
     match progress {
         DrainProgress::Done { left_behind } => left_behind.into_iter().map(|b| b.pod).collect(),
@@ -207,10 +207,10 @@ fn a_finished_pod_is_moved_but_holds_nothing_up() {
     assert!(drain.sort(&pods, &given(at(60))).is_empty(), "it is not asked again");
 }
 
-/// A terminating pod blocks the drain of a broken node only for a time, which depends on readiness and force.
+/// A terminating pod blocks the drain of a broken node for a limited time, which depends on readiness and force.
 #[test]
 fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
-    // Its deletion is far in the past of this clock's 2023, or in its future, as if the clock were wrong.
+    // The deletion time is far in the past or future of this clock, as with a wrong clock.
     let deleted = |time: &str| {
         [pod_with(
             "a",
@@ -236,7 +236,7 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     let away = i64::try_from(KUBELET_AWAY.as_secs()).unwrap();
     for (pods, ready, settings, seconds, gone_on) in [
         (&deleted("2023-01-01T00:00:00Z"), true, &PLAIN, 10_000, false),
-        // A clock that is ahead makes no grace period shorter.
+        // A fast clock does not shorten the grace period.
         (&deleted("2023-01-01T00:00:00Z"), false, &PLAIN, away - 1, false),
         (&deleted("2023-01-01T00:00:00Z"), false, &PLAIN, away, true),
         (&deleted("2026-11-01T00:00:00Z"), false, &PLAIN, away, true),
@@ -251,14 +251,15 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
             false => assert_eq!(waiting(progress).0[0].reason, "Terminating", "{says}"),
         }
     }
-    // Nothing of it runs any more, so it is not waited for on a node that is ready either.
+    // Nothing of it runs, so a ready node does not wait for it either.
     let change = json!({"metadata": {"deletionTimestamp": "2023-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"}});
     let ended = [pod_with("a", "Job", change)];
     waiting(after(&ended, true, &PLAIN, watched + 29));
     assert_eq!(done(after(&ended, true, &PLAIN, watched + 30)), ["d/a"]);
 }
 
-/// When the API server was away, a kubelet that runs is marked not Ready as well, and needs up to 50 s to watch its pods again.
+/// After an outage of the API server, a running kubelet is marked not Ready and needs up to 50 s to watch its pods
+/// again.
 #[test]
 fn a_kubelet_that_lost_the_api_server_for_a_moment_ends_its_pods_itself() {
     let pods = [pod("a", true, "ReplicaSet")];
@@ -276,12 +277,12 @@ fn a_kubelet_that_lost_the_api_server_for_a_moment_ends_its_pods_itself() {
     assert!(!passes(100..185, false), "not Ready for less than 90 s");
     assert!(!passes(185..190, true));
     assert!(!passes(190..250, false), "it begins again");
-    // The API server is away until then: what the kubelet did meanwhile is not known.
+    // The API server is away until then; the kubelet's state meanwhile is unknown.
     assert!(!passes(300..385, false));
     assert!(passes(385..400, false), "its kubelet is away");
 }
 
-/// A controller whose pods tolerate the cordon puts a new one in the place of each that is moved.
+/// A controller replaces each moved pod by a new one that tolerates the cordon.
 #[test]
 fn a_drain_ends_although_pods_that_tolerate_the_cordon_come_again() {
     let tolerant = |name: &str, owner: &str, phase: &str| {
@@ -379,7 +380,7 @@ fn volumes_are_waited_for_and_not_for_ever() {
     }
 }
 
-/// Gives the answers that it was made with, and remembers which pods were asked.
+/// Returns the given answers in turn and remembers the pods that were asked.
 struct Told {
     answers: Vec<Answer>,
     asked: Mutex<Vec<(String, Answer)>>,
@@ -457,7 +458,7 @@ fn any_pod() -> impl Strategy<Value = Pod> {
     )
 }
 
-/// Any JSON, with the words of a pod where it can.
+/// Any JSON, preferably with field names of a pod.
 fn any_json() -> impl Strategy<Value = Value> {
     let words = [
         "metadata",
@@ -496,7 +497,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Any JSON from the API server is read as a pod or as an error.
+    /// Any JSON from the API server parses as a pod or returns an error.
     #[test]
     fn any_json_is_a_pod_or_an_error(metadata in any_json(), spec in any_json(), status in any_json(), settings in any_settings()) {
         let mut pod = json!({"metadata": metadata, "spec": spec, "status": status});
@@ -518,8 +519,7 @@ proptest! {
         }
     }
 
-    /// Passes over any pods with any answers: pods that may be asked are asked, and no others; a pass that is done has
-    /// asked nobody.
+    /// Passes over any pods with any answers ask only pods that may be asked. A pass that is done has moved no pod.
     #[test]
     fn a_pass_never_both_moves_something_and_is_done(
         lists in proptest::collection::vec(proptest::collection::vec(any_pod(), 0..8), 1..6),
@@ -567,7 +567,8 @@ proptest! {
     }
 }
 
-/// An API server with these pages of pods and a Node that one volume is attached to, and the requests that it saw.
+/// Creates a fake API server with these pages of pods and a Node with one attached volume. Returns its client and the
+/// paths that were requested.
 fn api_server(pages: Vec<Value>) -> (kube::Client, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(vec![]));
     let seen = calls.clone();
@@ -649,7 +650,7 @@ async fn pods_are_evicted_or_deleted_as_the_pool_says() {
 async fn volumes_count_when_the_pods_are_gone() {
     let attached = ["volume kubernetes.io/csi/d^v".to_owned()];
     for (owner, node_ready, expected) in [
-        // The volume is that of a pod that stays.
+        // A staying pod uses the volume.
         (Some("DaemonSet"), true, &[][..]),
         (None, true, &attached[..]),
         // A kubelet that is not ready unmounts nothing.

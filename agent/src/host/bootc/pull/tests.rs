@@ -27,21 +27,21 @@ fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
     assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
     assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
     assert_eq!(plain.fd3, None);
-    assert!(plain.then.is_some(), "ostree locks it at the end");
+    assert!(plain.last.is_some(), "ostree locks it at the end");
     let full = spec(&image.digest, &target, options(Storage::Ostree, true, true), true);
     assert_eq!(full.fd3.as_deref(), Some("/run/berth/pull-0123456789abcdef.fifo"));
     let flags = ["--download-only", "--enforce-container-sigpolicy", "--progress-fd", "3"];
     assert_eq!(full.command[2..6], flags);
     assert!(
-        full.then.is_some(),
+        full.last.is_some(),
         "bootc may have found the image staged already, unlocked"
     );
     let composefs = spec(&image.digest, &target, options(Storage::Composefs, true, true), true);
-    assert_eq!((composefs.command, composefs.then), (full.command, None));
+    assert_eq!((composefs.command, composefs.last), (full.command, None));
 }
 
 #[test]
-fn only_a_whole_reference_of_the_published_digest_reaches_bootc() {
+fn only_a_reference_with_the_digest_reaches_bootc() {
     let good = image();
     assert_eq!(target(&good).unwrap().to_string(), good.reference);
     let other = format!("registry.example/os@sha256:{}", "9".repeat(64));
@@ -63,7 +63,7 @@ fn only_a_whole_reference_of_the_published_digest_reaches_bootc() {
 }
 
 #[test]
-fn tells_how_a_pull_failed() {
+fn explains_a_failed_pull() {
     for (result, status, words, expected) in [
         ("exit-code", 1, "error: x: manifest unknown", Reason::ImageNotFound),
         ("exit-code", 1, "", Reason::PullFailed),
@@ -74,18 +74,18 @@ fn tells_how_a_pull_failed() {
         ("oom-kill", 9, "", Reason::PullFailed),
         ("resources", 0, "", Reason::PullFailed),
     ] {
-        let defeat = Defeat {
+        let unit_failure = UnitFailure {
             result: result.to_owned(),
             status,
         };
-        let message = explain(&defeat, words);
+        let message = explain(&unit_failure, words);
         assert_eq!(failure::classify(&message).reason, expected, "{result} {status}");
         assert!(!message.is_empty());
     }
 }
 
 #[test]
-fn words_that_are_cut_for_the_credentials_keep_the_cause() {
+fn a_shortened_message_keeps_the_cause() {
     let (long, credentials) = ("x ".repeat(505), "the host pulled with /run/ostree/auth.json");
     for message in [format!("{long}unauthorized"), format!("unauthorized {long}")] {
         let told = failure::with_credentials(message, credentials);

@@ -1,4 +1,4 @@
-//! Status documents, versions and helps, as they are and as they might be.
+//! Tests of status documents, versions and help texts.
 
 use super::*;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn reads_booted_staged_and_rollback() {
     staged["downloadOnly"] = json!(true);
     staged["somethingNew"] = json!({"x": [1]});
     let (mut booted, mut rollback) = (entry('a'), entry('c'));
-    // Older releases do not have it.
+    // Older releases lack the field.
     booted.as_object_mut().unwrap().remove("pinned");
     rollback["pinned"] = json!(true);
     let status = read_host(json!({
@@ -94,7 +94,7 @@ fn only_a_status_of_a_bootc_host_is_read() {
 }
 
 #[test]
-fn tells_composefs_hosts_and_the_names_of_their_deployments() {
+fn reads_composefs_hosts_and_their_deployment_names() {
     let composefs = |c: char, verity: Value| {
         let mut entry = entry(c);
         entry["ostree"] = Value::Null;
@@ -115,7 +115,7 @@ fn tells_composefs_hosts_and_the_names_of_their_deployments() {
 }
 
 #[test]
-fn tells_the_kinds_of_hosts_apart() {
+fn distinguishes_kinds_of_hosts() {
     let mut layered = entry('a');
     layered["incompatible"] = json!(true);
     layered["image"] = Value::Null;
@@ -162,7 +162,7 @@ fn reads_the_signature_in_all_its_forms() {
 }
 
 #[test]
-fn old_releases_lack_fields_and_odd_ones_are_bounded() {
+fn missing_fields_and_long_texts_are_accepted() {
     let status = read_host(json!({"booted": {"image": {
         "image": {"image": "x".repeat(9999), "transport": "oci"}, "imageDigest": "sha512:1", "timestamp": "soon",
         "version": "ü".repeat(999),
@@ -179,7 +179,7 @@ fn old_releases_lack_fields_and_odd_ones_are_bounded() {
 }
 
 #[test]
-fn refuses_what_is_no_bootc_host() {
+fn refuses_other_documents() {
     assert!(matches!(parse("{}"), Err(StatusError::Foreign { .. })));
     assert!(matches!(parse("Staged image:"), Err(StatusError::Malformed(_))));
     assert!(matches!(parse(""), Err(StatusError::Malformed(_))));
@@ -198,12 +198,12 @@ fn a_host_without_bootc_is_seldom_asked_for_it() {
         (BootcVersion::TooOld("1.1".into()), [true, false, false]),
         (BootcVersion::Failed("no answer".into()), [true, false, false]),
     ] {
-        let found = [0, 59, 60].map(|age| version.is_believed(minutes(age), 5));
+        let found = [0, 59, 60].map(|age| version.is_fresh(minutes(age), 5));
         assert_eq!(found, believed, "{version:?}");
     }
-    assert!(!BootcVersion::Missing.is_believed(minutes(1), 4), "it may be booting");
+    assert!(!BootcVersion::Missing.is_fresh(minutes(1), 4), "it may be booting");
     assert!(
-        !BootcVersion::TooOld("1.1".into()).is_believed(VERSION_RETRY, 5),
+        !BootcVersion::TooOld("1.1".into()).is_fresh(VERSION_RETRY, 5),
         "asked again when the time is over"
     );
 }
@@ -217,7 +217,7 @@ fn finds_the_flag_in_the_help_of_switch() {
         ),
         ("Options:\n      --download-only    Stage the image, locked\n", true),
         (
-            "      --from-downloaded  Apply what was staged with --download-only\n",
+            "      --from-downloaded  Apply an image staged with --download-only\n",
             false,
         ),
         ("      --download-only-once\n", false),
@@ -247,7 +247,7 @@ fn reads_versions() {
     assert!((1, 12, 0) < FLOOR && (1, 16, 9) > FLOOR);
 }
 
-/// Any JSON, with the names that the parser looks for among its keys.
+/// Any JSON, with the parser's field names among its keys.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

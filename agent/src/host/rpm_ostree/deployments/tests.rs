@@ -50,7 +50,7 @@ fn staged() -> Entry {
 }
 
 #[test]
-fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
+fn finds_booted_staged_and_rollback() {
     let rollback = container("ostree-unverified-image:docker://quay.io/os:0");
     let rollback = with(rollback, "pinned", Variant::new(true));
     let status = parse(&[staged(), booted(), rollback.clone()], Lock::Locked).unwrap();
@@ -73,12 +73,12 @@ fn finds_what_runs_what_is_staged_and_what_is_left_to_roll_back_to() {
     assert!(!found.pinned && !status.booted.pinned);
     let found = status.rollback.unwrap();
     assert_eq!((found.image.as_str(), found.pinned), ("quay.io/os:0", true));
-    // Somebody ran `rpm-ostree rollback`: it stands before the one that runs.
+    // After `rpm-ostree rollback`, it comes before the booted one.
     assert!(parse(&[rollback, booted()], Lock::Unlocked).unwrap().rollback_queued);
 }
 
 #[test]
-fn the_daemons_word_or_the_files_lock_and_unreadable_files_are_neither() {
+fn the_daemon_or_the_files_lock() {
     let unreadable = || Lock::Unreadable("no such file".to_owned());
     for (word, files, expected) in [
         (None, Lock::Unlocked, Some(false)),
@@ -116,13 +116,13 @@ fn layered_packages_are_named_and_compared() {
     assert!(parse(&[more, layered.clone()], Lock::Unlocked).unwrap().staged_layers);
     assert!(
         parse(&[staged(), layered], Lock::Unlocked).unwrap().staged_layers,
-        "one that drops packages is somebody's too"
+        "dropped packages count too"
     );
 }
 
-/// Replacements from a repository: `a(sas)` as some releases send it, or a dictionary.
+/// Replacements from a repository: `a(sas)`, as some releases send it, or a dictionary.
 #[test]
-fn what_an_admin_changed_by_other_means_is_somebodys_too() {
+fn all_changes_of_an_admin_count() {
     let texts = |texts: &[&str]| Variant::new(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let replaced = HashMap::from([("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])]);
     let structured = HashMap::from([("repo=updates".to_owned(), vec![("kernel".to_owned(), String::new())])]);
@@ -164,7 +164,7 @@ fn what_an_admin_changed_by_other_means_is_somebodys_too() {
 }
 
 #[test]
-fn a_digest_that_the_daemon_does_not_tell_is_the_one_that_the_name_pins() {
+fn the_name_may_give_the_digest() {
     let booted = |image: &str| {
         let mut entry = with(container(image), "booted", Variant::new(true));
         entry.remove("container-image-reference-digest");
@@ -190,7 +190,7 @@ fn references_of_all_kinds_lose_their_prefix() {
         ("ostree-image-signed:docker://r.io:5000/os:1", "r.io:5000/os:1", true),
         ("ostree-image-signed:registry:r.io/os:1", "r.io/os:1", true),
         ("ostree-remote-registry:fedora:r.io:5000/os:1", "r.io:5000/os:1", true),
-        // A registry of this name, and no transport.
+        // Here `registry` is a host name, not a transport.
         (
             "ostree-remote-registry:fedora:registry:5000/os:1",
             "registry:5000/os:1",
@@ -206,7 +206,7 @@ fn references_of_all_kinds_lose_their_prefix() {
 }
 
 #[test]
-fn a_deployment_from_no_image_is_known_by_its_commit_and_one_without_its_digest_is_not_known() {
+fn without_an_image_the_commit_identifies_a_deployment() {
     let plain = entry(&[
         ("booted", Variant::new(true)),
         ("checksum", Variant::new(CHECKSUM)),
@@ -272,7 +272,7 @@ const KEYS: [&str; 12] = [
 ];
 
 proptest! {
-    /// Whatever a daemon sends: no panic, and what is shown fits the schema.
+    /// Any input parses without a panic, and the result fits the schema.
     #[test]
     fn anything_can_be_parsed(
         entries in prop::collection::vec(prop::collection::hash_map(prop::sample::select(KEYS.to_vec()), any_value(), 0..12), 0..5),
@@ -287,9 +287,9 @@ proptest! {
         }
     }
 
-    /// A key that is missing or malformed loses nothing but what it says itself.
+    /// A missing or malformed key affects only its own field.
     #[test]
-    fn one_bad_key_loses_only_itself(key in prop::sample::select(KEYS.to_vec()), value in prop::option::of(any_value())) {
+    fn one_bad_key_affects_only_itself(key in prop::sample::select(KEYS.to_vec()), value in prop::option::of(any_value())) {
         let whole = parse(&[staged(), booted()], Lock::Locked).unwrap();
         let mut bad = booted();
         match value {

@@ -169,7 +169,7 @@ fn an_unlockable_image_is_staged_again_after_a_pause() {
 fn locks_without_effect_add_up_over_restarts() {
     let no_effect = || Ending::Failed {
         reason: Reason::StepFailed,
-        message: "Lock ended well on the host, and had no effect".into(),
+        message: "Lock succeeded on the host but had no effect".into(),
     };
     let staged = |locked| Deployment {
         digest: Some(image().digest),

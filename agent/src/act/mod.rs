@@ -1,5 +1,7 @@
-//! Doing one step: one thing to one system. What came of it is told to the agent's knowledge, which knows what must be
-//! read anew after it.
+//! Performs one step: one change to one system. The result goes to the agent's knowledge, which decides what must be
+//! read again after it.
+
+mod signs;
 
 use std::time::Duration;
 
@@ -18,46 +20,51 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::host::{HostError, Terms};
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
-use crate::run::{Agent, describe, trouble};
+use crate::run::{Agent, describe, error_reason};
 
-/// Time after which settings that make no sense are looked at again.
-const SETTINGS_AGAIN: Duration = Duration::from_secs(10);
+/// Delay before invalid drain settings are read again.
+const SETTINGS_RETRY: Duration = Duration::from_secs(10);
 /// Longest reason of a blocker that the schema allows.
 const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
-    /// Does one step, and learns what came of it.
+    /// Performs one step and records the result in the knowledge.
     pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
         let repeats = self.knowledge.repeats(step);
         self.learn(Event::Begins(step));
-        let done = match self.keep_memory(step) {
+        let done = match self.write_memory_first(step) {
             Ok(()) => self.perform(step, repeats).await,
             Err(error) => Err(error),
         };
         let ending = match &done {
             Ok(ending) => ending.clone(),
             Err(error) => {
-                let (reason, message) = trouble(error);
+                let (reason, message) = error_reason(error);
                 Ending::Failed { reason, message }
             }
         };
         self.learn(Event::Ends(step, ending));
         self.remember();
         if done.is_err() && step.asks_cluster() {
-            // A conflict means that somebody else wrote: decide anew from what is there.
+            // A conflict means that another client wrote the berth. Read the berths, so that the next step is decided
+            // on their state.
             self.refresh_berths().await?;
         }
         done.map(drop)
     }
 
-    /// Writes the memory before what must not be done without.
-    fn keep_memory(&mut self, step: &Step) -> Result<()> {
+    /// Writes the memory first for steps that must not be performed without it.
+    fn write_memory_first(&mut self, step: &Step) -> Result<()> {
         if !step.needs_memory() {
             self.remember();
             return Ok(());
         }
-        self.save_memory()
-            .with_context(|| format!("cannot do {} without the agent's memory on the host", describe(step)))
+        self.save_memory().with_context(|| {
+            format!(
+                "cannot perform {}, since the agent's memory cannot be written on the host",
+                describe(step)
+            )
+        })
     }
 
     async fn perform(&mut self, step: &Step, repeats: bool) -> Result<Ending> {
@@ -84,20 +91,20 @@ impl Agent {
             Step::Take(berth) => self.take(berth).await,
             Step::Cordon(berth) => self.cordon(berth).await,
             Step::Commit(berth) => self.store(berth.committed(self.boot_id())?).await,
-            // The same once more: its renewTime makes it another version.
+            // Rewrites the berth unchanged; the new renewTime changes its resourceVersion.
             Step::Fence(berth) => self.store(berth.clone()).await,
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,
             Step::Relicense(berth, digest) => {
                 let stored = self.store(berth.relicensed(digest.clone(), self.boot_id())?).await?;
-                tracing::warn!(berth = berth.name(), %digest, "going on from a boot that is not proven");
+                tracing::warn!(berth = berth.name(), %digest, "continuing from an unproven boot");
                 Ok(stored)
             }
             Step::Release(berth, outcome, _) => self.store(berth.releasing(*outcome, self.boot_id())?).await,
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // As it was read after it was restored. Here, and not at the next rest: the host may be silent, and then
-                // the Node is not read any more.
+                // The Node as it was read after it was restored. Removed here rather than at the next rest: if the host
+                // does not answer, the Node is not read any more.
                 if let Some(node) = self.knowledge.cluster_node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
@@ -108,11 +115,11 @@ impl Agent {
         }
     }
 
-    /// The same change twice in a row means that the first had no effect.
+    /// Returns an error if the same change was made twice in a row: the first had no effect.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
         done.with_context(|| format!("{name} failed on the host"))?;
-        anyhow::ensure!(!repeats, "{name} ended well on the host, and had no effect");
+        anyhow::ensure!(!repeats, "{name} succeeded on the host but had no effect");
         Ok(Ending::Done)
     }
 
@@ -126,7 +133,7 @@ impl Agent {
             begun: self.knowledge.past.staged_with,
             experimental_composefs: self.experimental_composefs,
         };
-        let survey = self.host.survey(&terms).await.context("cannot look at the host")?;
+        let survey = self.host.survey(&terms).await.context("cannot survey the host")?;
         self.look_for_boot_image().await;
         if survey.bootc_version.is_some() {
             self.bootc_version = survey.bootc_version;
@@ -141,7 +148,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Looks, once, for what the machine was installed from. Nothing on the node waits for that.
+    /// Reads the machine's boot image until that succeeds once. Nothing on the node waits for it.
     async fn look_for_boot_image(&mut self) {
         if self.boot_image.is_some() {
             return;
@@ -149,12 +156,13 @@ impl Agent {
         match self.host.boot_image().await {
             Ok(found) => self.boot_image = Some(found),
             Err(error) => {
-                tracing::warn!(%error, "cannot look for the machine's boot image; tried again at the next look")
+                tracing::warn!(%error, "cannot read the machine's boot image; the next survey of the host retries")
             }
         }
     }
 
-    /// Rivals among the pods of a node that should run something. In a turn nothing waits for an answer that changes nothing.
+    /// Returns the rivals among the pods of a node that has a desired image. Does not ask during a turn, which must not
+    /// wait for an answer that changes nothing.
     async fn rival_pods(&mut self) -> Vec<String> {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
@@ -175,13 +183,13 @@ impl Agent {
             .await
             .context("cannot use the kubelet's credentials")?;
         let read = cordon::read(client, self.node.as_str()).await;
-        self.heard(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
+        self.note_api_answer(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
         let node = read.context("cannot read the Node")?;
         self.learn(Event::NodeRead(node.map_or(ClusterNode::Gone, ClusterNode::Is)));
         Ok(Ending::Done)
     }
 
-    /// Asks the API server; that it does not answer is no reason to stop.
+    /// Checks that the API server rejects forbidden writes. If it does not answer, the step still ends well.
     async fn try_guard(&mut self) -> Ending {
         let kubelet = self.kubelet.get().await.context("cannot use the kubelet's credentials");
         let answer = match kubelet {
@@ -192,10 +200,10 @@ impl Agent {
         match &answer {
             Ok(Guard::Allows(what)) => tracing::error!(
                 what,
-                "the API server allows what its admission policies must refuse; no berth is taken"
+                "the API server accepts a write that it must reject; no berth is taken"
             ),
             Ok(_) => {}
-            Err(error) => tracing::warn!(error, "cannot tell whether the API server refuses what it must"),
+            Err(error) => tracing::warn!(error, "cannot check whether the API server rejects forbidden writes"),
         }
         self.learn(Event::Guard(answer));
         Ending::Done
@@ -205,14 +213,14 @@ impl Agent {
         tracing::warn!("asking the host to reboot");
         match self.host.reboot().await {
             Ok(()) => Ok(Ending::Done),
-            // Nothing of it was begun.
+            // The reboot was not started.
             Err(error @ HostError::Busy(_)) => Err(error.into()),
             Err(error) => Ok(Ending::Refused(format!("the host refused the reboot: {error:#}"))),
         }
     }
 
     async fn drain_pass(&mut self) -> Result<Ending> {
-        // Without the object, the settings under which the least is moved.
+        // Without the object, use the defaults, which move the fewest pods.
         let pool = self.object().map(|object| object.spec.drain).unwrap_or_default();
         let now = self.clock.now();
         let elapsed = self.knowledge.draining_for(&now);
@@ -261,10 +269,10 @@ impl Agent {
         })
     }
 
-    /// Settings that make no sense are in the way like a pod: nothing is moved, and it is said why.
+    /// Reports invalid settings as a blocker, like a pod: nothing is moved until they are corrected.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.blockers.first();
-        let reason = one_line(&format!("{error:#}; nothing is moved until it is corrected"));
+        let reason = one_line(&format!("{error:#}; no pod is moved until it is corrected"));
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),
             reason: reason.chars().take(MAX_BLOCKER_REASON).collect(),
@@ -274,7 +282,7 @@ impl Agent {
             done: false,
             blockers: vec![blocker],
             left_behind: vec![],
-            next: SETTINGS_AGAIN,
+            next: SETTINGS_RETRY,
         }
     }
 
@@ -329,7 +337,7 @@ impl Agent {
             .get()
             .await
             .context("cannot use the kubelet's credentials")?;
-        // The mark has a new value each time: the same value would not move the resourceVersion.
+        // The mark has a new value each time, since the same value would not change the resourceVersion.
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)
             .await
@@ -338,7 +346,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// A cordon of ours that no berth covers, as the API server's own storage has it.
+    /// Removes our cordon if, by the API server's own storage, no berth covers it.
     async fn uncordon(&mut self) -> Result<Ending> {
         self.refresh_berths().await?;
         match self.in_turn() {

@@ -1,4 +1,4 @@
-//! People are told: on the console, at their login, in the journal, and on the cluster.
+//! Notifies people of the outcome: on the console, at login, in the journal, and with an event in the cluster.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -22,20 +22,20 @@ use crate::clients::{self, with_deadline};
 use crate::host::HostRoot;
 use crate::host::files;
 
-/// Text that getty shows before the login, and that is shown at the login.
+/// Files with the notice. getty shows the first before login; the second is shown at login.
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
 const MOTD: &str = "/run/motd.d/80-berth-firstboot";
-/// File at whose change getty shows its text anew.
+/// getty shows its text again when this file changes.
 const GETTY: &str = "/run/agetty.reload";
 /// Socket of the journal's own protocol.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Longest time that the journal may take for one record.
-const JOURNAL_DEADLINE: Duration = Duration::from_secs(2);
-/// Longest time that an event may take, and with all that it takes to get a client.
-const EVENT_DEADLINE: Duration = Duration::from_secs(5);
-const CLUSTER_DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout for writing a record to the journal.
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout for writing an event, and for that including the setup of a client.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tells the people at the machine. What cannot be told in one way is told in the others.
+/// Shows the outcome on the machine. If one way fails, the others are still used.
 pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
     let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
@@ -43,7 +43,7 @@ pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
             tracing::warn!(path, %error, "cannot write the notice");
         }
     }
-    // Nobody may be waiting at a console.
+    // O_NONBLOCK, since the file may be a FIFO that no getty reads.
     let touched = OpenOptions::new()
         .write(true)
         .create(true)
@@ -67,24 +67,24 @@ fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
-/// Sends one record. Its fields have one line each. A journal that does not read has no say in whether the machine goes on.
+/// Sends one record, with one line per field. The timeout keeps a journal that does not read from delaying the boot.
 fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in fields {
         text.push_str(&format!("{name}={value}\n"));
     }
     let journal = UnixDatagram::unbound()?;
-    journal.set_write_timeout(Some(JOURNAL_DEADLINE))?;
+    journal.set_write_timeout(Some(JOURNAL_TIMEOUT))?;
     journal.send_to(text.as_bytes(), socket).map(drop)
 }
 
-/// Writes an event about the machine's Node, which need not exist, in no more than ten seconds.
+/// Writes an event about the machine's Node, which need not exist, within ten seconds.
 ///
-/// A kubeconfig may name files that nobody writes to, or a program that does not end. So this has a thread of its own, which ends
-/// with the process.
+/// A kubeconfig may name a FIFO without a writer, or a program that does not end. Therefore a separate thread does the
+/// work; it ends with the process.
 ///
 /// # Errors
-/// When the kubeconfig is of no use, or the API server did not take the event.
+/// When the kubeconfig is unusable, or the API server did not accept the event.
 pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     let (sender, told) = mpsc::channel();
     let (kubeconfig, node, verdict) = (kubeconfig.to_owned(), node.to_owned(), verdict.clone());
@@ -94,21 +94,21 @@ pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
             Ok(runtime) => runtime.block_on(event(&kubeconfig, &node, &verdict)),
             Err(error) => Err(error.into()),
         };
-        // An error means that nobody waits any more.
+        // An error means that the caller does not wait any more.
         let _ = sender.send(result);
     };
     std::thread::Builder::new()
         .name("event".to_owned())
         .spawn(tell)
         .context("cannot start a thread")?;
-    told.recv_timeout(CLUSTER_DEADLINE)
-        .with_context(|| format!("it took longer than {} s", CLUSTER_DEADLINE.as_secs()))?
+    told.recv_timeout(CLUSTER_TIMEOUT)
+        .with_context(|| format!("no result within {} s", CLUSTER_TIMEOUT.as_secs()))?
 }
 
 async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     anyhow::ensure!(
         kubeconfig.is_file(),
-        "{} is no file; name one that this unit sees",
+        "{} is not a file; name one that this unit can see",
         kubeconfig.display()
     );
     let client = clients::client_of(kubeconfig).await?;
@@ -120,7 +120,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_owned()),
-        // By this kubectl finds the events of a Node.
+        // kubectl finds the events of a Node by this.
         uid: Some(node.to_owned()),
         ..ObjectReference::default()
     };
@@ -133,17 +133,17 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         secondary: None,
     };
     let recorder = Recorder::new(client, reporter);
-    with_deadline(EVENT_DEADLINE, recorder.publish(&event, &about))
+    with_deadline(EVENT_TIMEOUT, recorder.publish(&event, &about))
         .await
-        .context("the API server did not take the event")
+        .context("the API server did not accept the event")
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn people_are_told_until_nothing_is_wrong() {
+    fn the_notice_stays_until_all_is_well() {
         let scratch = std::env::temp_dir().join(format!("berth-tell-{}", std::process::id()));
         let root = HostRoot::new(&scratch);
         fs::create_dir_all(root.path("/run/systemd/journal")).unwrap();
@@ -172,8 +172,8 @@ pub(super) mod tests {
         fs::remove_dir_all(&scratch).unwrap();
     }
 
-    /// An API server for one request: its text. The kubeconfig for it is written there.
-    pub(in crate::firstboot) fn api_server(kubeconfig: &Path) -> std::thread::JoinHandle<String> {
+    /// Starts an API server for one request and writes a kubeconfig for it. The thread returns the text of the request.
+    pub(crate) fn api_server(kubeconfig: &Path) -> std::thread::JoinHandle<String> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap());
         let content = serde_json::json!({
@@ -187,7 +187,7 @@ pub(super) mod tests {
         std::thread::spawn(move || answer(&listener))
     }
 
-    /// Takes one request, answers that its object was made, and gives its text back.
+    /// Accepts one request, answers that the object was created, and returns the text of the request.
     fn answer(listener: &std::net::TcpListener) -> String {
         use std::io::{Read, Write};
         let (mut stream, _) = listener.accept().unwrap();
@@ -207,7 +207,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_journal_that_does_not_read_and_a_console_without_one_hold_nobody_up() {
+    fn a_silent_journal_or_console_does_not_block() {
         let scratch = std::env::temp_dir().join(format!("berth-deaf-{}", std::process::id()));
         let root = HostRoot::new(&scratch);
         fs::create_dir_all(root.path("/run/systemd/journal")).unwrap();
@@ -219,23 +219,23 @@ pub(super) mod tests {
         let begin = std::time::Instant::now();
         locally(&root, None, &Verdict::invalid_config("line 1: x"));
         let took = begin.elapsed();
-        assert!(took < JOURNAL_DEADLINE * 3, "{took:?}");
-        assert!(root.path(ISSUE).exists(), "told in the other ways");
+        assert!(took < JOURNAL_TIMEOUT * 3, "{took:?}");
+        assert!(root.path(ISSUE).exists(), "reported in the other ways");
         drop(deaf);
         fs::remove_dir_all(&scratch).unwrap();
     }
 
     #[test]
-    fn a_kubeconfig_that_nobody_writes_is_not_waited_for() {
+    fn a_fifo_as_kubeconfig_does_not_block() {
         let fifo = std::env::temp_dir().join(format!("berth-fifo-{}.kubeconfig", std::process::id()));
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = cluster(&fifo, "worker-7", &Verdict::invalid_config("x")).unwrap_err();
-        assert!(error.to_string().contains("is no file"), "{error:#}");
+        assert!(error.to_string().contains("is not a file"), "{error:#}");
         fs::remove_file(&fifo).unwrap();
     }
 
     #[test]
-    fn the_cluster_is_told_of_a_machine_that_is_no_node() {
+    fn an_event_needs_no_node() {
         let kubeconfig = std::env::temp_dir().join(format!("berth-tell-{}.kubeconfig", std::process::id()));
         let asked = api_server(&kubeconfig);
         cluster(&kubeconfig, "worker-7", &Verdict::invalid_config("line 1: x")).unwrap();

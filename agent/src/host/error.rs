@@ -1,0 +1,41 @@
+//! Error of a request to the host.
+
+use super::bus::BusError;
+use super::failure::{Failure, Reason};
+
+/// Error of a request to the host.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum HostError {
+    /// A command or a pull is running. This command would wait for it, or read a state that it is about to change.
+    #[error("the host is busy: {0}")]
+    Busy(String),
+    /// A host tool failed, with this message.
+    #[error("{}", .0.message)]
+    Tool(Failure),
+    /// A host tool did not end in time.
+    #[error("{0}")]
+    Timeout(String),
+    /// The bus, systemd or logind failed.
+    #[error("{0}")]
+    Bus(#[from] BusError),
+    /// logind refused to reboot.
+    #[error("{0}")]
+    RebootRefused(String),
+    /// A file of the agent cannot be read or written.
+    #[error("{0}")]
+    Io(String),
+}
+
+impl HostError {
+    /// Returns the reason for a condition.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Busy(_) => Reason::HostBusy,
+            Self::Tool(failure) => failure.reason,
+            Self::Timeout(_) => Reason::HostToolTimedOut,
+            Self::Bus(_) => Reason::HostUnreachable,
+            Self::RebootRefused(_) => Reason::RebootRefused,
+            Self::Io(_) => Reason::HostToolFailed,
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The host, as the rest of the agent uses it.
+
+use std::sync::{Arc, Mutex};
+
+use berth_api::backend::Backend;
+use berth_api::node::{Deployment, DesiredImage, Progress};
+use berth_api::{BootId, Digest};
+use berth_core::agent::facts::Past;
+use berth_core::agent::host_policy::credentials::Claim;
+use berth_core::agent::host_policy::registries::Registries;
+use berth_core::agent::host_policy::signatures::Policy;
+use berth_core::agent::rivals;
+use berth_core::agent::storage::{OstreeLock, StagingLock};
+use tokio::sync::watch;
+
+use super::auth::{AuthOutcome, AuthSource, HostAuth};
+use super::bootc::{Bootc, BootcStatus, BootcVersion};
+use super::bus::{Bus, Changes};
+use super::driver::{Driver, Pull, PullInputs, PullState};
+use super::error::HostError;
+use super::lock::HostLock;
+use super::login::{self, Inhibitor};
+use super::memory::MemoryFile;
+use super::record::RecordFile;
+use super::root::HostRoot;
+use super::rpm_ostree::RpmOstree;
+use super::tools::Tools;
+use super::{repository, rules, timedate, units};
+
+/// The host that the agent runs on.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) root: HostRoot,
+    bus: Arc<Bus>,
+    pub(super) tools: Tools,
+    pub(super) bootc: Bootc,
+    pub(super) rpm_ostree: RpmOstree,
+    /// Backend chosen by the last survey.
+    chosen: Mutex<Backend>,
+    record: RecordFile,
+    memory: MemoryFile,
+    auth: HostAuth,
+    allowed_registries: Vec<String>,
+    changes: Changes,
+    claim: Mutex<Option<HostLock>>,
+}
+
+impl Host {
+    /// Prepares the access to the host and tries to connect to its bus. An unreachable bus is not an error: each call
+    /// connects again, and fails if it still cannot.
+    ///
+    /// # Errors
+    /// When the runtime directory cannot be created under the root.
+    pub async fn connect(bus: Option<&str>, root: HostRoot) -> anyhow::Result<Self> {
+        root.make_run_dir()?;
+        let address = bus.map_or_else(
+            || format!("unix:path={}", root.path("/run/dbus/system_bus_socket").display()),
+            str::to_owned,
+        );
+        let changes = Changes::new();
+        let bus = Arc::new(Bus::new(address, changes.clone()));
+        let tools = Tools {
+            bus: Arc::clone(&bus),
+            root: root.clone(),
+        };
+        let host = Self {
+            bootc: Bootc::new(tools.clone(), changes.clone()),
+            rpm_ostree: RpmOstree::new(tools.clone(), changes.clone()),
+            chosen: Mutex::default(),
+            bus,
+            tools,
+            record: RecordFile::new(&root),
+            memory: MemoryFile::new(&root),
+            auth: HostAuth::new(root.clone(), AuthSource::default()),
+            allowed_registries: vec![],
+            root,
+            changes,
+            claim: Mutex::new(None),
+        };
+        if let Err(error) = host.bus.ensure().await {
+            tracing::warn!(%error, "the host does not answer yet");
+        }
+        Ok(host)
+    }
+
+    /// Sets the source of the host's credentials.
+    #[must_use]
+    pub fn with_auth(mut self, source: AuthSource) -> Self {
+        self.auth = HostAuth::new(self.root.clone(), source);
+        self
+    }
+
+    /// Sets the prefixes of images that may be staged. Without any, the flags permit all images.
+    #[must_use]
+    pub fn with_allowed_registries(mut self, prefixes: Vec<String>) -> Self {
+        self.allowed_registries = prefixes;
+        self
+    }
+
+    /// Returns the registries that the host may pull from.
+    pub fn registries(&self) -> Registries {
+        rules::registries(&self.root, &self.allowed_registries)
+    }
+
+    /// Returns the host's signature policy, and the digest of its text.
+    pub fn policy(&self) -> (Policy, Option<Digest>) {
+        rules::policy(&self.root)
+    }
+
+    /// Updates the host's auth file, as far as `claim` permits.
+    pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
+        self.auth.keep(claim)
+    }
+
+    /// Returns the root of the host's files.
+    pub fn root(&self) -> &HostRoot {
+        &self.root
+    }
+
+    /// Waits for the host-wide lock (see [`HostLock`]) and holds it until this value is dropped.
+    ///
+    /// # Errors
+    /// When the lock file cannot be created.
+    pub async fn claim(&self) -> anyhow::Result<()> {
+        let lock = HostLock::acquire(&self.root).await?;
+        *self.claim.lock().unwrap_or_else(|e| e.into_inner()) = Some(lock);
+        Ok(())
+    }
+
+    /// Returns the kernel's boot ID.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is empty.
+    pub fn boot_id(&self) -> anyhow::Result<BootId> {
+        self.root.boot_id()
+    }
+
+    /// Returns a counter that changes when a pull ends or progresses, when a shutdown begins, and when the connection
+    /// to the bus is lost.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Returns the version of the host's bootc. A version is cached for the life of the agent, a failure for a while.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while a tool of an earlier agent runs.
+    pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
+        self.bootc.version().await
+    }
+
+    /// Asks bootc for the booted, staged and rollback deployments, independent of the backend.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while a pull runs, since bootc would wait for it; or the command failed.
+    pub async fn status(&self) -> Result<BootcStatus, HostError> {
+        self.refuse_while_pulling().await?;
+        self.bootc.status().await
+    }
+
+    pub(super) fn choose(&self, backend: Backend) {
+        *self.chosen.lock().unwrap_or_else(|e| e.into_inner()) = backend;
+    }
+
+    /// Returns the backend that changes the host.
+    fn driver(&self) -> &dyn Driver {
+        let chosen = *self.chosen.lock().unwrap_or_else(|e| e.into_inner());
+        self.driver_of(chosen)
+    }
+
+    fn driver_of(&self, backend: Backend) -> &dyn Driver {
+        match backend {
+            Backend::Bootc => &self.bootc,
+            Backend::RpmOstree => &self.rpm_ostree,
+        }
+    }
+
+    /// Returns the backend of the recorded pull, even if another one was chosen since. Without a record, only bootc's
+    /// unit can still be found.
+    fn puller(&self, boot: &BootId) -> Backend {
+        self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
+    }
+
+    /// Finds the pull of this boot: the one started last, or else a unit for the desired digest. An ended pull is found
+    /// until [`Host::forget_pull`].
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn find_pull(&self, desired: Option<&Digest>) -> Result<Option<Pull>, HostError> {
+        let boot = self.tools.boot()?;
+        self.driver_of(self.puller(&boot)).find_pull(&boot, desired).await
+    }
+
+    /// Forgets an ended pull. The caller must have stored its result.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn forget_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        let puller = self.puller(&self.tools.boot()?);
+        self.driver_of(puller).forget_pull(digest).await
+    }
+
+    /// Starts to pull and stage an image with this lock, and returns at once. Adopts a running pull of the same digest.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while another pull runs; or the backend failed.
+    pub async fn start_pull(&self, image: &DesiredImage, lock: StagingLock) -> Result<(), HostError> {
+        let boot = self.tools.boot()?;
+        if let Some(pull) = self.find_pull(Some(&image.digest)).await? {
+            match (pull.state, pull.digest == image.digest) {
+                (PullState::Running, true) => return Ok(()),
+                (PullState::Running, false) => return Err(HostError::Busy("another pull runs".to_owned())),
+                _ => self.forget_pull(&pull.digest).await?,
+            }
+        }
+        let driver = self.driver();
+        let mut inputs = PullInputs {
+            credentials: self.auth.in_use(),
+            policy: None,
+        };
+        if driver.enforces_policy(image) {
+            // A composefs host has no ostree repository. Its bootc checks the policy at each pull.
+            if lock.ostree().is_some() {
+                repository::forget_image(&self.tools, &image.digest).await?;
+            }
+            inputs.policy = self.policy().1;
+        }
+        driver.start_pull(&boot, image, lock, inputs).await
+    }
+
+    /// Stops the pull of a digest, waits for its end, and forgets it. Its image may have been staged anyway.
+    ///
+    /// # Errors
+    /// When the pull does not stop.
+    pub async fn cancel_pull(&self, digest: &Digest) -> Result<(), HostError> {
+        let boot = self.tools.boot()?;
+        self.driver_of(self.puller(&boot)).cancel_pull(&boot, digest).await
+    }
+
+    /// Returns the progress of the running pull, if the host tool reports it.
+    pub fn pull_progress(&self) -> Option<Progress> {
+        let puller = self.boot_id().map_or(Backend::Bootc, |boot| self.puller(&boot));
+        self.driver_of(puller).pull_progress()
+    }
+
+    /// Locks the staged deployment, so that a shutdown discards it.
+    ///
+    /// # Errors
+    /// When nothing is staged, or the tool failed.
+    pub async fn lock(&self, _: OstreeLock) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.driver().lock().await
+    }
+
+    /// Unlocks the staged deployment. [`Host::reboot`] then applies it, as does any other shutdown in most cases.
+    ///
+    /// # Errors
+    /// When nothing is staged, or the tool failed.
+    pub async fn unlock(&self) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.driver().unlock().await
+    }
+
+    /// Removes this staged deployment, after checking that it is still the staged one.
+    ///
+    /// # Errors
+    /// When something else is staged, or the tool failed.
+    pub async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
+        self.refuse_while_pulling().await?;
+        self.driver().unstage(meant).await
+    }
+
+    pub(super) async fn refuse_while_pulling(&self) -> Result<(), HostError> {
+        match self.find_pull(None).await? {
+            Some(Pull {
+                state: PullState::Running,
+                ..
+            }) => Err(HostError::Busy("a pull runs".to_owned())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lists the inhibitors that block a shutdown now.
+    ///
+    /// # Errors
+    /// When logind does not answer.
+    pub async fn inhibitors(&self) -> Result<Vec<Inhibitor>, HostError> {
+        Ok(login::inhibitors(&self.bus).await?)
+    }
+
+    /// True if a shutdown is in progress.
+    ///
+    /// # Errors
+    /// When logind does not answer.
+    pub async fn shutting_down(&self) -> Result<bool, HostError> {
+        Ok(login::shutting_down(&self.bus).await?)
+    }
+
+    /// True if a shutdown is scheduled for later.
+    ///
+    /// # Errors
+    /// When logind does not answer.
+    pub async fn shutdown_scheduled(&self) -> Result<bool, HostError> {
+        Ok(login::shutdown_scheduled(&self.bus).await?)
+    }
+
+    /// True if the host's clock is synchronized.
+    ///
+    /// # Errors
+    /// When the host has no time service, or it does not answer.
+    pub async fn clock_synchronized(&self) -> Result<bool, HostError> {
+        Ok(timedate::is_synchronized(&self.bus).await?)
+    }
+
+    /// Requests a reboot from logind, or from the backend if only that can unlock. A lost reply counts as accepted: the
+    /// caller waits and checks [`Host::shutting_down`].
+    ///
+    /// # Errors
+    /// [`HostError::RebootRefused`] if the host refuses.
+    pub async fn reboot(&self) -> Result<(), HostError> {
+        self.driver().reboot().await
+    }
+
+    /// Lists other updaters that are active on the host.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn rivals(&self) -> Result<Vec<String>, HostError> {
+        Ok(units::in_states(&self.bus, rivals::UNITS, &["active", "activating", "reloading"]).await?)
+    }
+
+    /// True if the previous boot failed to finalize the staged deployment.
+    ///
+    /// # Errors
+    /// When systemd does not answer.
+    pub async fn finalization_failed(&self) -> Result<bool, HostError> {
+        let failed = units::in_states(&self.bus, &["ostree-boot-complete.service"], &["failed"]).await?;
+        Ok(!failed.is_empty())
+    }
+
+    /// Reads the agent's memory on the host.
+    pub fn memory(&self) -> Past {
+        self.memory.load()
+    }
+
+    /// Writes the agent's memory, durably.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_memory(&self, past: &Past) -> anyhow::Result<()> {
+        self.memory.save(past)
+    }
+}

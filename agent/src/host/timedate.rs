@@ -1,0 +1,19 @@
+//! Asks timedated whether the host's clock is synchronized.
+
+use std::time::Duration;
+
+use super::bus::{Bus, BusError, TIMEDATE};
+
+/// Timeout of the query. The agent must not wait for a service that hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
+    const PROPERTY: &str = "NTPSynchronized";
+    let late = || BusError::Lost {
+        method: PROPERTY.to_owned(),
+        why: "no answer in time".to_owned(),
+    };
+    tokio::time::timeout(TIMEOUT, bus.property(TIMEDATE, PROPERTY))
+        .await
+        .unwrap_or_else(|_| Err(late()))
+}
