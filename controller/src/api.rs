@@ -1,5 +1,5 @@
-//! Requests to the API server. Each has a deadline; a write is made only while this process leads; failures are sorted
-//! by what they mean for the fate of the write.
+//! Requests to the API server. Each request has a timeout, and writes are sent only while this process leads. Errors are
+//! classified by whether the write may have been stored.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::store::PAGE;
 
 /// Field manager of the controller's server-side apply.
 const MANAGER: &str = "berth-controller";
-/// Longest time that a request may take.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time after which a silent connection counts as dead. A watch ends by itself after 290 s, and its reader gives up 5 s
-/// later, so this cuts no idle watch. A list and the request for a watch have no other deadline: without it, a server
-/// that accepts and never answers would keep them waiting for ever.
-pub const SILENCE: Duration = Duration::from_secs(300);
+/// How long a connection may be silent before it is closed. The server ends a watch after 290 s and its reader waits 5 s
+/// more, so this never cuts an idle watch. Lists and watch requests have no other timeout: without it, a server that
+/// accepts a connection and never answers would block them forever.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The connection settings of every client here: no retries, and an end to waiting for a silent server.
+/// Sets the connection options of every client here: no retries, and a timeout for a silent server.
 pub fn settled(mut config: Config, silence: Duration) -> Config {
-    // What fails is planned anew from what is true then, not sent again as it was.
+    // Failed writes are planned again from the then current state, not resent.
     config.default_retry = false;
     config.read_timeout = Some(silence);
-    // The time that a pooled connection lay idle is not the server's silence.
+    // Idle time in the connection pool does not count as silence of the server.
     config.reset_reader_on_write = true;
-    // The audit log then names the program, beside its user.
+    // Makes the audit log name the program besides the user.
     let agent = concat!("berth-controller/", env!("CARGO_PKG_VERSION"));
     config
         .headers
@@ -43,24 +43,24 @@ pub fn settled(mut config: Config, silence: Duration) -> Config {
 /// Error of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// This process may no longer lead. Nothing was sent.
+    /// This process may no longer be the leader. Nothing was sent.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The object has changed since it was read, or is gone. Nothing was written; look again.
+    /// The object has changed since it was read, or is gone. Nothing was written; read it again.
     #[error("the object has changed: {0}")]
     Conflict(String),
-    /// The server refused this write, and would refuse it again. Nothing was written.
+    /// The server refused this write and would refuse it again. Nothing was written.
     #[error("refused: {0}")]
     Refused(String),
-    /// The server takes nothing from this process now, whatever it is. Nothing was written.
-    #[error("not now: {0}")]
+    /// The server currently rejects every request of this process. Nothing was written.
+    #[error("rejected for now: {0}")]
     NotNow(String),
-    /// The fate of the write is unknown: it may even still be on its way.
+    /// The write may have been stored, or may still be in flight.
     #[error("no answer: {0}")]
     Unknown(String),
 }
 
-/// The API server, as the leader writes to it.
+/// Client of the API server that writes only while this process leads.
 #[derive(Clone)]
 pub struct Kube {
     client: Client,
@@ -77,7 +77,7 @@ impl Debug for Kube {
     }
 }
 
-fn sorted(status: &Status) -> CallError {
+fn classified(status: &Status) -> CallError {
     let message = status.message.clone();
     match status.code {
         404 | 409 => CallError::Conflict(message),
@@ -93,7 +93,7 @@ fn sorted(status: &Status) -> CallError {
 impl From<kube::Error> for CallError {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => sorted(&status),
+            kube::Error::Api(status) => classified(&status),
             error => Self::Unknown(error.to_string()),
         }
     }
@@ -106,7 +106,7 @@ impl From<NoAnswer> for CallError {
 }
 
 impl Kube {
-    /// The API server for a leader.
+    /// Creates the client of a leader.
     pub fn new(client: Client, namespace: &str, leadership: Leadership) -> Self {
         Self {
             client,
@@ -115,71 +115,71 @@ impl Kube {
         }
     }
 
-    /// The namespace of the berths.
+    /// Namespace of the berths.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The epoch of this leader.
+    /// Epoch of this leader.
     pub fn epoch(&self) -> u64 {
         self.leadership.epoch()
     }
 
-    /// The API of a cluster-scoped kind.
+    /// API of a cluster-scoped kind.
     pub fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
 
-    /// The API of a cluster-scoped kind whose objects are read as they are, with fields that this program does not know.
+    /// Untyped API of a cluster-scoped kind: objects keep the fields that this program does not know.
     pub fn whole<K: Resource<DynamicType = ()>>(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
     }
 
-    /// The API of the berths.
+    /// API of the berths' Leases.
     pub fn leases(&self) -> Api<k8s_openapi::api::coordination::v1::Lease> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Makes a write, with a deadline before another controller can lead.
+    /// Sends a write that times out before another controller can become leader.
     async fn write<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
         let left = self.leadership.check()?;
-        let answer = within(left.min(DEADLINE), request).await;
+        let answer = within(left.min(REQUEST_TIMEOUT), request).await;
         self.beat();
         answer
     }
 
-    /// Notes that the passes go on.
+    /// Records that the passes make progress.
     pub fn beat(&self) {
         self.leadership.beat();
     }
 
-    /// GET, from storage. `None`: it does not exist.
+    /// GET, read from etcd. `None` if the object does not exist.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// If the request fails.
     pub async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
     {
-        let answer = within(DEADLINE, api.get_opt(name)).await;
+        let answer = within(REQUEST_TIMEOUT, api.get_opt(name)).await;
         self.beat();
         answer
     }
 
-    /// LIST by label, from storage.
+    /// LIST by label, read from etcd.
     ///
     /// # Errors
-    /// When the server does not answer.
+    /// If the request fails.
     pub async fn list<K>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
     {
         let (mut params, mut items) = (ListParams::default().labels(label).limit(PAGE), vec![]);
         loop {
-            let page: ObjectList<K> = within::<_, _, CallError>(DEADLINE, api.list(&params)).await?;
+            let page: ObjectList<K> = within::<_, _, CallError>(REQUEST_TIMEOUT, api.list(&params)).await?;
             self.beat();
             items.extend(page.items);
-            // All pages show the same moment.
+            // All pages have the same resourceVersion.
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 return Ok(items);
@@ -190,7 +190,7 @@ impl Kube {
     /// POST.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -201,7 +201,7 @@ impl Kube {
     /// PUT. The object carries the UID and resourceVersion that it was read with.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn replace<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -212,7 +212,7 @@ impl Kube {
     /// PUT of the status. The object carries the resourceVersion that it was read with.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn replace_status<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -221,11 +221,11 @@ impl Kube {
             .await
     }
 
-    /// Server-side apply of fields of a status that are ours alone. The body names the object's UID, so that nothing is
-    /// written to another one of that name.
+    /// Server-side apply of status fields that only the controller owns. The body must name the object's UID, so that a
+    /// new object of the same name is not written.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn apply_status<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -233,11 +233,11 @@ impl Kube {
         self.apply_status_as(MANAGER, api, name, body).await
     }
 
-    /// Server-side apply of a status as that field manager. It takes away what the manager has applied before and the body leaves
-    /// out. If the body names a resourceVersion, it must still be the object's.
+    /// Server-side apply of a status as the given field manager. Removes the fields that the manager applied before and
+    /// the body leaves out. Fails if the body names a resourceVersion other than the object's current one.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn apply_status_as<K>(&self, manager: &str, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -249,7 +249,7 @@ impl Kube {
     /// Merge patch. The body carries the UID and resourceVersion that the object was read with.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn merge<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -258,10 +258,10 @@ impl Kube {
             .await
     }
 
-    /// DELETE of the object with that UID, and, if given, at that resourceVersion.
+    /// DELETE of the object with this UID and, if given, this resourceVersion.
     ///
     /// # Errors
-    /// As [`CallError`] says.
+    /// See [`CallError`].
     pub async fn delete<K>(
         &self,
         api: &Api<K>,
@@ -292,30 +292,30 @@ mod tests {
 
     #[test]
     fn an_idle_watch_is_not_cut() {
-        // The server ends a watch after 290 s unless told otherwise, and its reader waits 5 s more.
+        // By default the server ends a watch after 290 s, and its reader waits 5 s more.
         assert_eq!(
             watcher::Config::default().timeout,
             None,
             "the library's default of 290 s holds"
         );
-        assert!(SILENCE > Duration::from_secs(295));
-        let config = settled(Config::new("http://127.0.0.1:1".parse().unwrap()), SILENCE);
+        assert!(SILENCE_TIMEOUT > Duration::from_secs(295));
+        let config = settled(Config::new("http://127.0.0.1:1".parse().unwrap()), SILENCE_TIMEOUT);
         assert!(config.reset_reader_on_write && !config.default_retry);
     }
 
     #[test]
-    fn only_an_answer_about_the_write_itself_is_a_refusal() {
+    fn errors_are_classified_by_status_code() {
         let of = |code: u16| {
             let status = Status {
                 code,
                 message: "words".to_owned(),
                 ..Status::default()
             };
-            sorted(&status).to_string()
+            classified(&status).to_string()
         };
         for (codes, expected) in [
             (&[400, 403, 405, 413, 422][..], "refused: words"),
-            (&[401, 429], "not now: words"),
+            (&[401, 429], "rejected for now: words"),
             (&[404, 409], "the object has changed: words"),
             (&[408, 500, 503, 504], "no answer: words"),
         ] {

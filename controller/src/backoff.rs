@@ -1,4 +1,4 @@
-//! Times at which failed work is tried again.
+//! Retry times of failed work.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,38 +6,39 @@ use std::time::Duration;
 use berth_core::Moment;
 use berth_shell::retry;
 
-/// Failures by object, so that one that always fails does not hold up the others, nor is tried at every pass.
+/// Failures by object. An object that keeps failing neither delays the others nor is retried at every pass.
 #[derive(Debug, Default)]
 pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 
-const FIRST: Duration = Duration::from_millis(150);
-/// First wait after a conflict.
-const CONFLICT: Duration = Duration::from_millis(50);
-const LAST: Duration = Duration::from_secs(20);
+const RETRY_MIN: Duration = Duration::from_millis(150);
+/// First delay after a conflict.
+const CONFLICT_RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(20);
 
 impl Backoffs {
-    /// Says whether the object may be tried now.
-    pub fn ready(&self, key: &str, now: Moment) -> bool {
+    /// True if the object may be tried now.
+    pub fn is_ready(&self, key: &str, now: Moment) -> bool {
         self.0.get(key).is_none_or(|(_, until)| *until <= now)
     }
 
-    /// Notes how a try ended.
+    /// Records the result of a try.
     pub fn note(&mut self, key: &str, ok: bool, now: Moment) {
         if ok {
             self.0.remove(key);
             return;
         }
-        self.later(key, FIRST, now);
+        self.later(key, RETRY_MIN, now);
     }
 
-    /// Notes that the object was not as it was known. Mostly the watch shows it at any moment; but it may never.
+    /// Records a conflict. The watch usually shows the new object soon, so the first delay is short; it still grows, as
+    /// the watch may never show it.
     pub fn conflict(&mut self, key: &str, now: Moment) {
-        self.later(key, CONFLICT, now);
+        self.later(key, CONFLICT_RETRY_MIN, now);
     }
 
     fn later(&mut self, key: &str, first: Duration, now: Moment) {
         let failures = self.failures(key) + 1;
-        let until = now + retry::delay(failures, first, LAST);
+        let until = now + retry::delay(failures, first, RETRY_MAX);
         self.0.insert(key.to_owned(), (failures, until));
     }
 
@@ -46,14 +47,14 @@ impl Backoffs {
         self.0.get(key).map_or(0, |(n, _)| *n)
     }
 
-    /// Time at which the next object may be tried again.
+    /// Time of the earliest retry after `now`.
     pub fn due(&self, now: Moment) -> Option<Moment> {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }
 
-    /// Forgets objects that have been quiet for a while: they are gone, or somebody else has repaired them.
+    /// Forgets objects that were not tried for a while: they are gone, or were repaired otherwise.
     pub fn forget(&mut self, now: Moment) {
-        self.0.retain(|_, (_, until)| *until + LAST > now);
+        self.0.retain(|_, (_, until)| *until + RETRY_MAX > now);
     }
 }
 
@@ -67,19 +68,19 @@ mod tests {
         let now = time::now();
         let mut backoffs = Backoffs::default();
         backoffs.note("a", false, now);
-        assert!(!backoffs.ready("a", now) && backoffs.ready("b", now));
+        assert!(!backoffs.is_ready("a", now) && backoffs.is_ready("b", now));
         let due = backoffs.due(now).unwrap();
-        assert!(backoffs.ready("a", due));
+        assert!(backoffs.is_ready("a", due));
         backoffs.note("a", true, due);
         assert!(backoffs.due(now).is_none());
     }
 
     #[test]
-    fn a_conflict_is_tried_again_soon_and_one_that_lasts_ever_later() {
+    fn repeated_conflicts_are_retried_ever_later() {
         let mut now = time::now();
         let mut backoffs = Backoffs::default();
         backoffs.conflict("a", now);
-        assert!(backoffs.ready("a", now + CONFLICT * 2));
+        assert!(backoffs.is_ready("a", now + CONFLICT_RETRY_MIN * 2));
         for _ in 0..20 {
             backoffs.conflict("a", now);
             now = backoffs.due(now).unwrap();
@@ -87,6 +88,6 @@ mod tests {
         }
         assert_eq!(backoffs.failures("a"), 21);
         backoffs.conflict("a", now);
-        assert!(!backoffs.ready("a", now + LAST / 2));
+        assert!(!backoffs.is_ready("a", now + RETRY_MAX / 2));
     }
 }

@@ -10,35 +10,35 @@ use clap::Parser;
 use crate::leader::Timing;
 use crate::reconcile::Settings;
 
-const ABOUT: &str = "Publishes desired OS images to nodes and decides which of them may reboot, and when";
+const ABOUT: &str = "Publishes desired OS images to nodes and decides which nodes may reboot, and when";
 
 const LONG_ABOUT: &str = "\
-berth-controller is the cluster's half of Berth. For each BootcNodePool it resolves the image reference to digests, \
-decides which nodes are members, publishes to each what it should run (a BootcNode named as the Node), keeps the \
-pool's berths and adds up what the nodes report in the pool's status.
+berth-controller is the cluster's part of Berth. For each BootcNodePool it resolves the image reference to a digest, \
+decides which nodes are members, publishes to each the image that it should run (in a BootcNode with the Node's \
+name), manages the pool's berths, and sums up the nodes' reports in the pool's status.
 
 It never touches a host, a pod or a cordon. A node is disrupted only by its own agent, and only while that agent \
-holds a berth: a Lease in the namespace of Berth, which the controller offers to one node after the other.
+holds a berth: a Lease in the namespace of Berth that the controller offers to one node after the other.
 
 Several controllers may run. One of them leads, by the Lease berth-controller; the others wait. While none runs, \
-nodes that hold a berth finish, and no other node starts.";
+nodes that hold a berth finish their update, and no other node starts one.";
 
 const AFTER: &str = "\
 EXIT STATUS
-  0  Ended by SIGTERM or SIGINT; leadership was given up.
-  1  Could not start, or leadership was lost. Whoever started it should start it again.
-  2  The command line was wrong.
+  0  Stopped by SIGTERM or SIGINT; leadership was released.
+  1  Could not start, or lost leadership. Start it again.
+  2  The command line was invalid.
 
 FILES AND ENVIRONMENT
   Without --kubeconfig: $KUBECONFIG, then ~/.kube/config, then the service account of the pod.
-  HTTPS_PROXY, HTTP_PROXY and NO_PROXY hold for requests to registries; with a kubeconfig, HTTPS_PROXY and NO_PROXY
-  hold for those to the API server, too.
-  The system's certificates (/etc/ssl/certs, or what SSL_CERT_FILE names) say which registries are trusted.
+  HTTPS_PROXY, HTTP_PROXY and NO_PROXY apply to requests to registries; with a kubeconfig, HTTPS_PROXY and NO_PROXY
+  also apply to requests to the API server.
+  Registries are verified by the system's certificates (/etc/ssl/certs, or the file in SSL_CERT_FILE).
 
 EXAMPLES
   In a pod, with its service account:
       berth-controller
-  By hand, against a cluster, with logs for people:
+  By hand, against a cluster, with logs that are easy to read:
       berth-controller --kubeconfig admin.conf --log-format human
   With a registry on this machine that has no TLS:
       berth-controller --registry-plain-http 127.0.0.1:5000
@@ -51,7 +51,7 @@ DURATIONS are a whole number and a unit: 90s, 15m, 12h.";
 pub struct Cli {
     /// Kubeconfig file to reach the API server with.
     ///
-    /// Without it the usual places are tried, and then the pod's service account.
+    /// Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -61,15 +61,15 @@ pub struct Cli {
 
     /// Name of this process in the leader's Lease.
     ///
-    /// A random part is put behind it, so that no two processes ever have the same. Default: the host's name.
+    /// A random suffix is added, so that no two processes have the same name. Default: the host name.
     #[arg(long, value_name = "NAME", env = "BERTH_IDENTITY")]
     pub identity: Option<String>,
 
-    /// Form of log lines, which go to standard error.
+    /// Format of the log, which goes to standard error.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
     pub log_format: LogFormat,
 
-    /// Lines that are logged: error, warn, info, debug, trace, or a filter such as info,kube=debug.
+    /// Log level: error, warn, info, debug or trace; or a filter such as info,kube=debug.
     #[arg(
         long,
         value_name = "FILTER",
@@ -79,31 +79,31 @@ pub struct Cli {
     )]
     pub log_level: log::Filter,
 
-    /// A registry (HOST:PORT) that is spoken to without TLS. Give it once for each.
+    /// Registry (HOST:PORT) to reach without TLS. May be given several times.
     ///
-    /// Meant for a registry on the same machine. The nodes have a configuration of their own.
+    /// Meant for a registry on the same machine. Nodes have their own configuration.
     #[arg(long, value_name = "HOST")]
     pub registry_plain_http: Vec<String>,
 
-    /// PEM file with certificates that registries may be signed by, besides the system's.
+    /// PEM file with CA certificates of registries, besides the system's.
     ///
-    /// It is read anew whenever a registry is asked, so that a change needs no restart. A file that does not exist has
-    /// none; while it makes no sense, what it said before holds.
+    /// The file is read again for each request, so that a change needs no restart. A missing file counts as empty. While
+    /// the file is invalid, its last valid content is used.
     #[arg(long, value_name = "FILE")]
     pub registry_ca: Option<PathBuf>,
 
-    /// File that names mirrors, and registries that are insecure or blocked, in the format of registries.conf.
+    /// File with mirrors, and with insecure or blocked registries, in the format of registries.conf.
     ///
-    /// Mirrors are asked first, so that an image is found while the registry that it comes from is away. The file is
-    /// read anew whenever a registry is asked, as that of --registry-ca is.
+    /// Mirrors are asked first, so that images resolve while their own registry is unavailable. Like the file of
+    /// --registry-ca, this one is read again for each request.
     #[arg(long, value_name = "FILE")]
     pub registries_conf: Option<PathBuf>,
 
-    /// Time without a change of the leader's Lease after which its holder counts as dead.
+    /// How long the leader's Lease must be unchanged before its holder counts as dead.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
     pub leader_lease_duration: Duration,
 
-    /// Time without a successful renewal of its Lease after which a leader stops. Must be less than the lease duration.
+    /// How long after its last successful renewal a leader stops. Must be less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive)]
     pub leader_renew_deadline: Duration,
 
@@ -111,38 +111,37 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub leader_retry_period: Duration,
 
-    /// Time without a report of its agent after which a node is offered no berth.
+    /// A node is offered no berth if its agent has been silent for this long.
     ///
-    /// Agents report every two minutes, unless their --heartbeat says otherwise; this should be several times that. The fleet's
-    /// condition AgentsHealthy names an agent after three tenths of it, and not before 270 s have passed.
+    /// Agents report every two minutes, unless their --heartbeat sets another interval; this should be several times as
+    /// long. The fleet's condition AgentsHealthy names an agent after three tenths of this time, but not before 270 s.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
     pub agent_silence: Duration,
 
-    /// Longest time that a node which leaves its pool may take to undo what Berth did there.
+    /// How long a node that leaves its pool may take to undo Berth's changes.
     ///
-    /// After that its BootcNode is let go all the same, with a warning, unless the node still holds a berth, or is down and so
-    /// counts for its former pool's capacity.
+    /// After that its BootcNode is released, with a warning, unless the node still holds a berth, or is down and so
+    /// counts against its former pool's capacity.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
     pub release_deadline: Duration,
 
-    /// Address on which metrics are served for Prometheus, as /metrics: HOST:PORT, or :PORT for every address. Empty:
-    /// none.
+    /// Address to serve metrics for Prometheus on, at /metrics: HOST:PORT, or :PORT for all addresses. Empty: off.
     ///
     /// A controller that waits for leadership serves them too.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_METRICS_ADDRESS", default_value = "")]
     pub metrics_address: String,
 
-    /// Address on which /healthz and /readyz are served: HOST:PORT, or :PORT for every address. Empty: none.
+    /// Address to serve /healthz and /readyz on: HOST:PORT, or :PORT for all addresses. Empty: off.
     ///
-    /// /healthz answers ok unless the passes of a leader hang. /readyz answers ok while the API server answers this
-    /// controller as well, whether it leads or waits.
+    /// /healthz answers ok unless a leader's passes hang. /readyz answers ok if also the API server answers this
+    /// controller, whether it leads or waits.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
     pub health_address: String,
 
-    /// Take this machine's clock for synchronised, whatever its kernel says.
+    /// Treat this machine's clock as synchronised, whatever its kernel reports.
     ///
-    /// For machines whose clock is kept by something that the kernel does not know of, such as a hypervisor. Without
-    /// it, the windows of all pools stay closed while the kernel says that nobody keeps the clock.
+    /// For machines whose clock is synchronised by something that the kernel does not know, such as a hypervisor. Without
+    /// this flag, the windows of all pools stay closed while the kernel reports that the clock is not synchronised.
     #[arg(long, env = "BERTH_TRUST_CLOCK", value_parser = clap::builder::FalseyValueParser::new())]
     pub trust_clock: bool,
 }
@@ -156,10 +155,10 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 impl Cli {
-    /// The times of leader election.
+    /// Returns the timing of leader election.
     ///
     /// # Errors
-    /// When they contradict each other.
+    /// If they contradict each other.
     pub fn timing(&self) -> Result<Timing, String> {
         let timing = Timing {
             duration: self.leader_lease_duration,
@@ -170,14 +169,14 @@ impl Cli {
             return Ok(timing);
         }
         Err(format!(
-            "--leader-retry-period ({}s) must be less than --leader-renew-deadline ({}s), and that less than --leader-lease-duration ({}s)",
+            "--leader-retry-period ({}s) must be less than --leader-renew-deadline ({}s), which must be less than --leader-lease-duration ({}s)",
             timing.retry_period.as_secs(),
             timing.renew_deadline.as_secs(),
             timing.duration.as_secs()
         ))
     }
 
-    /// Settings of the reconciler.
+    /// Returns the settings of the reconciler.
     pub fn settings(&self) -> Settings {
         Settings {
             agent_silence: self.agent_silence,
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_level_that_does_not_exist_is_refused() {
+    fn an_unknown_log_level_is_refused() {
         assert!(parse(&["--log-level=warn,kube=debug"]).is_ok());
         let refused = parse(&["--log-level=loud"]).unwrap_err().to_string();
         assert!(
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_served_and_no_clock_is_trusted_unasked() {
+    fn the_defaults_serve_nothing_and_trust_no_clock() {
         let cli = parse(&[]).unwrap();
         assert!(cli.metrics_address.is_empty() && cli.health_address.is_empty() && !cli.trust_clock);
         let cli = parse(&["--metrics-address=:8080", "--trust-clock"]).unwrap();

@@ -1,18 +1,18 @@
-//! Synchronisation of this machine's clock. Only a synchronised clock can judge a window.
+//! Synchronisation of this machine's clock. Maintenance windows need a synchronised clock.
 //!
-//! The kernel is asked as systemd asks it for `NTPSynchronized`: for the largest error that the clock may have, and not
-//! for the flag, which some time daemons never clear. While nobody disciplines the clock, that error grows by itself
-//! and stops at 16 s. Reading it needs no privilege.
+//! Like systemd for `NTPSynchronized`, this reads the kernel's maximum clock error, because some time daemons never clear
+//! the kernel's unsynchronised flag. Without time synchronisation that error grows up to 16 s. Reading it needs no
+//! privilege.
 
 use std::time::Duration;
 
 use berth_core::Moment;
 use rtime_clock::adjtime::{Timex, adjtimex};
 
-/// The error of a clock that nobody keeps, in microseconds: where the kernel stops counting.
-const UNKEPT: i64 = 16_000_000;
-/// Time for which an answer counts.
-const FRESH: Duration = Duration::from_secs(10);
+/// Maximum error of an unsynchronised clock in microseconds: the kernel stops counting here.
+const UNSYNCHRONIZED_ERROR: i64 = 16_000_000;
+/// How long the kernel's answer is cached.
+const CACHE_TIME: Duration = Duration::from_secs(10);
 
 /// State of this machine's clock.
 #[derive(Debug, Default)]
@@ -22,17 +22,17 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock; `trusted`: something that the kernel does not know of keeps it.
+    /// Creates the clock. `trusted`: something that the kernel does not know keeps it synchronised.
     pub fn new(trusted: bool) -> Self {
         Self { trusted, known: None }
     }
 
-    /// Says whether the clock is synchronised, as of at most ten seconds ago.
+    /// True if the clock is synchronised. The answer may be ten seconds old.
     pub fn is_synchronized(&mut self, now: Moment) -> bool {
         if self.trusted {
             return true;
         }
-        let fresh = self.known.filter(|(at, _)| now.since(*at) < FRESH);
+        let fresh = self.known.filter(|(at, _)| now.since(*at) < CACHE_TIME);
         if let Some((_, known)) = fresh {
             return known;
         }
@@ -40,27 +40,27 @@ impl Clock {
         let error = adjtimex(&mut answer).map(|_| answer.0.maxerror);
         let synchronized = error.as_ref().is_ok_and(|error| is_kept(*error));
         if self.known.is_none_or(|(_, known)| known != synchronized) {
-            tell(synchronized, &error);
+            log_state(synchronized, &error);
         }
         self.known = Some((now, synchronized));
         synchronized
     }
 }
 
-/// Says whether a clock with this maximum error, in microseconds, is kept by anybody.
+/// True if a clock with this maximum error, in microseconds, is synchronised.
 fn is_kept(max_error: i64) -> bool {
-    (0..UNKEPT).contains(&max_error)
+    (0..UNSYNCHRONIZED_ERROR).contains(&max_error)
 }
 
-fn tell(synchronized: bool, error: &std::io::Result<i64>) {
+fn log_state(synchronized: bool, error: &std::io::Result<i64>) {
     match error {
         Ok(_) if synchronized => tracing::info!("the clock of this machine is synchronised"),
         Ok(_) => tracing::warn!(
-            "the clock of this machine is not synchronised; windows stay closed until it is, or --trust-clock is given"
+            "the clock of this machine is not synchronised; windows stay closed until it is, or --trust-clock is set"
         ),
         Err(error) => tracing::warn!(
             %error,
-            "the kernel does not say whether the clock is synchronised; windows stay closed without --trust-clock"
+            "cannot read from the kernel whether the clock is synchronised; windows stay closed unless --trust-clock is set"
         ),
     }
 }
@@ -71,13 +71,13 @@ mod tests {
     use crate::time;
 
     #[test]
-    fn the_error_tells_a_clock_that_is_kept() {
+    fn a_synchronised_clock_has_a_small_error() {
         assert!(is_kept(0) && is_kept(250_000) && is_kept(15_999_999));
         assert!(!is_kept(16_000_000) && !is_kept(16_000_500) && !is_kept(-1));
     }
 
     #[test]
-    fn an_answer_holds_for_a_while_and_trust_for_ever() {
+    fn the_kernels_answer_is_cached() {
         let start = time::now();
         let mut clock = Clock {
             trusted: false,

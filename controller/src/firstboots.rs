@@ -12,21 +12,21 @@ use kube::{Api, Client};
 
 use crate::store::{PAGE, Store};
 
-/// Namespace of events about objects that have none.
+/// Namespace of events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
-/// Longest time that a list may take.
-const DEADLINE: Duration = Duration::from_secs(10);
-/// Time from one list to the next, without the jitter.
-const INTERVAL: Duration = Duration::from_secs(60);
-/// Longest delay after failures in a row.
-const LONGEST_DELAY: Duration = Duration::from_secs(600);
+/// Timeout of a list.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two lists, before jitter.
+const LIST_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum delay after repeated failures.
+const LIST_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Answers to the lists of events so far.
+/// Results of listing the events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reports {
-    /// The last list; `None` before the first one.
+    /// Result of the last successful list; `None` before the first.
     pub refusals: Option<Vec<Refusal>>,
-    /// Error of the list that was tried since, in words.
+    /// Error of the latest list, if it failed.
     pub error: Option<String>,
 }
 
@@ -37,14 +37,14 @@ pub struct FirstBoots {
 }
 
 impl FirstBoots {
-    /// Starts to list. The store is woken by each change.
+    /// Starts listing. Each change wakes the store.
     pub fn start(client: Client, store: Store) -> Self {
         let reports = Arc::<Mutex<Reports>>::default();
         tokio::spawn(run(Api::namespaced(client, NAMESPACE), reports.clone(), store));
         Self { reports }
     }
 
-    /// What is known by now.
+    /// Returns the latest results.
     pub fn reports(&self) -> Reports {
         self.reports.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -57,12 +57,12 @@ async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
         let delay = match &listed {
             Ok(_) => {
                 failures = 0;
-                retry::delay(1, INTERVAL, INTERVAL)
+                retry::delay(1, LIST_INTERVAL, LIST_INTERVAL)
             }
             Err(error) => {
                 failures += 1;
                 tracing::warn!(%error, "cannot list the events of machines on their first boot");
-                retry::delay(failures, INTERVAL, LONGEST_DELAY)
+                retry::delay(failures, LIST_INTERVAL, LIST_RETRY_MAX)
             }
         };
         if reports.lock().unwrap_or_else(|e| e.into_inner()).take(listed) {
@@ -91,19 +91,19 @@ impl Reports {
     }
 }
 
-/// One page: a cluster in which more machines are held back at once has one cause for all.
+/// Lists one page only: if more machines are held back at once, they share one cause.
 async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     let params = ListParams::default()
         .fields(&format!("reason={EVENT_REFUSED}"))
         .limit(PAGE);
-    match tokio::time::timeout(DEADLINE, events.list(&params)).await {
+    match tokio::time::timeout(LIST_TIMEOUT, events.list(&params)).await {
         Ok(Ok(list)) => Ok(list.items.iter().filter_map(refusal).collect()),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", LIST_TIMEOUT.as_secs())),
     }
 }
 
-/// The report in an event; `None` where the kubelet was not held back.
+/// Reads an event. `None` if it does not report a held kubelet.
 fn refusal(event: &Event) -> Option<Refusal> {
     if event.reason.as_deref() != Some(EVENT_REFUSED) || event.action.as_deref() != Some(EVENT_HOLDS) {
         return None;
@@ -111,7 +111,7 @@ fn refusal(event: &Event) -> Option<Refusal> {
     Some(Refusal {
         machine: event.regarding.as_ref()?.name.clone()?,
         message: event.note.clone().unwrap_or_default(),
-        // By the API server's clock. The clock of a machine on its first boot may be years away.
+        // By the API server's clock: a machine's own clock may be years off on its first boot.
         at: event.metadata.creation_timestamp.as_ref()?.0,
     })
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_fails_keeps_what_the_last_one_had() {
+    fn a_failed_list_keeps_the_last_result() {
         let refusal = Refusal {
             machine: "m7".to_owned(),
             message: "too old".to_owned(),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_machine_whose_kubelet_is_held_is_counted() {
+    fn only_machines_with_a_held_kubelet_count() {
         let event = |reason: &str, action: &str| -> Event {
             serde_json::from_value(json!({
                 "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },

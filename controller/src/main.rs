@@ -27,11 +27,11 @@ use tokio::signal::unix::{SignalKind, signal};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log::start(cli.log_format, &cli.log_level);
-    let runtime = runtime().context("no threads to run in");
+    let runtime = runtime().context("cannot start threads");
     match runtime.and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "berth-controller ends");
+            tracing::error!(error = format!("{error:#}"), "berth-controller exits after an error");
             eprintln!("berth-controller: {error:#}");
             ExitCode::FAILURE
         }
@@ -46,11 +46,11 @@ async fn config(cli: &Cli) -> anyhow::Result<Config> {
         }
         None => Config::infer()
             .await
-            .context("no kubeconfig, and no service account of a pod")?,
+            .context("found neither a kubeconfig nor a pod's service account")?,
     })
 }
 
-/// Serves the metrics and the probes from now on, also while another controller leads.
+/// Starts serving the metrics and the probes, also while another controller leads.
 async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()> {
     let (metrics, health) = (Page::Metrics(metrics.families()), Page::Health(Arc::new(pulse.clone())));
     pages::start([
@@ -79,7 +79,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     berth_shell::install_crypto();
     let timing = cli.timing().map_err(anyhow::Error::msg)?;
     let config = config(&cli).await?;
-    let client = client::client(api::settled(config.clone(), api::SILENCE))?;
+    let client = client::client(api::settled(config.clone(), api::SILENCE_TIMEOUT))?;
     let (metrics, pulse) = (Metrics::default(), Pulse::default());
     serve(&cli, &metrics, &pulse).await?;
     let identity = identity(&cli);
@@ -118,7 +118,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let reconciler = Reconciler::new(kube, store, resolver, cli.settings(), outside);
     tokio::select! {
         lost = reconciler.run() => Err(lost.into()),
-        lost = &mut renewals => Err(lost.context("the renewals of leadership ended")?.into()),
+        lost = &mut renewals => Err(lost.context("the task that renews leadership ended")?.into()),
         signal = &mut stopped => {
             tracing::info!(signal, "stopping");
             renewals.abort();

@@ -1,4 +1,5 @@
-//! Metrics for Prometheus. A controller that waits for leadership serves them too, but only the leader has numbers of pools.
+//! Metrics for Prometheus. A controller that waits for leadership serves them too, but only the leader's include the
+//! pools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::histogram::Histogram;
 
-/// Bounds of the buckets for a pull, a drain or a reboot, in seconds.
+/// Histogram buckets for pulls, drains and reboots, in seconds.
 const SECONDS: [f64; 11] = [
     5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
 ];
@@ -35,7 +36,7 @@ struct WithResult {
     result: &'static str,
 }
 
-/// Maker of the histograms.
+/// Creates the histograms.
 #[derive(Debug, Clone, Copy, Default)]
 struct Buckets;
 
@@ -47,7 +48,7 @@ impl MetricConstructor<Histogram> for Buckets {
 
 type Lengths = Family<OfPool, Histogram, Buckets>;
 
-/// All metrics. Cheap to clone; the clones are the same metrics.
+/// All metrics. Cheap to clone; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     passes: Counter,
@@ -91,7 +92,7 @@ fn process(leads: bool) -> Vec<Gauges> {
 }
 
 impl Metrics {
-    /// Notes that this process has begun to lead.
+    /// Records that this process leads.
     pub fn leads(&self) {
         self.process.show(process(true));
     }
@@ -106,12 +107,12 @@ impl Metrics {
         self.write_errors.inc();
     }
 
-    /// Counts a question to a registry: `Changed`, `Unchanged`, or the reason for which it was not answered.
+    /// Counts a request to a registry by its result: `Changed`, `Unchanged`, or the reason of its failure.
     pub fn polled(&self, result: &'static str) {
         self.registry_polls.get_or_create(&WithResult { result }).inc();
     }
 
-    /// Notes that the pool has series of its own. One that is gone already gets them back, and the next `show` removes them.
+    /// Records that the pool has series. If the pool is already gone, the next `show` removes them.
     fn know(&self, pool: &str) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.iter().any(|known| known == pool) {
@@ -119,7 +120,7 @@ impl Metrics {
         }
     }
 
-    /// Measures a pull.
+    /// Records the duration of a pull.
     pub fn staged(&self, news: &StagingNews) {
         let pool = news.pool.to_string();
         self.know(&pool);
@@ -128,7 +129,7 @@ impl Metrics {
             .observe(news.took.as_secs_f64());
     }
 
-    /// Counts and measures what has happened in a turn.
+    /// Counts a turn that ended, and records the durations of its drain and reboot.
     pub fn turn(&self, news: &TurnNews) {
         let pool = || news.pool.to_string();
         self.know(&pool());
@@ -149,7 +150,7 @@ impl Metrics {
         }
     }
 
-    /// Shows these pools and the fleet from now on. All series of pools that are not among them disappear.
+    /// Replaces the gauges of the pools and the fleet. Removes all series of other pools.
     pub fn show(&self, facts: &GaugeFacts<'_>) {
         self.pools.show(gauges::gauges(facts));
         let now: Vec<String> = facts.pools.iter().map(|pool| pool.name.to_owned()).collect();
@@ -167,22 +168,23 @@ impl Metrics {
         *known = now;
     }
 
-    /// All of them, to be served.
+    /// Returns all metrics for serving.
     pub fn families(&self) -> Families {
         let mut families = Families::default();
         families.board(&self.process);
         families.counter("berth_passes", "Passes over all pools", self.passes.clone());
-        let help = "Requests to the API server that failed, other than by a conflict";
+        let help = "Failed requests to the API server, not counting conflicts";
         families.counter("berth_write_errors", help, self.write_errors.clone());
-        let help = "Questions to registries by result: Changed, Unchanged, or the reason for which there was no answer";
+        let help = "Requests to registries by result: Changed, Unchanged, or the reason of the failure";
         families.counter("berth_registry_polls", help, self.registry_polls.clone());
-        let help = "Turns that ended, by outcome; TakenAway without a word of the holder";
+        let help = "Ended turns by outcome; TakenAway if not ended by the holder";
         families.counter("berth_turns", help, self.turns.clone());
-        let help = "Time from the beginning of a pull until the image was staged, as the node measured it";
+        let help = "Time from the start of a pull until the image was staged, measured by the node";
         families.histogram("berth_staging_seconds", help, self.stagings.clone());
-        let help = "Time from taking a berth to the commit, as this controller saw it";
+        let help = "Time from taking a berth until the commit, measured by this controller";
         families.histogram("berth_drain_seconds", help, self.drains.clone());
-        let help = "Time from the commit until the update was proven and given back, as this controller saw it";
+        let help =
+            "Time from the commit until the update was proven and the berth given back, measured by this controller";
         families.histogram("berth_reboot_seconds", help, self.reboots.clone());
         families.board(&self.pools);
         families
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_served_and_what_is_gone_is_not() {
+    fn series_of_deleted_pools_disappear() {
         let metrics = Metrics::default();
         let before = page(&metrics);
         assert!(
@@ -284,7 +286,7 @@ mod tests {
         });
         let one = page(&metrics);
         assert!(one.contains("pool=\"a\"") && !one.contains("pool=\"b\""), "{one}");
-        // The last berth of the pool closes after it.
+        // The pool's last berth closes after the pool is gone.
         let reboot = None;
         let given_back = true;
         turn(

@@ -1,11 +1,11 @@
-//! Changes, and how soon each has to be looked at.
+//! Pending changes and their urgency.
 
 use std::sync::{Mutex, MutexGuard};
 
 use berth_core::controller::view::Urgency;
 use tokio::sync::Notify;
 
-/// Changes since the last look: only the most urgent is kept.
+/// The most urgent change since the last pass.
 #[derive(Debug, Default)]
 pub struct WakeQueue {
     latest: Mutex<Option<Urgency>>,
@@ -13,8 +13,8 @@ pub struct WakeQueue {
 }
 
 impl WakeQueue {
-    /// Notes a change.
-    pub fn tell(&self, news: Urgency) {
+    /// Adds a change.
+    pub fn add(&self, news: Urgency) {
         let mut latest = self.lock();
         *latest = (*latest).max(Some(news));
         self.changed.notify_one();
@@ -25,14 +25,14 @@ impl WakeQueue {
         *self.lock()
     }
 
-    /// Waits for a change that is at least as urgent as that. Only one task may wait at a time.
+    /// Waits for a change that is at least this urgent. Only one task may wait at a time.
     pub async fn wait(&self, news: Urgency) {
         while self.latest() < Some(news) {
             self.changed.notified().await;
         }
     }
 
-    /// Marks all changes as looked at.
+    /// Marks all changes as handled.
     pub fn clear(&self) {
         *self.lock() = None;
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_is_looked_at_at_once() {
+    fn a_berth_given_back_is_handled_at_once() {
         let at = Timestamp::from_second(1).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
         let offer = Offer {
@@ -83,21 +83,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_hears_of_nothing_less() {
+    async fn a_less_urgent_change_wakes_no_waiter() {
         let board = WakeQueue::default();
         let hears = async |news| tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok();
         assert!(!hears(Urgency::Later).await);
-        board.tell(Urgency::Later);
+        board.add(Urgency::Later);
         assert!(hears(Urgency::Later).await && !hears(Urgency::Soon).await);
-        board.tell(Urgency::Now);
-        board.tell(Urgency::Soon);
+        board.add(Urgency::Now);
+        board.add(Urgency::Soon);
         assert!(hears(Urgency::Now).await, "the most urgent counts");
         board.clear();
         assert!(!hears(Urgency::Later).await);
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_woken() {
+    async fn a_waiter_is_woken() {
         let board = Arc::new(WakeQueue::default());
         let waiting = tokio::spawn({
             let board = board.clone();
@@ -105,7 +105,7 @@ mod tests {
         });
         for news in [Urgency::Soon, Urgency::Now] {
             tokio::task::yield_now().await;
-            board.tell(news);
+            board.add(news);
         }
         tokio::time::timeout(Duration::from_secs(10), waiting)
             .await

@@ -1,41 +1,41 @@
-//! The signs that a controller works: its passes go on, and the API server answers it. Renewals and probes run on another
-//! thread, and would not notice that the passes hang.
+//! Signs of life of a controller: its passes make progress, and the API server answers it. Renewals and probes run on
+//! another thread and would not notice that the passes hang.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use berth_shell::pages::Health;
 
-/// Longest time between two beats: far more than any decision or request takes.
-const LONGEST: Duration = Duration::from_secs(120);
+/// The passes hang if there was no beat for this long. Every decision and request takes far less.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Longest time between two looks at the leader's Lease, or renewals of it, of a controller that is ready.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
+/// A controller is not ready if the API server has not answered about the leader's Lease for this long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The pulse of a leader. Cheap to clone. One that never began to lead has none, and lives.
+/// Signs of life of this controller. Cheap to clone. A controller that never led has no beat and counts as alive.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse(Arc<Mutex<Signs>>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Signs {
-    /// The last pass.
+    /// Time of the passes' last progress.
     beat: Option<Instant>,
-    /// The last answer of the API server about the leader's Lease.
+    /// Time of the API server's last answer about the leader's Lease.
     answer: Option<Instant>,
 }
 
 impl Pulse {
-    /// Notes that the passes go on.
+    /// Records that the passes make progress.
     pub fn beat(&self) {
         self.lock().beat = Some(Instant::now());
     }
 
-    /// Notes that the API server has answered.
+    /// Records an answer of the API server.
     pub fn answered(&self) {
         self.lock().answer = Some(Instant::now());
     }
 
-    /// Says whether the passes hang.
+    /// True if the passes hang.
     pub fn is_lost(&self) -> bool {
         self.is_lost_at(Instant::now())
     }
@@ -43,13 +43,13 @@ impl Pulse {
     fn is_lost_at(&self, now: Instant) -> bool {
         self.lock()
             .beat
-            .is_some_and(|last| now.saturating_duration_since(last) >= LONGEST)
+            .is_some_and(|last| now.saturating_duration_since(last) >= BEAT_TIMEOUT)
     }
 
     fn is_answered_at(&self, now: Instant) -> bool {
         self.lock()
             .answer
-            .is_some_and(|last| now.saturating_duration_since(last) < ANSWERED_WITHIN)
+            .is_some_and(|last| now.saturating_duration_since(last) < ANSWER_TIMEOUT)
     }
 
     fn lock(&self) -> MutexGuard<'_, Signs> {
@@ -61,27 +61,26 @@ impl Health for Pulse {
     fn alive(&self) -> Result<(), String> {
         match self.is_lost() {
             false => Ok(()),
-            true => Err("the passes hang; the log's last lines say where".to_owned()),
+            true => Err("the passes hang; see the last lines of the log".to_owned()),
         }
     }
 
-    /// Says whether this controller leads, or could follow the one that does: its passes do not hang, and the API server
-    /// answers it.
+    /// Ok if this controller leads or could take over: its passes do not hang, and the API server answers it.
     fn ready(&self) -> Result<(), String> {
         self.alive()?;
         match self.is_answered_at(Instant::now()) {
             true => Ok(()),
-            false => Err("the API server has not answered for a minute; the log says why".to_owned()),
+            false => Err("the API server has not answered for a minute; see the log".to_owned()),
         }
     }
 }
 
 #[cfg(test)]
 impl Pulse {
-    /// The pulse of passes that hang.
+    /// A pulse whose passes hang.
     pub(crate) fn hanging() -> Self {
         let pulse = Self::default();
-        pulse.lock().beat = Instant::now().checked_sub(LONGEST);
+        pulse.lock().beat = Instant::now().checked_sub(BEAT_TIMEOUT);
         pulse
     }
 }
@@ -103,15 +102,12 @@ mod tests {
     #[test]
     fn a_controller_is_ready_while_the_api_server_answers_it() {
         let pulse = Pulse::default();
-        assert!(
-            pulse.alive().is_ok() && pulse.ready().is_err(),
-            "nobody has answered yet"
-        );
+        assert!(pulse.alive().is_ok() && pulse.ready().is_err(), "no answer yet");
         pulse.answered();
         assert!(pulse.ready().is_ok());
         let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         assert!(pulse.is_answered_at(later(50)) && !pulse.is_answered_at(later(61)));
-        pulse.lock().beat = Instant::now().checked_sub(LONGEST);
+        pulse.lock().beat = Instant::now().checked_sub(BEAT_TIMEOUT);
         assert!(pulse.ready().is_err(), "its passes hang");
     }
 }

@@ -1,7 +1,7 @@
 //! Probes of the API servers: a control plane node may go down only while the cluster has another server that answers.
 //!
-//! The cluster's own Service lists the servers, and the nodes' addresses tell on which node each of them runs. Each is
-//! asked for `/readyz` at its own address, and not through a load balancer.
+//! The Service `default/kubernetes` lists the servers; the nodes' addresses show where each of them runs. Each server is
+//! asked for `/readyz` at its own address, not through a load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,16 +19,16 @@ use crate::api::settled;
 use crate::store::Store;
 use crate::time;
 
-/// Longest time that a server may take to answer.
-const DEADLINE: Duration = Duration::from_secs(3);
-/// Time from one round to the next.
-const ROUND: Duration = Duration::from_secs(4);
-/// The EndpointSlices of the cluster's own Service.
+/// Timeout of a server's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time between two rounds of probes.
+const ROUND_INTERVAL: Duration = Duration::from_secs(4);
+/// Label selector of the EndpointSlices of `default/kubernetes`.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
-/// Names that an API server's certificate carries, if not its address.
+/// Names that an API server's certificate may have instead of its address.
 const NAMES: [&str; 2] = ["kubernetes.default.svc", "kubernetes"];
 
-/// Probes the servers, in the background and only while the answers are wanted.
+/// Probes the servers in the background, only while the answers are wanted.
 #[derive(Debug, Clone)]
 pub struct Readyz {
     wanted: Arc<watch::Sender<bool>>,
@@ -36,9 +36,9 @@ pub struct Readyz {
 }
 
 impl Readyz {
-    /// Starts the prober, with the credentials of `config`. It asks no server until told to.
+    /// Starts the prober with the credentials of `config`. It probes no server until answers are wanted.
     pub fn start(config: Config, client: Client, store: Store) -> Self {
-        let (wanted, told) = watch::channel(false);
+        let (wanted, receiver) = watch::channel(false);
         let this = Self {
             wanted: Arc::new(wanted),
             answers: Arc::default(),
@@ -48,11 +48,11 @@ impl Readyz {
             slices: Api::namespaced(client, "default"),
             clients: BTreeMap::new(),
         };
-        tokio::spawn(run(prober, told, this.answers.clone(), store));
+        tokio::spawn(run(prober, receiver, this.answers.clone(), store));
         this
     }
 
-    /// Returns the latest answers, and sets whether they are wanted from now on.
+    /// Returns the latest answers. `wanted`: whether to keep probing.
     pub fn answers(&self, wanted: bool) -> Answers {
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
@@ -65,13 +65,13 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // What was told last: a server that falls silent is news without having said anything.
-    let mut told = None;
+    // State at the last wake: a server that stops answering changes it without any answer.
+    let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
-            // What is not kept up to date is forgotten.
+            // Answers that are not kept up to date are dropped.
             *lock(&answers) = Answers::default();
-            told = None;
+            reported = None;
             prober.clients.clear();
             if wanted.changed().await.is_err() {
                 return;
@@ -83,26 +83,26 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
         let now = time::now();
         let news = Some((after.listed, after.states(now)));
         *lock(&answers) = after;
-        if news != told {
-            told = news;
+        if news != reported {
+            reported = news;
             store.wake();
         }
-        // Nobody wants to know any more, or it is time.
-        let _ = tokio::time::timeout(ROUND, wanted.changed()).await;
+        // Until the next round, or until the answers are no longer wanted.
+        let _ = tokio::time::timeout(ROUND_INTERVAL, wanted.changed()).await;
     }
 }
 
-/// Asks each server once.
+/// Probes all servers, round by round.
 struct Prober {
     config: Config,
     slices: Api<EndpointSlice>,
-    /// A client for each server, by the name that its certificate was last found to have.
+    /// Client of each server, and the certificate name that it was last verified by.
     clients: BTreeMap<SocketAddr, (Option<String>, Client)>,
 }
 
 impl Prober {
     async fn round(&mut self, mut answers: Answers) -> Answers {
-        match tokio::time::timeout(DEADLINE, self.slices.list(&ListParams::default().labels(SLICES))).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, self.slices.list(&ListParams::default().labels(SLICES))).await {
             Ok(Ok(slices)) => {
                 let listed = servers(&slices.items).into_iter();
                 let new = Asked {
@@ -118,7 +118,7 @@ impl Prober {
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot list the API servers (EndpointSlices of default/kubernetes)")
             }
-            Err(_) => tracing::warn!("no list of the API servers within {} s", DEADLINE.as_secs()),
+            Err(_) => tracing::warn!("listing the API servers timed out after {} s", ANSWER_TIMEOUT.as_secs()),
         }
         self.clients.retain(|server, _| answers.servers.contains_key(server));
         let asked = answers.servers.keys().map(|server| {
@@ -143,7 +143,7 @@ impl Prober {
     }
 }
 
-/// The addresses in the slices of a Service that has one port.
+/// Returns the addresses in the slices, with the port named `https`, or else the first port.
 fn servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
     let mut servers = BTreeSet::new();
     for slice in slices {
@@ -163,17 +163,17 @@ fn servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
 
 type Known = (Option<String>, Client);
 
-/// Asks a server whether it is ready; returns how it was reached.
+/// Probes a server. Returns the client that reached it.
 async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (SocketAddr, Result<Known, String>) {
-    let found = tokio::time::timeout(DEADLINE, first_name(config, server, known)).await;
+    let found = tokio::time::timeout(ANSWER_TIMEOUT, first_name(config, server, known)).await;
     (
         server,
-        found.unwrap_or_else(|_| Err(format!("no answer within {} s", DEADLINE.as_secs()))),
+        found.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))),
     )
 }
 
-/// Finds the name by which the server's certificate can be verified. Not every certificate has the server's address in
-/// it, and not every one has a name of the Service. It must be signed by the cluster's authority for one of them.
+/// Finds a name to verify the server's certificate by. Some certificates lack the server's address, others the names of
+/// the Service. The cluster's CA must have signed it for one of them.
 async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
     let mut last = match known {
         Some((name, client)) => match readyz(&client).await {
@@ -191,7 +191,7 @@ async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -
         let client = client(config, server, name.clone()).map_err(|e| e.to_string())?;
         match readyz(&client).await {
             Ok(()) => return Ok((name, client)),
-            // It answers, and says no.
+            // The server answered, and is not ready.
             Err(error @ kube::Error::Api(_)) => return Err(error.to_string()),
             Err(error) => last = format!("{:#}", anyhow::Error::from(error)),
         }
@@ -200,10 +200,10 @@ async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -
 }
 
 fn client(config: &Config, server: SocketAddr, name: Option<String>) -> anyhow::Result<Client> {
-    let mut config = settled(config.clone(), DEADLINE);
+    let mut config = settled(config.clone(), ANSWER_TIMEOUT);
     config.cluster_url = format!("https://{server}").parse()?;
     config.tls_server_name = name;
-    config.connect_timeout = Some(DEADLINE);
+    config.connect_timeout = Some(ANSWER_TIMEOUT);
     berth_shell::client::client(config)
 }
 

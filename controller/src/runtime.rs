@@ -4,12 +4,12 @@ use std::io;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// Makes a runtime of two threads. The passes belong on the one that calls `block_on`: their decisions may take long in a
-/// large cluster. Whatever is spawned runs on the other: the watches, the requests, and the renewals of leadership, which
-/// must not wait for a decision.
+/// Creates a runtime with two threads. The passes run on the thread that calls `block_on`: their decisions may take long
+/// in a large cluster. Spawned tasks run on the other thread: the watches, the requests, and the renewals of leadership,
+/// which must not wait for a decision.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// If the system provides no thread.
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(1).enable_all().build()
 }

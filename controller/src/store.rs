@@ -1,6 +1,6 @@
-//! The objects that the controller knows, kept up to date by watches. All other code reads snapshots of it.
+//! Objects known to the controller, kept up to date by watches. All other code reads snapshots.
 //!
-//! A pass starts only when every watch has listed its objects once; before that, absence means nothing.
+//! No pass starts before every watch has listed its objects once: until then, a missing object may exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -27,29 +27,30 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
-/// Objects of one answer to a list. An answer is in memory several times while it is read: its text, the objects, and what is kept of
-/// them. A Node comes to 20 KB as text.
+/// Page size of lists. While a page is read it is in memory several times: as text, as objects, and as the views that are
+/// kept. A Node is about 20 KB of text.
 pub const PAGE: u32 = 100;
-/// Time after which a watch is asked for anew, in seconds; it goes on from where it was. Bookmarks alone would not show that
-/// a quiet watch lives: an API server sends them only for what its etcd has told it of, which may be every ten minutes.
-const WATCH_FOR: u32 = 60;
-/// A watch on which nothing came for so long hangs.
-const SILENCE: Duration = Duration::from_secs(90);
-/// Time for what was missed to come in, once a watch that was cut off or silent goes on.
-const CATCHES_UP: Duration = Duration::from_secs(3);
+/// How long a watch lasts before it is requested again, in seconds; the new one resumes where it ended. Bookmarks alone
+/// do not show that a quiet watch is alive: an API server sends them only after a notice from its etcd, perhaps every ten
+/// minutes.
+const WATCH_SECONDS: u32 = 60;
+/// A watch hangs if nothing arrived on it for this long.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long missed events may take to arrive after a watch resumed that was cut off or silent.
+const CATCH_UP_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Table<V> {
-    /// Objects, shared with the snapshots: copied on a change while a snapshot is looked at.
+    /// Objects, shared with the snapshots; copied on a change while a snapshot exists.
     current: Arc<Objects<V>>,
-    /// Objects of a list that is under way; they then take the place of `current`.
+    /// Objects of a list in progress; they then replace `current`.
     listed: Option<Objects<V>>,
     ready: bool,
-    /// The watch goes on from the last list, or from where it was cut off.
+    /// True while the watch continues from the last list, or from where it was cut off.
     synced: bool,
-    /// Time when the API server last sent anything on it.
+    /// Time when the API server last sent anything on the watch.
     heard: Moment,
-    /// Time when it last went on after it was cut off or silent.
+    /// Time when the watch last resumed after it was cut off or silent.
     resumed: Option<Moment>,
 }
 
@@ -73,7 +74,7 @@ impl<V: View> Table<V> {
             Some(old) if !view.has_spoken(&old.view) => old.heard,
             _ => now,
         };
-        // After a new list most objects are as they were: they are not kept twice.
+        // Most objects of a new list are unchanged: share their views.
         let view = match old {
             Some(old) if *old.view == view => old.view.clone(),
             _ => Arc::new(view),
@@ -81,30 +82,31 @@ impl<V: View> Table<V> {
         Entry { view, version, heard }
     }
 
-    /// The API server has sent something on the watch, be it only a bookmark. `starts`: its answer to a new watch, which
-    /// goes on from where the last one ended. Answers whether it goes on after it was cut off or silent.
+    /// Records that the API server sent something on the watch, even if only a bookmark. `starts`: it is the answer to a
+    /// new watch, which resumes where the last one ended. Returns true if the watch resumed after it was cut off or
+    /// silent.
     fn hear(&mut self, starts: bool, now: Moment) -> bool {
         let was_lost = self.ready && self.is_lost(now);
         self.heard = now;
         self.synced |= starts && self.ready && self.listed.is_none();
-        let goes_on = was_lost && !self.is_lost(now);
-        if goes_on {
+        let resumes = was_lost && !self.is_lost(now);
+        if resumes {
             self.resumed = Some(now);
         }
-        goes_on
+        resumes
     }
 
-    /// Says whether the watch is being set up again, or silent.
+    /// True if the watch is being set up again, or is silent.
     fn is_lost(&self, now: Moment) -> bool {
-        !self.synced || now.since(self.heard) >= SILENCE
+        !self.synced || now.since(self.heard) >= SILENCE_TIMEOUT
     }
 
-    /// Says whether what the table has may have been overtaken.
+    /// True if the table may lack recent changes.
     fn is_stale(&self, now: Moment) -> bool {
-        self.is_lost(now) || self.resumed.is_some_and(|at| now.since(at) < CATCHES_UP)
+        self.is_lost(now) || self.resumed.is_some_and(|at| now.since(at) < CATCH_UP_TIME)
     }
 
-    /// Takes one event in. If a plan could now look different, returns how soon that has to be looked at.
+    /// Applies an event. Returns how urgent a pass is, if the event may change a plan.
     fn take(&mut self, event: Event<(String, String, V)>, now: Moment) -> Option<Urgency> {
         match event {
             Event::Init => {
@@ -143,7 +145,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Each kind, whether its first list has arrived, and whether what is known of it may have been overtaken.
+    /// Each kind, whether its first list has arrived, and whether its table is stale.
     fn kinds(&self, now: Moment) -> [(&'static str, bool, bool); 5] {
         [
             ("BootcNodePools", self.pools.ready, self.pools.is_stale(now)),
@@ -154,13 +156,13 @@ impl Tables {
         ]
     }
 
-    /// The kinds of which what is known may have been overtaken.
+    /// Returns the kinds with a stale table.
     fn stale(&self, now: Moment) -> BTreeSet<&'static str> {
         let kinds = self.kinds(now).into_iter();
         kinds.filter_map(|(kind, _, stale)| stale.then_some(kind)).collect()
     }
 
-    /// The kinds whose first list has not arrived yet.
+    /// Returns the kinds whose first list has not arrived yet.
     fn missing(&self) -> BTreeSet<&'static str> {
         let kinds = self.kinds(time::now()).into_iter();
         kinds.filter_map(|(kind, ready, _)| (!ready).then_some(kind)).collect()
@@ -175,10 +177,10 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts the watches. They run until the runtime ends, and list again by themselves after errors.
+    /// Starts the watches. They run until the runtime ends, and list again after errors.
     pub fn watch(client: &Client, namespace: &str) -> Self {
         let store = Self::default();
-        let config = || watcher::Config::default().page_size(PAGE).timeout(WATCH_FOR);
+        let config = || watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
         let berths = config().labels(keys::LABEL_POOL);
         store.follow(
             client,
@@ -252,19 +254,20 @@ impl Store {
                 }),
                 Err(error) => {
                     let kind = K::kind(&());
-                    tracing::warn!(kind = %kind, error = %error, "watch failed; it starts again");
+                    tracing::warn!(kind = %kind, error = %error, "watch failed; restarting it");
                     table(&mut self.lock()).synced = false;
                     continue;
                 }
             };
             let news = table(&mut self.lock()).take(event, time::now());
             if let Some(news) = news {
-                self.news.tell(news);
+                self.news.add(news);
             }
         }
     }
 
-    /// A client that notes when the API server sends something on a watch, which the watch itself does not tell of bookmarks.
+    /// Returns a client that records everything that the API server sends on a watch; the watch itself does not report
+    /// bookmarks.
     fn listening<V>(&self, client: &Client, table: fn(&mut Tables) -> &mut Table<V>) -> Client
     where
         V: View + Send + Sync + 'static,
@@ -274,25 +277,25 @@ impl Store {
     }
 
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
-        let goes_on = table(&mut self.lock()).hear(starts, time::now());
-        if goes_on {
-            // What waited for that waits no longer.
+        let resumes = table(&mut self.lock()).hear(starts, time::now());
+        if resumes {
+            // Offers wait until it has caught up; wake the passes then.
             let store = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(CATCHES_UP).await;
+                tokio::time::sleep(CATCH_UP_TIME).await;
                 store.wake();
             });
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // Nothing panics between taking and leaving this lock with a table half changed.
+        // A poisoned lock can be used: no panic leaves a table half changed.
         self.tables.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Asks for another pass.
+    /// Requests another pass.
     pub fn wake(&self) {
-        self.news.tell(Urgency::Soon);
+        self.news.add(Urgency::Soon);
     }
 
     /// Changes since the last snapshot.
@@ -300,20 +303,19 @@ impl Store {
         &self.news
     }
 
-    /// The kinds whose first list has not arrived yet.
+    /// Returns the kinds whose first list has not arrived yet.
     pub fn missing(&self) -> BTreeSet<&'static str> {
         self.lock().missing()
     }
 
-    /// The kinds of which what is known may have been overtaken: their watch is being set up again, is silent, or went on
-    /// a moment ago.
+    /// Returns the kinds with a stale table: their watch is being set up again, is silent, or resumed a moment ago.
     pub fn stale(&self) -> BTreeSet<&'static str> {
         self.lock().stale(time::now())
     }
 
-    /// Takes a snapshot, once every watch has listed its objects. All changes then count as looked at.
+    /// Takes a snapshot and marks all changes as handled. `None` until every watch has listed its objects.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        // First, so that what changes meanwhile is looked at again.
+        // First, so that a change made meanwhile causes another pass.
         self.news.clear();
         let tables = self.lock();
         if !tables.missing().is_empty() {
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_list_has_as_it_was_is_not_kept_twice() {
+    fn unchanged_objects_of_a_list_are_shared() {
         let now = time::now();
         let mut table = Table::default();
         let list = |table: &mut Table<Text>, text| {
@@ -413,14 +415,14 @@ mod tests {
         table.synced = false;
         table.hear(false, at(61));
         assert!(table.is_stale(at(61)), "the end of a watch that failed");
-        assert!(table.hear(true, at(62)), "it goes on");
-        assert!(!table.hear(false, at(64)), "what was missed comes in");
+        assert!(table.hear(true, at(62)), "it resumed");
+        assert!(!table.hear(false, at(64)), "missed events arrive");
         assert!(table.is_stale(at(64)) && !table.is_stale(at(65)));
         assert!(table.hear(false, at(200)), "it was silent");
         assert!(table.is_stale(at(202)) && !table.is_stale(at(203)));
         assert!(
             !table.hear(true, at(210)) && !table.is_stale(at(210)),
-            "asked for anew in time"
+            "requested again in time"
         );
         table.take(Event::Init, at(211));
         assert!(table.is_stale(at(211)));
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_at_is_no_news_even_if_it_was_too_early() {
+    fn a_failed_snapshot_still_clears_the_news() {
         let store = Store::default();
         store.wake();
         assert!(store.news().latest().is_some());
@@ -459,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_heard_and_wakes_nobody() {
+    fn a_heartbeat_wakes_no_pass() {
         let t0 = time::now();
         let later = t0 + Duration::from_secs(60);
         let mut table = Table::default();
@@ -471,7 +473,7 @@ mod tests {
                 .take(Event::Apply(event("y", 1)), later + Duration::from_secs(9))
                 .is_some()
         );
-        assert_eq!(table.current["a"].heard, later, "our own write is no sign of life");
+        assert_eq!(table.current["a"].heard, later, "our own write is not a sign of life");
         table.take(Event::Init, later);
         table.take(Event::InitApply(event("y", 1)), later + Duration::from_secs(99));
         table.take(Event::InitDone, later);

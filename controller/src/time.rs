@@ -7,7 +7,7 @@ use berth_core::Moment;
 
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The moment that it is now.
+/// Returns the current time.
 pub fn now() -> Moment {
     Moment::after(BEGAN.elapsed())
 }

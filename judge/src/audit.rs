@@ -6,18 +6,18 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One audited request. A watch has two: when it started, and when it ended.
+/// An audited request. A watch has two records: when it started, and when it ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record {
-    /// Time when the API server received the request. Entries are in order of completion, not of this.
+    /// Time when the API server received the request. The log is ordered by completion, not by this.
     pub received: Timestamp,
     /// Time when this stage was reached.
     pub at: Timestamp,
     /// `ResponseComplete` for everything that has an answer; `ResponseStarted` for a watch that runs.
     pub stage: String,
-    /// The same for all entries of one request.
+    /// ID shared by all entries of one request.
     pub audit_id: String,
-    /// The user's name, `system:serviceaccount:…` or `system:node:…` say.
+    /// The user's name, for example `system:serviceaccount:…` or `system:node:…`.
     pub user: String,
     /// The node claim of the user's token.
     pub node_claim: Option<String>,
@@ -27,13 +27,13 @@ pub struct Record {
     pub verb: String,
     /// API group; empty for the core group.
     pub group: String,
-    /// Resource in the plural; empty for a request that is about no object.
+    /// Resource in the plural; empty for a request without an object.
     pub resource: String,
     /// Subresource, or empty.
     pub subresource: String,
     /// Namespace, or empty.
     pub namespace: String,
-    /// Object's name, or empty (a list, or a creation with a generated name).
+    /// Name of the object, or empty (a list, or a creation with a generated name).
     pub name: String,
     /// HTTP status of the answer; 0 if there was none.
     pub code: u16,
@@ -43,19 +43,19 @@ pub struct Record {
     pub refused_by_own_rules: bool,
     /// The path and query.
     pub uri: String,
-    /// The body sent, where the audit policy keeps it (berths and Nodes).
+    /// Body of the request, if the audit policy keeps it (berths and Nodes).
     pub request: Option<Value>,
-    /// The body answered, likewise.
+    /// Body of the answer, if the audit policy keeps it.
     pub response: Option<Value>,
 }
 
 impl Record {
-    /// Says whether the request asks for a change; a dry run asks for none.
+    /// True if the request asks for a change; a dry run does not.
     pub fn is_write(&self) -> bool {
         !matches!(self.verb.as_str(), "get" | "list" | "watch") && !self.uri.contains("dryRun=All")
     }
 
-    /// Says whether the request was answered with success.
+    /// True if the request was answered with success.
     pub fn succeeded(&self) -> bool {
         self.stage == "ResponseComplete" && (200..300).contains(&self.code)
     }
@@ -65,7 +65,7 @@ impl Record {
         self.user_agent.split(['/', ' ']).next().unwrap_or_default()
     }
 
-    /// Resource and subresource as one writes them: `nodes/status`, `leases`.
+    /// Resource and subresource, for example `nodes/status` or `leases`.
     pub fn target(&self) -> String {
         if self.subresource.is_empty() {
             self.resource.clone()
@@ -74,7 +74,7 @@ impl Record {
         }
     }
 
-    /// Says whether it is about that resource or subresource, as [`Record::target`] writes it.
+    /// True if it is about this resource or subresource, in the form of [`Record::target`].
     pub fn is_of(&self, target: &str) -> bool {
         let (resource, subresource) = target.split_once('/').unwrap_or((target, ""));
         self.resource == resource && self.subresource == subresource
@@ -124,7 +124,7 @@ struct Event {
     stage_timestamp: Timestamp,
 }
 
-/// Subject of a line. Reading it passes over the bodies: most lines of a large log are of no interest.
+/// Head of a line. Reading it skips the bodies: most lines of a large log are not needed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Head {
@@ -161,12 +161,12 @@ struct ResponseStatus {
 
 /// Audit annotation with the authorizer's decision: `allow` or `forbid`.
 const AUTHORIZED: &str = "authorization.k8s.io/decision";
-/// Audit annotation with the validating policies that a write failed and whose bindings audit, as JSON.
+/// Audit annotation with the validating policies that a write failed, as JSON. Written if their bindings audit.
 const FAILED_VALIDATIONS: &str = "validation.policy.admission.k8s.io/validation_failure";
 /// Beginning of the names of Berth's own policies.
 const OWN_POLICIES: &str = "berth-";
 
-/// Policy that a write failed.
+/// A policy that a write failed.
 #[derive(Deserialize)]
 struct FailedValidation {
     policy: String,
@@ -182,31 +182,31 @@ fn is_refused_by_own_rules(annotations: &BTreeMap<String, String>) -> bool {
     failed.iter().any(|one| one.policy.starts_with(OWN_POLICIES))
 }
 
-/// Reads what a line is about.
+/// Reads the head of a line.
 ///
 /// # Errors
-/// When it is no audit event in JSON.
+/// If it is not an audit event in JSON.
 pub(crate) fn head(line: &[u8]) -> serde_json::Result<Head> {
     serde_json::from_slice(line)
 }
 
-/// Times that an audit log may have, in seconds since 1970: up to the year 9000.
+/// Valid times of an audit log, in seconds since 1970: up to the year 9000.
 const YEARS: std::ops::Range<i64> = 0..(9000 - 1970) * 31_556_952;
 
-/// Reads a line; `None` for one with nothing in it.
+/// Reads a line; `None` if it is blank.
 ///
 /// # Errors
-/// When it is no audit event in JSON, or of a time that no log has.
+/// If it is not an audit event in JSON, or has an invalid time.
 pub fn parse(line: &[u8]) -> serde_json::Result<Option<Record>> {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
     let event: Event = serde_json::from_slice(line)?;
     for time in [event.request_received_timestamp, event.stage_timestamp] {
-        // The rules reckon with tolerances around it.
+        // The rules add tolerances to it, which must not overflow.
         if !YEARS.contains(&time.as_second()) {
             return Err(serde::de::Error::custom(format_args!(
-                "{time} is no time of an audit log"
+                "{time} is not a valid time of an audit log"
             )));
         }
     }
@@ -239,8 +239,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_annotations_of_an_event_say_who_refused() {
-        // The text that an API server 1.36 writes for a policy whose binding has the actions Deny and Audit.
+    fn annotations_show_whose_rules_refused() {
+        // As written by an API server 1.36 for a policy whose binding has the actions Deny and Audit.
         let failed = |policy: &str| {
             format!(
                 r#"[{{"message":"no","policy":"{policy}","binding":"b","expressionIndex":1,"validationActions":["Deny","Audit"]}}]"#

@@ -1,4 +1,4 @@
-//! I1(b) and (c): when a berth may be opened, and when it may be taken, by the capacity that was published.
+//! I1(b) and (c): a berth is opened and taken only within the published capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,14 @@ use berth_api::berth::{BerthState, HoldPhase};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::Violation;
-use super::history::{History, Seen, in_order, text};
 use crate::audit::Record;
+use crate::history::{History, RecordedState, in_order};
 use crate::hosts::{HostChange, HostEvent};
-use crate::judge::{Judge, Write};
+use crate::judge::Judge;
+use crate::violation::Violation;
+use crate::write::{Write, text};
 
-/// Nodes that somebody else had made unschedulable, and since when.
+/// A write of a Node, and whether it left the Node unschedulable.
 struct Cordoned {
     version: u64,
     at: Timestamp,
@@ -21,37 +22,37 @@ struct Cordoned {
 }
 
 impl Judge<'_> {
-    /// Every opening and every taking of a berth, in the server's own order.
+    /// Checks every opening and every taking of a berth, in the server's order.
     pub(super) fn beyond_capacity(&self, history: &History) -> Vec<Violation> {
         let totals = self.totals();
         let cordoned = self.cordoned();
         let members = self.members();
-        let mut now: BTreeMap<String, &Seen> = BTreeMap::new();
+        let mut now: BTreeMap<String, &RecordedState> = BTreeMap::new();
         let mut wrong = vec![];
-        for seen in in_order(history) {
-            let pool = seen.berth.pool.as_str();
-            let lease = seen.berth.name();
-            wrong.extend(second_berth(&now, &lease, seen, |s| self.lasts(s)));
-            let before = now.insert(lease.clone(), seen).map(|s| &s.berth.state);
-            let Some((since, k)) = published(&totals, pool, seen.version) else {
+        for state in in_order(history) {
+            let pool = state.berth.pool.as_str();
+            let lease = state.berth.name();
+            wrong.extend(second_berth(&now, &lease, state, |s| self.lasts(s)));
+            let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
+            let Some((since, k)) = published(&totals, pool, state.version) else {
                 continue;
             };
-            let most = self.most(pool).filter(|_| self.misses(since, seen.version));
-            let k = k.max(most.unwrap_or(0)).max(self.perhaps_published(pool, seen));
+            let most = self.most(pool).filter(|_| self.misses(since, state.version));
+            let k = k.max(most.unwrap_or(0)).max(self.perhaps_published(pool, state));
             let others = || {
                 let others = now.iter().filter(|(name, s)| **name != lease && self.lasts(s));
                 others.map(|(_, s)| s).filter(|s| s.berth.pool.as_str() == pool)
             };
             let held = others().filter(|s| s.berth.holding().is_some()).count();
-            match (before, &seen.berth.state) {
+            match (before, &state.berth.state) {
                 (Some(BerthState::Offered(_)), BerthState::Held(h)) if h.phase == HoldPhase::Taken && held >= k => {
                     let text = format!(
                         "{} took {} at {} while {held} of {k} were held",
                         h.node,
-                        seen.berth.name(),
-                        seen.at
+                        state.berth.name(),
+                        state.at
                     );
-                    wrong.push(Violation::of_write("I1c", seen, text));
+                    wrong.push(Violation::of_write("I1c", state, text));
                 }
                 (Some(BerthState::Closed(_)) | None, BerthState::Offered(offer)) => {
                     let in_use: BTreeSet<_> = others()
@@ -62,27 +63,27 @@ impl Judge<'_> {
                     if used >= k {
                         let text = format!(
                             "{} was opened for {} at {} while {used} of {k} were held or open",
-                            seen.berth.name(),
+                            state.berth.name(),
                             offer.node,
-                            seen.at
+                            state.at
                         );
-                        wrong.push(Violation::of_write("I1b", seen, text));
+                        wrong.push(Violation::of_write("I1b", state, text));
                         continue;
                     }
-                    let unavailable = self.unavailable(&cordoned, seen);
-                    let is_member = |uid: &String| pool_of(&members, uid, seen.version) == Some(pool);
+                    let unavailable = self.unavailable(&cordoned, state);
+                    let is_member = |uid: &String| pool_of(&members, uid, state.version) == Some(pool);
                     let mut all = in_use;
                     all.extend(unavailable.into_iter().filter(is_member));
                     let offered = offer.uid.to_string();
-                    if all.len() >= k && !all.contains(&offered) && !self.is_repaired(&cordoned, seen, &offered) {
+                    if all.len() >= k && !all.contains(&offered) && !self.is_repaired(&cordoned, state, &offered) {
                         let text = format!(
                             "{} was opened for {} at {} while {} of {k} were held, open or cordoned",
-                            seen.berth.name(),
+                            state.berth.name(),
                             offer.node,
-                            seen.at,
+                            state.at,
                             all.len()
                         );
-                        wrong.push(Violation::of_write("I1b", seen, text));
+                        wrong.push(Violation::of_write("I1b", state, text));
                     }
                 }
                 _ => {}
@@ -91,18 +92,18 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Every opening of a berth that went beyond the limit of the fleet: the berths and members of all pools count.
+    /// Finds the openings of a berth beyond the limit of the fleet, which counts the berths and members of all pools.
     pub(super) fn beyond_fleet(&self, history: &History) -> Vec<Violation> {
         let Some(limit) = self.fleet else { return vec![] };
         let cordoned = self.cordoned();
         let members = self.members();
-        let mut now: BTreeMap<String, &Seen> = BTreeMap::new();
+        let mut now: BTreeMap<String, &RecordedState> = BTreeMap::new();
         let mut wrong = vec![];
-        for seen in in_order(history) {
-            let lease = seen.berth.name();
-            let before = now.insert(lease.clone(), seen).map(|s| &s.berth.state);
+        for state in in_order(history) {
+            let lease = state.berth.name();
+            let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
             let (false, BerthState::Offered(offer)) =
-                (matches!(before, Some(BerthState::Offered(_))), &seen.berth.state)
+                (matches!(before, Some(BerthState::Offered(_))), &state.berth.state)
             else {
                 continue;
             };
@@ -111,26 +112,26 @@ impl Judge<'_> {
                 .filter_map(|(_, s)| s.berth.node())
                 .map(|(_, uid)| uid.to_string())
                 .collect();
-            let is_member = |uid: &String| pool_of(&members, uid, seen.version).is_some_and(|pool| !pool.is_empty());
+            let is_member = |uid: &String| pool_of(&members, uid, state.version).is_some_and(|pool| !pool.is_empty());
             let mut all = worked_on.clone();
-            all.extend(self.unavailable(&cordoned, seen).into_iter().filter(is_member));
+            all.extend(self.unavailable(&cordoned, state).into_iter().filter(is_member));
             let offered = offer.uid.to_string();
-            let is_down = || all.contains(&offered) || self.is_repaired(&cordoned, seen, &offered);
+            let is_down = || all.contains(&offered) || self.is_repaired(&cordoned, state, &offered);
             if worked_on.len() >= limit || all.len() >= limit && !is_down() {
                 let text = format!(
                     "{} was opened for {} at {} while {} of the fleet's {limit} were held, open or cordoned",
-                    seen.berth.name(),
+                    state.berth.name(),
                     offer.node,
-                    seen.at,
+                    state.at,
                     all.len()
                 );
-                wrong.push(Violation::of_write("I1b", seen, text));
+                wrong.push(Violation::of_write("I1b", state, text));
             }
         }
         wrong
     }
 
-    /// Capacities that were published: pool, place in the order, capacity.
+    /// Returns the published capacities: pool, place in the order, capacity.
     fn totals(&self) -> Vec<(String, u64, usize)> {
         let pools = self.writes("bootcnodepools/status");
         let total = |object: &Value| usize::try_from(object.pointer("/status/berths/total")?.as_u64()?).ok();
@@ -140,18 +141,18 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// The largest capacity that may have been published before a state, without an answer.
-    fn perhaps_published(&self, pool: &str, seen: &Seen) -> usize {
+    /// Returns the largest capacity in an unanswered write that may have been stored before this state.
+    fn perhaps_published(&self, pool: &str, state: &RecordedState) -> usize {
         let lost = self.doubtful("bootcnodepools/status").filter(|r| r.name == pool);
         let total = |r: &Record| {
             let total = r.request.as_ref()?.pointer("/status/berths/total")?.as_u64()?;
-            (r.received <= seen.at).then_some(total)
+            (r.received <= state.at).then_some(total)
         };
         let totals = lost.filter_map(total);
         usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
     }
 
-    /// Memberships that were published of each Node: its UID, place in the order, pool.
+    /// Returns the published memberships: UID of the Node, place in the order, pool.
     fn members(&self) -> Vec<(String, u64, String)> {
         let nodes = self.writes("bootcnodes");
         let member = |(version, _, object): &Write<'_>| {
@@ -174,37 +175,38 @@ impl Judge<'_> {
         nodes.iter().filter_map(state).collect()
     }
 
-    /// UIDs of the nodes that were unschedulable for so long that every view of the cluster had seen it.
-    fn unavailable(&self, cordoned: &[Cordoned], seen: &Seen) -> BTreeSet<String> {
+    /// Returns the UIDs of nodes that had been unschedulable for longer than the lag, so that Berth must have seen it.
+    fn unavailable(&self, cordoned: &[Cordoned], state: &RecordedState) -> BTreeSet<String> {
         let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
-        for change in cordoned.iter().take_while(|c| c.version < seen.version) {
+        for change in cordoned.iter().take_while(|c| c.version < state.version) {
             match change.unschedulable {
-                // Somebody may have uncordoned it where the log misses writes.
-                true if self.misses(change.version, seen.version) => drop(since.remove(change.uid.as_str())),
+                // The log misses writes here: the node may have been uncordoned.
+                true if self.misses(change.version, state.version) => drop(since.remove(change.uid.as_str())),
                 true => drop(since.entry(&change.uid).or_insert(change.at)),
                 false => drop(since.remove(change.uid.as_str())),
             }
         }
-        let long = since.iter().filter(|(_, at)| **at + self.lag < seen.received);
+        let long = since.iter().filter(|(_, at)| **at + self.lag < state.received);
         long.map(|(uid, _)| (*uid).to_owned())
-            .filter(|uid| !self.vanished(uid, seen))
+            .filter(|uid| !self.vanished(uid, state))
             .collect()
     }
 
-    /// Says whether the node may count as unavailable itself: then it may be offered a berth whatever else is away.
-    fn is_repaired(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
-        self.lately_cordoned(cordoned, seen, uid) || self.lately_joined(seen, uid)
+    /// True if the node itself may have counted as unavailable: then it may be offered a berth whatever else is
+    /// unavailable.
+    fn is_repaired(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
+        self.lately_cordoned(cordoned, state, uid) || self.lately_joined(state, uid)
     }
 
-    /// Says whether the node was unschedulable at some moment shortly before: then it may count as unavailable.
-    fn lately_cordoned(&self, cordoned: &[Cordoned], seen: &Seen, uid: &str) -> bool {
+    /// True if the node was unschedulable at some earlier time: then it may have counted as unavailable.
+    fn lately_cordoned(&self, cordoned: &[Cordoned], state: &RecordedState, uid: &str) -> bool {
         let mut last = false;
         for change in cordoned
             .iter()
-            .take_while(|c| c.version < seen.version)
+            .take_while(|c| c.version < state.version)
             .filter(|c| c.uid == uid)
         {
-            if change.unschedulable || (last && change.at + self.lag >= seen.received) {
+            if change.unschedulable || (last && change.at + self.lag >= state.received) {
                 return true;
             }
             last = change.unschedulable;
@@ -212,47 +214,47 @@ impl Judge<'_> {
         false
     }
 
-    /// Says whether the Node is so new that it may not have been seen Ready yet: then it may count as unavailable.
-    pub(super) fn lately_joined(&self, seen: &Seen, uid: &str) -> bool {
+    /// True if the Node is so new that it may not have been seen Ready: then it may have counted as unavailable.
+    pub(super) fn lately_joined(&self, state: &RecordedState, uid: &str) -> bool {
         let joined = self.writes("nodes").iter().find(|(_, record, object)| {
-            record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= seen.received
+            record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= state.received
         });
         joined.is_some_and(|(_, record, _)| {
             let ready = |e: &&&HostEvent| e.at >= record.received && matches!(e.change, HostChange::Ready { .. });
             let ready = self.of_host(&record.name).iter().find(ready);
-            ready.is_none_or(|e| e.at + self.lag >= seen.received)
+            ready.is_none_or(|e| e.at + self.lag >= state.received)
         })
     }
 
-    /// Says whether a Node of another UID has taken that one's place, or none.
-    pub(super) fn vanished(&self, uid: &str, seen: &Seen) -> bool {
+    /// True if the Node with this UID was deleted by then.
+    pub(super) fn vanished(&self, uid: &str, state: &RecordedState) -> bool {
         let name = self.name_of_uid(uid);
-        name.is_some_and(|name| self.was_deleted(name, seen.at))
+        name.is_some_and(|name| self.was_deleted(name, state.at))
     }
 }
 
-/// A node works under one berth at a time, whichever pools it belonged to: its second one says which it took besides.
+/// A node holds one berth at a time, whatever its pools. Returns a violation if it takes a second one.
 fn second_berth(
-    now: &BTreeMap<String, &Seen>,
+    now: &BTreeMap<String, &RecordedState>,
     lease: &str,
-    seen: &Seen,
-    lasts: impl Fn(&Seen) -> bool,
+    state: &RecordedState,
+    lasts: impl Fn(&RecordedState) -> bool,
 ) -> Option<Violation> {
-    let taken = seen.berth.holding().filter(|h| h.phase == HoldPhase::Taken)?;
+    let taken = state.berth.holding().filter(|h| h.phase == HoldPhase::Taken)?;
     let (_, other) = now
         .iter()
         .find(|(name, s)| *name != lease && lasts(s) && s.berth.holding().is_some_and(|h| h.uid == taken.uid))?;
     let text = format!(
-        "{} took {} at {} and holds {} already",
+        "{} took {} at {} while it already held {}",
         taken.node,
-        seen.berth.name(),
-        seen.at,
+        state.berth.name(),
+        state.at,
         other.berth.name()
     );
-    Some(Violation::of_write("I1", seen, text).and(&other.audit_id))
+    Some(Violation::of_write("I1", state, text).and(&other.audit_id))
 }
 
-/// The pool that a Node belongs to at a place in the order.
+/// Returns the pool of a Node at a place in the order.
 fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) -> Option<&'a str> {
     members
         .iter()
@@ -260,7 +262,7 @@ fn pool_of<'a>(members: &'a [(String, u64, String)], uid: &str, version: u64) ->
         .map(|(_, _, pool)| pool.as_str())
 }
 
-/// The capacity in force at a place in the order, and since which one. Unknown before it was published for the first time.
+/// Returns the published capacity at a place in the order, and the place where it was published. `None` before the first.
 fn published(totals: &[(String, u64, usize)], pool: &str, version: u64) -> Option<(u64, usize)> {
     totals
         .iter()

@@ -1,21 +1,23 @@
-//! I1: a node that goes down under a licence is cordoned by then, and the pods that could be moved are.
+//! I1: when a node goes down under a licence, it is cordoned, and the pods that could be moved are gone.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::history::{History, licence, text};
-use super::{Violation, name_of};
+use crate::history::{History, licence};
 use crate::judge::Judge;
+use crate::names::name_of;
+use crate::violation::Violation;
+use crate::write::text;
 
-/// Time from the agent's last look at its Node to the end of the host: a commit, an unlock, and a shutdown lie between.
+/// Time between the agent's last check of its Node and the host going down: commit, unlock and shutdown.
 const LAST_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
-/// Time after its grace period from which a pod may be left behind, where its kubelet is away.
+/// How long after its grace period a pod counts as overdue. An overdue pod may be left behind if its kubelet is away.
 const OVERDUE: SignedDuration = SignedDuration::from_secs(30);
-/// Time for which a Node must not have been Ready before its kubelet counts as away. After an outage of the API server a kubelet that
-/// runs is marked not Ready as well, and watches its pods again within 50 s.
+/// How long a Node must be not Ready before its kubelet counts as away. After an outage of the API server a running
+/// kubelet is marked not Ready too, and watches its pods again within 50 s.
 const KUBELET_AWAY: SignedDuration = SignedDuration::from_secs(90);
 /// Grace period of a pod that names none, as in Kubernetes.
 const DEFAULT_GRACE: i64 = 30;
@@ -25,13 +27,13 @@ const DEFAULT_GRACE: i64 = 30;
 struct Pod {
     /// Namespace and name.
     name: String,
-    /// Its node, and when it came there.
+    /// Its node, and since when it is bound to it.
     bound: Option<(String, Timestamp)>,
-    /// When it was asked to leave.
+    /// Time of its first eviction or deletion.
     leaving: Option<Timestamp>,
-    /// Its grace period in seconds, where it names one.
+    /// Its grace period in seconds, if it names one.
     grace: Option<i64>,
-    /// When it was gone.
+    /// Time of its last deletion.
     gone: Option<Timestamp>,
 }
 
@@ -44,7 +46,7 @@ impl Pod {
 }
 
 impl Judge<'_> {
-    /// Every reboot under a licence, beside what the API server knew of the node by then.
+    /// Compares every reboot under a licence with the API server's state of the node at that time.
     pub(super) fn uncleared_reboots(&self, history: &History) -> Vec<Violation> {
         let pods = self.pods();
         let mut wrong = vec![];
@@ -52,26 +54,26 @@ impl Judge<'_> {
             if licence(history, host, at, &boot).is_none() || self.is_excused(host, at) {
                 continue;
             }
-            let seen = at - LAST_LOOK - self.lag;
+            let known_by = at - LAST_LOOK - self.lag;
             if let Some(since) = self
                 .uncordoned_since(host, at)
-                .filter(|since| *since < seen && !self.misses_time(*since, at))
+                .filter(|since| *since < known_by && !self.misses_time(*since, at))
             {
-                let text = format!("{host} went down at {at}, and was not cordoned since {since}");
+                let text = format!("{host} went down at {at} but had not been cordoned since {since}");
                 wrong.push(self.of_boot("I1", host, at, &boot, text));
             }
             if !self.evidence.pods || !self.drains(host, at) {
                 continue;
             }
             let kubelet_is_away = self
-                .not_ready_since(host, seen)
+                .not_ready_since(host, known_by)
                 .is_some_and(|since| since + KUBELET_AWAY <= at);
             let left = pods.iter().filter(|pod| !(kubelet_is_away && pod.is_overdue(at)));
             let left = left.filter(|pod| {
                 let here = pod
                     .bound
                     .as_ref()
-                    .is_some_and(|(node, since)| node == host && *since < seen);
+                    .is_some_and(|(node, since)| node == host && *since < known_by);
                 here && pod.gone.is_none_or(|gone| gone > at)
             });
             wrong.extend(left.map(|pod| {
@@ -82,7 +84,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Since when the Node is schedulable; `None` when it is not, or the log does not know it.
+    /// Returns since when the Node is schedulable; `None` if it is not, or the log does not show it.
     fn uncordoned_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let mut since = None;
         for (_, record, node) in self.writes("nodes").iter().rev() {
@@ -97,7 +99,7 @@ impl Judge<'_> {
         since
     }
 
-    /// Time since which the Node was not Ready; `None` if it was Ready at `at`, or the log does not say.
+    /// Returns since when the Node was not Ready; `None` if it was Ready at `at`, or the log does not show it.
     fn not_ready_since(&self, host: &str, at: Timestamp) -> Option<Timestamp> {
         let mut since = None;
         for (_, record, node) in self.writes("nodes/status") {
@@ -118,7 +120,7 @@ impl Judge<'_> {
         since
     }
 
-    /// Says whether the pool has all ordinary pods moved, however long that takes.
+    /// True if the pool moves all ordinary pods, however long that takes.
     fn drains(&self, host: &str, at: Timestamp) -> bool {
         let mut specs = self
             .writes("bootcnodes")
@@ -132,7 +134,7 @@ impl Judge<'_> {
         enabled && drain.get("podSelector").is_none() && text(drain, "/onTimeout") != Some("Force")
     }
 
-    /// Pods of ReplicaSets, which every drain moves.
+    /// Returns the pods of ReplicaSets, which every drain moves.
     fn pods(&self) -> Vec<Pod> {
         let mut pods: BTreeMap<(String, String), Vec<Pod>> = BTreeMap::new();
         for record in self.audit.iter().filter(|r| r.succeeded() && r.resource == "pods") {
@@ -166,7 +168,7 @@ impl Judge<'_> {
                     }
                 }
                 ("delete", "") => {
-                    // Who asks last for its end is its kubelet, when it has ended.
+                    // The kubelet sends the last deletion, when the pod has ended.
                     if let Some(life) = lives.last_mut() {
                         life.leaving.get_or_insert(record.at);
                         life.gone = Some(record.at);

@@ -1,19 +1,19 @@
-//! I4: a cordon that an admin made is not undone by Berth, nor an admin's uncordon by a cordon that Berth leaves behind.
+//! I4: Berth does not undo a cordon of an admin, and leaves no cordon of its own behind.
 
 use std::collections::BTreeMap;
 
 use berth_api::keys;
 use serde_json::Value;
 
-use super::history::text;
-use super::{Violation, our_cordon};
 use crate::judge::Judge;
+use crate::violation::Violation;
+use crate::write::{our_cordon, text};
 
 impl Judge<'_> {
-    /// Every write of a Node by an agent, beside what admins did before.
+    /// Checks every write of a Node by an agent against the admins' earlier writes.
     pub(super) fn broken_cordons(&self) -> Vec<Violation> {
-        // Nodes by UID: the last write, and whether an admin's own cordon is in force, one that was made while none of ours
-        // was there.
+        // Nodes by UID: the last write, and whether an admin's own cordon applies: one made while there was none of
+        // Berth's.
         let mut admins: BTreeMap<&str, (u64, bool)> = BTreeMap::new();
         let mut wrong = vec![];
         for &(version, record, node) in self.writes("nodes") {
@@ -51,7 +51,10 @@ impl Judge<'_> {
                 *state = false;
             }
             if !*state && unschedulable && !our_cordon(node) {
-                let text = format!("{name} was left cordoned at {} although no admin wants that", record.at);
+                let text = format!(
+                    "{name} was left cordoned at {} although no cordon of an admin was in place",
+                    record.at
+                );
                 wrong.push(Violation::of_record("I4", name, record, text));
             }
         }
@@ -59,7 +62,7 @@ impl Judge<'_> {
     }
 }
 
-/// Says whether an admin's own cordon was in force before the first write on record, which shows the Node like this.
+/// True if an admin had cordoned the Node before the first write on record, which left it like this.
 fn admins_before(node: &Value, unschedulable: bool) -> bool {
     let annotations = node.get("metadata").and_then(|m| m.get("annotations"));
     let record = annotations

@@ -1,33 +1,33 @@
-//! Evidence that a set of records has. A rule that lacks its evidence accuses nobody, and does not pass either: whoever judges
-//! says that it was not judged.
+//! Evidence in a set of records. A rule without its evidence reports no violation, but does not pass either: the verdict
+//! lists it as not judged.
 
 use std::collections::BTreeMap;
 
-/// Evidence that a set of records has.
+/// Evidence in a set of records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// The log has every write from the first one on, and all of them with their bodies.
+    /// True if the log has all writes from the first one on, with their bodies.
     pub whole: bool,
-    /// Every reboot that somebody else caused is known ([`crate::Truth::excused`]).
+    /// True if every reboot that Berth did not cause is known ([`crate::Truth::excused`]).
     pub all_reboots: bool,
-    /// The hosts' boots are known from somebody who saw each of them at once.
+    /// True if the hosts' boots were recorded by a witness that saw each of them at once.
     pub boots: bool,
-    /// True if it is known when each Node was Ready under which boot.
+    /// True if it is known when each Node was Ready, by boot.
     pub ready: bool,
-    /// Writes of Nodes have their bodies.
+    /// True if the records of Nodes have their bodies.
     pub nodes: bool,
-    /// True if the records of what was published for each node have their bodies.
+    /// True if the records of BootcNodes, the published state of each node, have their bodies.
     pub published: bool,
-    /// Statuses of pools have their bodies: capacities and failures.
+    /// True if the records of pools' statuses, with capacities and failures, have their bodies.
     pub pool_statuses: bool,
-    /// The pods are known: where each ran, and until when.
+    /// True if it is known where each pod ran, and until when.
     pub pods: bool,
-    /// Lines that showed that a boot had ended, by host and the boot that ended.
+    /// Lines that showed that a boot had ended, by host and ended boot.
     pub lines: BTreeMap<(String, String), String>,
 }
 
 impl Evidence {
-    /// The evidence of a test: the harness saw the hosts, and its log is whole.
+    /// Evidence of a test: the harness saw the hosts, and its log is complete.
     pub fn of_harness() -> Self {
         Self {
             whole: true,

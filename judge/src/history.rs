@@ -1,47 +1,46 @@
-//! History of each berth, write by write, and of what else the judge has to put beside it. All in the order of the
-//! server's own counter: resourceVersions of all objects come from one.
+//! History of each berth, write by write, in the order of the API server's counter: the resourceVersions of all objects
+//! come from one counter.
 
 use std::collections::BTreeMap;
 
 use berth_api::berth::{Berth, HoldPhase, lease};
-use berth_api::keys;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 
 use crate::audit::Record;
-use crate::judge::Write;
+use crate::write::{has_pool, is_doubtful, version};
 
-/// A state that a berth had, from when on, and who made it so.
+/// A recorded state of a berth, and the write of it.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct RecordedState {
     pub(super) at: Timestamp,
-    /// Time when the request came in that made it so.
+    /// Time when the request that wrote it was received.
     pub(super) received: Timestamp,
     pub(super) version: u64,
-    /// `berth-agent`, `berth-controller`, or whoever else.
+    /// `berth-agent`, `berth-controller`, or another program.
     pub(super) program: String,
-    /// The line that says so; empty where none does.
+    /// Line that shows it; empty if none does.
     pub(super) audit_id: String,
-    /// The node that the writer's token is bound to.
+    /// Node that the writer's token is bound to.
     pub(super) claim: Option<String>,
-    /// Something that is not on record came between this state and the one before.
+    /// True if unrecorded writes came between this state and the one before.
     pub(super) after_gap: bool,
-    /// The next state on record came after a gap: how long this one was in force is not known.
+    /// True if the next state came after a gap: it is unknown how long this one lasted.
     pub(super) before_gap: bool,
     pub(super) berth: Berth,
 }
 
-/// Name that the judge gives to any program with the controller's identity.
+/// Name of any program with the controller's identity.
 pub(super) const CONTROLLER: &str = "berth-controller";
 
 /// States of each berth, by Lease name, in the order of the server's answers.
-pub(super) type History = BTreeMap<String, Vec<Seen>>;
+pub(super) type History = BTreeMap<String, Vec<RecordedState>>;
 
-/// States of all berths, in the order of the server's answers.
-pub(super) fn in_order(history: &History) -> Vec<&Seen> {
-    let mut ordered: Vec<&Seen> = history.values().flatten().collect();
-    ordered.sort_by_key(|seen| seen.version);
+/// Returns the states of all berths in the order of the server's answers.
+pub(super) fn in_order(history: &History) -> Vec<&RecordedState> {
+    let mut ordered: Vec<&RecordedState> = history.values().flatten().collect();
+    ordered.sort_by_key(|state| state.version);
     ordered
 }
 
@@ -51,11 +50,15 @@ pub(super) fn history(audit: &[Record]) -> History {
     let mut ordered: Vec<_> = audit.iter().filter(|r| is_berth_write(r)).collect();
     ordered.sort_by_key(|r| r.response.as_ref().map_or(0, version));
     for record in ordered {
-        let Some((name, mut seen)) = record.response.as_ref().and_then(|object| seen(record, object)) else {
+        let Some((name, mut state)) = record
+            .response
+            .as_ref()
+            .and_then(|object| recorded_state(record, object))
+        else {
             continue;
         };
         let states = history.entry(name).or_default();
-        // A write that was stored, and whose answer nobody got: the next one builds on it.
+        // The next write may build on one that was stored and whose answer was lost.
         let built_on = record
             .request
             .as_ref()
@@ -64,29 +67,29 @@ pub(super) fn history(audit: &[Record]) -> History {
         if let Some(last) = states.last_mut()
             && built_on > last.version
         {
-            let name = seen.berth.name();
+            let name = state.berth.name();
             let unanswered = doubtful.iter().find_map(|r| unanswered(r, &name, last.version));
             match unanswered {
-                Some(between) => states.push(Seen {
+                Some(between) => states.push(RecordedState {
                     version: built_on,
                     ..between
                 }),
-                None => (last.before_gap, seen.after_gap) = (true, true),
+                None => (last.before_gap, state.after_gap) = (true, true),
             }
         }
-        states.push(seen);
+        states.push(state);
     }
     history
 }
 
-fn seen(record: &Record, object: &Value) -> Option<(String, Seen)> {
+fn recorded_state(record: &Record, object: &Value) -> Option<(String, RecordedState)> {
     let lease: Lease = serde_json::from_value(object.clone()).ok()?;
     let berth = lease::read(&lease).ok()?;
     let program = match record.user.ends_with(":berth-controller") {
         true => CONTROLLER,
         false => record.program(),
     };
-    let seen = Seen {
+    let state = RecordedState {
         at: record.at,
         received: record.received,
         version: version(object),
@@ -97,25 +100,17 @@ fn seen(record: &Record, object: &Value) -> Option<(String, Seen)> {
         before_gap: false,
         berth,
     };
-    Some((seen.berth.name(), seen))
+    Some((state.berth.name(), state))
 }
 
-/// A write to that berth, as it was at that version, which may have been stored all the same.
-fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<Seen> {
+/// Reads an unanswered write to that berth at that version, which may have been stored.
+fn unanswered(record: &Record, name: &str, built_on: u64) -> Option<RecordedState> {
     let request = record.request.as_ref()?;
-    let (_, seen) = seen(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
-    Some(Seen {
+    let (_, state) = recorded_state(record, request).filter(|(n, _)| n == name && version(request) == built_on)?;
+    Some(RecordedState {
         at: record.received,
-        ..seen
+        ..state
     })
-}
-
-/// Says whether it is unknown if this write was stored: the server said that it failed itself, or nothing.
-pub(super) fn is_doubtful(record: &Record) -> bool {
-    record.is_write()
-        && !record.succeeded()
-        && record.stage != "ResponseStarted"
-        && (record.code == 0 || record.code >= 500)
 }
 
 fn is_berth_write(record: &Record) -> bool {
@@ -123,23 +118,7 @@ fn is_berth_write(record: &Record) -> bool {
     writes && record.resource == "leases" && record.succeeded() && record.response.as_ref().is_some_and(has_pool)
 }
 
-pub(super) fn has_pool(object: &Value) -> bool {
-    let labels = object.pointer("/metadata/labels").and_then(|l| l.as_object());
-    labels.is_some_and(|l| l.contains_key(keys::LABEL_POOL))
-}
-
-/// An object's place in the order of all writes.
-pub(super) fn version(object: &Value) -> u64 {
-    text(object, "/metadata/resourceVersion")
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(0)
-}
-
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> Option<&'a str> {
-    object.pointer(pointer).and_then(Value::as_str)
-}
-
-/// The commit under which a host may go down at that time: target and from.
+/// Returns the commit that allows a host to go down at that time: target and previous image.
 pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) -> Option<(String, Option<String>)> {
     history.values().find_map(|states| {
         let now = states.iter().rev().find(|s| s.at <= at)?;
@@ -154,29 +133,12 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
     })
 }
 
-/// Says whether the host holds a berth at that time, or at one that is less than `slack` away.
+/// True if the host holds a berth at that time, or less than `slack` before or after it.
 pub(super) fn holds(history: &History, host: &str, at: Timestamp, slack: SignedDuration) -> bool {
-    let is_hers = |seen: &Seen| seen.berth.holding().is_some_and(|h| h.node.as_str() == host);
+    let is_of_host = |state: &RecordedState| state.berth.holding().is_some_and(|h| h.node.as_str() == host);
     history.values().any(|states| {
         let begun = states.iter().rposition(|s| s.at <= at - slack);
         let near = states.iter().skip(begun.unwrap_or(0));
-        near.take_while(|s| s.at <= at + slack).any(is_hers)
+        near.take_while(|s| s.at <= at + slack).any(is_of_host)
     })
-}
-
-/// Successful writes whose answer is on record, by resource and subresource, in order.
-pub(super) fn written(audit: &[Record]) -> BTreeMap<(&str, &str), Vec<Write<'_>>> {
-    let mut found: BTreeMap<(&str, &str), Vec<Write<'_>>> = BTreeMap::new();
-    for record in audit.iter().filter(|r| r.is_write() && r.succeeded()) {
-        let Some(object) = &record.response else { continue };
-        let version = version(object);
-        if version > 0 {
-            let key = (record.resource.as_str(), record.subresource.as_str());
-            found.entry(key).or_default().push((version, record, object));
-        }
-    }
-    for writes in found.values_mut() {
-        writes.sort_by_key(|(version, ..)| *version);
-    }
-    found
 }

@@ -1,4 +1,4 @@
-//! Events of hosts, as somebody saw it who is not Berth: the harness as boot loader, or an audit log.
+//! Events of hosts, from a witness other than Berth: the harness as boot loader, or an audit log.
 
 use jiff::Timestamp;
 
@@ -9,7 +9,7 @@ pub enum HostChange {
     /// The host started to boot this deployment.
     #[serde(rename_all = "camelCase")]
     Up {
-        /// The boot ID that this start has.
+        /// Boot ID of this start.
         boot_id: String,
         /// Manifest digest of the booted image, `sha256:…`.
         digest: String,
@@ -18,10 +18,10 @@ pub enum HostChange {
     },
     /// The host went down.
     Down,
-    /// The host's kubelet is about to say, for the first time under this boot, that it is Ready. Simulated hosts only.
+    /// The host's kubelet is about to report, for the first time under this boot, that it is Ready. Simulated hosts only.
     #[serde(rename_all = "camelCase")]
     Ready {
-        /// The boot ID that the kubelet names.
+        /// Boot ID that the kubelet reports.
         boot_id: String,
     },
     /// A pull of this digest started on the host.
@@ -38,7 +38,7 @@ pub enum HostChange {
     },
 }
 
-/// One entry of the record.
+/// An entry of the record.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct HostEvent {
     /// Time when it was seen, by the clock of the API server.

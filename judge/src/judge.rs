@@ -1,36 +1,33 @@
-//! The records of a [`Truth`], put in order once: writes by what they are about, events by host, and where the log has gaps.
-//! The rules ask for them again and again.
+//! The records of a [`Truth`], indexed once for all rules: writes by object, events by host, and the gaps of the log.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
 use jiff::Timestamp;
-use serde_json::Value;
 
-use super::Truth;
 use crate::audit::Record;
-use crate::history::{History, Seen, is_doubtful, text, written};
+use crate::history::{History, RecordedState};
 use crate::hosts::{HostChange, HostEvent};
+use crate::truth::Truth;
+use crate::write::{Write, is_doubtful, text, written};
 
-/// A successful write whose answer is on record: place in the order, record, and the object as it was stored.
-pub(crate) type Write<'a> = (u64, &'a Record, &'a Value);
-
-/// Somebody who judges a [`Truth`].
+/// The index of a [`Truth`] that the rules read.
 pub(crate) struct Judge<'a> {
     truth: &'a Truth<'a>,
-    /// Resource and subresource, and the writes of them in order.
+    /// Writes by resource and subresource, in order.
     writes: BTreeMap<(&'a str, &'a str), Vec<Write<'a>>>,
-    /// Writes of which nobody knows if they were stored.
+    /// Writes that may or may not have been stored.
     doubtful: Vec<&'a Record>,
-    /// Name that the Node of each UID has.
+    /// Name of the Node of each UID.
     names: BTreeMap<&'a str, &'a str>,
-    /// First request to delete the Node of that name.
+    /// Time of the first request to delete each Node, by name.
     deleted: BTreeMap<&'a str, Timestamp>,
     events: BTreeMap<&'a str, Vec<&'a HostEvent>>,
     gaps: Vec<Gap>,
 }
 
-/// Two states of a berth between which writes are missing. What else was written in that time may be missing too.
+/// Two successive recorded states of a berth with writes missing between them. Writes of other objects in that time may
+/// be missing too.
 struct Gap {
     versions: (u64, u64),
     times: (Timestamp, Timestamp),
@@ -81,50 +78,50 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Writes of that kind of object, in order.
+    /// Returns the writes of that kind of object, in order.
     pub(crate) fn writes(&self, target: &'static str) -> &[Write<'a>] {
         let key = target.split_once('/').unwrap_or((target, ""));
         self.writes.get(&key).map_or(&[], Vec::as_slice)
     }
 
-    /// Writes of that kind of object of which nobody knows if they were stored.
+    /// Returns the writes of that kind of object that may or may not have been stored.
     pub(crate) fn doubtful<'s>(&'s self, target: &'s str) -> impl Iterator<Item = &'a Record> + 's {
         self.doubtful.iter().copied().filter(move |r| r.is_of(target))
     }
 
-    /// Events of a host, in order.
+    /// Returns the events of a host, in order.
     pub(crate) fn of_host(&self, host: &str) -> &[&'a HostEvent] {
         self.events.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// Says whether somebody had asked by then to delete the Node of that name.
+    /// True if a deletion of the Node of that name was requested by then.
     pub(crate) fn was_deleted(&self, name: &str, by: Timestamp) -> bool {
         self.deleted.get(name).is_some_and(|at| *at <= by)
     }
 
-    /// Name of the Node of that UID.
+    /// Returns the name of the Node with that UID.
     pub(crate) fn name_of_uid(&self, uid: &str) -> Option<&'a str> {
         self.names.get(uid).copied()
     }
 
-    /// Says whether a state was in force until the next one on record. A log that is whole is taken at its word.
-    pub(crate) fn lasts(&self, seen: &Seen) -> bool {
-        self.evidence.whole || !seen.before_gap
+    /// True if a state surely lasted until the next recorded one. A complete log has no gaps.
+    pub(crate) fn lasts(&self, state: &RecordedState) -> bool {
+        self.evidence.whole || !state.before_gap
     }
 
-    /// Says whether writes may be missing between two places in the order.
+    /// True if writes may be missing between two places in the order.
     pub(crate) fn misses(&self, from: u64, until: u64) -> bool {
         let within = |gap: &Gap| gap.versions.0.max(from) < gap.versions.1.min(until);
         self.gaps.iter().any(within)
     }
 
-    /// Says whether writes may be missing between two times.
+    /// True if writes may be missing between two times.
     pub(crate) fn misses_time(&self, from: Timestamp, until: Timestamp) -> bool {
         let within = |gap: &Gap| gap.times.0.max(from) <= gap.times.1.min(until);
         self.gaps.iter().any(within)
     }
 
-    /// The digest that the host booted last before, or first after, a time; and when.
+    /// Returns the digest that the host booted last before or first after a time, and when.
     pub(crate) fn booted(&self, host: &str, at: Timestamp, after: bool) -> Option<(Timestamp, &'a str)> {
         let mut ups = self.of_host(host).iter().filter_map(|e| match &e.change {
             HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),

@@ -1,24 +1,25 @@
-//! The judge: was every disruption licensed, and were there never too many at once?
+//! The judge checks that every disruption was licensed, and that there were never too many at once.
 //!
-//! [`Truth`] joins records: what became of each host, every write of a Lease and of a Node from the API server's audit log,
-//! and the reboots that somebody else caused. A violation is a sentence that names the invariant. The rules are the same
-//! for a test and for a cluster; the [`Evidence`] differs. A test has the harness's own record of its hosts and a whole log,
-//! and trusts nothing that Berth says of itself. Of a cluster there is the log alone: [`log`] reads it, and
-//! [`sightings`] makes out of it when each host ran which boot. What the log does not show is said, and is no pass.
+//! [`Truth`] joins records: the events of each host, every write of a Lease and of a Node from the API server's audit
+//! log, and the reboots that Berth did not cause. A violation is a sentence that names the invariant. The rules are the
+//! same for a test and for a cluster; the [`Evidence`] differs. A test has the harness's own record of its hosts and a
+//! complete log, and trusts no report of Berth about itself. For a cluster there is only the log: [`log`] reads it, and
+//! [`sightings`] derives when each host ran which boot. The verdict lists what the log does not show; that is not a pass.
 //!
 //! No I/O: the lines come from the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::keys;
 use jiff::Timestamp;
 
-use self::history::{History, Seen, history, holds, licence};
-use self::judge::Judge;
 use crate::audit::Record;
-use crate::hosts::{HostChange, HostEvent};
+use crate::history::{History, RecordedState, history, holds, licence};
+use crate::judge::Judge;
+use crate::names::name_of;
+use crate::write::text;
 
 pub use crate::evidence::Evidence;
+pub use crate::truth::Truth;
 pub use crate::violation::Violation;
 
 pub mod audit;
@@ -30,86 +31,28 @@ mod history;
 pub mod hosts;
 mod judge;
 pub mod log;
+mod names;
 mod order;
 mod protocol;
 pub mod sightings;
 #[cfg(test)]
 mod tests;
+mod truth;
 pub mod turns;
 pub mod verdict;
 mod violation;
-
-/// The records of one test.
-#[derive(Debug)]
-pub struct Truth<'a> {
-    /// Events of the hosts, in order.
-    pub hosts: &'a [HostEvent],
-    /// The API server's audit log.
-    pub audit: &'a [Record],
-    /// Reboots that the test itself caused: host, and when.
-    pub excused: &'a [(String, Timestamp)],
-    /// Most berths that may be held at once in each pool, over the whole test.
-    pub capacity: BTreeMap<String, usize>,
-    /// Most nodes of all pools that may be worked on or unavailable at once, over the whole test; `None`: the fleet has no
-    /// limit.
-    pub fleet: Option<usize>,
-    /// Evidence that these records have.
-    pub evidence: &'a Evidence,
-    /// Longest delay of a request on its way in, or of a change until it is seen: as caused by the test between Berth
-    /// and the API server.
-    pub lag: jiff::SignedDuration,
-}
-
-/// Time after the test caused a reboot within which the host may go down for it.
-const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
+mod write;
 
 impl Truth<'_> {
-    /// Everything that was wrong, one sentence each. Empty is what a test wants.
+    /// Returns everything that was wrong, one sentence each. A test expects none.
     pub fn violations(&self) -> Vec<Violation> {
         let history = history(self.audit);
         Judge::new(self, &history).violations(&history)
     }
-
-    /// Number of reboots that had a licence: a test that saw none has proven nothing.
-    pub fn licensed_reboots(&self) -> usize {
-        let history = history(self.audit);
-        self.downs()
-            .filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some())
-            .count()
-    }
-
-    /// Each time a host went down: host, when, and the boot ID that ended.
-    fn downs(&self) -> impl Iterator<Item = (&str, Timestamp, String)> {
-        let mut boots: BTreeMap<&str, String> = BTreeMap::new();
-        self.hosts.iter().filter_map(move |event| match &event.change {
-            HostChange::Up { boot_id, .. } => {
-                boots.insert(&event.host, boot_id.clone());
-                None
-            }
-            HostChange::Down => Some((
-                event.host.as_str(),
-                event.at,
-                boots.get(event.host.as_str()).cloned().unwrap_or_default(),
-            )),
-            _ => None,
-        })
-    }
-
-    /// Most holders that a pool may have had. `None`: nobody can tell.
-    fn most(&self, pool: &str) -> Option<usize> {
-        let known = self.capacity.get(pool).copied();
-        known.or_else(|| self.evidence.whole.then_some(0))
-    }
-
-    fn is_excused(&self, host: &str, at: Timestamp) -> bool {
-        self.excused
-            .iter()
-            .any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
-    }
 }
 
 impl Judge<'_> {
-    /// Everything that was wrong.
+    /// Returns everything that was wrong.
     fn violations(&self, history: &History) -> Vec<Violation> {
         let mut wrong = self.unlicensed_reboots(history);
         wrong.extend(self.too_many(history));
@@ -124,8 +67,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// A write of a berth that Berth's own permissions or admission policies had to stop is one that Berth should never have tried. What
-    /// somebody else's policy or webhook refuses is no fault of Berth's.
+    /// Berth must not attempt a write of a berth that its own permissions or admission policies refuse. A refusal by
+    /// another policy or webhook is not a violation.
     fn refused(&self) -> impl Iterator<Item = Violation> {
         let by_policy = |r: &&Record| {
             let programs = r.program() == "berth-agent" || r.user.ends_with(":berth-controller");
@@ -134,15 +77,15 @@ impl Judge<'_> {
         self.audit.iter().filter(by_policy).map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");
             let text = format!(
-                "{who} wrote {} at {}, and was refused: {}",
+                "{who} tried to write {} at {} and was refused: {}",
                 r.name, r.received, r.message
             );
             Violation::of_record("Policy", r.node_claim.as_deref().unwrap_or_default(), r, text)
         })
     }
 
-    /// I2 and I3: a host goes down only under a commit for its boot, and boots only what that commit names; a host
-    /// that somebody else takes down boots what it ran before.
+    /// I2 and I3: a host goes down only under a commit for its boot, and boots only the image that the commit names. A
+    /// host that is rebooted otherwise boots the image that it ran before.
     fn unlicensed_reboots(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         for (host, at, boot) in self.downs() {
@@ -155,7 +98,10 @@ impl Judge<'_> {
                     if Some(&after) == from.as_ref() {
                         continue;
                     }
-                    ("I2", format!("{host} committed to {target} at {at} and booted {after}"))
+                    (
+                        "I2",
+                        format!("{host} went down at {at} with a commit to {target} and booted {after}"),
+                    )
                 }
                 None if self.is_excused(host, at) => {
                     if after.is_none() || after == before {
@@ -179,8 +125,8 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Says whether a reboot without a licence is Berth's fault, as far as this evidence can tell. Where every other reboot
-    /// is known, it is. An audit log does not say who rebooted a machine that runs what it ran before; a member of a pool
+    /// True if this evidence shows that Berth caused a reboot without a licence. If all other reboots are known, Berth
+    /// did. An audit log does not show who rebooted a machine that runs the same image afterwards; but a member of a pool
     /// that then runs another image was updated without a licence.
     fn is_accused(
         &self,
@@ -191,12 +137,12 @@ impl Judge<'_> {
         after: &Option<String>,
     ) -> bool {
         let changed = after.is_some() && before.is_some() && after != before;
-        // Nobody saw when it went down.
+        // The time when it went down is not known.
         let since = self.booted(host, at, false).map_or(at, |(since, _)| since);
         self.evidence.all_reboots || changed && self.is_member(host, at) && !self.is_unknown(history, host, since, at)
     }
 
-    /// Reboots without a licence of which nothing says that they were Berth's: host, when, and whether another image runs
+    /// Returns reboots without a licence that are not shown to be Berth's: host, time, and whether another image runs
     /// since.
     pub(crate) fn reboots_by_others(&self, history: &History) -> Vec<(String, Timestamp, bool)> {
         let mut found = vec![];
@@ -214,38 +160,38 @@ impl Judge<'_> {
         found
     }
 
-    /// Says whether the node was published as a member of a pool when it went down.
+    /// True if the node was published as a member of a pool when it went down.
     fn is_member(&self, host: &str, at: Timestamp) -> bool {
         let mut before = self
             .writes("bootcnodes")
             .iter()
             .filter(|(_, r, object)| r.at <= at && name_of(r, object) == host);
         let last = before.next_back();
-        last.is_some_and(|(_, _, object)| history::text(object, "/spec/poolName").is_some_and(|pool| !pool.is_empty()))
+        last.is_some_and(|(_, _, object)| text(object, "/spec/poolName").is_some_and(|pool| !pool.is_empty()))
     }
 
-    /// Says whether the log is not whole where it would show if the node held a berth at some time between these two: it
-    /// begins within a turn of that node, or misses writes of any berth, which may be those of a whole turn.
+    /// True if the log may lack a berth that the node held between these times: it begins within a turn of that node, or
+    /// misses writes of any berth, perhaps of a whole turn.
     fn is_unknown(&self, history: &History, host: &str, from: Timestamp, until: Timestamp) -> bool {
-        let is_hers = |seen: &Seen| seen.berth.node().is_some_and(|(node, _)| node.as_str() == host);
-        let begins_late = |first: &Seen| first.at >= until && is_hers(first);
+        let is_of_host = |state: &RecordedState| state.berth.node().is_some_and(|(node, _)| node.as_str() == host);
+        let begins_late = |first: &RecordedState| first.at >= until && is_of_host(first);
         let mut firsts = history.values().filter_map(|states| states.first());
         !self.evidence.whole && (self.misses_time(from, until) || firsts.any(begins_late))
     }
 
-    /// A violation that the end of a boot shows, with the line that showed the next one.
+    /// Violation shown by the end of a boot, with the line that showed the next one.
     fn of_boot(&self, rule: &'static str, host: &str, at: Timestamp, boot: &str, text: String) -> Violation {
         let next = self.evidence.lines.get(&(host.to_owned(), boot.to_owned()));
         Violation::of_host(rule, host, at, text).and(next.map_or("", String::as_str))
     }
 
-    /// The digests that the host booted last before, and first after, a time.
+    /// Returns the digests that the host booted last before and first after a time.
     fn around(&self, host: &str, at: Timestamp) -> (Option<String>, Option<String>) {
         let booted = |after| self.booted(host, at, after).map(|(_, digest)| digest.to_owned());
         (booted(false), booted(true))
     }
 
-    /// I1: never more holders in a pool than its capacity, and never more of its hosts down under a licence.
+    /// I1: a pool never has more holders than its capacity, and so never more hosts down under a licence.
     fn too_many(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         let mut times: Vec<_> = history.values().flatten().map(|s| s.at).collect();
@@ -285,7 +231,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// Difference between the clocks of the log: one of several API servers has as many.
+    /// Tolerance for the clocks of the log: several API servers have several clocks.
     fn slack(&self) -> jiff::SignedDuration {
         match self.evidence.boots {
             true => jiff::SignedDuration::ZERO,
@@ -293,7 +239,7 @@ impl Judge<'_> {
         }
     }
 
-    /// I1(a): cordons and evictions that Berth makes happen under a berth of that node.
+    /// I1(a): Berth cordons and evicts only under a berth of that node.
     fn unlicensed_disruptions(&self, history: &History) -> Vec<Violation> {
         let ours = |r: &&Record| r.succeeded() && r.program() == "berth-agent";
         let slack = self.slack();
@@ -316,22 +262,8 @@ impl Judge<'_> {
     }
 }
 
-/// Says whether the request itself asked for unschedulable: a restore of a node that an admin cordoned does not.
+/// True if the request itself asked for unschedulable. A restore of a node that an admin cordoned does not.
 fn sets_cordon(record: &Record) -> bool {
     let asked = record.request.as_ref().and_then(|r| r.pointer("/spec/unschedulable"));
     asked.and_then(serde_json::Value::as_bool) == Some(true)
-}
-
-/// Says whether a Node carries the record of our cordon.
-fn our_cordon(node: &serde_json::Value) -> bool {
-    let annotations = node.pointer("/metadata/annotations").and_then(|a| a.as_object());
-    annotations.is_some_and(|a| a.contains_key(keys::ANNOTATION_CORDON))
-}
-
-/// The name of a written object: requests that create one do not name it.
-fn name_of<'a>(record: &'a Record, object: &'a serde_json::Value) -> &'a str {
-    match record.name.as_str() {
-        "" => history::text(object, "/metadata/name").unwrap_or_default(),
-        name => name,
-    }
 }

@@ -1,24 +1,24 @@
-//! A large audit log, line by line. Of each line no more is kept than a rule reads, and of statuses only what changes, so that
-//! memory grows with the writes of berths and Nodes, and not with the heartbeats of a cluster.
+//! Reads a large audit log line by line. Keeps only what a rule reads, and of statuses only changes, so that memory grows
+//! with the writes of berths and Nodes, not with the heartbeats of a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use crate::audit::{Head, Record, head, parse};
-use crate::history::{has_pool, is_doubtful, text};
 use crate::sightings::Sightings;
+use crate::write::{has_pool, is_doubtful};
 
-/// Most numbers of bad lines that are kept for people.
+/// Maximum number of bad lines that are listed in the report.
 const NAMED: usize = 5;
 
-/// Content of a log, as far as the judge reads it.
+/// The part of a log that the judge reads.
 #[derive(Debug, Default)]
 pub struct Log {
     records: Vec<Record>,
-    /// Lines of requests that are kept: a rotated file may be given twice.
+    /// Audit IDs of the kept records: a rotated file may be given twice.
     ids: BTreeSet<String>,
-    /// The last status of each pool that was kept.
+    /// Last kept status of each pool.
     pools: BTreeMap<String, Value>,
     pub(crate) sightings: Sightings,
     pub(crate) bodies: Bodies,
@@ -27,7 +27,7 @@ pub struct Log {
     leases_of_others: u64,
 }
 
-/// Kinds of writes of which at least one came with its body.
+/// Kinds of writes that came at least once with their body.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Bodies {
     pub(crate) nodes: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Bodies {
     pub(crate) pool_statuses: bool,
     /// Writes of Leases in Berth's namespace without a body.
     bare: u64,
-    /// And with one.
+    /// Writes of Leases in Berth's namespace with their body.
     leases: u64,
 }
 
@@ -43,34 +43,34 @@ pub(crate) struct Bodies {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Bad {
     pub(crate) count: u64,
-    /// The first of them: file and number.
+    /// File and number of the first ones.
     pub(crate) named: Vec<String>,
 }
 
 /// A log that cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The audit policy keeps no bodies.
+    /// The audit policy keeps no bodies of Leases.
     #[error(
-        "the log has {0} writes of Leases in the namespace {1}, and none with its body: its audit policy is at level \
-         Metadata there. Berth's writes need RequestResponse; manifests/audit-policy.yaml has the rules"
+        "the log has {0} writes of Leases in the namespace {1}, all without bodies: its audit policy has level Metadata \
+         for them. Berth's writes need level RequestResponse; use the rules of manifests/audit-policy.yaml"
     )]
     Bare(u64, String),
-    /// Nothing in it is about berths.
+    /// No line is a write of a berth.
     #[error(
-        "none of the {0} lines is a write of a berth in the namespace {1}: name the audit log of the API servers, of a time \
-         in which a rollout went on, and --namespace where Berth is installed elsewhere"
+        "none of the {0} lines is a write of a berth in the namespace {1}: give the audit log of the API servers from the \
+         time of a rollout, and --namespace if Berth is installed in another namespace"
     )]
     Nothing(u64, String),
-    /// Lines are no audit events.
+    /// No line is an audit event.
     #[error(
-        "none of the {0} lines is an audit event in JSON: name a log that was written with --audit-log-format=json"
+        "none of the {0} lines is an audit event in JSON: give a log that was written with --audit-log-format=json"
     )]
     Foreign(u64),
 }
 
 impl Log {
-    /// Takes in one line: number `number` of what `file` names. A bad one is counted, and changes nothing.
+    /// Reads line `number` of `file`. Counts a bad line and otherwise ignores it.
     pub fn take(&mut self, file: &str, number: u64, line: &[u8], namespace: &str) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -108,7 +108,7 @@ impl Log {
             "bootcnodepools/status" => self.bodies.pool_statuses |= is_stored && has_body,
             _ => {}
         }
-        // The controller renews its own Lease every other second.
+        // The controller renews its own Lease every two seconds.
         if record.is_of("leases") && is_stored && record.response.as_ref().is_some_and(|lease| !has_pool(lease)) {
             self.leases_of_others += 1;
             return;
@@ -134,10 +134,10 @@ impl Log {
         self.records.push(record);
     }
 
-    /// Records that are kept, in the order of its times; all of it when no rule can be judged otherwise.
+    /// Returns the kept records, ordered by their times.
     ///
     /// # Errors
-    /// When the log shows no berth.
+    /// If the log shows no berth.
     pub(crate) fn records(&mut self, namespace: &str) -> Result<&[Record], Unfit> {
         if self.lines > 0 && self.bad.count == self.lines {
             return Err(Unfit::Foreign(self.lines));
@@ -157,12 +157,12 @@ impl Log {
         &self.records
     }
 
-    /// Number of lines that could not be read, and the first of them: file and number.
+    /// Number of bad lines, and file and number of the first ones.
     pub fn bad_lines(&self) -> (u64, &[String]) {
         (self.bad.count, &self.bad.named)
     }
 
-    /// Number of IDs that are remembered.
+    /// Number of kept audit IDs.
     #[cfg(test)]
     pub(crate) fn ids(&self) -> usize {
         self.ids.len()
@@ -172,18 +172,18 @@ impl Log {
         &self.bad
     }
 
-    /// Number of writes of Leases that are no berths, the controller's own: none of them is kept.
+    /// Number of writes of Leases that are not berths but the controller's own. These are not kept.
     pub fn leases_of_others(&self) -> u64 {
         self.leases_of_others
     }
 
-    /// Writes of Leases whose bodies are missing, though others have theirs.
+    /// Number of writes of Leases without a body.
     pub(crate) fn bare(&self) -> u64 {
         self.bodies.bare
     }
 }
 
-/// Says whether any rule reads such a line. A stage before the answer says nothing of what was stored.
+/// True if any rule reads such a line. Stages before the answer do not show the stored object.
 fn is_of_interest(head: &Head, namespace: &str) -> bool {
     if matches!(head.stage.as_str(), "RequestReceived" | "ResponseStarted") {
         return false;
@@ -200,7 +200,7 @@ fn is_of_interest(head: &Head, namespace: &str) -> bool {
     }
 }
 
-/// Leaves of the bodies what a rule reads.
+/// Reduces the bodies to the fields that a rule reads.
 fn prune(record: &mut Record) {
     let target = record.target();
     for body in [&mut record.request, &mut record.response] {
@@ -225,7 +225,7 @@ fn prune(record: &mut Record) {
     }
 }
 
-/// Name, UID, place in the order, and whether it is being deleted.
+/// Name, UID, resourceVersion and deletion of an object.
 fn metadata(object: &Value) -> Map<String, Value> {
     let keys = ["name", "uid", "resourceVersion", "deletionTimestamp"];
     let found = keys.iter().filter_map(|key| {
@@ -235,7 +235,7 @@ fn metadata(object: &Value) -> Map<String, Value> {
     found.collect()
 }
 
-/// A Node, or a change of one that was asked for: a field that is absent stays absent.
+/// A Node or a patch of one: a field that is absent stays absent.
 fn node(object: &Value) -> Value {
     let mut kept = metadata(object);
     for key in ["labels", "annotations"] {
@@ -246,13 +246,5 @@ fn node(object: &Value) -> Value {
     match object.pointer("/spec/unschedulable") {
         Some(value) => json!({ "metadata": kept, "spec": { "unschedulable": value } }),
         None => json!({ "metadata": kept }),
-    }
-}
-
-/// Name of the object that a record is about.
-pub(crate) fn name(record: &Record) -> &str {
-    match (record.name.as_str(), record.response.as_ref()) {
-        ("", Some(object)) => text(object, "/metadata/name").unwrap_or_default(),
-        (name, _) => name,
     }
 }

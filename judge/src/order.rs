@@ -1,4 +1,4 @@
-//! Order of the pools: no berth of a pool is opened while one that goes before it has a member left to update.
+//! Order of the pools: no berth of a pool is opened while a pool that goes before it has a member to update.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,35 @@ use berth_api::berth::{BerthState, Offer};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::history::{History, Seen, text};
-use super::{Violation, name_of};
+use crate::history::{History, RecordedState};
 use crate::hosts::HostChange;
 use crate::judge::Judge;
+use crate::names::name_of;
+use crate::violation::Violation;
+use crate::write::text;
 
-/// Values that the objects of one kind have had, by name, in order.
+/// Values that the objects of one kind had, by name, in order.
 type Changes<T> = BTreeMap<String, Vec<Change<T>>>;
 
-/// A value that an object has from a write on.
+/// A value of an object, and the write that set it.
 struct Change<T> {
     version: u64,
     at: Timestamp,
     value: T,
 }
 
-/// Part of a BootcNode that says what its node should run in which pool.
+/// The published pool and image of a node, from its BootcNode.
 #[derive(PartialEq)]
 struct Published {
     uid: String,
     pool: String,
-    /// The digest; none while it is not resolved, or the object is being deleted.
+    /// The digest; `None` while it is not resolved, or while the object is being deleted.
     wanted: Option<String>,
 }
 
 impl Judge<'_> {
-    /// Every opening of a berth out of order. Only what every view of the cluster had seen by then counts: the order, the
-    /// membership and the digest must have stood for longer than the lag.
+    /// Finds the openings of a berth out of order. Order, membership and digest count only if they were unchanged for
+    /// longer than the lag, so that Berth must have seen them.
     pub(super) fn out_of_order(&self, history: &History) -> Vec<Violation> {
         if !self.evidence.ready {
             return vec![];
@@ -42,44 +44,44 @@ impl Judge<'_> {
         let labels = self.changes("nodes", |node| node.pointer("/metadata/labels").cloned());
         let mut wrong = vec![];
         for states in history.values() {
-            let mut before: Option<&Seen> = None;
-            for seen in states {
+            let mut before: Option<&RecordedState> = None;
+            for state in states {
                 let was_offered = before.is_some_and(|s| matches!(s.berth.state, BerthState::Offered(_)));
-                before = Some(seen);
-                let (BerthState::Offered(offer), false) = (&seen.berth.state, was_offered) else {
+                before = Some(state);
+                let (BerthState::Offered(offer), false) = (&state.berth.state, was_offered) else {
                     continue;
                 };
-                let pool = seen.berth.pool.as_str();
-                let Some(after) = self.settled(&orders, pool, seen).filter(|after| !after.is_empty()) else {
+                let pool = state.berth.pool.as_str();
+                let Some(after) = self.settled(&orders, pool, state).filter(|after| !after.is_empty()) else {
                     continue;
                 };
-                if self.goes_first(offer, seen) {
+                if self.goes_first(offer, state) {
                     continue;
                 }
                 let left = published.keys().find_map(|node| {
-                    let member = self.settled(&published, node, seen)?;
-                    // It may have been moved, or excluded.
-                    let is_known = self.settled(&labels, node, seen).is_some();
-                    let counts = after.contains(&member.pool) && is_known && !self.vanished(&member.uid, seen);
-                    (counts && self.is_left(node, member, seen)).then_some((node, member))
+                    let member = self.settled(&published, node, state)?;
+                    // The node may have been moved, or excluded.
+                    let is_known = self.settled(&labels, node, state).is_some();
+                    let counts = after.contains(&member.pool) && is_known && !self.vanished(&member.uid, state);
+                    (counts && self.is_left(node, member, state)).then_some((node, member))
                 });
                 if let Some((node, member)) = left {
                     let text = format!(
-                        "{} was opened for {} at {}, and {node} of {}, which goes before {pool}, was not updated to {}",
-                        seen.berth.name(),
+                        "{} was opened for {} at {} although {node} of {}, which goes before {pool}, was not updated to {}",
+                        state.berth.name(),
                         offer.node,
-                        seen.at,
+                        state.at,
                         member.pool,
                         member.wanted.as_deref().unwrap_or_default()
                     );
-                    wrong.push(Violation::of_write("Order", seen, text));
+                    wrong.push(Violation::of_write("Order", state, text));
                 }
             }
         }
         wrong
     }
 
-    /// Values of all objects of a kind, each from the first write that has it.
+    /// Returns the values of all objects of a kind, each from the first write that has it.
     fn changes<T: PartialEq>(&self, target: &'static str, value: impl Fn(&Value) -> T) -> Changes<T> {
         let mut changes: Changes<T> = BTreeMap::new();
         for &(version, record, object) in self.writes(target) {
@@ -93,36 +95,36 @@ impl Judge<'_> {
         changes
     }
 
-    /// The value that an object had when a berth was written, if every view of the cluster had seen it by then.
-    fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, seen: &Seen) -> Option<&'c T> {
-        let last = changes.get(name)?.iter().rfind(|c| c.version < seen.version)?;
-        (last.at + self.lag < seen.received && !self.misses(last.version, seen.version)).then_some(&last.value)
+    /// Returns the value that an object had when a berth was written, if it is older than the lag.
+    fn settled<'c, T>(&self, changes: &'c Changes<T>, name: &str, state: &RecordedState) -> Option<&'c T> {
+        let last = changes.get(name)?.iter().rfind(|c| c.version < state.version)?;
+        (last.at + self.lag < state.received && !self.misses(last.version, state.version)).then_some(&last.value)
     }
 
-    /// Says whether the node may be one that waits for no other pool: one that is not Ready. Of hosts whose kubelets are not
-    /// on record nothing is known, so this rule says nothing of them.
-    fn goes_first(&self, offer: &Offer, seen: &Seen) -> bool {
-        let settled = seen.received - self.lag;
-        !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(seen, &offer.uid.to_string())
+    /// True if the node may not have been Ready: such a node does not wait for other pools. Hosts without records of
+    /// their kubelets count as not Ready, so this rule does not judge them.
+    fn goes_first(&self, offer: &Offer, state: &RecordedState) -> bool {
+        let settled = state.received - self.lag;
+        !self.is_ready(offer.node.as_str(), settled) || self.lately_joined(state, &offer.uid.to_string())
     }
 
-    /// Says whether a member was not updated when the berth was opened.
-    fn is_left(&self, node: &str, member: &Published, seen: &Seen) -> bool {
-        let booted = self.booted(node, seen.received, false);
-        // A log may not have come to a word of this host yet, or miss the last one.
+    /// True if a member was not updated when the berth was opened.
+    fn is_left(&self, node: &str, member: &Published, state: &RecordedState) -> bool {
+        let booted = self.booted(node, state.received, false);
+        // A log may not have an event of this host yet, or may miss the last one.
         let is_known = booted.is_some_and(|(since, _)| {
-            let mut events = self.of_host(node).iter().filter(|e| e.at <= seen.received);
+            let mut events = self.of_host(node).iter().filter(|e| e.at <= state.received);
             let is_ready_known = events.any(|e| matches!(e.change, HostChange::Ready { .. }));
-            is_ready_known && !self.misses_time(since, seen.received)
+            is_ready_known && !self.misses_time(since, state.received)
         });
         if !self.evidence.boots && !is_known {
             return false;
         }
         let runs_wanted = booted.map(|(_, digest)| digest) == member.wanted.as_deref();
-        member.wanted.is_some() && !(runs_wanted && self.is_ready(node, seen.received))
+        member.wanted.is_some() && !(runs_wanted && self.is_ready(node, state.received))
     }
 
-    /// Says whether the host's kubelet had said by then that it is Ready under the boot that ran.
+    /// True if the host's kubelet had reported by then that it is Ready under the running boot.
     fn is_ready(&self, host: &str, by: Timestamp) -> bool {
         let mut ready = false;
         for event in self.of_host(host).iter().filter(|e| e.at <= by) {

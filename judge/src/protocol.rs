@@ -1,26 +1,28 @@
-//! The protocol of the berth, write by write: who may turn what into what (design, section 3), and what must be true of
-//! the host when it does.
+//! The protocol of the berth, write by write: which program may make which change (design, section 3), and what must be
+//! true of the host then.
 
 use berth_api::BootId;
 use berth_api::berth::{BerthState, Closed, ClosedReason, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::history::{CONTROLLER, History, Seen, in_order, text};
-use super::{Violation, name_of};
+use crate::history::{CONTROLLER, History, RecordedState, in_order};
 use crate::hosts::{HostChange, HostEvent};
-use crate::judge::{Judge, Write};
+use crate::judge::Judge;
+use crate::names::name_of;
+use crate::violation::Violation;
+use crate::write::{Write, our_cordon, text};
 
-/// One write of a berth that was there before.
+/// A write of an existing berth.
 struct Change<'a> {
     lease: &'a str,
-    before: &'a Seen,
-    after: &'a Seen,
-    /// The boot under which the berth was taken that is held before, if that is on record.
+    before: &'a RecordedState,
+    after: &'a RecordedState,
+    /// Boot that took the held berth, if that is on record.
     taken_under: Option<&'a BootId>,
-    /// The write since which it is being given back: a new leader may have stamped it meanwhile.
+    /// First write of `Releasing` in this turn. A new leader may have stamped the berth since.
     releasing_since: Option<u64>,
-    /// The log begins while it is being given back.
+    /// True if the log begins in `Releasing`.
     began_before: bool,
 }
 
@@ -52,7 +54,8 @@ fn shown(state: &BerthState) -> String {
     }
 }
 
-/// The part of a held berth that its holder writes. A controller may ask for the berth back, and change the window.
+/// Returns the part of a held berth that its holder writes. A controller may ask for the berth back, and change the
+/// window.
 fn of_holder(holding: &Holding) -> Holding {
     Holding {
         revoke: None,
@@ -61,14 +64,15 @@ fn of_holder(holding: &Holding) -> Holding {
     }
 }
 
-fn is_releasing(seen: &Seen) -> bool {
-    seen.berth
+fn is_releasing(state: &RecordedState) -> bool {
+    state
+        .berth
         .holding()
         .is_some_and(|h| matches!(h.phase, HoldPhase::Releasing(_)))
 }
 
 impl Judge<'_> {
-    /// Every write of a berth by Berth is one that the protocol has.
+    /// Checks that every write of a berth by Berth follows the protocol.
     pub(super) fn broken_protocol(&self, history: &History) -> Vec<Violation> {
         let mut wrong = vec![];
         for (lease, states) in history {
@@ -102,7 +106,7 @@ impl Judge<'_> {
                 wrong.extend(match after.program.as_str() {
                     "berth-agent" => self.by_agent(&change),
                     CONTROLLER => self.by_controller(&change),
-                    // An admin, or the test in an admin's place.
+                    // An admin, or the test acting as one.
                     _ => vec![],
                 });
             }
@@ -117,7 +121,7 @@ impl Judge<'_> {
             (BerthState::Offered(offer), BerthState::Held(taken)) if taken.phase == HoldPhase::Taken => {
                 let mut wrong = vec![];
                 if (&taken.node, &taken.uid, &taken.target) != (&offer.node, &offer.uid, &offer.target) {
-                    wrong.push(change.wrong("I1", "it took what was not offered to it"));
+                    wrong.push(change.wrong("I1", "the taken berth differs from the offer"));
                 }
                 wrong.extend(self.undesired(change, taken));
                 wrong.extend(self.of_another_node(change, taken));
@@ -126,20 +130,20 @@ impl Judge<'_> {
             (BerthState::Held(before), BerthState::Held(after)) => self.holder_moved(change, before, after),
             (BerthState::Held(holding), BerthState::Closed(_)) => match holding.phase {
                 HoldPhase::Releasing(_) => self.unrestored(change, holding),
-                _ => vec![change.wrong("I4", "it gave back without Releasing")],
+                _ => vec![change.wrong("I4", "it gave the berth back without Releasing")],
             },
-            _ => vec![change.wrong("I1", "an agent may not do that")],
+            _ => vec![change.wrong("I1", "an agent may not make this change")],
         }
     }
 
     fn holder_moved(&self, change: &Change<'_>, before: &Holding, after: &Holding) -> Vec<Violation> {
-        // A fence: what a former agent has on its way to the server now loses.
+        // A fence: writes of a former agent still in flight now conflict.
         if before == after {
             return vec![];
         }
         let mut wrong = vec![];
         if (&before.node, &before.uid) != (&after.node, &after.uid) {
-            wrong.push(change.wrong("I6", "the holder became another one"));
+            wrong.push(change.wrong("I6", "the holder changed"));
         }
         let same_boot = before.boot_id == after.boot_id;
         match (&before.phase, &after.phase) {
@@ -150,7 +154,7 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
                 wrong.extend(self.of_another_node(change, after));
             }
-            // A re-licence in place.
+            // A licence for another target, without giving the berth back.
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Committed) => {
                 wrong.extend(self.not_running(change, after.boot_id.as_str()));
             }
@@ -158,7 +162,8 @@ impl Judge<'_> {
                 wrong.extend(self.not_running(change, before.boot_id.as_str()));
             }
             (HoldPhase::Taken | HoldPhase::Committed, HoldPhase::Releasing(outcome)) => {
-                // Licensed anew under this boot, which came after the first commit: then it is to be proven as any other.
+                // If the berth was licensed again under this boot, which came after the first commit, it must be proven
+                // like any other.
                 let anew = change.taken_under.is_some_and(|boot| *boot != after.boot_id);
                 let is_known = self.evidence.whole || change.taken_under.is_some();
                 if before.phase == HoldPhase::Committed && same_boot && !anew && is_known {
@@ -169,12 +174,12 @@ impl Judge<'_> {
                     wrong.extend(self.unproven(change, after));
                 }
             }
-            _ => wrong.push(change.wrong("I1", "its phase does not allow that")),
+            _ => wrong.push(change.wrong("I1", "the phase does not allow this change")),
         }
         wrong
     }
 
-    /// I2, I5: the boot ID that an agent acts under is the one that runs. A write may come in late.
+    /// I2, I5: an agent acts only under the boot that runs. Its write may arrive late.
     fn not_running(&self, change: &Change<'_>, boot: &str) -> Option<Violation> {
         let host = change.after.berth.holding()?.node.as_str();
         let is_seen = |e: &&HostEvent| matches!(&e.change, HostChange::Up { boot_id, .. } if boot_id == boot);
@@ -186,7 +191,7 @@ impl Judge<'_> {
             match &event.change {
                 HostChange::Up { boot_id, .. } if event.at <= change.after.received => running = Some(boot_id.as_str()),
                 HostChange::Down if event.at + self.lag <= change.after.received => running = None,
-                // It may have been sent before this boot.
+                // The write may have been sent before this boot.
                 HostChange::Up { boot_id, .. } if boot_id == boot => return None,
                 _ => {}
             }
@@ -196,7 +201,7 @@ impl Judge<'_> {
         (!known).then(|| change.wrong("I2", &format!("boot {boot} does not run on {host}")))
     }
 
-    /// The boots that ran at some time from a little before that moment on.
+    /// Returns the boots that ran at that moment or less than the lag before.
     fn boots_within(&self, host: &str, at: Timestamp) -> Vec<&str> {
         let mut boots: Vec<(&str, Option<Timestamp>)> = vec![];
         for event in self.of_host(host).iter().filter(|e| e.at <= at) {
@@ -214,8 +219,8 @@ impl Judge<'_> {
         boots.iter().filter(lately).map(|(boot, _)| *boot).collect()
     }
 
-    /// I5: after a new boot a berth is given back once the target or what ran before is booted, and the Node was Ready
-    /// under that very boot.
+    /// I5: after a new boot a berth is given back only if the booted image is the target or the previous one, and the
+    /// Node was Ready under this boot.
     fn unproven(&self, change: &Change<'_>, after: &Holding) -> Vec<Violation> {
         let boot = after.boot_id.as_str();
         let of_host = || {
@@ -235,7 +240,7 @@ impl Judge<'_> {
         {
             wrong.push(change.wrong(
                 "I5",
-                &format!("{booted} is booted, which is neither the target nor what ran before"),
+                &format!("{booted} is booted, which is neither the target nor the previous image"),
             ));
         }
         let ready = |e: &HostEvent| matches!(&e.change, HostChange::Ready { boot_id } if boot_id == boot);
@@ -252,7 +257,7 @@ impl Judge<'_> {
         wrong
     }
 
-    /// I4: between Releasing and closed, the agent wrote its Node, and no cordon of ours was left.
+    /// I4: between Releasing and closed, the agent wrote its Node and left no cordon of Berth's.
     fn unrestored(&self, change: &Change<'_>, holding: &Holding) -> Vec<Violation> {
         if !self.evidence.nodes || change.began_before {
             return vec![];
@@ -269,15 +274,15 @@ impl Judge<'_> {
             nodes.filter(|(_, record, _)| record.program() == "berth-agent" && record.name == holding.node.as_str());
         match between.last() {
             None if self.doubtful("nodes").any(|r| r.name == holding.node.as_str()) => vec![],
-            None => vec![change.wrong("I4", "it gave back without writing its Node")],
-            Some((_, _, node)) if super::our_cordon(node) => {
-                vec![change.wrong("I4", "it gave back with its cordon in place")]
+            None => vec![change.wrong("I4", "it gave the berth back without writing its Node")],
+            Some((_, _, node)) if our_cordon(node) => {
+                vec![change.wrong("I4", "it gave the berth back with its cordon in place")]
             }
             Some(_) => vec![],
         }
     }
 
-    /// I2: what is taken is what was published for the node, at some moment shortly before.
+    /// I2: the target that is taken was published for the node, now or less than the lag before.
     fn undesired(&self, change: &Change<'_>, taken: &Holding) -> Option<Violation> {
         if self.doubtful("bootcnodes").any(|r| r.name == taken.node.as_str()) {
             return None;
@@ -305,11 +310,10 @@ impl Judge<'_> {
         lately.extend(desired);
         let target = taken.target.to_string();
         let fits = lately.is_empty() || lately.iter().any(|digest| digest.ends_with(&target));
-        (!fits).then(|| change.wrong("I2", &format!("it took {target}, and {lately:?} was published")))
+        (!fits).then(|| change.wrong("I2", &format!("it took {target}, but {lately:?} was published")))
     }
 
-    /// I2: the UID in the berth is that of the Node: of the one that is there, or of one that was there when the write was
-    /// sent.
+    /// I2: the UID in the berth belongs to the Node that exists, or existed when the write was sent.
     fn of_another_node(&self, change: &Change<'_>, holding: &Holding) -> Option<Violation> {
         let nodes = self.writes("nodes");
         let created: Vec<_> = nodes
@@ -353,26 +357,26 @@ impl Judge<'_> {
                 if of_holder(before) == of_holder(after) {
                     return vec![];
                 }
-                vec![change.wrong("I1", "it changed what belongs to the holder")]
+                vec![change.wrong("I1", "it changed fields of the holder")]
             }
             (BerthState::Held(holding), BerthState::Closed(closed)) => match closed.reason {
                 ClosedReason::Gone if !self.may_be_gone(holding, change) => {
-                    vec![change.wrong("I5", "it took a berth away whose Node was not deleted")]
+                    vec![change.wrong("I5", "it closed a held berth although its Node was not deleted")]
                 }
                 ClosedReason::Gone | ClosedReason::Excluded => vec![],
-                _ => vec![change.wrong("I5", "it took a held berth away")],
+                _ => vec![change.wrong("I5", "it closed a held berth")],
             },
-            _ => vec![change.wrong("I1", "a controller may not do that")],
+            _ => vec![change.wrong("I1", "a controller may not make this change")],
         }
     }
 
-    /// I8: the failure that a berth told of stands in the status of its pool.
+    /// I8: the failure of a berth is in the status of its pool before it is acknowledged.
     fn unrecorded(&self, change: &Change<'_>, closed: &Closed) -> Vec<Violation> {
         let (Some(digest), Some(node)) = (&closed.last_target, &closed.last_node) else {
             return vec![];
         };
         let node = match closed.reason {
-            // Another Node may come under that name, on which nothing has failed.
+            // A new Node may get that name, and nothing failed on it.
             ClosedReason::Gone => format!("{node} (deleted)"),
             _ => node.to_string(),
         };
@@ -394,36 +398,37 @@ impl Judge<'_> {
         if !self.evidence.whole && (!self.evidence.pool_statuses || before.clone().next().is_none()) {
             return vec![];
         }
-        // It may be forgotten again by now, on an admin's word.
+        // An admin may have cleared it since.
         match before.any(names) || self.doubtful("bootcnodepools/status").next().is_some() {
             true => vec![],
             false => vec![change.wrong("I8", "its failure was acknowledged before it was on record")],
         }
     }
 
-    /// Says whether the Node was deleted by then, as far as the log tells.
+    /// True if the Node may have been deleted by then.
     fn may_be_gone(&self, holding: &Holding, change: &Change<'_>) -> bool {
         let is_gone = self.was_deleted(holding.node.as_str(), change.after.at);
         is_gone || self.misses(change.before.version, change.after.version)
     }
 
-    /// A leader that has opened a berth of a pool has fenced all of them: no older one writes there any more.
+    /// A leader that opens a berth of a pool has fenced all berths of the pool: older leaders must not write there any
+    /// more.
     fn late_leaders(&self, history: &History) -> Vec<Violation> {
         let mut opened: std::collections::BTreeMap<&str, u64> = std::collections::BTreeMap::new();
         let mut wrong = vec![];
-        for seen in in_order(history).into_iter().filter(|s| s.program == CONTROLLER) {
-            let newest = opened.entry(seen.berth.pool.as_str()).or_default();
-            if seen.berth.epoch < *newest {
+        for state in in_order(history).into_iter().filter(|s| s.program == CONTROLLER) {
+            let newest = opened.entry(state.berth.pool.as_str()).or_default();
+            if state.berth.epoch < *newest {
                 let text = format!(
                     "a leader of epoch {} wrote {} at {}, after one of epoch {newest} had opened a berth",
-                    seen.berth.epoch,
-                    seen.berth.name(),
-                    seen.at
+                    state.berth.epoch,
+                    state.berth.name(),
+                    state.at
                 );
-                wrong.push(Violation::of_write("Fence", seen, text));
+                wrong.push(Violation::of_write("Fence", state, text));
             }
-            if seen.berth.offer().is_some() {
-                *newest = (*newest).max(seen.berth.epoch);
+            if state.berth.offer().is_some() {
+                *newest = (*newest).max(state.berth.epoch);
             }
         }
         wrong

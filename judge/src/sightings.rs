@@ -1,5 +1,5 @@
-//! Hosts as an audit log shows them: under which boot an agent or a kubelet wrote its status. Nobody there saw a host go down;
-//! a boot that was seen after another one tells that the first had ended.
+//! Hosts as an audit log shows them, by the boot IDs in the statuses of agents and kubelets. The log does not show when a
+//! host goes down; a new boot shows that the previous one has ended.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,34 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::audit::Record;
-use crate::history::{History, text};
+use crate::history::History;
 use crate::hosts::{HostChange, HostEvent};
-use crate::log::name;
+use crate::names::name;
+use crate::write::text;
 
-/// Boots of each host, as they were seen.
+/// Boots of each host.
 #[derive(Debug, Default)]
 pub struct Sightings {
     hosts: BTreeMap<String, BTreeMap<String, Boot>>,
-    /// Statuses of BootcNodes came with their bodies.
+    /// True if a status of a BootcNode came with its body.
     pub(crate) agents: bool,
-    /// Statuses of Nodes came with their bodies.
+    /// True if a status of a Node came with its body.
     pub(crate) kubelets: bool,
 }
 
-/// One boot of a host.
+/// A boot of a host.
 #[derive(Debug, Default)]
 struct Boot {
-    /// First request that tells of it, and its line.
+    /// Time of the first request that shows it, and its line.
     first: Option<(Timestamp, String)>,
-    /// Digest and version of the image that runs, by the last status under this boot: an early one may not know it yet.
+    /// Time, digest and version of the running image in the last status of this boot: an early status may lack it.
     image: Option<(Timestamp, String, String)>,
-    /// First time at which its kubelet had said that it is Ready under this boot.
+    /// First time when the kubelet reported that it is Ready under this boot.
     ready: Option<Timestamp>,
 }
 
 impl Sightings {
-    /// Takes in an agent's status.
+    /// Records an agent's status.
     pub(crate) fn of_agent(&mut self, record: &Record) {
         let Some(status) = body(record, "berth-agent").and_then(|o| o.get("status")) else {
             return;
@@ -51,7 +52,7 @@ impl Sightings {
         }
     }
 
-    /// Takes in a Node's status.
+    /// Records a Node's status.
     pub(crate) fn of_kubelet(&mut self, record: &Record) {
         let is_kubelet = record.user.strip_prefix("system:node:") == Some(name(record));
         let Some(status) = record.response.as_ref().and_then(|o| o.get("status")) else {
@@ -85,8 +86,8 @@ impl Sightings {
         Some(boot)
     }
 
-    /// The events that follow, beside what became of the berths: a host under a commit for its boot went down after that
-    /// commit, any other just before it was seen again.
+    /// Derives the events of the hosts. A host with a commit for its boot went down after that commit, any other just
+    /// before its next boot was seen.
     pub(crate) fn events(&self, history: &History) -> Vec<HostEvent> {
         let mut events = vec![];
         for (host, boots) in &self.hosts {
@@ -104,7 +105,7 @@ impl Sightings {
                     let just_before = first.checked_sub(SignedDuration::from_micros(1)).unwrap_or(first);
                     push(commit.unwrap_or(just_before), HostChange::Down);
                 }
-                // Without a word of its agent nobody knows what it runs.
+                // Without a status of its agent the image is unknown.
                 if let Some((_, digest, version)) = &boot.image {
                     push(
                         first,
@@ -125,7 +126,7 @@ impl Sightings {
         events
     }
 
-    /// Lines that showed the end of each boot, by host and boot.
+    /// Returns the lines that showed the end of each boot, by host and boot.
     pub(crate) fn lines(&self) -> BTreeMap<(String, String), String> {
         let mut lines = BTreeMap::new();
         for (host, boots) in &self.hosts {
@@ -141,25 +142,25 @@ impl Sightings {
     }
 }
 
-/// Boots in the order in which they were seen.
+/// Returns the boots in the order of their first lines.
 fn ordered(boots: &BTreeMap<String, Boot>) -> Vec<(&str, Timestamp, &Boot)> {
-    let seen = boots
+    let ordered = boots
         .iter()
         .filter_map(|(id, boot)| Some((id.as_str(), boot.first.as_ref()?.0, boot)));
-    let mut seen: Vec<_> = seen.collect();
-    seen.sort_by_key(|(_, first, _)| *first);
-    seen
+    let mut ordered: Vec<_> = ordered.collect();
+    ordered.sort_by_key(|(_, first, _)| *first);
+    ordered
 }
 
-/// When a berth was last committed for that boot of that host, before a time.
+/// Returns when a berth was last committed for that boot of that host, before a time.
 fn last_commit(history: &History, host: &str, boot: &str, before: Timestamp) -> Option<Timestamp> {
-    let states = history.values().flatten().filter(|seen| {
-        seen.at < before
-            && seen.berth.holding().is_some_and(|h| {
+    let states = history.values().flatten().filter(|state| {
+        state.at < before
+            && state.berth.holding().is_some_and(|h| {
                 h.node.as_str() == host && h.phase == HoldPhase::Committed && h.boot_id.as_str() == boot
             })
     });
-    states.map(|seen| seen.at).max()
+    states.map(|state| state.at).max()
 }
 
 fn body<'a>(record: &'a Record, program: &str) -> Option<&'a Value> {

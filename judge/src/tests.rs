@@ -1,5 +1,5 @@
-//! The judge is judged here by made-up histories: each sentence that it can say is said for a history that deserves it,
-//! and nothing is said of one that does not.
+//! Tests of the judge with made-up histories: each violation is reported for a history that has it, and none for one
+//! without it.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl World {
                 other => other.to_owned(),
             },
             node_claim: None,
-            // As the programs do: the controller says nothing.
+            // As the programs do: the controller sends no user agent.
             user_agent: if program == CONTROLLER {
                 String::new()
             } else {
@@ -205,7 +205,7 @@ impl World {
         truth.violations().iter().map(ToString::to_string).collect()
     }
 
-    /// The one violation must begin with this and have that in it.
+    /// Asserts that a violation begins with `invariant` and contains `what`.
     fn blamed(&self, invariant: &str, what: &str) {
         let said = self.judged();
         let fits = |v: &String| v.starts_with(invariant) && v.contains(what);
@@ -219,7 +219,7 @@ impl World {
         world
     }
 
-    /// The same in a world with a past.
+    /// Adds the same to a world with a past.
     fn offers(&mut self) -> &mut Self {
         self.up("b1", 1)
             .ready("b1")
@@ -286,17 +286,17 @@ fn take(berth: &Berth) -> Berth {
 }
 
 #[test]
-fn a_turn_by_the_book_has_no_violation() {
+fn a_correct_turn_has_no_violation() {
     let world = World::given_back();
     assert_eq!(world.judged(), Vec::<String>::new());
-    // A new agent's fence: the same state once more.
+    // A new agent's fence rewrites the same state.
     let mut world = World::committed();
     world.next(AGENT, Berth::clone);
     assert_eq!(world.judged(), Vec::<String>::new());
 }
 
 #[test]
-fn what_goes_down_is_cordoned_and_drained() {
+fn a_host_is_cordoned_and_drained_first() {
     let schedulable = |cordoned: bool| {
         let mut world = World::committed();
         world.node(ADMIN, "patch", "n1", cordoned, cordoned);
@@ -304,7 +304,7 @@ fn what_goes_down_is_cordoned_and_drained() {
         world.host(HostChange::Down).up("b2", 2);
         world
     };
-    schedulable(false).blamed("I1", "was not cordoned since");
+    schedulable(false).blamed("I1", "had not been cordoned since");
     assert_eq!(schedulable(true).judged(), Vec::<String>::new());
 
     let with_pod = |moved: bool, drain: Value| {
@@ -334,9 +334,10 @@ fn what_goes_down_is_cordoned_and_drained() {
     );
 }
 
-/// A kubelet that is away ends no pod, and the reboot is what repairs it. One that lost the API server for a moment does.
+/// A kubelet that is away ends no pod, and the reboot is the repair. A kubelet that lost the API server for a moment
+/// still ends them.
 #[test]
-fn a_pod_may_be_left_behind_where_its_kubelet_has_long_been_away() {
+fn pods_of_an_absent_kubelet_may_stay() {
     let world = |evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>| {
         let mut world = World::taken();
         let owner = json!([{ "kind": "ReplicaSet", "name": "web" }]);
@@ -395,7 +396,7 @@ fn a_reboot_needs_a_commit_for_its_boot() {
 }
 
 #[test]
-fn what_the_policies_had_to_stop_is_a_violation() {
+fn a_write_refused_by_policy_is_a_violation() {
     let refused_by = |own: bool, program: &str, code: u16| {
         let mut world = World::given_back();
         world.next(program, Berth::clone);
@@ -406,16 +407,16 @@ fn what_the_policies_had_to_stop_is_a_violation() {
     };
     let refused = |program: &str, code: u16| refused_by(true, program, code);
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
-    refused(CONTROLLER, 403).blamed("Policy", "the controller wrote workers-0");
+    refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
     // A policy of the cluster's admin, or a Lease whose annotations are full.
     assert_eq!(refused_by(false, CONTROLLER, 422).judged(), Vec::<String>::new());
-    // Somebody was faster; and what others try is their affair.
+    // A conflict is not a violation, nor is a refused write of another program.
     assert_eq!(refused(AGENT, 409).judged(), Vec::<String>::new());
     assert_eq!(refused(ADMIN, 422).judged(), Vec::<String>::new());
 }
 
 #[test]
-fn the_admins_cordons_are_the_admins() {
+fn cordons_of_admins_are_kept() {
     let mut world = World::default();
     world
         .node(ADMIN, "patch", "n1", true, false)

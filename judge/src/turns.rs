@@ -1,19 +1,19 @@
-//! The turns that a log shows: which node worked under which berth, from what to what, and what proves that it ended well.
+//! The turns in a log: which node held which berth, the images before and after, and the proof of a good end.
 
 use berth_api::berth::{BerthState, HoldPhase, Holding, Outcome};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::evidence::Evidence;
-use crate::history::{History, Seen};
+use crate::history::{History, RecordedState};
 use crate::hosts::{HostChange, HostEvent};
 use crate::violation::Violation;
 
-/// One turn of a node.
+/// A turn of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// UID of its Node.
     pub uid: String,
@@ -22,80 +22,80 @@ pub struct Turn {
     /// Digest that the node ran when it took the berth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Digest that the berth licensed last.
+    /// Last digest that the berth licensed.
     pub to: String,
-    /// First state of the turn on record, which is the take unless the log begins later.
+    /// Time of the first recorded state of the turn: the take, unless the log begins later.
     pub start: Timestamp,
-    /// The close; absent while the turn goes on.
+    /// Time of the close; absent while the turn is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<Timestamp>,
-    /// Boot that the berth was committed for last.
+    /// Last boot that the berth was committed for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub committed_boot: Option<String>,
-    /// Boot under which it was given back.
+    /// Boot that gave it back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub final_boot: Option<String>,
-    /// Outcome that the agent wrote.
+    /// Outcome written by the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
-    /// Sight of the new boot in the log.
+    /// Evidence of the new boot in the log.
     pub proof: Proof,
-    /// Judgement.
+    /// Verdict on the turn.
     pub verdict: Verdict,
     /// Lines of the turn.
     #[serde(rename = "auditIDs")]
     pub audit_ids: Vec<String>,
 }
 
-/// Sight in a log of the boot that a turn ended with.
+/// Evidence in a log of the boot that a turn ended with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Proof {
-    /// No reboot belongs to it: it was given back before.
+    /// The turn ended without a reboot.
     NoReboot,
-    /// The image ran, and the Node was Ready, under the boot with which it was given back.
+    /// The image ran, and the Node was Ready, under the boot that gave the berth back.
     Booted {
-        /// Digest of what ran.
+        /// Digest of the running image.
         digest: String,
-        /// First time at which the Node was Ready under this boot.
+        /// First time when the Node was Ready under this boot.
         ready: Timestamp,
     },
-    /// The log does not show it.
+    /// The log lacks the evidence.
     Missing {
         /// Missing evidence.
         what: &'static str,
     },
-    /// The turn says itself that it failed, and proves nothing.
+    /// The turn failed by its own outcome, or was not ended by its holder.
     Failed,
-    /// The turn goes on at the end of the log.
+    /// The turn is still open at the end of the log.
     Open,
 }
 
-/// Judgement of one turn.
+/// Verdict on a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Verdict {
-    /// Nothing is wrong with it.
+    /// The turn broke no rule.
     Kept,
-    /// Rules that it broke.
+    /// The turn broke rules.
     Violated {
-        /// Their names.
+        /// Names of the rules.
         rules: Vec<&'static str>,
     },
-    /// Something that is needed is not in the log.
+    /// The log lacks necessary evidence.
     NotJudged,
-    /// The turn goes on at the end of the log.
+    /// The turn is still open at the end of the log.
     Open,
 }
 
 /// States of one turn.
 struct Draft<'a> {
-    states: Vec<&'a Seen>,
-    end: Option<&'a Seen>,
+    states: Vec<&'a RecordedState>,
+    end: Option<&'a RecordedState>,
     has_gap: bool,
 }
 
-/// All turns, by their start.
+/// Returns all turns, ordered by their start.
 pub(crate) fn turns(history: &History, hosts: &[HostEvent], wrong: &[Violation], evidence: &Evidence) -> Vec<Turn> {
     let mut turns: Vec<Turn> = history
         .values()
@@ -106,28 +106,28 @@ pub(crate) fn turns(history: &History, hosts: &[HostEvent], wrong: &[Violation],
     turns
 }
 
-/// Runs of states in which the same Node holds the berth.
-fn drafts(states: &[Seen]) -> Vec<Draft<'_>> {
+/// Splits states into runs with the same holder.
+fn drafts(states: &[RecordedState]) -> Vec<Draft<'_>> {
     let mut drafts: Vec<Draft<'_>> = vec![];
     let mut open = false;
-    for (place, seen) in states.iter().enumerate() {
-        let holding = seen.berth.holding();
+    for (place, state) in states.iter().enumerate() {
+        let holding = state.berth.holding();
         let goes_on = drafts.last().filter(|_| open).and_then(|draft| draft.states.last());
         let same = goes_on.and_then(|last| last.berth.holding()).map(|h| &h.uid) == holding.map(|h| &h.uid);
         match (holding, drafts.last_mut().filter(|_| open)) {
             (Some(_), Some(draft)) if same => {
-                draft.has_gap |= seen.after_gap;
-                draft.states.push(seen);
+                draft.has_gap |= state.after_gap;
+                draft.states.push(state);
             }
             (Some(_), _) => drafts.push(Draft {
-                states: vec![seen],
+                states: vec![state],
                 end: None,
-                // A log that begins here misses the take.
-                has_gap: seen.after_gap || place == 0,
+                // If the log begins here, it lacks the take.
+                has_gap: state.after_gap || place == 0,
             }),
             (None, Some(draft)) => {
-                draft.has_gap |= seen.after_gap;
-                draft.end = matches!(seen.berth.state, BerthState::Closed(_)).then_some(seen);
+                draft.has_gap |= state.after_gap;
+                draft.end = matches!(state.berth.state, BerthState::Closed(_)).then_some(state);
             }
             (None, None) => {}
         }
@@ -156,7 +156,7 @@ impl Draft<'_> {
                 what: "writes of this berth",
             },
             None if is_open => Proof::Open,
-            // Closed by others.
+            // Not closed by its holder.
             None => Proof::Failed,
             Some(outcome) => proof(last, committed, outcome, hosts),
         };
@@ -175,7 +175,7 @@ impl Draft<'_> {
             _ if !rules.is_empty() => Verdict::Violated { rules },
             Proof::Missing { .. } => Verdict::NotJudged,
             Proof::Open => Verdict::Open,
-            // Rules that each turn has to keep could not be asked.
+            // Rules that apply to every turn could not be checked.
             _ if !(evidence.nodes && evidence.published && evidence.pool_statuses) => Verdict::NotJudged,
             _ => Verdict::Kept,
         };

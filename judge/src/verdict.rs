@@ -1,64 +1,67 @@
-//! Judgement of a whole log: its turns, what was violated, and what could not be judged.
+//! Verdict on a whole log: its turns, the violations, and the rules that could not be judged.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
+use crate::audit;
 use crate::evidence::Evidence;
-use crate::history::{History, history, written};
+use crate::history::{History, history};
 use crate::judge::Judge;
 use crate::log::{Log, Unfit};
+use crate::truth::Truth;
 use crate::turns::{Turn, turns};
 use crate::violation::Violation;
-use crate::{Truth, audit};
+use crate::write::written;
 
-/// Knowledge of the caller beside the log.
+/// Knowledge of the caller besides the log.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// Namespace of the berths.
     pub namespace: String,
-    /// The fleet's limit, where one was in force all the time.
+    /// The fleet's limit, if it had the same one throughout.
     pub fleet: Option<usize>,
-    /// Longest time from a write until everybody has seen it, and between the clocks of the API servers.
+    /// Longest time until a write is seen by all programs; also the largest difference between the clocks of the API
+    /// servers.
     pub lag: SignedDuration,
 }
 
-/// Judgement of a log.
+/// Verdict on a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// First and last write that is judged.
+    /// Time of the first judged write of a berth.
     pub from: Timestamp,
-    /// See `from`.
+    /// Time of the last judged write of a berth.
     pub until: Timestamp,
-    /// The turns, by their start.
+    /// Turns, ordered by their start.
     pub turns: Vec<Turn>,
-    /// Everything that was wrong.
+    /// All violations.
     pub violations: Vec<Violation>,
-    /// Rules that this log does not let anybody judge, and why.
+    /// Rules that cannot be judged by this log, and why.
     pub not_judged: Vec<String>,
-    /// Reboots without a berth of which nothing says that they were Berth's.
+    /// Reboots without a berth that are not shown to be Berth's.
     pub others: Vec<Reboot>,
 }
 
-/// A reboot that Berth had no part in, as far as the log tells.
+/// A reboot that is not shown to be Berth's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reboot {
     /// The node.
     pub node: String,
-    /// Latest time at which it went down.
+    /// Latest time when it can have gone down.
     pub at: Timestamp,
-    /// Another image runs since.
+    /// True if another image runs since.
     pub other_image: bool,
 }
 
 impl Log {
-    /// Judges all that was taken in.
+    /// Judges all lines that were read.
     ///
     /// # Errors
-    /// When it shows no berth, or not what was written to one.
+    /// If it shows no berth, or no bodies of berths.
     pub fn judge(&mut self, terms: &Terms) -> Result<Report, Unfit> {
         self.records(&terms.namespace)?;
         let records = self.kept();
@@ -104,7 +107,7 @@ impl Log {
         })
     }
 
-    /// Sentences about what is missing.
+    /// Returns sentences about missing evidence.
     fn not_judged(&self, terms: &Terms, evidence: &Evidence, history: &History) -> Vec<String> {
         let mut said = vec![];
         let mut say = |missing: bool, words: &str| {
@@ -114,7 +117,7 @@ impl Log {
         };
         say(
             !self.sightings.agents,
-            "I2, I3, I5 (what was booted): no status of a BootcNode has its body",
+            "I2, I3, I5 (booted image): no status of a BootcNode has its body",
         );
         say(
             !self.sightings.kubelets,
@@ -126,7 +129,7 @@ impl Log {
         );
         say(
             !evidence.published,
-            "I2 (what was published), order of the pools: no write of a BootcNode has its body",
+            "I2 (published image), order of the pools: no write of a BootcNode has its body",
         );
         say(
             !evidence.pool_statuses,
@@ -134,15 +137,15 @@ impl Log {
         );
         say(
             terms.fleet.is_none(),
-            "I1 (limit of the fleet): the log does not show it; say what it was with --fleet-limit",
+            "I1 (limit of the fleet): the log does not show it; give it with --fleet-limit",
         );
         say(
             !evidence.pods,
-            "I1 (no pod left behind): the log does not show what became of each pod",
+            "I1 (no pod left behind): the log does not show the end of each pod",
         );
         let bare = self.bare();
         if bare > 0 {
-            said.push(format!("{bare} writes of Leases: they have no body"));
+            said.push(format!("{bare} writes of Leases: without a body"));
         }
         for (lease, states) in history {
             let gaps: Vec<String> = states
@@ -152,7 +155,7 @@ impl Log {
                 .collect();
             if !gaps.is_empty() {
                 said.push(format!(
-                    "{lease}: writes of it are missing before {}; the turns of that time are not judged",
+                    "{lease}: writes are missing before {}; the turns of that time are not judged",
                     gaps.join(", ")
                 ));
             }
@@ -165,7 +168,7 @@ impl Log {
                 ""
             };
             said.push(format!(
-                "lines that are no audit events ({}): {}{more}",
+                "lines that are not audit events ({}): {}{more}",
                 bad.count,
                 bad.named.join(", ")
             ));
@@ -174,7 +177,7 @@ impl Log {
     }
 }
 
-/// The largest capacity that each pool had.
+/// Returns the largest capacity that each pool had.
 fn capacities(records: &[audit::Record]) -> BTreeMap<String, usize> {
     let mut largest = BTreeMap::new();
     let statuses = written(records).remove(&("bootcnodepools", "status"));

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::audit::Record;
-use crate::history::Seen;
+use crate::history::RecordedState;
 
 /// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -14,12 +14,12 @@ use crate::history::Seen;
 pub struct Violation {
     /// The invariant, `I1` to `I12`; or `Fence`, `Order`, `Policy` for the rules without a number.
     pub rule: &'static str,
-    /// One sentence.
+    /// A sentence.
     pub text: String,
-    /// Node that it is about.
+    /// Node involved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Time of it, by the clock of the API server.
+    /// Time of the violation, by the clock of the API server.
     pub at: Timestamp,
     /// Lines of the audit log that show it.
     #[serde(rename = "auditIDs")]
@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// A violation that a host shows, and no line.
+    /// Violation shown by a host's events, without a line.
     pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
         Self {
             rule,
@@ -44,7 +44,7 @@ impl Violation {
         }
     }
 
-    /// A violation that a line shows.
+    /// Violation shown by a line.
     pub(crate) fn of_record(rule: &'static str, node: &str, record: &Record, text: String) -> Self {
         Self {
             rule,
@@ -55,18 +55,18 @@ impl Violation {
         }
     }
 
-    /// A violation that a write of a berth shows.
-    pub(crate) fn of_write(rule: &'static str, seen: &Seen, text: String) -> Self {
+    /// Violation shown by a write of a berth.
+    pub(crate) fn of_write(rule: &'static str, state: &RecordedState, text: String) -> Self {
         Self {
             rule,
             text,
-            node: seen.berth.node().map(|(node, _)| node.to_string()),
-            at: seen.at,
-            audit_ids: vec![seen.audit_id.clone()],
+            node: state.berth.node().map(|(node, _)| node.to_string()),
+            at: state.at,
+            audit_ids: vec![state.audit_id.clone()],
         }
     }
 
-    /// The same, with one more line.
+    /// Adds a line.
     pub(crate) fn and(mut self, audit_id: &str) -> Self {
         if !audit_id.is_empty() && !self.audit_ids.iter().any(|id| id == audit_id) {
             self.audit_ids.push(audit_id.to_owned());

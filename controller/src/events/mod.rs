@@ -1,5 +1,5 @@
-//! Kubernetes events for things that somebody should look at. They are a courtesy: nothing depends on them, and the
-//! status of the objects tells the same.
+//! Kubernetes events about changes that an admin may want to look at. Nothing depends on them; the objects' status has
+//! the same information.
 
 pub mod writer;
 
@@ -55,12 +55,12 @@ pub const REASONS: [&str; 35] = [
     "BootstrapHealthy",
 ];
 
-/// A change of a condition that an event tells of.
-struct TurningPoint {
+/// A condition change that is reported by an event.
+struct ConditionEvent {
     condition: &'static str,
     status: &'static str,
     warning: bool,
-    /// It ends what another one has told of.
+    /// True if it ends a state that another event reported.
     is_end: bool,
     reason: &'static str,
     action: &'static str,
@@ -72,8 +72,8 @@ const fn point(
     warning: bool,
     reason: &'static str,
     action: &'static str,
-) -> TurningPoint {
-    TurningPoint {
+) -> ConditionEvent {
+    ConditionEvent {
         condition,
         status,
         warning,
@@ -88,15 +88,15 @@ const fn end(
     status: &'static str,
     reason: &'static str,
     action: &'static str,
-) -> TurningPoint {
-    TurningPoint {
+) -> ConditionEvent {
+    ConditionEvent {
         is_end: true,
         ..point(condition, status, false, reason, action)
     }
 }
 
-/// The changes of a pool that an admin would want to be told of.
-const OF_POOL: [TurningPoint; 14] = [
+/// Condition changes of a pool that are reported by events.
+const OF_POOL: [ConditionEvent; 14] = [
     point(types::ROLLOUT_HALTED, "True", true, "RolloutHalted", "Halt"),
     end(types::ROLLOUT_HALTED, "False", "RolloutGoesOn", "Resume"),
     point(types::UPDATED, "True", false, "RolloutComplete", "Report"),
@@ -113,8 +113,8 @@ const OF_POOL: [TurningPoint; 14] = [
     point(types::NODE_CONFLICT, "True", true, "NodeConflict", "Report"),
 ];
 
-/// Those of the fleet. A pause is told of on each pool.
-const OF_FLEET: [TurningPoint; 8] = [
+/// Condition changes of the fleet that are reported by events. A pause is reported on each pool.
+const OF_FLEET: [ConditionEvent; 8] = [
     point(fleet::AGENTS_HEALTHY, "False", true, "AgentsSilent", "Report"),
     end(fleet::AGENTS_HEALTHY, "True", "AgentsHeard", "Report"),
     point(
@@ -131,10 +131,10 @@ const OF_FLEET: [TurningPoint; 8] = [
     end(fleet::BOOTSTRAP_HEALTHY, "True", "BootstrapHealthy", "Report"),
 ];
 
-impl TurningPoint {
-    /// What the condition says, if this change came with this write. What is as it should be from the beginning is no news, and
-    /// what ends has been there.
-    fn passed(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
+impl ConditionEvent {
+    /// Returns the condition's message if this write made this change. A condition that is good from the start is not
+    /// reported, nor is an end without a known earlier status.
+    fn message(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
         let is_new = now.status == self.status && before != Some(self.status);
@@ -163,22 +163,22 @@ impl TurningPoint {
 /// An event to write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Note {
-    /// True for an event that asks for somebody's attention.
+    /// True if an admin should look at it.
     pub warning: bool,
     /// CamelCase reason.
     pub reason: &'static str,
-    /// CamelCase: what was done about it.
+    /// CamelCase name of the action.
     pub action: &'static str,
-    /// One line.
+    /// Message, one line.
     pub message: String,
-    /// The object that it is about.
+    /// Object that the event is about.
     pub about: ObjectReference,
-    /// Another object that it concerns.
+    /// Another object involved.
     pub related: Option<ObjectReference>,
 }
 
 impl Note {
-    /// Event of a node that holds a berth and does not come back.
+    /// Event: a node that holds a berth did not come back in time.
     pub fn reboot_timed_out(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
         Self {
             warning: true,
@@ -190,7 +190,7 @@ impl Note {
         }
     }
 
-    /// Event of a node that became degraded, or is so no more.
+    /// Event: a node became degraded, or recovered.
     pub fn of_trouble(news: &TroubleNews, pool: Option<&BootcNodePool>) -> Self {
         let node = &news.node;
         let (warning, reason, message) = match &news.trouble {
@@ -210,29 +210,28 @@ impl Note {
         }
     }
 
-    /// Event of a node's turn, on its Node. `None` for a reboot that the last event has announced, and for an end that somebody
-    /// else has brought about, which has an event of its own.
+    /// Event about a node's turn, on its Node. `None` for a reboot that the previous event announced, and for a turn that
+    /// was not ended by its node: that has its own event.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (warning, reason, action, message) = match &news.what {
             Happened::Taken => {
-                let message = format!(
-                    "berth {berth}: the node's turn to be updated to {target} has begun: it is drained, and then reboots"
-                );
+                let message =
+                    format!("berth {berth}: the node's update to {target} has begun: it is drained, then reboots");
                 (false, "TurnBegan", "Drain", message)
             }
             Happened::Committed { announced: true, .. } => return None,
             Happened::Committed { .. } => {
-                let message = format!("berth {berth}: all is ready, and the node reboots into {target}");
+                let message = format!("berth {berth}: preparations are done; the node reboots into {target}");
                 (false, "Rebooting", "Reboot", message)
             }
             Happened::Ended { given_back: false, .. } => return None,
             Happened::Ended { outcome, .. } if *outcome == Outcome::Updated.as_str() => {
-                let message = format!("berth {berth}: the node runs {target}, and was Ready with it");
+                let message = format!("berth {berth}: the node runs {target} and became Ready");
                 (false, "TurnCompleted", "GiveBack", message)
             }
             Happened::Ended { outcome, .. } if *outcome == Outcome::Failed.as_str() => {
-                let message = format!("berth {berth}: {target} failed here; see `kubectl berth node {node}`");
+                let message = format!("berth {berth}: {target} failed on this node; see `kubectl berth node {node}`");
                 (true, "TurnFailed", "GiveBack", message)
             }
             Happened::Ended { outcome, .. } => {
@@ -253,29 +252,29 @@ impl Note {
         })
     }
 
-    /// Events of a pool whose status was written: each says what has changed with that write, so that it comes once,
-    /// whoever leads.
+    /// Events about the changes that this write made to a pool's status. Each change is reported once, even if the leader
+    /// changes.
     pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = Self::of_image(pool, old, new);
         notes.extend(Self::of_unknown_boot_image(pool, old, new));
         let conditions = (&old.conditions, &new.conditions);
         notes.extend(OF_POOL.iter().filter_map(|point| {
-            let message = point.passed(conditions.0, conditions.1)?;
+            let message = point.message(conditions.0, conditions.1)?;
             Some(point.note(message, pool.object_ref(&())))
         }));
         notes
     }
 
-    /// Events of the fleet, whose status was written.
+    /// Events about the changes that this write made to the fleet's status.
     pub fn of_fleet(fleet: &BootcFleet, old: &BootcFleetStatus, new: &BootcFleetStatus) -> Vec<Self> {
         let passed = OF_FLEET.iter().filter_map(|point| {
-            let message = point.passed(&old.conditions, &new.conditions)?;
+            let message = point.message(&old.conditions, &new.conditions)?;
             Some(point.note(message, fleet.object_ref(&())))
         });
         passed.collect()
     }
 
-    /// Events of a pool's image: one that is available and not in force, and one that has come into force.
+    /// Events about a pool's image: another one is available, or was adopted.
     fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let named = |version: &Option<String>, digest: &Digest| match version {
             Some(version) => format!("{version} ({digest})"),
@@ -294,7 +293,7 @@ impl Note {
         if let Some(available) = new.available.as_ref().filter(|a| Some(&a.digest) != before) {
             let image = named(&available.version, &available.digest);
             let message = format!(
-                "the tag of {} points at {image}, which is not in force",
+                "the tag of {} points to {image}; the pool still uses another digest",
                 pool.spec.image_ref()
             );
             notes.push(note("ImageAvailable", "Watch", message));
@@ -304,7 +303,7 @@ impl Note {
         {
             let images = [before, after].map(|image| named(&image.version, &image.digest));
             let message = format!(
-                "{} was adopted from {}; before it was {}",
+                "{} was adopted from {}; previously {}",
                 images[1], after.image, images[0]
             );
             notes.push(note("ImageAdopted", "Adopt", message));
@@ -312,7 +311,7 @@ impl Note {
         notes
     }
 
-    /// Event of a boot image that cannot be compared with the image in force: once for each such image.
+    /// Event: the boot image cannot be compared with the target. Sent once for each target.
     fn of_unknown_boot_image(
         pool: &BootcNodePool,
         old: &BootcNodePoolStatus,
@@ -334,7 +333,7 @@ impl Note {
         })
     }
 
-    /// Event of a berth that was closed although its holder has not given it back; `None` for any other write.
+    /// Event: a berth was closed although its holder did not give it back. `None` for any other write.
     pub fn closed(pool: &BootcNodePool, before: Option<&Berth>, after: &Berth) -> Option<Self> {
         let BerthState::Closed(closed) = &after.state else {
             return None;
@@ -347,7 +346,7 @@ impl Note {
         let holder = before?.holding()?;
         let berth = after.name();
         let message = format!(
-            "berth {berth} of node {} is closed without having been given back: {why}",
+            "berth {berth} of node {} was closed before the node gave it back: {why}",
             holder.node
         );
         Some(Self {
@@ -394,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_berths_that_were_taken_away_are_told_of() {
+    fn only_berths_taken_away_are_reported() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
         let offer = Offer {
@@ -427,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_told_of_on_its_node() {
+    fn a_turn_is_reported_on_its_node() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let note = |what| {
             let news = TurnNews {
@@ -456,7 +455,7 @@ mod tests {
             (ended(Outcome::Withdrawn, true), Some(("TurnGivenBack", false))),
             (ended(Outcome::DrainTimeout, true), Some(("TurnGivenBack", true))),
             (ended(Outcome::RebootBlocked, true), Some(("TurnGivenBack", true))),
-            // Who has done it has told of it.
+            // Has its own event.
             (ended(Outcome::Failed, false), None),
         ] {
             let note = note(what);
@@ -472,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_told_of_on_its_node() {
+    fn a_trouble_is_reported_on_its_node() {
         let news = |trouble: Option<(&str, &str)>| TroubleNews {
             node: "n1".into(),
             uid: "u1".into(),
@@ -493,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_image_is_told_of_once() {
+    fn a_new_image_is_reported_once() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
         let status = |target: u8, available: Option<u8>| BootcNodePoolStatus {
@@ -522,17 +521,17 @@ mod tests {
         assert!(told(status(1, Some(2)), status(1, Some(2))).is_empty());
         assert!(
             told(BootcNodePoolStatus::default(), status(1, None)).is_empty(),
-            "the first is no news"
+            "the first one is not reported"
         );
         let adopted = &Note::of_image(&pool, &status(1, None), &status(2, None))[0].message;
         assert!(
-            adopted.starts_with("2.0 (sha256:2") && adopted.contains("before it was 1.0"),
+            adopted.starts_with("2.0 (sha256:2") && adopted.contains("previously 1.0"),
             "{adopted}"
         );
     }
 
     #[test]
-    fn each_change_is_told_of_once() {
+    fn each_change_is_reported_once() {
         let status = |conditions: &[(&str, &str)]| {
             let condition = |(type_, status): &(&str, &str)| {
                 serde_json::from_value(serde_json::json!({
@@ -573,14 +572,14 @@ mod tests {
             );
             let first = told(&[], &[now]);
             assert_eq!(!first.is_empty(), point.warning, "the first is news only if it is bad");
-            // What was not known before has not ended, unless it is bad.
+            // After `Unknown` only a warning or a start is reported, not an end.
             let unknown = told(&[(point.condition, "Unknown")], &[now]);
             assert_eq!(!unknown.is_empty(), point.warning || !point.is_end, "{}", point.reason);
         }
     }
 
     #[test]
-    fn a_boot_image_that_cannot_be_compared_is_told_of_once_for_each_image() {
+    fn an_unknown_boot_image_is_reported_once_per_target() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let status = |reason: &str, target: u8| {
             let condition = serde_json::json!({
@@ -605,7 +604,7 @@ mod tests {
             notes.into_iter().filter(|note| note.reason != "ImageAdopted").collect()
         };
         let unknown = status("CannotCompare", 1);
-        // As for a pool that has waited for its image, or for its first machine, which are no news themselves.
+        // Pools that waited for their image or first machine; neither is reported.
         for old in [
             BootcNodePoolStatus::default(),
             status("ImageNotResolved", 1),

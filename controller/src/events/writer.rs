@@ -1,4 +1,4 @@
-//! The queue of notes, and the task that writes them as events.
+//! Queue of events, and the task that writes them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::Note;
 
-/// Events that may wait to be written; more are dropped.
+/// Capacity of the queue; further events are dropped.
 const QUEUE: usize = 512;
-/// Room that is kept for warnings: a burst of turns must not crowd them out.
+/// Places in the queue kept for warnings, so that a burst of turns cannot crowd them out.
 const KEPT_FOR_WARNINGS: usize = QUEUE / 2;
-/// Recorders that are kept.
+/// Maximum number of cached recorders.
 const RECORDERS: usize = 64;
-/// Least time between two events: a wave of hundreds of nodes must not take the API server's time from the rollout.
-const INTERVAL: Duration = Duration::from_millis(50);
-/// Longest time that writing an event may take.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Minimum time between two events, so that a wave of hundreds of nodes does not delay the rollout's own requests.
+const EVENT_INTERVAL: Duration = Duration::from_millis(50);
+/// Timeout for writing an event.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes notes, and has them written in the background.
+/// Handle that queues events; a background task writes them.
 #[derive(Debug, Clone)]
 pub struct Events(Sender<Note>);
 
@@ -46,13 +46,13 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues the event. It is dropped when too many wait already; one that is no warning sooner than one that is.
-    pub fn tell(&self, note: Note) {
+    /// Queues an event. If the queue is full it is dropped; normal events are dropped earlier than warnings.
+    pub fn queue(&self, note: Note) {
         let Note { warning, reason, .. } = note;
         if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {
-            tracing::debug!(reason, "event dropped: too many wait to be written");
+            tracing::debug!(reason, "event dropped: too many are queued");
         } else if let Err(error) = self.0.try_send(note) {
-            tracing::warn!(reason, %error, "event dropped; its object says the same");
+            tracing::warn!(reason, %error, "event dropped; see the object's status");
         }
     }
 }
@@ -60,9 +60,9 @@ impl Events {
 struct Writer {
     client: Client,
     reporter: Reporter,
-    /// Recorders by message. A recorder takes a second event with the same reason about the same object for a
-    /// repetition of the first, and keeps the first one's note. With one recorder nobody would learn of the second node
-    /// whose berth was closed.
+    /// Recorders by message. A recorder treats a second event with the same reason and object as a repetition and keeps
+    /// the first event's note. With a single recorder, the event about the second node whose berth was closed would be
+    /// lost.
     recorders: BTreeMap<String, Recorder>,
 }
 
@@ -71,11 +71,11 @@ impl Writer {
         while let Some(note) = notes.recv().await {
             let event = note.event();
             let recorder = self.recorder(&note);
-            let written: anyhow::Result<()> = within(DEADLINE, recorder.publish(&event, &note.about)).await;
+            let written: anyhow::Result<()> = within(WRITE_TIMEOUT, recorder.publish(&event, &note.about)).await;
             if let Err(error) = written {
-                tracing::warn!(reason = note.reason, %error, "event not written; its object says the same");
+                tracing::warn!(reason = note.reason, %error, "event not written; see the object's status");
             }
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(EVENT_INTERVAL).await;
         }
     }
 
@@ -101,10 +101,10 @@ mod tests {
             ..Note::reboot_timed_out(&"n1".into(), &"u".into(), "why".to_owned(), None)
         };
         for _ in 0..2 * QUEUE {
-            events.tell(note(false));
+            events.queue(note(false));
         }
         for _ in 0..2 * QUEUE {
-            events.tell(note(true));
+            events.queue(note(true));
         }
         let queued: Vec<Note> = std::iter::from_fn(|| notes.try_recv().ok()).collect();
         let warnings = queued.iter().filter(|note| note.warning).count();

@@ -1,4 +1,4 @@
-//! Election by a Lease: when it may be taken. Pure: time is that of this process's monotonic clock.
+//! Leader election: decides when the Lease may be taken. No I/O; all times are of this process's monotonic clock.
 
 use std::time::{Duration, Instant};
 
@@ -7,11 +7,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 /// Next action of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// Create the Lease, since there is none.
+    /// Create the Lease: it does not exist.
     Create,
-    /// Nobody holds it, or its holder has not renewed it for too long: take it.
+    /// Take the Lease: it has no holder, or its holder has not renewed it for too long.
     Take,
-    /// Somebody holds it.
+    /// Wait: the Lease is held.
     Wait,
 }
 
@@ -19,51 +19,53 @@ pub enum Move {
 #[derive(Debug)]
 pub struct Election {
     duration: Duration,
-    seen: Option<Seen>,
+    last: Option<Observation>,
 }
 
+/// The last read of the Lease, while it had a holder.
 #[derive(Debug)]
-struct Seen {
+struct Observation {
     version: Option<String>,
     holder: String,
+    /// Time when this process first read this version.
     since: Instant,
 }
 
 impl Election {
-    /// Makes a candidate that has seen nothing yet. `duration`: least time for which a holder must have been silent.
+    /// Creates a candidate without observations. `duration`: how long a holder must be silent before it is replaced.
     pub fn new(duration: Duration) -> Self {
-        Self { duration, seen: None }
+        Self { duration, last: None }
     }
 
-    /// The holder that was seen last.
+    /// Holder at the last observation.
     pub fn holder(&self) -> Option<&str> {
-        self.seen.as_ref().map(|s| s.holder.as_str())
+        self.last.as_ref().map(|s| s.holder.as_str())
     }
 
-    /// Takes in what was just read, and returns the next action. The times in the Lease are not looked at, since
-    /// another machine wrote them: only the time counts for which the object has not changed, as seen from here.
+    /// Records the Lease that was just read and returns the next action. Ignores the times in the Lease, which another
+    /// machine wrote: only the time since this process last saw the object change counts.
     pub fn observe(&mut self, lease: Option<&Lease>, now: Instant) -> Move {
         let Some(lease) = lease else {
-            self.seen = None;
+            self.last = None;
             return Move::Create;
         };
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|s| s.holder_identity.as_deref()).unwrap_or_default();
         if holder.is_empty() {
-            self.seen = None;
+            self.last = None;
             return Move::Take;
         }
         let version = lease.metadata.resource_version.clone();
-        let since = match &self.seen {
-            Some(seen) if seen.version == version => seen.since,
+        let since = match &self.last {
+            Some(last) if last.version == version => last.since,
             _ => now,
         };
-        self.seen = Some(Seen {
+        self.last = Some(Observation {
             version,
             holder: holder.to_owned(),
             since,
         });
-        // A holder that was started with a longer duration is granted it.
+        // If the holder was started with a longer duration, that one applies.
         let theirs = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0);
         let theirs = Duration::from_secs(u64::try_from(theirs).unwrap_or(0));
         if now.saturating_duration_since(since) >= self.duration.max(theirs) {

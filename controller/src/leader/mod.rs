@@ -1,8 +1,8 @@
-//! Leadership: one controller acts at a time, most of the time.
+//! Leadership: usually only one controller acts at a time.
 //!
-//! Safety does not depend on it. Leadership is no fence: a leader that was stopped for a minute may still have a write
-//! on its way. The fence is the epoch, which each new leader stamps on every berth. Leadership only keeps two
-//! controllers from working against each other for long.
+//! Safety does not depend on it: a write of a leader that was suspended for a minute may still arrive. The fence is the
+//! epoch, which each new leader stamps on every berth. Leadership only keeps two controllers from working against each
+//! other for long.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,18 +26,18 @@ pub use election::{Election, Move};
 /// Name of the Lease that the leader holds.
 pub const LEASE: &str = "berth-controller";
 
-/// The times of leader election, all measured on this machine alone.
+/// Timing of leader election. All times are measured on this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Time without a change of the Lease, as seen from here, after which its holder counts as dead.
+    /// How long the Lease must be unchanged, as observed here, before its holder counts as dead.
     pub duration: Duration,
-    /// Time without a successful renewal after which a leader stops. Less than `duration`.
+    /// How long after its last successful renewal a leader stops. Less than `duration`.
     pub renew_deadline: Duration,
     /// Time between two tries to get or renew the Lease.
     pub retry_period: Duration,
 }
 
-/// Error of a process that has lost leadership, or may have.
+/// This process has lost leadership, or may have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("leadership lost: {0}")]
 pub struct Lost(pub String);
@@ -63,12 +63,12 @@ impl Leadership {
         }
     }
 
-    /// The number of this leadership: larger than that of every one before it.
+    /// Number of this leadership, larger than all earlier ones.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Notes that the passes go on.
+    /// Records that the passes make progress.
     pub fn beat(&self) {
         self.pulse.beat();
     }
@@ -81,10 +81,10 @@ impl Leadership {
         *self.renewed.lock().unwrap_or_else(|e| e.into_inner()) = sent;
     }
 
-    /// Makes sure that no other controller can have taken over. Returns the time for which that stays true.
+    /// Checks that no other controller can have become leader. Returns how long that stays true.
     ///
     /// # Errors
-    /// When the last renewal is longer ago than the renew deadline.
+    /// If the last renewal is older than the renew deadline.
     pub fn check(&self) -> Result<Duration, Lost> {
         self.check_at(Instant::now())
     }
@@ -118,8 +118,8 @@ impl std::fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// Makes a candidate. `identity` must be this process's alone.
-    /// `pulse` tells whether the passes go on, once this process leads.
+    /// Creates a candidate. `identity` must be unique to this process. `pulse` shows whether the leader's passes make
+    /// progress.
     pub fn new(client: Client, namespace: &str, identity: String, timing: Timing, pulse: Pulse) -> Self {
         Self {
             client,
@@ -172,7 +172,7 @@ impl Candidate {
         let sent = Instant::now();
         let lease = match (next, lease) {
             (Move::Create, _) => {
-                // The Lease may have been deleted by hand: go on above every epoch that a berth has seen.
+                // The Lease may have been deleted by hand: start above every epoch on a berth.
                 let transitions = self.highest_epoch().await?.saturating_add(1);
                 let lease = self.lease(None, transitions);
                 self.within(api.create(&PostParams::default(), &lease)).await?
@@ -227,8 +227,8 @@ impl Candidate {
         }
     }
 
-    /// Renews the Lease in a task of its own until that fails for good. The task returns the reason; the process must then
-    /// end.
+    /// Starts a task that renews the Lease until leadership is lost. The task returns the reason; the process must then
+    /// exit.
     pub fn renew(&self, leadership: Leadership, lease: Lease) -> JoinHandle<Lost> {
         let candidate = self.clone();
         tokio::spawn(async move { candidate.keep(&leadership, lease).await })
@@ -236,7 +236,7 @@ impl Candidate {
 
     async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
         let api = self.api();
-        // The renewals without an answer: what each wrote, and when it was sent.
+        // Renewals without an answer: the time that each wrote, and when it was sent.
         let mut unanswered: Vec<(Timestamp, Instant)> = vec![];
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
@@ -255,13 +255,13 @@ impl Candidate {
                     unanswered.clear();
                 }
                 Err(RequestError::Conflict) => match self.within(api.get_opt(LEASE)).await {
-                    // An earlier renewal arrived although its answer was lost, or somebody annotated the Lease.
+                    // An earlier renewal was stored and its answer lost, or the Lease was annotated.
                     Ok(Some(found)) if self.is_mine(&found, leadership.epoch) => {
                         let written = found.spec.as_ref().and_then(|s| s.renew_time.as_ref()).map(|t| t.0);
                         if let Some((_, sent)) = unanswered.iter().find(|(time, _)| Some(*time) == written) {
                             leadership.renew(*sent);
                         }
-                        // Whatever of the others is still on its way loses.
+                        // Other renewals still in flight will conflict.
                         unanswered.clear();
                         lease = found;
                     }
@@ -281,7 +281,7 @@ impl Candidate {
         holder == Some(self.identity.as_str()) && u64::try_from(transitions(lease)) == Ok(epoch)
     }
 
-    /// Gives leadership up, so that the next controller need not wait.
+    /// Releases leadership, so that the next controller need not wait.
     pub async fn release(&self, leadership: &Leadership) {
         let api = self.api();
         let Ok(Some(mut lease)) = self.within(api.get_opt(LEASE)).await else {
@@ -301,12 +301,12 @@ impl Candidate {
     }
 }
 
-/// The time as a Lease can say it.
+/// The time with the precision of a Lease.
 fn microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
-/// Shortest deadline of a request of the election.
+/// Minimum timeout of a request.
 const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -353,8 +353,7 @@ pub(crate) mod tests {
         retry_period: Duration::from_millis(100),
     };
 
-    /// An API server with nothing but the leader's Lease. Of the PUTs, those whose numbers it is given are carried out and
-    /// never answered.
+    /// An API server with only the leader's Lease. The PUTs with the given numbers are stored and never answered.
     pub(crate) fn server(unanswered: &'static [usize]) -> Client {
         let kept = Arc::new(Mutex::new((0usize, Lease::default())));
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -392,7 +391,7 @@ pub(crate) mod tests {
         Client::new(service, "ns")
     }
 
-    /// A leader with this server.
+    /// A leader that uses this server.
     pub(crate) fn leader(client: Client, timing: Timing) -> (Candidate, Leadership, Lease) {
         let candidate = Candidate::new(client, "ns", "me".to_owned(), timing, Pulse::default());
         let lease = candidate.lease(None, 3);
@@ -401,7 +400,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn who_hangs_does_not_go_on_leading() {
+    async fn a_leader_that_hangs_loses_leadership() {
         let (candidate, mut leadership, lease) = leader(server(&[]), QUICK);
         leadership.pulse = Pulse::hanging();
         let lost = tokio::time::timeout(QUICK.renew_deadline, candidate.keep(&leadership, lease)).await;
@@ -409,7 +408,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_counts_from_when_it_was_sent_even_if_its_answer_is_lost() {
+    async fn an_unanswered_renewal_counts_from_its_sending() {
         let timing = Timing {
             duration: Duration::from_secs(7),
             renew_deadline: Duration::from_secs(6),
@@ -418,7 +417,7 @@ pub(crate) mod tests {
         let (candidate, leadership, lease) = leader(server(&[2, 3]), timing);
         let began = Instant::now();
         let keep = candidate.keep(&leadership, lease);
-        // The second renewal is given up after a second, and the third finds its own traces.
+        // The second renewal times out after a second; the next one finds it stored.
         let kept = tokio::time::timeout(Duration::from_millis(1900), keep).await;
         assert!(kept.is_err(), "{kept:?}");
         let counted = leadership.renewed().duration_since(began);
@@ -430,7 +429,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn leadership_ends_by_itself_before_anyone_else_can_start() {
+    fn leadership_ends_before_another_can_start() {
         let timing = Timing {
             duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),

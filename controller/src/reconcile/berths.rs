@@ -1,4 +1,4 @@
-//! Phase 6, client required: keeping the berths.
+//! Phase 6, needs a client: manages the berths.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use berth_api::berth::{Berth, lease};
 use berth_api::fleet::{self, BootcFleet};
-use berth_api::membership::Membership;
 use berth_api::pool::BootcNodePool;
 use berth_api::{NodeUid, PoolName};
-use berth_core::controller::gates::Gates;
 use berth_core::controller::plan::{BerthWrite, Plan, WriteReason};
 use berth_core::controller::pool::{Pool, is_as_shown};
 use berth_core::controller::quorum::ControlPlane;
@@ -17,64 +15,30 @@ use berth_core::controller::round::{Rereads, Round};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::Reconciler;
-use super::seen::{Berths, Planned, Seen};
+use super::phases::{Berths, Observed, PlanInputs, Planned};
+use super::reconciler::Reconciler;
 use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
-/// Findings from before the berths are looked at.
-#[derive(Clone, Copy)]
-pub(super) struct Before<'a> {
-    pub(super) seen: &'a Seen,
-    pub(super) membership: &'a Membership,
-    pub(super) gates: &'a BTreeMap<PoolName, Gates>,
-    /// Pools of which what the watches show may have been overtaken.
-    pub(super) outdated: &'a BTreeSet<PoolName>,
-    /// BootcNodes (UIDs) whose agents were asked long ago to release their node.
-    pub(super) overdue: &'a BTreeSet<String>,
-    /// Leases that are not written in this pass, since the API server refused it a short time ago.
-    pub(super) left_alone: &'a BTreeSet<String>,
-}
-
-/// How far the writes of a plan came.
+/// Progress of a plan's writes.
 enum Executed {
-    /// All were made.
+    /// All succeeded.
     All,
-    /// One of them failed: so many before it were made.
+    /// A write failed after this many had succeeded.
     UpTo(usize),
-    /// One of them fails whenever it is tried. The rest of the plan counts on it, so another plan has to be made without it.
+    /// A write fails on every try. The rest of the plan depends on it, so another plan must be made without it.
     Unwritable,
 }
 
 impl Reconciler {
-    /// Looks at the gates of every pool, and again when one is due to open or close. Pure but for what is remembered.
-    pub(super) fn gates(&mut self, seen: &Seen) -> BTreeMap<PoolName, Gates> {
-        let clock_synchronized = self.is_clock_synchronized(seen);
-        let mut all = BTreeMap::new();
-        for pool in &seen.pools {
-            let fleet = seen.snapshot.fleet_gate();
-            let Some(inputs) = pool.gate_inputs(fleet, clock_synchronized, seen.wall) else {
-                continue;
-            };
-            let gates = self.memory.gates.gates(inputs);
-            if let Some(changes) = gates.changes {
-                let wait = Duration::try_from(changes.duration_since(seen.wall)).unwrap_or_default();
-                self.again(seen.now + wait);
-            }
-            all.insert(pool.name.clone(), gates);
-        }
-        self.memory.gates.keep(|pool| all.contains_key(pool));
-        all
-    }
-
-    /// Plans from what the watches know; if that asks for anything, reads all berths anew, and plans again unless they are
-    /// what was planned from.
-    pub(super) async fn berths(&mut self, before: Before<'_>, known: Berths) -> Result<Planned, Lost> {
-        let pools = &before.seen.pools;
-        let known = self.with_unlisted(known, before.left_alone);
-        let control_plane = self.control_plane(before, &known);
-        let plans = self.plans(before, control_plane.clone(), &known);
+    /// Plans from the watched state. If a plan writes berths or lowers the published capacity, reads all berths from the
+    /// server, and plans again if they differ.
+    pub(super) async fn berths(&mut self, inputs: PlanInputs<'_>, known: Berths) -> Result<Planned, Lost> {
+        let pools = &inputs.observed.pools;
+        let known = self.with_unlisted(known, inputs.left_alone);
+        let control_plane = self.control_plane(inputs, &known);
+        let plans = self.plans(inputs, control_plane.clone(), &known);
         let published = |pool: &Pool| {
             let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
             status.map_or(0, |s| s.berths.total)
@@ -84,66 +48,66 @@ impl Reconciler {
             plan.is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
         };
         if !pools.iter().any(asks) {
-            self.forget_writable(&plans, &known, before.left_alone, before.seen);
+            self.forget_writable(&plans, &known, inputs.left_alone, inputs.observed);
             return Ok(Planned { plans, berths: known });
         }
-        let berths = self.live_berths(before.seen, known.clone()).await?;
+        let berths = self.live_berths(inputs.observed, known.clone()).await?;
         if !berths.live {
-            // Nothing is given away, and no smaller capacity is told, from what may be stale.
+            // The berths may be stale: offer nothing, and publish no smaller capacity.
             let plans = BTreeMap::new();
             return Ok(Planned { plans, berths });
         }
-        let berths = self.with_unlisted(berths, before.left_alone);
-        let looked = self.control_plane(before, &berths);
+        let berths = self.with_unlisted(berths, inputs.left_alone);
+        let looked = self.control_plane(inputs, &berths);
         let mut plans = match berths.leases == known.leases && looked == control_plane {
             true => plans,
-            false => self.plans(before, looked.clone(), &berths),
+            false => self.plans(inputs, looked.clone(), &berths),
         };
-        let outdated = self.changed_pools(before, &plans).await?;
+        let outdated = self.changed_pools(inputs, &plans).await?;
         if !outdated.is_empty() {
-            let outdated = &outdated | before.outdated;
-            let before = Before {
+            let outdated = &outdated | inputs.outdated;
+            let inputs = PlanInputs {
                 outdated: &outdated,
-                ..before
+                ..inputs
             };
-            plans = self.plans(before, looked, &berths);
+            plans = self.plans(inputs, looked, &berths);
         }
-        self.forget_writable(&plans, &berths, before.left_alone, before.seen);
-        let plans = self.execute_all(before, plans, &berths).await?;
+        self.forget_writable(&plans, &berths, inputs.left_alone, inputs.observed);
+        let plans = self.execute_all(inputs, plans, &berths).await?;
         Ok(Planned { plans, berths })
     }
 
-    /// Makes the writes of all plans. Returns the plans as the status is to report them.
+    /// Makes the writes of all plans. Returns the plans for the status reports.
     async fn execute_all(
         &mut self,
-        before: Before<'_>,
+        inputs: PlanInputs<'_>,
         mut plans: BTreeMap<PoolName, Plan>,
         berths: &Berths,
     ) -> Result<BTreeMap<PoolName, Plan>, Lost> {
         let mut not_made: BTreeMap<PoolName, Vec<BerthWrite>> = BTreeMap::new();
         let mut is_refused = false;
-        for pool in &before.seen.pools {
+        for pool in &inputs.observed.pools {
             let Some(plan) = plans.get(&pool.name) else {
                 continue;
             };
             let writes = plan.writes.clone();
-            match self.execute(before.seen, berths, pool, &writes).await? {
+            match self.execute(inputs.observed, berths, pool, &writes).await? {
                 Executed::All => {}
                 Executed::UpTo(made) => drop(not_made.insert(pool.name.clone(), writes[made..].to_vec())),
                 Executed::Unwritable => is_refused = true,
             }
         }
         if is_refused {
-            // The next pass makes the writes that this plan has besides those that were made.
+            // The next pass makes the remaining writes of the new plan.
             self.again(time::now());
-            let left_alone = self.left_alone(before.seen);
-            let before = Before {
+            let left_alone = self.left_alone(inputs.observed);
+            let inputs = PlanInputs {
                 left_alone: &left_alone,
-                ..before
+                ..inputs
             };
             let berths = self.with_unlisted(berths.clone(), &left_alone);
-            let control_plane = self.control_plane(before, &berths);
-            plans = self.plans(before, control_plane, &berths);
+            let control_plane = self.control_plane(inputs, &berths);
+            plans = self.plans(inputs, control_plane, &berths);
         }
         for (pool, writes) in not_made {
             if let Some(plan) = plans.get_mut(&pool) {
@@ -153,28 +117,25 @@ impl Reconciler {
         Ok(plans)
     }
 
-    /// All pools, when a watch is being set up again or is silent, or was so when the snapshot was taken.
-    pub(super) fn outdated(&self, seen: &Seen) -> BTreeSet<PoolName> {
+    /// Returns all pools if a watch is stale now or was stale when the snapshot was taken; none otherwise.
+    pub(super) fn outdated(&self, observed: &Observed) -> BTreeSet<PoolName> {
         let mut stale = self.store.stale();
-        stale.extend(&seen.snapshot.stale);
+        stale.extend(&observed.snapshot.stale);
         if stale.is_empty() {
             return BTreeSet::new();
         }
-        tracing::warn!(
-            ?stale,
-            "watches are set up again or silent; no berth is offered meanwhile"
-        );
-        seen.pools.iter().map(|pool| pool.name.clone()).collect()
+        tracing::warn!(?stale, "some watches are stale; no berth is offered until they recover");
+        observed.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the fleet, and the pools that the offers depend on. Answers the pools that offer nothing in this pass.
+    /// Reads the fleet and the pools that the offers depend on. Returns the pools that must not offer in this pass.
     async fn changed_pools(
         &mut self,
-        before: Before<'_>,
+        inputs: PlanInputs<'_>,
         plans: &BTreeMap<PoolName, Plan>,
     ) -> Result<BTreeSet<PoolName>, Lost> {
-        let seen = before.seen;
-        let Some(rereads) = Rereads::of(&seen.pools, plans) else {
+        let observed = inputs.observed;
+        let Some(rereads) = Rereads::of(&observed.pools, plans) else {
             return Ok(BTreeSet::new());
         };
         let read = rereads.pools();
@@ -184,7 +145,7 @@ impl Reconciler {
         let (fleet, pools) = tokio::join!(kube.get(&fleets, fleet::NAME), futures::future::join_all(reads));
         let fleet = self.outcome("fleet/read", fleet)?;
         let fleet = fleet.map(|fleet| fleet.map(|fleet| fleet.spec).unwrap_or_default());
-        let fleet_changed = fleet.is_none() || fleet != seen.snapshot.fleet_spec();
+        let fleet_changed = fleet.is_none() || fleet != observed.snapshot.fleet_spec();
         let mut changed = BTreeSet::new();
         for (pool, read) in read.into_iter().zip(pools) {
             let read = self.outcome(&format!("pool/{}/read", pool.name), read)?;
@@ -194,63 +155,82 @@ impl Reconciler {
         }
         let closed = rereads.closed(&changed, fleet_changed);
         if !closed.is_empty() {
-            tracing::info!(pools = ?changed, fleet_changed, "not as the watches show it; nothing is offered there in this pass");
+            tracing::info!(pools = ?changed, fleet_changed, "changed since the last watch event; no berth offered in this pass");
         }
         Ok(closed)
     }
 
     /// Facts that the plans of all pools share.
-    pub(super) fn shared<'a>(&'a self, before: Before<'a>, berths: &'a Berths) -> Round<'a> {
+    fn shared<'a>(&'a self, inputs: PlanInputs<'a>, berths: &'a Berths) -> Round<'a> {
         Round {
-            snapshot: &before.seen.snapshot,
-            membership: before.membership,
+            snapshot: &inputs.observed.snapshot,
+            membership: inputs.membership,
             leases: &berths.leases,
             occupied: &berths.occupied,
             in_doubt: &self.memory.in_doubt,
-            refused: before.left_alone,
-            confirmed_gone: &before.seen.confirmed_gone,
-            heard: &before.seen.heard,
-            overdue: before.overdue,
-            outdated: before.outdated,
+            refused: inputs.left_alone,
+            confirmed_gone: &inputs.observed.confirmed_gone,
+            heard: &inputs.observed.heard,
+            overdue: inputs.overdue,
+            outdated: inputs.outdated,
             offers: &self.memory.offers,
             soaks: &self.memory.soaks,
-            gates: before.gates,
-            now: before.seen.now,
+            gates: inputs.gates,
+            now: inputs.observed.now,
             epoch: self.kube.epoch(),
         }
     }
 
-    /// The plan of every pool. Pure but for what is remembered: the open offers, and how long waves have soaked.
-    fn plans(&mut self, before: Before<'_>, control_plane: ControlPlane, berths: &Berths) -> BTreeMap<PoolName, Plan> {
-        let seen = before.seen;
+    /// Returns the state of the control plane by the API servers' answers, and keeps them probed while a pool depends on
+    /// it. Needs a client, but does not wait for it.
+    fn control_plane(&self, inputs: PlanInputs<'_>, berths: &Berths) -> ControlPlane {
+        let shared = self.shared(inputs, berths);
+        let wanted = shared.needs_servers(&inputs.observed.pools);
+        let answers = self.outside.readyz.answers(wanted);
+        shared.control_plane(wanted.then_some(&answers))
+    }
+
+    /// Plans every pool. Pure apart from the memory of open offers and soak times.
+    fn plans(
+        &mut self,
+        inputs: PlanInputs<'_>,
+        control_plane: ControlPlane,
+        berths: &Berths,
+    ) -> BTreeMap<PoolName, Plan> {
+        let observed = inputs.observed;
         let readable = berths.leases.iter();
         let readable = readable.filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
-        self.memory.offers.see(readable, seen.now);
+        self.memory.offers.see(readable, observed.now);
         let uids =
-            LazyCell::new(|| -> BTreeSet<&NodeUid> { seen.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
+            LazyCell::new(|| -> BTreeSet<&NodeUid> { observed.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
         self.memory.offers.keep(|uid| uids.contains(uid));
-        let plans = self.shared(before, berths).plans(&seen.pools, control_plane, seen.wall);
-        for pool in &seen.pools {
+        let plans = self
+            .shared(inputs, berths)
+            .plans(&observed.pools, control_plane, observed.wall);
+        for pool in &observed.pools {
             if let (Some(target), Some(plan)) = (pool.target(), plans.get(&pool.name)) {
-                self.memory.soaks.see(&pool.name, &target.digest, &plan.waves, seen.now);
+                self.memory
+                    .soaks
+                    .see(&pool.name, &target.digest, &plan.waves, observed.now);
             }
         }
         plans
     }
 
-    /// Makes a plan's writes in order. The first that fails ends it: the later ones count on it.
+    /// Makes a plan's writes in order. Stops at the first failure, since later writes depend on earlier ones.
     async fn execute(
         &mut self,
-        seen: &Seen,
+        observed: &Observed,
         berths: &Berths,
         pool: &Pool,
         writes: &[BerthWrite],
     ) -> Result<Executed, Lost> {
         let key = format!("berths/{}", pool.name);
-        if !self.memory.backoffs.ready(&key, seen.now) {
+        if !self.memory.backoffs.is_ready(&key, observed.now) {
             return Ok(Executed::UpTo(0));
         }
-        // A plan may write one Lease twice: closed, and offered to the next node. The second write counts on the first.
+        // A plan may write one Lease twice: close it, then offer it to the next node. The second write builds on the
+        // first.
         let mut written = BTreeMap::new();
         for (made, write) in writes.iter().enumerate() {
             if write.is_offer() && !self.store.stale().is_empty() {
@@ -272,7 +252,7 @@ impl Reconciler {
             written.extend(lease.map(|lease| (name.clone(), lease)));
             self.was_written(&name);
             log(berths, pool, write);
-            self.tell_of_berth(berths, pool, write);
+            self.report_closed_berth(berths, pool, write);
             if let BerthWrite::Update {
                 lease,
                 why: WriteReason::Lapsed,
@@ -284,16 +264,16 @@ impl Reconciler {
                     self.memory.offers.lapsed(offer);
                 }
             }
-            let shown = seen.snapshot.leases.get(name.as_str());
+            let shown = observed.snapshot.leases.get(name.as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), write) {
-                // What waits for this fence waits no longer.
+                // Writes that wait for this fence can now be planned.
                 self.again(time::now());
             }
         }
         Ok(Executed::All)
     }
 
-    /// Makes one write, and answers the Lease as it is then.
+    /// Makes one write. Returns the Lease as the server stored it.
     async fn execute_one(
         &mut self,
         berths: &Berths,
@@ -309,7 +289,7 @@ impl Reconciler {
             let found = written.get(name).or_else(read);
             found
                 .cloned()
-                .ok_or_else(|| CallError::Conflict("it was not read".to_owned()))
+                .ok_or_else(|| CallError::Conflict("the Lease was not in the last read".to_owned()))
         };
         match write {
             BerthWrite::Create(berth) => {
@@ -335,7 +315,7 @@ impl Reconciler {
     }
 }
 
-/// The Lease that was read, saying what it shall say now.
+/// Returns the Lease that was read, with the berth's new state.
 fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp) -> Lease {
     let renewed = object.spec.as_ref().and_then(|s| s.renew_time.clone());
     lease::write(berth, &mut object, now);
@@ -343,15 +323,15 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
         let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX);
         spec.lease_duration_seconds = Some(seconds.max(1));
         if berth.holding().is_some() {
-            // The holder's own sign of life.
+            // `renewTime` is the holder's heartbeat.
             spec.renew_time = renewed;
         }
     }
     object
 }
 
-/// Says whether a write leaves a berth as the watch shows it, so that no event will ask for another pass: the fence
-/// that settles a write in doubt.
+/// True if a write leaves a berth as the watch shows it, so that no watch event will follow: the fence that settles a
+/// write in doubt.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {
         BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),
@@ -382,19 +362,23 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 WriteReason::Withdrawn(reason) => {
                     tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn")
                 }
-                WriteReason::Revoke(reason) => tracing::info!(%pool, berth = %lease, node, reason, "berth asked back"),
-                WriteReason::Unrevoke => tracing::info!(%pool, berth = %lease, node, "berth no longer asked back"),
+                WriteReason::Revoke(reason) => {
+                    tracing::info!(%pool, berth = %lease, node, reason, "holder asked to give the berth back")
+                }
+                WriteReason::Unrevoke => {
+                    tracing::info!(%pool, berth = %lease, node, "holder no longer asked to give the berth back")
+                }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {
-                    tracing::info!(%pool, berth = %lease, node, "the holder is told of another window")
+                    tracing::info!(%pool, berth = %lease, node, "the holder's window was changed")
                 }
                 WriteReason::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");
                 }
                 WriteReason::Recorded => {
-                    tracing::info!(%pool, berth = %lease, "the failure that ended there is on record")
+                    tracing::info!(%pool, berth = %lease, "the failure of the last turn is recorded")
                 }
-                WriteReason::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity is smaller"),
+                WriteReason::Shrunk => tracing::info!(%pool, berth = %lease, "berth closed: the capacity was reduced"),
             }
         }
     }
@@ -408,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_write_on_a_held_berth_is_no_sign_of_life() {
+    fn our_writes_keep_the_holders_heartbeat() {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
         let offer = Offer {
@@ -438,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_changes_nothing_asks_for_another_pass_itself() {
+    fn a_fence_without_a_change_requests_a_pass() {
         let berth = |epoch| Berth::new("p".into(), 0, epoch);
         let stamp = BerthWrite::Update {
             lease: "p-0".into(),
@@ -448,7 +432,7 @@ mod tests {
         assert!(unannounced(Some(&Ok(berth(7))), &stamp));
         assert!(
             !unannounced(Some(&Ok(berth(6))), &stamp),
-            "the watch will tell of the new epoch"
+            "the watch will report the new epoch"
         );
         assert!(!unannounced(Some(&Err("edited".into())), &stamp));
         assert!(!unannounced(None, &BerthWrite::Create(berth(7))));

@@ -1,5 +1,5 @@
-//! Phase 1, client required: from a snapshot of the watches to a picture that may be acted on. What is absent from
-//! a watch and would be acted on is looked up on the server first.
+//! Phase 1, needs a client: turns a snapshot of the watches into a state that may be acted on. An object missing from a
+//! watch is looked up on the server before its absence is acted on.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,20 @@ use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::Reconciler;
-use super::seen::{Berths, Seen};
+use super::phases::{Berths, Observed};
+use super::reconciler::Reconciler;
 use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
 impl Reconciler {
-    pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Seen, Berths), Lost> {
+    pub(super) async fn dereference(&mut self, snapshot: Snapshot) -> Result<(Observed, Berths), Lost> {
         let now = time::now();
         let berths = Berths::watched(&snapshot);
         warn_unreadable(&snapshot);
         let confirmed_gone = self.confirm_nodes(&snapshot, &berths, now).await?;
         let mut pools = Pool::readable(&snapshot.pools);
-        // One that cannot be read closes all gates, and nothing is resolved meanwhile.
+        // An unreadable BootcFleet closes all gates, and no image is resolved meanwhile.
         let fleet = snapshot.fleet_spec();
         pools = pools.into_iter().map(|pool| pool.guarded(fleet.as_ref())).collect();
         pools.extend(self.orphans(&snapshot, &berths, now).await?);
@@ -35,7 +35,7 @@ impl Reconciler {
             .iter()
             .filter(|(_, host)| now.since(host.heard) < self.settings.agent_silence);
         let heard = lately.map(|(name, _)| NodeName::from(name.as_str())).collect();
-        let seen = Seen {
+        let observed = Observed {
             snapshot,
             pools,
             heard,
@@ -43,10 +43,10 @@ impl Reconciler {
             now,
             wall: Timestamp::now(),
         };
-        Ok((seen, berths))
+        Ok((observed, berths))
     }
 
-    /// Reads the Nodes that something of ours refers to and the watch does not show.
+    /// Reads the Nodes that our objects refer to and the watch does not show. Returns the UIDs that no longer exist.
     async fn confirm_nodes(
         &mut self,
         snapshot: &Snapshot,
@@ -61,7 +61,7 @@ impl Reconciler {
                 continue;
             }
             let key = format!("node/{name}");
-            if !self.memory.backoffs.ready(&key, now) {
+            if !self.memory.backoffs.is_ready(&key, now) {
                 continue;
             }
             let found = self.kube.get(&self.kube.all::<Node>(), name.as_str()).await;
@@ -82,14 +82,14 @@ impl Reconciler {
         Ok(gone)
     }
 
-    /// Finds berths whose pool is gone: they are closed and deleted like those of one that is being deleted.
+    /// Finds the deleted pools that still have berths. These are closed and deleted as for a pool that is being deleted.
     async fn orphans(&mut self, snapshot: &Snapshot, berths: &Berths, now: Moment) -> Result<Vec<Pool>, Lost> {
         let mut orphans = vec![];
         let named: BTreeSet<PoolName> = berths.leases.iter().map(|l| l.pool.clone()).collect();
         for pool in named {
             let key = format!("pool/{pool}");
             let known = snapshot.pools.contains_key(pool.as_str());
-            if known || pool.as_str().is_empty() || !self.memory.backoffs.ready(&key, now) {
+            if known || pool.as_str().is_empty() || !self.memory.backoffs.is_ready(&key, now) {
                 continue;
             }
             let api = self.kube.all::<BootcNodePool>();
@@ -101,12 +101,12 @@ impl Reconciler {
         Ok(orphans)
     }
 
-    /// Reads all berths from the server, unless this pass has done so already. Plans that give something away are
-    /// made from this, never from a watch that may lag behind our own writes.
+    /// Reads all berths from the server, unless this pass has done so already. Offers are planned from these, never from
+    /// a watch, which may lag behind our own writes.
     ///
-    /// Answers berths that are not live when they cannot be read now.
-    pub(super) async fn live_berths(&mut self, seen: &Seen, berths: Berths) -> Result<Berths, Lost> {
-        if berths.live || !self.memory.backoffs.ready("berths", seen.now) {
+    /// Returns berths that are not live if they cannot be read now.
+    pub(super) async fn live_berths(&mut self, observed: &Observed, berths: Berths) -> Result<Berths, Lost> {
+        if berths.live || !self.memory.backoffs.is_ready("berths", observed.now) {
             return Ok(berths);
         }
         let list = self.kube.list(&self.kube.leases(), keys::LABEL_POOL).await;
@@ -123,12 +123,12 @@ impl Reconciler {
 fn warn_unreadable(snapshot: &Snapshot) {
     for entry in snapshot.pools.values() {
         if let Err(error) = &entry.view.object {
-            tracing::warn!(pool = %entry.view.name, %error, "pool cannot be read; it is left as it is");
+            tracing::warn!(pool = %entry.view.name, %error, "cannot read the pool; it stays unchanged");
         }
     }
     for (name, entry) in snapshot.bootc_nodes.iter() {
         if let Err(error) = &entry.view.content {
-            tracing::warn!(node = %name, %error, "BootcNode cannot be read; it is left as it is");
+            tracing::warn!(node = %name, %error, "cannot read the BootcNode; it stays unchanged");
         }
     }
 }

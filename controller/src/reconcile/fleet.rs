@@ -1,5 +1,4 @@
-//! State that all pools share, and its object: the BootcFleet is made when it is missing, and its status says how the fleet
-//! fares.
+//! The BootcFleet: created if it is missing; its status reports the health of the fleet.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,39 +14,39 @@ use berth_core::controller::image::{Answer, Answers, QueryFailure};
 use berth_core::controller::snapshot::Entry;
 use berth_core::controller::view::BootcNodeView;
 
-use super::Reconciler;
-use super::seen::{Findings, Seen};
+use super::phases::{Findings, Observed};
+use super::reconciler::Reconciler;
 use crate::events::Note;
 use crate::leader::Lost;
 use crate::time;
 
-/// The status is written at most this often, but for a pause.
+/// Minimum time between two writes of the status, unless the spec has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
-/// The object is made at most this often.
+/// Minimum time between two creations of the object.
 const MAKE_INTERVAL: Duration = Duration::from_secs(60);
-/// Name under which failed writes of it are counted.
+/// Backoff key of its writes.
 const KEY: &str = "fleet";
 
 impl Reconciler {
-    /// Makes the BootcFleet, and has it say how the fleet fares.
+    /// Creates the BootcFleet if it is missing, and updates its status.
     pub(super) async fn fleet(&mut self, findings: &Findings, agents: &[Agent<'_>]) -> Result<(), Lost> {
-        let seen = &findings.seen;
-        let Some(fleet) = &seen.snapshot.fleet else {
-            return self.make_fleet(seen).await;
+        let observed = &findings.observed;
+        let Some(fleet) = &observed.snapshot.fleet else {
+            return self.make_fleet(observed).await;
         };
         let object = match &fleet.view.object {
             Ok(object) => object,
             Err(error) => {
-                tracing::warn!(%error, "BootcFleet cannot be read; no berth of any pool is offered until it can");
+                tracing::warn!(%error, "cannot read the BootcFleet; no berth is offered in any pool until it is repaired");
                 return Ok(());
             }
         };
         let old = object.status.clone().unwrap_or_default();
         let status = self.fleet_status(findings, agents, object, &old);
-        if status == old || !self.memory.backoffs.ready(KEY, seen.now) {
+        if status == old || !self.memory.backoffs.is_ready(KEY, observed.now) {
             return Ok(());
         }
-        let next = self.memory.fleet_told.map(|last| last + STATUS_INTERVAL);
+        let next = self.memory.fleet_reported.map(|last| last + STATUS_INTERVAL);
         let is_obeyed = status.observed_generation == old.observed_generation;
         if let Some(next) = next.filter(|next| *next > time::now() && is_obeyed) {
             self.again(next);
@@ -59,9 +58,9 @@ impl Reconciler {
         let api = self.kube.all::<BootcFleet>();
         let result = self.kube.replace_status(&api, NAME, &object).await;
         if self.outcome(KEY, result)?.is_some() {
-            self.memory.fleet_told = Some(time::now());
+            self.memory.fleet_reported = Some(time::now());
             for note in Note::of_fleet(&object, &old, object.status.as_ref().unwrap_or(&old)) {
-                self.outside.events.tell(note);
+                self.outside.events.queue(note);
             }
             if !is_obeyed {
                 tracing::info!(paused = object.spec.paused, "BootcFleet");
@@ -70,21 +69,21 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Makes the object with an empty spec, which changes nothing, and of which no field is the controller's. One that is there
-    /// meanwhile stays as it is.
-    async fn make_fleet(&mut self, seen: &Seen) -> Result<(), Lost> {
+    /// Creates the object with an empty spec, so that the controller owns none of its fields. One created meanwhile is
+    /// left as it is.
+    async fn make_fleet(&mut self, observed: &Observed) -> Result<(), Lost> {
         let lately = self
             .memory
             .fleet_made
-            .is_some_and(|made| seen.now.since(made) < MAKE_INTERVAL);
-        if lately || !seen.snapshot.stale.is_empty() || !self.memory.backoffs.ready(KEY, seen.now) {
+            .is_some_and(|made| observed.now.since(made) < MAKE_INTERVAL);
+        if lately || !observed.snapshot.stale.is_empty() || !self.memory.backoffs.is_ready(KEY, observed.now) {
             return Ok(());
         }
         let object = BootcFleet::new(NAME, BootcFleetSpec::default());
         let result = self.kube.create(&self.kube.all::<BootcFleet>(), &object).await;
         if self.outcome(KEY, result)?.is_some() {
-            self.memory.fleet_made = Some(seen.now);
-            tracing::info!("made BootcFleet {NAME}");
+            self.memory.fleet_made = Some(observed.now);
+            tracing::info!("created BootcFleet {NAME}");
         }
         Ok(())
     }
@@ -96,11 +95,11 @@ impl Reconciler {
         object: &BootcFleet,
         old: &BootcFleetStatus,
     ) -> BootcFleetStatus {
-        let seen = &findings.seen;
+        let observed = &findings.observed;
         let none = BootcNodePoolStatus::default();
         let mut unreadable = vec![];
         let mut unreadable_pools = 0;
-        for (name, pool) in seen.snapshot.pools.iter() {
+        for (name, pool) in observed.snapshot.pools.iter() {
             unreadable_pools += usize::from(pool.view.object.is_err());
             unreadable.extend(
                 pool.view
@@ -119,7 +118,7 @@ impl Reconciler {
                     .map(|e| format!("Lease {}: {e}", lease.name())),
             );
         }
-        for (name, host) in seen.snapshot.bootc_nodes.iter() {
+        for (name, host) in observed.snapshot.bootc_nodes.iter() {
             unreadable.extend(
                 host.view
                     .content
@@ -129,7 +128,7 @@ impl Reconciler {
             );
         }
         let mut pools: Vec<PoolState<'_>> = vec![];
-        for pool in &seen.pools {
+        for pool in &observed.pools {
             let Some(object) = &pool.object else {
                 continue;
             };
@@ -146,7 +145,7 @@ impl Reconciler {
         let dismissed = annotations
             .and_then(|a| a.get(ANNOTATION_DISMISSED))
             .map_or("", String::as_str);
-        let is_node = |name: &str| seen.snapshot.nodes.contains_key(name);
+        let is_node = |name: &str| observed.snapshot.nodes.contains_key(name);
         let reports = self.outside.firstboots.reports();
         let facts = health::FleetStatusFacts {
             machines: machines(&Machines::of(old), reports.refusals.as_deref(), is_node, dismissed),
@@ -158,34 +157,34 @@ impl Reconciler {
             agents,
             unreadable: &unreadable,
             unreadable_pools,
-            listened: seen.now.since(self.began),
+            listened: observed.now.since(self.began),
             silent_after: silent_after(self.settings.agent_silence),
-            deaf: !seen.snapshot.stale.is_empty(),
+            deaf: !observed.snapshot.stale.is_empty(),
         };
-        health::status(&facts, seen.wall)
+        health::status(&facts, observed.wall)
     }
 }
 
-/// The nodes that a pool has, by name, and their agents.
+/// Returns the agents of all pool members, sorted by node name.
 pub(super) fn agents<'a>(findings: &'a Findings) -> Vec<Agent<'a>> {
-    let seen = &findings.seen;
+    let observed = &findings.observed;
     let committed = committed(findings);
     let agent = |(name, host): (&'a String, &'a Entry<BootcNodeView>)| {
         let content = host.view.content.as_ref().ok()?;
-        let node = seen.snapshot.nodes.get(name)?;
+        let node = observed.snapshot.nodes.get(name)?;
         let is_member = !content.spec.pool_name.is_empty() && !host.view.deleting;
         is_member.then(|| Agent {
             node: name,
-            quiet: seen.now.since(host.heard),
+            quiet: observed.now.since(host.heard),
             rebooting: committed.contains(&node.view.uid) && !findings.timed_out.contains(&node.view.uid),
             unguarded: content.report.unguarded,
             firstboot: content.report.firstboot,
         })
     };
-    seen.snapshot.bootc_nodes.iter().filter_map(agent).collect()
+    observed.snapshot.bootc_nodes.iter().filter_map(agent).collect()
 }
 
-/// Nodes that have committed, and may be silent while they reboot.
+/// Returns the nodes with a committed berth, which may be silent while they reboot.
 fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     let leases = findings.planned.berths.leases.iter();
     let holdings = leases.filter_map(|lease| lease.berth.as_ref().ok()?.holding());
@@ -193,12 +192,12 @@ fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     committed.map(|holding| &holding.uid).collect()
 }
 
-/// Failure to query the pool's reference, or its tag.
+/// Returns the failure to resolve the pool's reference or its tag.
 fn trouble(answers: &Answers) -> Option<&QueryFailure> {
     answers.named.trouble.as_ref().or(answers.tag.trouble.as_ref())
 }
 
-/// Says whether a registry has answered this leader about the pool, or failed to.
+/// True if a registry has answered this leader about the pool, or has failed to.
 fn is_asked(answers: &Answers) -> bool {
     let of = |answer: &Answer| answer.found.is_some() || answer.trouble.is_some();
     of(&answers.named) || of(&answers.tag)

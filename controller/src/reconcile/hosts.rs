@@ -1,4 +1,4 @@
-//! Phase 5, client required: publishing to the nodes.
+//! Phase 5, needs a client: publishes the desired state in the BootcNodes.
 
 use std::collections::BTreeSet;
 
@@ -8,35 +8,35 @@ use berth_core::controller::pool;
 use berth_core::controller::publish::{self, BootcNodeWrite};
 use futures::StreamExt;
 
-use super::Reconciler;
-use super::seen::{Berths, Resolutions, Seen};
+use super::phases::{Berths, Observed, Resolutions};
+use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// BootcNodes written at once.
+/// Maximum number of BootcNodes written in parallel.
 const CONCURRENCY: usize = 16;
 
 impl Reconciler {
-    /// Publishes what is due to the BootcNodes. Answers the berths, live when it had to read them.
+    /// Makes the BootcNode writes that are due. Returns the berths, which are live if they had to be read.
     pub(super) async fn publish(
         &mut self,
-        seen: &Seen,
+        observed: &Observed,
         membership: &Membership,
         resolutions: &Resolutions,
         mut berths: Berths,
     ) -> Result<Berths, Lost> {
-        self.memory.leaves.see(&seen.snapshot.bootc_nodes, seen.now);
-        let mut writes = self.host_writes(seen, membership, resolutions, &berths);
-        // Whoever moves or is let go must not hold a berth: that is asked of the server, not of a watch.
-        if writes.iter().any(|write| lets_go(seen, write)) {
-            berths = self.live_berths(seen, berths).await?;
+        self.memory.permits.see(&observed.snapshot.bootc_nodes, observed.now);
+        let mut writes = self.host_writes(observed, membership, resolutions, &berths);
+        // A node that changes or leaves its pool must not hold a berth. That is checked on the server, not in a watch.
+        if writes.iter().any(|write| leaves_pool(observed, write)) {
+            berths = self.live_berths(observed, berths).await?;
             if berths.live {
-                writes = self.host_writes(seen, membership, resolutions, &berths);
+                writes = self.host_writes(observed, membership, resolutions, &berths);
             } else {
-                writes.retain(|write| !lets_go(seen, write));
+                writes.retain(|write| !leaves_pool(observed, write));
             }
         }
-        writes.retain(|write| self.memory.backoffs.ready(&key(write.name()), seen.now));
+        writes.retain(|write| self.memory.backoffs.is_ready(&key(write.name()), observed.now));
         let kube = self.kube.clone();
         let results: Vec<(BootcNodeWrite, Result<(), CallError>)> = futures::stream::iter(writes)
             .map(|write| {
@@ -58,37 +58,37 @@ impl Reconciler {
         Ok(berths)
     }
 
-    /// Returns the BootcNodes (UIDs) whose agents were asked long ago to release their node.
-    pub(super) fn overdue(&self, seen: &Seen) -> BTreeSet<String> {
-        let asked = self.memory.asked.iter();
-        let late = asked.filter(|(_, since)| seen.now.since(**since) >= self.settings.release_deadline);
+    /// Returns the UIDs of the BootcNodes whose agents have had the release deadline to release their node.
+    pub(super) fn overdue(&self, observed: &Observed) -> BTreeSet<String> {
+        let asked = self.memory.release_asked.iter();
+        let late = asked.filter(|(_, since)| observed.now.since(**since) >= self.settings.release_deadline);
         late.map(|(uid, _)| uid.clone()).collect()
     }
 
     fn host_writes(
         &self,
-        seen: &Seen,
+        observed: &Observed,
         membership: &Membership,
         resolutions: &Resolutions,
         berths: &Berths,
     ) -> Vec<BootcNodeWrite> {
-        // The pools whose first resolution is under way.
+        // Pools whose first resolution is in progress.
         let first = resolutions.iter().filter(|(_, r)| r.first);
         let resolving = first.map(|(name, _)| name.clone()).collect();
         publish::publish(&publish::PublishFacts {
-            nodes: &seen.snapshot.nodes,
-            bootc_nodes: &seen.snapshot.bootc_nodes,
+            nodes: &observed.snapshot.nodes,
+            bootc_nodes: &observed.snapshot.bootc_nodes,
             membership,
-            terms: &publish::terms(&seen.pools, membership, &resolving),
+            terms: &publish::terms(&observed.pools, membership, &resolving),
             occupied: &berths.occupied.by_uid,
             holdings: &berths.occupied.holdings,
             unclear: &berths.occupied.unclear,
-            overdue: &self.overdue(seen),
-            lasting: &pool::lasting(&seen.snapshot.pools),
-            confirmed_gone: &seen.confirmed_gone,
-            heard: &seen.heard,
-            permits: &self.memory.leaves,
-            fleet_paused: seen.snapshot.fleet_gate().is_some(),
+            overdue: &self.overdue(observed),
+            lasting: &pool::lasting(&observed.snapshot.pools),
+            confirmed_gone: &observed.confirmed_gone,
+            heard: &observed.heard,
+            permits: &self.memory.permits,
+            fleet_paused: observed.snapshot.fleet_gate().is_some(),
         })
     }
 }
@@ -97,13 +97,13 @@ fn key(name: &str) -> String {
     format!("bootcnode/{name}")
 }
 
-/// Says whether a write takes a node out of the pool that it is in.
-fn lets_go(seen: &Seen, write: &BootcNodeWrite) -> bool {
+/// True if a write takes a node out of its pool.
+fn leaves_pool(observed: &Observed, write: &BootcNodeWrite) -> bool {
     match write {
         BootcNodeWrite::Create { .. } => false,
         BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { .. } => true,
         BootcNodeWrite::Update { name, spec, .. } => {
-            let host = seen.snapshot.bootc_nodes.get(name);
+            let host = observed.snapshot.bootc_nodes.get(name);
             let old = host.and_then(|h| h.view.spec());
             old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != spec.pool_name)
         }
@@ -155,8 +155,8 @@ fn log(write: &BootcNodeWrite) {
         }
         BootcNodeWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
         BootcNodeWrite::Release { name, late, .. } if *late => tracing::warn!(
-            node = %name, "BootcNode let go although its agent has not said that everything is undone"
+            node = %name, "BootcNode released before its agent confirmed that everything is undone"
         ),
-        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode let go"),
+        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode released"),
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that outlives a pass. A leader that starts anew has none of it; nothing that must not go wrong depends on it.
+//! Memory kept between passes. A new leader starts without it, so nothing that safety needs depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,54 +13,63 @@ use berth_core::controller::silence::SilentQueue;
 use berth_core::controller::stagings::Stagings;
 use berth_core::controller::troubles::Troubles;
 use berth_core::controller::turns::Turns;
+use berth_core::controller::unwritable::Unwritable;
+use berth_core::controller::view::LeaseView;
 use berth_core::controller::waiting::WriteQueue;
 
-use super::unwritable::Remembered;
 use crate::backoff::Backoffs;
+
+/// A Lease that could not be written.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    pub(super) unwritable: Unwritable,
+    /// The Lease, if a list by label does not show it. It counts like a listed one.
+    pub(super) unlisted: Option<LeaseView>,
+}
 
 /// Memory of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Leases with a write of ours of unknown fate. They are fenced before anything is offered.
+    /// Leases whose last write may or may not have been stored. They are fenced before anything is offered.
     pub(super) in_doubt: BTreeSet<String>,
-    /// Node UIDs that something still refers to, and that a live read has shown to exist no more. A UID never comes back.
+    /// Node UIDs that our objects refer to and a live read found deleted. A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
-    /// Time since when a BootcNode (by UID) has been asked to release its node.
-    pub(super) asked: BTreeMap<String, Moment>,
-    /// Time when a pool's status was last written.
+    /// Time since when each BootcNode (by UID) has been asked to release its node.
+    pub(super) release_asked: BTreeMap<String, Moment>,
+    /// Time when each pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
     /// Leases that cannot be written, by name.
     pub(super) unwritable: BTreeMap<String, Remembered>,
-    /// The open offers, and who let some lapse.
+    /// Open offers, and the nodes that let some lapse.
     pub(super) offers: Offers,
-    /// The pool of each node.
+    /// Pool of each node.
     pub(super) belonging: MembershipCache,
-    /// The gates of all pools.
+    /// Gates of all pools.
     pub(super) gates: GateCache,
     /// Soak times of the waves so far.
     pub(super) soaks: Soaks,
-    /// Time for which each pool's available image has been known.
+    /// How long each pool's available image has been known.
     pub(super) ages: Ages,
-    /// Which nodes are to be told why they wait.
+    /// Updates of `Waiting` conditions that are to be written.
     pub(super) desk: WriteQueue,
-    /// Which nodes have the insight that tells of their silent agent.
+    /// Nodes whose insight reports that their agent is silent.
     pub(super) deputy: SilentQueue,
-    /// Members that were allowed to pull and did not.
-    pub(super) leaves: StagingPermits,
+    /// Members that were permitted to pull and did not.
+    pub(super) permits: StagingPermits,
     /// Nodes that do not come back.
     pub(super) overdue: Overdue,
-    /// The turns that go on, as of the last pass.
+    /// Turns in progress, as of the last pass.
     pub(super) turns: Turns,
-    /// The last pull of each node, as of the last pass.
+    /// Last pull of each node, as of the last pass.
     pub(super) stagings: Stagings,
-    /// The nodes that are degraded, as of the last pass.
+    /// Degraded nodes, as of the last pass.
     pub(super) troubles: Troubles,
-    /// Time when the pools were last measured.
+    /// Time when the pools' metrics were last computed.
     pub(super) measured: Option<Moment>,
     /// Time when the BootcFleet's status was last written.
-    pub(super) fleet_told: Option<Moment>,
-    /// Time when the BootcFleet was last made.
+    pub(super) fleet_reported: Option<Moment>,
+    /// Time when the BootcFleet was last created.
     pub(super) fleet_made: Option<Moment>,
-    /// Writes that failed, and when each is tried again.
+    /// Retry times of failed requests.
     pub(super) backoffs: Backoffs,
 }

@@ -1,8 +1,8 @@
-//! The passes. Each looks at everything there is, decides by pure functions and makes the writes that are due, so
-//! that it does not matter what happened since the last one, or who was the leader then.
+//! The passes. Each pass looks at all objects, decides by pure functions, and makes the writes that are due. It depends
+//! neither on what happened since the last pass nor on who led then.
 //!
-//! A pass is made when something has changed, or when something is due; it never fails as a whole: what could not
-//! be written is tried again, later and later, while everything else goes on. Only lost leadership ends it.
+//! A pass runs when something has changed or is due. It never fails as a whole: failed writes are retried with growing
+//! delays while everything else continues. Only lost leadership ends the passes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,78 +14,40 @@ use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::view::{Urgency, is_leaving};
 use tokio::time::timeout;
 
-use crate::api::{CallError, Kube};
 use crate::leader::Lost;
-use crate::resolve::{Resolution, Resolver, Wish};
-use crate::store::Store;
+use crate::resolve::{PoolImage, Resolution};
 use crate::time;
 
 mod berths;
 mod dereference;
 mod fleet;
+mod gates;
 mod hosts;
 mod memory;
 mod outside;
+mod phases;
 mod pools;
-mod seen;
+mod reconciler;
+mod report;
 mod silence;
 mod timeouts;
 mod unwritable;
 mod waiting;
 
-use berths::Before;
-use memory::Memory;
 pub use outside::Outside;
-use seen::{Findings, Resolutions, Seen};
+use phases::{Findings, Observed, PlanInputs, Resolutions};
+pub use reconciler::{Reconciler, Settings};
 
-/// Longest rest after a pass. The rest is as long as the pass took: changes that arrive meanwhile are dealt with
-/// together, and half of the time is left to others.
-const REST: Duration = Duration::from_millis(25);
-/// Shortest rest after a pass, unless somebody waits for the next one: each pass may ask the API server for something.
-const LEAST_REST: Duration = Duration::from_millis(10);
-/// A pass is made at least this often: offers lapse and holders become overdue without anything changing.
-const TICK: Duration = Duration::from_secs(10);
-
-/// Settings of the reconciler.
-#[derive(Debug, Clone, Copy)]
-pub struct Settings {
-    /// An agent that was not heard of for so long is offered nothing.
-    pub agent_silence: Duration,
-    /// Longest time that a node which leaves may take to undo what Berth did there.
-    pub release_deadline: Duration,
-}
-
-/// The controller while it leads.
-#[derive(Debug)]
-pub struct Reconciler {
-    kube: Kube,
-    store: Store,
-    resolver: Resolver,
-    settings: Settings,
-    outside: Outside,
-    memory: Memory,
-    /// When it began to lead.
-    began: Moment,
-    /// When the next pass is to be made at the latest.
-    due: Option<Moment>,
-}
+/// Maximum rest after a pass. The rest is as long as the pass took: changes that arrive meanwhile are handled together,
+/// and half of the time is left to other work.
+const REST_MAX: Duration = Duration::from_millis(25);
+/// Minimum rest after a pass, unless an urgent change arrives: each pass may send requests to the API server.
+const REST_MIN: Duration = Duration::from_millis(10);
+/// Maximum time between two passes: offers lapse and holders become overdue without any change.
+const PASS_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Reconciler {
-    /// A controller that has just begun to lead.
-    pub fn new(kube: Kube, store: Store, resolver: Resolver, settings: Settings, outside: Outside) -> Self {
-        Self {
-            kube,
-            store,
-            resolver,
-            settings,
-            outside,
-            memory: Memory::default(),
-            began: time::now(),
-            due: None,
-        }
-    }
-
-    /// Makes passes until leadership is lost.
+    /// Runs passes until leadership is lost.
     pub async fn run(mut self) -> Lost {
         let mut quiet = false;
         let mut rested = time::now();
@@ -94,7 +56,7 @@ impl Reconciler {
             self.kube.beat();
             let Some(snapshot) = self.store.snapshot() else {
                 if !quiet {
-                    tracing::info!(missing = ?self.store.missing(), "waiting for the first lists");
+                    tracing::info!(missing = ?self.store.missing(), "waiting for the first lists of the watches");
                 }
                 quiet = true;
                 continue;
@@ -103,50 +65,49 @@ impl Reconciler {
             if let Err(lost) = self.pass(snapshot).await {
                 return lost;
             }
-            rested = time::now() + time::now().since(began).clamp(LEAST_REST, REST);
+            rested = time::now() + time::now().since(began).clamp(REST_MIN, REST_MAX);
         }
     }
 
-    /// Waits until something has changed or is due, and then, unless somebody waits for it, for more of it.
+    /// Waits until something has changed or is due. Unless that is urgent, waits a little longer, so that more changes
+    /// are handled together.
     async fn rest(&self, rested: Moment) {
-        let wait = || self.due.map_or(TICK, |due| due.since(time::now()).min(TICK));
+        let wait = || {
+            self.due
+                .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
+        };
         let news = self.store.news();
         let _ = timeout(wait(), news.wait(Urgency::Later)).await;
         if news.latest() == Some(Urgency::Later) {
-            let _ = timeout(wait().min(REST), news.wait(Urgency::Soon)).await;
+            let _ = timeout(wait().min(REST_MAX), news.wait(Urgency::Soon)).await;
         }
         let _ = timeout(rested.since(time::now()), news.wait(Urgency::Now)).await;
     }
 
-    /// Asks for another pass no later than that.
-    fn again(&mut self, at: Moment) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
-    }
-
     async fn pass(&mut self, snapshot: Snapshot) -> Result<(), Lost> {
         self.due = None;
-        let (seen, berths) = self.dereference(snapshot).await?;
-        let membership = self.membership(&seen);
-        let touched = self.finalizers(&seen).await?;
-        let resolutions = self.resolve(&seen);
-        let berths = self.publish(&seen, &membership, &resolutions, berths).await?;
-        let gates = self.gates(&seen);
-        let outdated = self.outdated(&seen);
-        let left_alone = self.left_alone(&seen);
-        let overdue = self.overdue(&seen);
-        let before = Before {
-            seen: &seen,
+        let (observed, berths) = self.dereference(snapshot).await?;
+        let membership = self.membership(&observed);
+        let touched = self.finalizers(&observed).await?;
+        let resolutions = self.resolve(&observed);
+        let berths = self.publish(&observed, &membership, &resolutions, berths).await?;
+        let gates = self.gates(&observed);
+        let outdated = self.outdated(&observed);
+        let left_alone = self.left_alone(&observed);
+        let overdue = self.overdue(&observed);
+        let inputs = PlanInputs {
+            observed: &observed,
             left_alone: &left_alone,
             membership: &membership,
             gates: &gates,
             outdated: &outdated,
             overdue: &overdue,
         };
-        let planned = self.berths(before, berths).await?;
-        let timed_out = self.timeouts(&seen, &planned.berths).await?;
-        self.waiting(&seen, &membership, &planned.plans).await?;
+        let planned = self.berths(inputs, berths).await?;
+        let timed_out = self.timeouts(&observed, &planned.berths).await?;
+        self.waiting(&observed, &membership, &planned.plans).await?;
         let findings = Findings {
-            seen,
+            observed,
             membership,
             resolutions,
             gates,
@@ -158,8 +119,8 @@ impl Reconciler {
         self.fleet(&findings, &agents).await?;
         self.silence(&findings, &agents).await?;
         self.finalize(&findings).await?;
-        self.tell(&findings);
-        let now = findings.seen.now;
+        self.report(&findings);
+        let now = findings.observed.now;
         self.memory.backoffs.forget(now);
         if let Some(due) = self.memory.backoffs.due(now) {
             self.again(due);
@@ -167,45 +128,45 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Phase 2, pure: who belongs to which pool.
-    fn membership(&mut self, seen: &Seen) -> Arc<Membership> {
+    /// Phase 2, pure: computes which pool each node belongs to.
+    fn membership(&mut self, observed: &Observed) -> Arc<Membership> {
         let mut asked = BTreeMap::new();
-        for host in seen.snapshot.bootc_nodes.values() {
+        for host in observed.snapshot.bootc_nodes.values() {
             if is_leaving(&host.view) {
-                let since = self.memory.asked.get(&host.view.uid).copied();
-                asked.insert(host.view.uid.clone(), since.unwrap_or(seen.now));
+                let since = self.memory.release_asked.get(&host.view.uid).copied();
+                asked.insert(host.view.uid.clone(), since.unwrap_or(observed.now));
             }
         }
-        self.memory.asked = asked;
-        self.memory.belonging.of(&seen.snapshot)
+        self.memory.release_asked = asked;
+        self.memory.belonging.of(&observed.snapshot)
     }
 
-    /// Phase 4, pure but for the tasks that it starts: which images are to be resolved.
-    fn resolve(&mut self, seen: &Seen) -> Resolutions {
-        for result in self.resolver.collect(seen.now, seen.wall) {
+    /// Phase 4, pure apart from the tasks that it starts: asks registries, and returns the known answers.
+    fn resolve(&mut self, observed: &Observed) -> Resolutions {
+        for result in self.resolver.collect(observed.now, observed.wall) {
             self.outside.metrics.polled(result);
         }
-        let fleet = seen.snapshot.fleet_spec();
+        let fleet = observed.snapshot.fleet_spec();
         let ages = &mut self.memory.ages;
-        ages.keep(|name| seen.snapshot.pools.contains_key(name.as_str()));
+        ages.keep(|name| observed.snapshot.pools.contains_key(name.as_str()));
         let mut resolutions = Resolutions::new();
-        let mut wishes = vec![];
-        for pool in seen.pools.iter().filter(|p| !p.deleting) {
+        let mut pool_images = vec![];
+        for pool in observed.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let status = object.status.as_ref();
             let available = status.and_then(|s| s.available.as_ref());
-            let known = ages.see(&pool.name, available, seen.now);
+            let known = ages.see(&pool.name, available, observed.now);
             if pool.refused.is_some() {
                 continue;
             }
-            // Without it nobody knows what may be asked, and with which credentials.
+            // Without the BootcFleet, neither the permitted registries nor the credentials are known.
             let Some(fleet) = &fleet else {
                 resolutions.insert(pool.name.clone(), Resolution::unasked());
                 continue;
             };
-            wishes.push(Wish {
+            pool_images.push(PoolImage {
                 pool: &pool.name,
                 reference: object.spec.image_ref(),
                 interval: object.spec.poll_interval(fleet.poll_interval()),
@@ -218,33 +179,10 @@ impl Reconciler {
                 obeyed: status.and_then(|s| s.poll_request.as_deref()),
             });
         }
-        resolutions.extend(self.resolver.ask(&wishes, seen.now));
+        resolutions.extend(self.resolver.ask(&pool_images, observed.now));
         if let Some(due) = self.resolver.due() {
             self.again(due);
         }
         resolutions
-    }
-
-    /// Sorts out how a write ended: whether to go on, and when to try again.
-    fn outcome<T>(&mut self, key: &str, result: Result<T, CallError>) -> Result<Option<T>, Lost> {
-        let now = time::now();
-        match result {
-            Ok(value) => {
-                self.memory.backoffs.note(key, true, now);
-                Ok(Some(value))
-            }
-            Err(CallError::Lost(lost)) => Err(lost),
-            Err(CallError::Conflict(error)) => {
-                tracing::debug!(object = key, %error, "changed meanwhile");
-                self.memory.backoffs.conflict(key, now);
-                Ok(None)
-            }
-            Err(error) => {
-                tracing::warn!(object = key, %error, "write failed; trying again later");
-                self.outside.metrics.error();
-                self.memory.backoffs.note(key, false, now);
-                Ok(None)
-            }
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Phases 3, 7 and 8, client required: the pools' finalizers, their status, and their end.
+//! Phases 3, 7 and 8, needs a client: the pools' finalizers, status and deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,39 +10,44 @@ use berth_core::controller::pool::Pool;
 use berth_core::controller::unwritable::Unwritable;
 use serde_json::json;
 
-use super::Reconciler;
-use super::seen::{Berths, Findings, Seen};
+use super::phases::{Berths, Findings, Observed};
+use super::reconciler::Reconciler;
 use crate::events::Note;
 use crate::leader::Lost;
 use crate::time;
 
 impl Reconciler {
-    /// Phase 3: a pool gets our finalizer before anything is done in its name.
+    /// Phase 3: adds our finalizer to pools before anything is done for them.
     ///
-    /// Answers the pools that it wrote: their status waits for the next pass, which knows the new resourceVersion.
-    pub(super) async fn finalizers(&mut self, seen: &Seen) -> Result<BTreeSet<PoolName>, Lost> {
+    /// Returns the pools that it wrote: their status waits for the next pass, which knows the new resourceVersion.
+    pub(super) async fn finalizers(&mut self, observed: &Observed) -> Result<BTreeSet<PoolName>, Lost> {
         let mut touched = BTreeSet::new();
-        for pool in seen.pools.iter().filter(|p| !p.deleting) {
+        for pool in observed.pools.iter().filter(|p| !p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let mut finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             if !finalizers.iter().any(|f| f == keys::FINALIZER_POOL) {
                 finalizers.push(keys::FINALIZER_POOL.to_owned());
-                self.set_finalizers(seen, pool, finalizers).await?;
+                self.set_finalizers(observed, pool, finalizers).await?;
                 touched.insert(pool.name.clone());
             }
         }
         Ok(touched)
     }
 
-    async fn set_finalizers(&mut self, seen: &Seen, pool: &Pool, finalizers: Vec<String>) -> Result<bool, Lost> {
+    async fn set_finalizers(
+        &mut self,
+        observed: &Observed,
+        pool: &Pool,
+        finalizers: Vec<String>,
+    ) -> Result<bool, Lost> {
         let key = format!("finalizer/{}", pool.name);
-        let Some(entry) = seen.snapshot.pools.get(pool.name.as_str()) else {
+        let Some(entry) = observed.snapshot.pools.get(pool.name.as_str()) else {
             return Ok(false);
         };
         let uid = pool.object.as_ref().and_then(|o| o.metadata.uid.clone());
-        if !self.memory.backoffs.ready(&key, seen.now) {
+        if !self.memory.backoffs.is_ready(&key, observed.now) {
             return Ok(false);
         }
         let body = json!({ "metadata": {
@@ -53,10 +58,10 @@ impl Reconciler {
         Ok(self.outcome(&key, result)?.is_some())
     }
 
-    /// Phase 7: each pool's status, when it should say something else.
+    /// Phase 7: writes each pool's status if it has changed.
     pub(super) async fn aggregate(&mut self, findings: &Findings, touched: &BTreeSet<PoolName>) -> Result<(), Lost> {
-        let seen = &findings.seen;
-        for pool in &seen.pools {
+        let observed = &findings.observed;
+        for pool in &observed.pools {
             let Some(object) = &pool.object else {
                 continue;
             };
@@ -67,7 +72,7 @@ impl Reconciler {
                 continue;
             };
             let key = format!("status/{}", pool.name);
-            if new == old || touched.contains(&pool.name) || !self.memory.backoffs.ready(&key, seen.now) {
+            if new == old || touched.contains(&pool.name) || !self.memory.backoffs.is_ready(&key, observed.now) {
                 continue;
             }
             if let Some(last) = self.memory.reported.get(&pool.name) {
@@ -78,7 +83,7 @@ impl Reconciler {
                 }
             }
             let mut object = object.clone();
-            let entry = seen.snapshot.pools.get(pool.name.as_str());
+            let entry = observed.snapshot.pools.get(pool.name.as_str());
             object.metadata.resource_version = entry.map(|e| e.version.clone());
             object.status = Some(new.clone());
             let api = self.kube.all::<BootcNodePool>();
@@ -87,27 +92,27 @@ impl Reconciler {
                 self.memory.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
                 for note in Note::of_status(&object, &old, &new) {
-                    self.outside.events.tell(note);
+                    self.outside.events.queue(note);
                 }
             }
         }
         self.memory
             .reported
-            .retain(|name, _| seen.snapshot.pools.contains_key(name.as_str()));
+            .retain(|name, _| observed.snapshot.pools.contains_key(name.as_str()));
         Ok(())
     }
 
-    /// Phase 8: lets a pool go that is being deleted, once nothing of it is left.
+    /// Phase 8: removes our finalizer from pools that are being deleted and have no nodes or berths left.
     pub(super) async fn finalize(&mut self, findings: &Findings) -> Result<(), Lost> {
-        let Findings { seen, planned, .. } = findings;
-        for pool in seen.pools.iter().filter(|p| p.deleting) {
+        let Findings { observed, planned, .. } = findings;
+        for pool in observed.pools.iter().filter(|p| p.deleting) {
             let Some(object) = &pool.object else {
                 continue;
             };
             let ours = |f: &String| f == keys::FINALIZER_POOL;
             let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             let name = pool.name.as_str();
-            let nodes = seen.snapshot.bootc_nodes.values().any(|host| {
+            let nodes = observed.snapshot.bootc_nodes.values().any(|host| {
                 let published = host.view.spec().map(|s| s.pool_name.as_str());
                 host.view.pool_label.as_deref() == Some(name) || published == Some(name)
             });
@@ -116,15 +121,15 @@ impl Reconciler {
                 continue;
             }
             let rest = finalizers.into_iter().filter(|f| !ours(f)).collect();
-            if self.set_finalizers(seen, pool, rest).await? {
-                tracing::info!(pool = %pool.name, "pool let go");
+            if self.set_finalizers(observed, pool, rest).await? {
+                tracing::info!(pool = %pool.name, "finalizer removed from the pool");
             }
         }
         Ok(())
     }
 }
 
-/// Content that the pool's status should have; `None` without a plan: the berths were not read, and better an old status than a
+/// Computes the pool's status. `None` without a plan: the berths could not be read, and an old status is better than a
 /// wrong one.
 fn status(
     findings: &Findings,
@@ -138,7 +143,7 @@ fn status(
     let members: Vec<MemberView<'_>> = findings.membership.members(&pool.name).filter_map(member).collect();
     let away: Vec<MemberView<'_>> = strangers(findings, pool).filter_map(member).collect();
     let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
-    // A request of a pool for which nobody is asked is over at once; its conditions say why.
+    // If no registry is asked for the pool, its poll request is over at once; its conditions say why.
     let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
     let poll_request = match is_mute {
         true => pool.poll_request().map(str::to_owned),
@@ -183,10 +188,10 @@ fn status(
         unreadable,
         unwritable,
     };
-    Some(aggregate::status(&facts, findings.seen.wall))
+    Some(aggregate::status(&facts, findings.observed.wall))
 }
 
-/// Berth of each holder, by UID; of two berths of one node, the first.
+/// Returns the berth of each holder by UID; of two berths of one node, the first.
 fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
     let holdings = berths
         .leases
@@ -201,16 +206,16 @@ fn member<'a>(
     holdings: &BTreeMap<&NodeUid, &'a Holding>,
     name: &NodeName,
 ) -> Option<MemberView<'a>> {
-    let seen = &findings.seen;
-    let node = seen.snapshot.nodes.get(name.as_str())?.view.as_ref();
-    let host = seen
+    let observed = &findings.observed;
+    let node = observed.snapshot.nodes.get(name.as_str())?.view.as_ref();
+    let host = observed
         .snapshot
         .bootc_nodes
         .get(name.as_str())
         .map(|entry| entry.view.as_ref());
     let holding = holdings.get(&node.uid).copied();
     let overdue = findings.timed_out.contains(&node.uid);
-    let heard = seen.heard.contains(name);
+    let heard = observed.heard.contains(name);
     Some(MemberView {
         node,
         host,
@@ -220,7 +225,7 @@ fn member<'a>(
     })
 }
 
-/// The holders of the pool's berths that are not its members any more.
+/// Returns the holders of the pool's berths that are no longer its members.
 fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
     let berths = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
     let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));

@@ -1,4 +1,4 @@
-//! After the fleet's status, client required: insights of nodes whose agents are silent, a few at a time.
+//! After the fleet's status, needs a client: writes the insights of nodes with silent agents, a few at a time.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::Reconciler;
-use super::seen::Findings;
+use super::phases::Findings;
+use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// BootcNodes looked at at once.
+/// Maximum number of BootcNodes handled in parallel.
 const CONCURRENCY: usize = 10;
 
 impl Reconciler {
-    /// Makes the insights of nodes whose agents are silent say so. A leader counts silence from when its own watch first showed the
-    /// BootcNode, and says nothing while the watches are old.
+    /// Reports silent agents in the insights of their nodes. Silence counts from when this leader's watch first showed
+    /// the BootcNode. Nothing is written while a watch is stale.
     pub(super) async fn silence(&mut self, findings: &Findings, agents: &[Agent<'_>]) -> Result<(), Lost> {
-        let seen = &findings.seen;
-        if !seen.snapshot.stale.is_empty() {
+        let observed = &findings.observed;
+        if !observed.snapshot.stale.is_empty() {
             return Ok(());
         }
         let after = silent_after(self.settings.agent_silence);
         let mut silent = BTreeMap::new();
         for agent in agents.iter().filter(|agent| agent.is_silent(after)) {
-            let node = seen.snapshot.nodes.get(agent.node).map(|entry| entry.view.clone());
-            let host = seen
+            let node = observed.snapshot.nodes.get(agent.node).map(|entry| entry.view.clone());
+            let host = observed
                 .snapshot
                 .bootc_nodes
                 .get(agent.node)
@@ -41,16 +41,16 @@ impl Reconciler {
                 silent.insert(agent.node.to_owned(), Silent { node, host });
             }
         }
-        silent.retain(|name, _| self.memory.backoffs.ready(&key(name), seen.now));
-        let (picked, due) = self.memory.deputy.pick(silent, seen.now);
+        silent.retain(|name, _| self.memory.backoffs.is_ready(&key(name), observed.now));
+        let (picked, due) = self.memory.deputy.pick(silent, observed.now);
         if let Some(due) = due {
             self.again(due);
         }
         let picked = picked.into_iter().filter_map(|(name, silent)| {
-            let version = seen.snapshot.bootc_nodes.get(&name)?.version.clone();
+            let version = observed.snapshot.bootc_nodes.get(&name)?.version.clone();
             Some((name, silent, version))
         });
-        let (kube, now) = (self.kube.clone(), seen.wall);
+        let (kube, now) = (self.kube.clone(), observed.wall);
         let results: Vec<_> = futures::stream::iter(picked)
             .map(|(name, silent, version)| {
                 let kube = kube.clone();
@@ -65,7 +65,7 @@ impl Reconciler {
         for (name, silent, result) in results {
             if let Some(written) = self.outcome(&key(&name), result)? {
                 if written {
-                    tracing::info!(node = %name, "told of its silent agent");
+                    tracing::info!(node = %name, "silent agent reported in the insight");
                 }
                 self.memory.deputy.done(name, silent);
             }
@@ -78,7 +78,8 @@ fn key(name: &str) -> String {
     format!("silence/{name}")
 }
 
-/// Writes the insight if it should say something else than it does. An agent that has spoken since it was judged is left alone.
+/// Writes the insight if it has changed, and returns whether it did. Fails if the agent has written since it was judged
+/// silent.
 async fn stand_in(kube: &Kube, name: &str, silent: &Silent, version: &str, now: Timestamp) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {
@@ -96,8 +97,8 @@ async fn stand_in(kube: &Kube, name: &str, silent: &Silent, version: &str, now: 
     Ok(true)
 }
 
-/// The body of a server-side apply in the agent's name: its whole status as it stands, also what this program does not know of, with
-/// another insight. `None`: the insight is as it should be, or cannot be told.
+/// Body of a server-side apply in the agent's name: its whole status, with the fields that this program does not know,
+/// and the new insight. `None` if the insight is unchanged or cannot be computed.
 fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value> {
     let stored = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
     let known: BootcNodeStatus = serde_json::from_value(stored.clone()).ok()?;
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_the_agent_said_stays_and_what_the_controller_said_is_not_taken_over() {
+    fn an_insight_keeps_the_rest_of_the_status() {
         let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let mut object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",

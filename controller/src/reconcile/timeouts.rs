@@ -1,4 +1,4 @@
-//! Between phases 6 and 7, client required: which holders do not come back, and telling of it on their BootcNodes.
+//! Between phases 6 and 7, needs a client: finds holders that do not come back, and reports them on their BootcNodes.
 
 use std::collections::BTreeSet;
 
@@ -11,54 +11,57 @@ use berth_core::controller::overdue::{Holder, Timeouts};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::view::{LeaseView, NodeView};
 
-use super::Reconciler;
-use super::seen::{Berths, Seen};
-use super::waiting::told;
+use super::phases::{Berths, Observed};
+use super::reconciler::Reconciler;
+use super::waiting::apply_body;
 use crate::events::Note;
 use crate::leader::Lost;
 
 impl Reconciler {
-    /// Works out who does not come back, and makes the conditions `RebootTimedOut` say so.
-    pub(super) async fn timeouts(&mut self, seen: &Seen, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
+    /// Finds the holders that do not come back, and updates the conditions `RebootTimedOut`.
+    pub(super) async fn timeouts(&mut self, observed: &Observed, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
         let holders = berths.leases.iter().filter_map(|lease| {
             let holding = lease.berth.as_ref().ok()?.holding()?;
-            let node = seen.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
-            (node.uid == holding.uid).then(|| holder(self, seen, node, lease, holding))
+            let node = observed.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
+            (node.uid == holding.uid).then(|| holder(self, observed, node, lease, holding))
         });
         let holders: Vec<Holder<'_>> = holders.collect();
-        let timed_out = self.memory.overdue.judge(holders.into_iter(), seen.now);
-        let hosts = || seen.snapshot.bootc_nodes.iter();
+        let timed_out = self.memory.overdue.judge(holders.into_iter(), observed.now);
+        let hosts = || observed.snapshot.bootc_nodes.iter();
         let said = hosts()
             .filter(|(_, host)| host.view.has_timed_out())
             .map(|(name, _)| name);
-        let lost = seen
+        let lost = observed
             .snapshot
             .nodes
             .iter()
             .filter(|(_, n)| timed_out.contains(&n.view.uid))
             .map(|(name, _)| name);
         for name in said.chain(lost).collect::<BTreeSet<_>>() {
-            self.say(seen, berths, &timed_out, name).await?;
+            self.update_condition(observed, berths, &timed_out, name).await?;
         }
         Ok(timed_out)
     }
 
-    /// Makes one BootcNode say whether its node comes back, if it does not.
-    async fn say(
+    /// Updates the condition of one BootcNode if it has changed.
+    async fn update_condition(
         &mut self,
-        seen: &Seen,
+        observed: &Observed,
         berths: &Berths,
         timed_out: &BTreeSet<NodeUid>,
         name: &str,
     ) -> Result<(), Lost> {
-        let (Some(host), Some(node)) = (seen.snapshot.bootc_nodes.get(name), seen.snapshot.nodes.get(name)) else {
+        let (Some(host), Some(node)) = (
+            observed.snapshot.bootc_nodes.get(name),
+            observed.snapshot.nodes.get(name),
+        ) else {
             return Ok(());
         };
         let lost = timed_out.contains(&node.view.uid);
         let key = format!("timeout/{name}");
         if lost == host.view.has_timed_out()
             || host.view.content.is_err()
-            || !self.memory.backoffs.ready(&key, seen.now)
+            || !self.memory.backoffs.is_ready(&key, observed.now)
         {
             return Ok(());
         }
@@ -68,29 +71,31 @@ impl Reconciler {
         });
         let (reason, message) = match held {
             Some((lease, holding)) if lost => {
-                let allowed = self.timeouts_of(seen, lease).allowed(&holding.phase, node.view.ready);
+                let allowed = self
+                    .timeouts_of(observed, lease)
+                    .allowed(&holding.phase, node.view.ready);
                 (
                     Why::RebootTimedOut,
-                    lost_words(&node.view, lease, &holding.phase, allowed.as_secs()),
+                    timeout_message(&node.view, lease, &holding.phase, allowed.as_secs()),
                 )
             }
-            Some(_) => (Why::HeardAgain, format!("node {name} was heard of again")),
-            None => (Why::NoBerth, format!("node {name} holds no berth any more")),
+            Some(_) => (Why::HeardAgain, format!("node {name} was heard from again")),
+            None => (Why::NoBerth, format!("node {name} no longer holds a berth")),
         };
         let verdict = match lost {
             true => Verdict::yes(reason, &*message),
             false => Verdict::no(reason, &*message),
         };
-        let body = told(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), seen.wall);
+        let body = apply_body(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), observed.wall);
         let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
         if self.outcome(&key, result)?.is_some() {
             if lost {
                 tracing::warn!(node = %name, %message, "RebootTimedOut");
-                let pool = held.and_then(|(lease, _)| seen.pools.iter().find(|pool| pool.name == lease.pool));
+                let pool = held.and_then(|(lease, _)| observed.pools.iter().find(|pool| pool.name == lease.pool));
                 let pool = pool.and_then(|pool| pool.object.as_ref());
                 self.outside
                     .events
-                    .tell(Note::reboot_timed_out(&node.view.name, &node.view.uid, message, pool));
+                    .queue(Note::reboot_timed_out(&node.view.name, &node.view.uid, message, pool));
             } else {
                 tracing::info!(node = %name, reason = reason.as_str(), "no longer RebootTimedOut");
             }
@@ -98,8 +103,8 @@ impl Reconciler {
         Ok(())
     }
 
-    fn timeouts_of(&self, seen: &Seen, lease: &LeaseView) -> Timeouts {
-        let pool = seen.pools.iter().find(|pool| pool.name == lease.pool);
+    fn timeouts_of(&self, observed: &Observed, lease: &LeaseView) -> Timeouts {
+        let pool = observed.pools.iter().find(|pool| pool.name == lease.pool);
         Timeouts {
             reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
             silence: self.settings.agent_silence,
@@ -109,32 +114,33 @@ impl Reconciler {
 
 fn holder<'a>(
     this: &Reconciler,
-    seen: &'a Seen,
+    observed: &'a Observed,
     node: &'a NodeView,
     lease: &LeaseView,
     holding: &'a Holding,
 ) -> Holder<'a> {
-    let host = seen.snapshot.bootc_nodes.get(node.name.as_str());
-    // By what this process has seen of it: its report, and what it wrote on its berth.
-    let berth = seen.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
+    let host = observed.snapshot.bootc_nodes.get(node.name.as_str());
+    // As seen by this process: in its report, and in its writes of its berth.
+    let berth = observed.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {
         node,
         host: host.map(|entry| entry.view.as_ref()),
         holding,
         heard: berth.max(host.map(|entry| entry.heard)),
-        lively: seen.heard.contains(&node.name),
-        timeouts: this.timeouts_of(seen, lease),
+        lively: observed.heard.contains(&node.name),
+        timeouts: this.timeouts_of(observed, lease),
     }
 }
 
-/// Says for how long nobody has heard of it in words: whoever reads it has another clock than this machine.
-fn lost_words(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: u64) -> String {
+/// Returns the message for a lost holder. It gives the length of the silence, not its start: its readers have other
+/// clocks than this machine.
+fn timeout_message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: u64) -> String {
     let what = match phase {
         HoldPhase::Committed => "has not come back from its reboot",
-        HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent in the middle of its turn",
+        HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent during its turn",
     };
     format!(
-        "node {} {what}: nothing was heard of it for {allowed} s; it keeps berth {} until it is back, so repair it, \
+        "node {} {what}: no sign of it for {allowed} s; it keeps berth {} until it is back: repair it, \
          delete its Node, or label the Node {}",
         node.name,
         lease.name(),

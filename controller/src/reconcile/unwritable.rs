@@ -1,4 +1,4 @@
-//! Leases that cannot be written: which ones, until when they are left alone, and when they are forgotten.
+//! Leases that cannot be written: they are remembered, tried again later, and forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,34 +11,27 @@ use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::Reconciler;
-use super::seen::{Berths, Seen};
+use super::memory::Remembered;
+use super::phases::{Berths, Observed};
+use super::reconciler::Reconciler;
 use crate::api::CallError;
 use crate::leader::Lost;
 use crate::time;
 
-/// A Lease that cannot be written, as long as this leader remembers it.
-#[derive(Debug)]
-pub(super) struct Remembered {
-    pub(super) unwritable: Unwritable,
-    /// The Lease, if a list by label does not have it. It counts like one that has.
-    unlisted: Option<LeaseView>,
-}
-
-/// Key of the Lease's next try among the backoffs.
+/// Backoff key of a Lease.
 fn backoff_key(lease: &str) -> String {
     format!("berth/{lease}")
 }
 
 impl Reconciler {
-    /// Names of the Leases that are not written in this pass, because the last try failed for good a short time ago.
-    pub(super) fn left_alone(&self, seen: &Seen) -> BTreeSet<String> {
+    /// Returns the names of the Leases that are not written in this pass, since a recent write was refused.
+    pub(super) fn left_alone(&self, observed: &Observed) -> BTreeSet<String> {
         let names = self.memory.unwritable.keys();
-        let is_left_alone = |name: &&String| !self.memory.backoffs.ready(&backoff_key(name), seen.now);
+        let is_left_alone = |name: &&String| !self.memory.backoffs.is_ready(&backoff_key(name), observed.now);
         names.filter(is_left_alone).cloned().collect()
     }
 
-    /// The berths, with those of these Leases that no list by label has.
+    /// Adds to the berths the Leases in `left_alone` that no list by label shows.
     pub(super) fn with_unlisted(&self, berths: Berths, left_alone: &BTreeSet<String>) -> Berths {
         let remembered = self.memory.unwritable.values();
         let unlisted = remembered.filter_map(|remembered| remembered.unlisted.as_ref());
@@ -63,7 +56,7 @@ impl Reconciler {
         self.outcome::<()>(&backoff_key(&lease), Err(error)).map(drop)
     }
 
-    /// Looks why a Lease cannot be created. Remembers it and returns true if the reason is a Lease that has lost its label.
+    /// Checks why a Lease cannot be created. If it exists and has lost its label, remembers it and returns true.
     pub(super) async fn has_lost_label(&mut self, pool: &Pool, name: &str) -> Result<bool, Lost> {
         let found: Result<Option<Lease>, CallError> = self.kube.get(&self.kube.leases(), name).await;
         let Ok(Some(found)) = found else {
@@ -100,18 +93,18 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases that no plan would write to, although they were not left alone: those of pools that are gone, those
-    /// that a list has again, and those of pools in which no member waits.
+    /// Forgets the Leases that were not left alone and that no plan would write: their pool is gone, a list shows them
+    /// again, or no member of their pool waits.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,
         berths: &Berths,
         left_alone: &BTreeSet<String>,
-        seen: &Seen,
+        observed: &Observed,
     ) {
         self.memory.unwritable.retain(|lease, remembered| {
             let pool = &remembered.unwritable.pool;
-            if !seen.pools.iter().any(|known| known.name == *pool) {
+            if !observed.pools.iter().any(|known| known.name == *pool) {
                 return false;
             }
             let Some(plan) = plans.get(pool) else {

@@ -1,4 +1,4 @@
-//! Between phases 6 and 7, client required: telling nodes why they wait, a few at a time.
+//! Between phases 6 and 7, needs a client: reports on nodes why they wait, a few at a time.
 
 use std::collections::BTreeMap;
 
@@ -13,32 +13,33 @@ use futures::StreamExt;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Reconciler, Seen};
+use super::phases::Observed;
+use super::reconciler::Reconciler;
 use crate::leader::Lost;
 
-/// BootcNodes written at once.
+/// Maximum number of BootcNodes written in parallel.
 const CONCURRENCY: usize = 10;
 
 impl Reconciler {
-    /// Makes the conditions `Waiting` say why nodes wait. Comes after the berths, and never for long: a node that learns
-    /// later why it waits has lost nothing.
+    /// Updates the conditions `Waiting` with the reasons why nodes wait. Runs after the berths and only briefly: a late
+    /// reason does no harm.
     pub(super) async fn waiting(
         &mut self,
-        seen: &Seen,
+        observed: &Observed,
         membership: &Membership,
         plans: &BTreeMap<PoolName, Plan>,
     ) -> Result<(), Lost> {
-        let mut wanted = waiting::wanted(&seen.snapshot, &seen.pools, membership, plans);
-        wanted.retain(|name, _| self.memory.backoffs.ready(&key(name.as_str()), seen.now));
-        let picked = self.memory.desk.pick(wanted, seen.now);
+        let mut wanted = waiting::wanted(&observed.snapshot, &observed.pools, membership, plans);
+        wanted.retain(|name, _| self.memory.backoffs.is_ready(&key(name.as_str()), observed.now));
+        let picked = self.memory.desk.pick(wanted, observed.now);
         if let Some(due) = self.memory.desk.due() {
             self.again(due);
         }
         let bodies = picked.into_iter().filter_map(|(name, verdict)| {
-            let host = seen.snapshot.bootc_nodes.get(name.as_str())?;
+            let host = observed.snapshot.bootc_nodes.get(name.as_str())?;
             let reason = verdict.reason.clone();
             Some((
-                told(name.as_str(), &host.view, (types::WAITING, verdict), seen.wall),
+                apply_body(name.as_str(), &host.view, (types::WAITING, verdict), observed.wall),
                 name,
                 reason,
             ))
@@ -68,9 +69,9 @@ fn key(name: &str) -> String {
     format!("waiting/{name}")
 }
 
-/// The body of a server-side apply that sets one condition of the controller. It carries the others as well, since what is
-/// left out of an apply is taken away.
-pub(super) fn told(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
+/// Body of a server-side apply that sets one of the controller's conditions. It repeats the others, since an apply
+/// removes the fields that it leaves out.
+pub(super) fn apply_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
     let mut conditions = host
         .content
         .as_ref()
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_apply_carries_all_that_the_controller_says() {
+    fn one_apply_has_all_controller_conditions() {
         let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let host = json!({
             "metadata": {"name": "n1", "uid": "u1", "generation": 3}, "spec": {},
@@ -100,7 +101,7 @@ mod tests {
         });
         let host = BootcNodeView::of(DeserializeGuard(Ok(serde_json::from_value(host).unwrap())));
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let body = told(
+        let body = apply_body(
             "n1",
             &host,
             (types::WAITING, Verdict::yes(condition::Why::WaveWaiting, "a\nb")),

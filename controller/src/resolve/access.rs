@@ -1,4 +1,4 @@
-//! Settings for talking to registries, and the clients that are made of them.
+//! Registry settings, and the HTTP clients created from them.
 
 use std::fmt;
 use std::fs;
@@ -13,47 +13,47 @@ use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, Url};
 
 use super::fetch::words;
+use super::reason::{ResolveError, ResolveReason};
 use super::secret::PullSecrets;
-use super::{ResolveError, ResolveReason};
 
-/// Longest wait for a connection, and for the next bytes of an answer.
+/// Timeout for a connection, and for the next bytes of an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most redirects that are followed.
-const REDIRECTS: usize = 5;
+/// Maximum number of redirects that are followed.
+const MAX_REDIRECTS: usize = 5;
 
-/// Settings for talking to registries.
+/// Registry settings.
 #[derive(Debug, Clone, Default)]
 pub struct RegistryConfig {
     /// Registries (`host:port`) without TLS.
     pub plain_http: Vec<String>,
-    /// A PEM bundle that is trusted besides the system's.
+    /// PEM bundle that is trusted besides the system's certificates.
     pub ca: Option<Mounted<Vec<Certificate>>>,
     /// Mirrors, in the format of `registries.conf`.
     pub conf: Option<Mounted<Arc<RegistriesConf>>>,
-    /// Secrets with credentials.
+    /// Secrets with registry credentials.
     pub secrets: Option<PullSecrets>,
 }
 
-/// The way that a client deals with certificates that nobody vouches for.
+/// Handling of certificates that cannot be verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Refuse them.
+    /// Reject them.
     Verified,
-    /// Take them: the registry is named as insecure.
+    /// Accept them: the registry is configured as insecure.
     Insecure,
 }
 
-/// The way that a client deals with redirects.
+/// Handling of redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirects {
-    /// Follow them, as blobs ask for. Credentials are left behind with the host that they are for, and TLS is kept.
+    /// Follow them, as downloads of blobs require. Credentials are not sent to another host, and TLS is not given up.
     Follow,
-    /// Do not follow: what is asked has credentials in it.
+    /// Do not follow: the request has credentials in it.
     Refuse,
 }
 
 impl RegistryConfig {
-    /// The places to ask about an image, one after the other, as the files say now.
+    /// Returns the registries to ask for an image, in order, by the current files.
     pub(super) fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, ResolveError> {
         let conf = self.conf.as_ref().map(Mounted::read).transpose()?.flatten();
         let sources = conf.unwrap_or_default().sources(reference);
@@ -66,7 +66,7 @@ impl RegistryConfig {
         })
     }
 
-    /// A client with what the files say now.
+    /// Creates a client from the current files.
     pub(super) fn client(&self, redirects: Redirects, trust: Trust) -> Result<Client, ResolveError> {
         let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
         let mut client = Client::builder()
@@ -92,19 +92,19 @@ fn follow(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     }
 }
 
-/// Why a redirect to `next` is not followed; `None` if it is.
+/// Returns why a redirect to `next` is not followed; `None` if it is.
 fn refused_redirect(previous: &[Url], next: &Url) -> Option<&'static str> {
-    if previous.len() > REDIRECTS {
+    if previous.len() > MAX_REDIRECTS {
         return Some("too many redirects");
     }
     if previous.iter().any(|url| url.scheme() == "https") && next.scheme() != "https" {
-        return Some("a redirect from TLS to an address without it is not followed");
+        return Some("redirect from HTTPS to HTTP refused");
     }
     None
 }
 
-/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read anew at each use; while
-/// it makes no sense, what it said before holds.
+/// A file that may change while the program runs, such as one of a mounted ConfigMap. It is read again at each use. While
+/// it is invalid, its last valid content is used.
 pub struct Mounted<T> {
     path: PathBuf,
     parse: fn(&[u8]) -> Result<T, String>,
@@ -128,10 +128,10 @@ impl<T> fmt::Debug for Mounted<T> {
 }
 
 impl Mounted<Vec<Certificate>> {
-    /// A PEM bundle.
+    /// File with a PEM bundle.
     pub fn certificates(path: &Path) -> Self {
         Self::new(path, |bytes| match Certificate::from_pem_bundle(bytes) {
-            Ok(found) if found.is_empty() => Err("it has no certificate in PEM form".to_owned()),
+            Ok(found) if found.is_empty() => Err("it has no PEM certificate".to_owned()),
             Ok(found) => Ok(found),
             Err(error) => Err(words(&error)),
         })
@@ -139,7 +139,7 @@ impl Mounted<Vec<Certificate>> {
 }
 
 impl Mounted<Arc<RegistriesConf>> {
-    /// A `registries.conf`.
+    /// File in the format of `registries.conf`.
     pub fn registries_conf(path: &Path) -> Self {
         Self::new(path, |bytes| {
             let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
@@ -157,7 +157,7 @@ impl<T: Clone> Mounted<T> {
         }
     }
 
-    /// Content of the file. `None`: there is no such file.
+    /// Reads the file. `None` if it does not exist.
     pub(super) fn read(&self) -> Result<Option<T>, ResolveError> {
         let mut good = self.good.lock().unwrap_or_else(|e| e.into_inner());
         let read = match fs::read(&self.path) {
@@ -178,7 +178,7 @@ impl<T: Clone> Mounted<T> {
         if good.is_none() {
             return Err(ResolveError::new(ResolveReason::ClientSetup, error));
         }
-        tracing::warn!(error, "what the file said before holds until it is mended");
+        tracing::warn!(error, "using the file's last valid content until it is repaired");
         Ok(good.clone())
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_anew_and_while_it_is_malformed_its_last_content_holds() {
+    fn an_invalid_file_keeps_its_last_content() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let file = Mounted::new(&path, |bytes| match bytes {
@@ -224,7 +224,7 @@ mod tests {
         let bundle = || Mounted::certificates(&path).read();
         fs::write(&path, "# none yet\n").unwrap();
         let error = bundle().unwrap_err();
-        assert!(error.message.contains("no certificate in PEM form"), "{error}");
+        assert!(error.message.contains("no PEM certificate"), "{error}");
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
         fs::write(&path, certificate.pem()).unwrap();

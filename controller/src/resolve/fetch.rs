@@ -1,4 +1,4 @@
-//! Requests to a registry, whose answers are read no further than to a limit.
+//! Requests to a registry. Their answers are read up to a size limit.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use reqwest::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 
-use super::{ResolveError, ResolveReason};
+use super::reason::{ResolveError, ResolveReason};
 
-/// Largest manifest or configuration that is read; registries themselves stop at 4 MiB.
+/// Largest manifest or image config that is read; registries themselves stop at 4 MiB.
 pub(super) const MAX_DOCUMENT: usize = 4 << 20;
-/// Largest error that is read. Of a larger one only its status is told.
+/// Largest error body that is read. Of a larger one only the status is reported.
 const MAX_ERROR: usize = 64 << 10;
 
-/// An answer that was a success.
+/// A successful answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    /// Its body.
+    /// Body of the answer.
     pub(super) bytes: Vec<u8>,
-    /// The digest that the registry names.
+    /// Digest that the registry names.
     pub(super) digest: Option<String>,
 }
 
-/// Errors as registries send them.
+/// Error body of a registry.
 #[derive(Deserialize)]
 struct Envelope {
     errors: Vec<RegistryError>,
@@ -39,12 +39,12 @@ struct RegistryError {
     message: String,
 }
 
-/// Sends a request, and reads no more of the answer than so many bytes.
+/// Sends a request and reads the answer. Fails if it is larger than `most` bytes.
 pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
     read(request.send().await.map_err(|e| unavailable(&e))?, most).await
 }
 
-/// Reads no more of an answer than so many bytes.
+/// Reads an answer. Fails if it is larger than `most` bytes.
 pub(super) async fn read(response: Response, most: usize) -> Result<Answer, ResolveError> {
     if !response.status().is_success() {
         return Err(refusal(response).await);
@@ -67,10 +67,10 @@ async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ResolveErr
     Ok(bytes)
 }
 
-/// Describes an answer that is no success, in the registry's own words where it has any.
+/// Describes an unsuccessful answer, with the registry's own message if it sent one.
 pub(super) async fn refusal(response: Response) -> ResolveError {
     let (status, mut url) = (response.status(), response.url().clone());
-    // The address of a blob's store may be signed.
+    // The query of a blob's URL may be a signature.
     url.set_query(None);
     let retry_after = retry_after(response.headers(), Timestamp::now());
     let body = body(response, MAX_ERROR).await.unwrap_or_default();
@@ -86,7 +86,7 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     let words: Vec<_> = errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
     let message = match (words.is_empty(), status) {
         (false, _) => words.join("; "),
-        (true, StatusCode::UNAUTHORIZED) => "the registry asks for credentials".to_owned(),
+        (true, StatusCode::UNAUTHORIZED) => "the registry requires credentials".to_owned(),
         (true, status) => format!("the registry answers {status}"),
     };
     ResolveError {
@@ -95,8 +95,8 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
     }
 }
 
-/// Time for which the registry wants to be left alone: seconds, or a date, which counts from the registry's own if it tells
-/// that.
+/// Returns how long the registry asks to wait: seconds, or a date relative to the registry's own `Date` header, if it
+/// sends one.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let date = |text: &str| rfc2822::parse(text.trim()).ok().map(|date| date.timestamp());
@@ -118,12 +118,12 @@ fn by_status(status: StatusCode) -> ResolveReason {
     }
 }
 
-/// The registry, or the way to it, failed.
+/// Error of a registry that cannot be reached.
 pub(super) fn unavailable(error: &reqwest::Error) -> ResolveError {
     ResolveError::new(ResolveReason::RegistryUnavailable, words(error))
 }
 
-/// The answer is larger than anything of use is.
+/// Error of an answer above the size limit.
 pub(super) fn too_large(most: usize) -> ResolveError {
     ResolveError::new(
         ResolveReason::InvalidAnswer,
@@ -131,11 +131,11 @@ pub(super) fn too_large(most: usize) -> ResolveError {
     )
 }
 
-/// The answer is not what its digest says.
+/// Error of an answer that does not match its digest.
 pub(super) fn mismatch() -> ResolveError {
     ResolveError::new(
         ResolveReason::DigestMismatch,
-        "what the registry sends does not have the digest that it was asked for or that it names",
+        "the registry's answer does not match the requested digest or the one that it names",
     )
 }
 

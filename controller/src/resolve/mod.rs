@@ -1,7 +1,7 @@
-//! Asks registries what the pools' references and tags point at, off the main loop.
+//! Asks registries which digests the pools' references and tags point to, outside the main loop.
 //!
-//! A question is asked once, however many pools have it. Nothing is decided here: an answer wakes the store's queue, and the
-//! next pass sees it. What is in force stands in the pools' status, and does not depend on anything here.
+//! Pools with the same question share one request. Nothing is decided here: an answer wakes the store, and the next pass
+//! reads it. The current targets are in the pools' status and do not depend on this memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -29,53 +29,53 @@ use polls::{Ask, Polls, Question};
 pub use reason::{ResolveError, ResolveReason};
 pub use secret::PullSecrets;
 
-/// Longest time that one attempt may take, all requests together.
-const DEADLINE: Duration = Duration::from_secs(30);
-/// Time for which a request for a poll waits for those of other pools.
-const GATHER: Duration = Duration::from_millis(100);
+/// Timeout of one attempt with all its requests.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a poll request waits for requests of other pools.
+const GATHER_TIME: Duration = Duration::from_millis(100);
 
-/// Image that a pool has, and the one that it wants.
+/// Image settings and state of one pool.
 #[derive(Debug, Clone)]
-pub struct Wish<'a> {
-    /// Its name.
+pub struct PoolImage<'a> {
+    /// Name of the pool.
     pub pool: &'a PoolName,
     /// `image.ref`
     pub reference: &'a str,
-    /// Time between two polls; `None` for no polls.
+    /// Poll interval; `None` for no polls.
     pub interval: Option<Duration>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
-    /// Secret with the credentials to ask with.
+    /// Secret with the registry credentials.
     pub secret: Option<&'a str>,
     /// `status.target`
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// Time for which leaders have known of what is available.
+    /// How long leaders have known the available image.
     pub seen: Duration,
-    /// Request for a poll.
+    /// Poll request of an admin.
     pub request: Option<&'a str>,
-    /// The last request that was acted on.
+    /// Last poll request that was handled.
     pub obeyed: Option<&'a str>,
 }
 
-/// Facts that are known for a pool.
+/// Answers for one pool.
 #[derive(Debug, Clone, Default)]
 pub struct Resolution {
     /// Answers of the registries.
     pub answers: Answers,
-    /// Time for which leaders have known of what is available.
+    /// How long leaders have known the available image.
     pub seen: Duration,
-    /// True while the very first attempt for a reference is under way, or its answer is on its way into the status.
+    /// True while the first attempt for a new reference is in progress, or its answer is not yet in the status.
     pub first: bool,
-    /// The last request for a poll that was acted on.
+    /// Last poll request that was handled.
     pub poll_request: Option<String>,
-    /// True if the tag is looked at at intervals.
+    /// True if the tag is polled at intervals.
     pub polled: bool,
 }
 
 impl Resolution {
-    /// The state of a pool for which nobody may ask, since the BootcFleet cannot be read.
+    /// Resolution of a pool whose registry must not be asked, since the BootcFleet cannot be read.
     pub fn unasked() -> Self {
         let answers = Answers {
             fleet_unreadable: true,
@@ -88,12 +88,12 @@ impl Resolution {
     }
 }
 
-/// Moments since which this process knows of what a pool wants.
+/// Values that pools want, and since when this process has known each.
 #[derive(Debug, Default)]
-struct Since(BTreeMap<PoolName, (String, Moment)>);
+struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 
-impl Since {
-    /// The moment since which the pool wants this.
+impl WantedSince {
+    /// Returns since when the pool wants this value: `now` if it is new.
     fn wants(&mut self, pool: &PoolName, what: &str, now: Moment) -> Moment {
         let entry = self.0.entry(pool.clone()).or_insert_with(|| (what.to_owned(), now));
         if entry.0 != what {
@@ -102,7 +102,7 @@ impl Since {
         entry.1
     }
 
-    /// The moment, if the pool has wanted exactly this.
+    /// Returns since when the pool wants exactly this value, if it does.
     fn wanted(&self, pool: &PoolName, what: &str) -> Option<Moment> {
         self.0
             .get(pool)
@@ -113,7 +113,7 @@ impl Since {
 
 type Arrived = Arc<Mutex<Vec<(Question, Result<Target, ResolveError>)>>>;
 
-/// Task that ends with its owner.
+/// Task that is aborted when it is dropped.
 #[derive(Debug)]
 struct Task(AbortHandle);
 
@@ -123,7 +123,7 @@ impl Drop for Task {
     }
 }
 
-/// Resolves the references of all pools, and follows their tags.
+/// Resolves the references of all pools and polls their tags.
 #[derive(Debug)]
 pub struct Resolver {
     config: Arc<RegistryConfig>,
@@ -131,26 +131,26 @@ pub struct Resolver {
     polls: Polls,
     tasks: BTreeMap<Question, Task>,
     arrived: Arrived,
-    changes: Since,
-    requests: Since,
-    confirmations: Since,
-    /// Of pools that are polled: tag and Secret.
-    followed: Since,
-    /// Answers that pools which are not polled were given last.
-    told: BTreeMap<PoolName, (Target, Moment)>,
+    changes: WantedSince,
+    requests: WantedSince,
+    confirmations: WantedSince,
+    /// Tag and Secret of each polled pool.
+    followed: WantedSince,
+    /// Last answer given to each pool that is not polled.
+    delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// Questions of one pool, and how its answers are to be read.
-struct Asked {
+/// Questions of one pool, and since when it wants answers.
+struct PoolQuestions {
     questions: Result<Questions, String>,
-    /// Since when its reference is another one than its target's.
+    /// Since when its reference differs from its target's.
     changed: Option<Moment>,
     requested: Option<Moment>,
     confirmed: Option<Moment>,
 }
 
 impl Resolver {
-    /// Makes a resolver that wakes the store when an answer is there.
+    /// Creates a resolver that wakes the store at each answer.
     pub fn new(config: RegistryConfig, store: Store) -> Self {
         Self {
             config: Arc::new(config),
@@ -158,15 +158,15 @@ impl Resolver {
             polls: Polls::default(),
             tasks: BTreeMap::new(),
             arrived: Arrived::default(),
-            changes: Since::default(),
-            requests: Since::default(),
-            confirmations: Since::default(),
-            followed: Since::default(),
-            told: BTreeMap::new(),
+            changes: WantedSince::default(),
+            requests: WantedSince::default(),
+            confirmations: WantedSince::default(),
+            followed: WantedSince::default(),
+            delivered: BTreeMap::new(),
         }
     }
 
-    /// Takes in the answers that have arrived. Names the result of each.
+    /// Records the answers that have arrived. Returns the result of each, for the metrics.
     pub fn collect(&mut self, now: Moment, wall: Timestamp) -> Vec<&'static str> {
         let arrived = std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|e| e.into_inner()));
         let mut results = vec![];
@@ -191,9 +191,9 @@ impl Resolver {
         results
     }
 
-    /// Asks what all pools want to know, as far as it is time to, and answers what is known for each.
-    pub fn ask(&mut self, wishes: &[Wish<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
-        let pools: BTreeSet<&PoolName> = wishes.iter().map(|wish| wish.pool).collect();
+    /// Starts the requests that are due for these pools. Returns the known answers for each pool.
+    pub fn ask(&mut self, pool_images: &[PoolImage<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
+        let pools: BTreeSet<&PoolName> = pool_images.iter().map(|pool_image| pool_image.pool).collect();
         let is_there = |pool: &PoolName| pools.contains(pool);
         let all = [
             &mut self.changes,
@@ -204,21 +204,24 @@ impl Resolver {
         for since in all {
             since.0.retain(|pool, _| is_there(pool));
         }
-        self.told.retain(|pool, _| is_there(pool));
-        let asked: Vec<Asked> = wishes.iter().map(|wish| self.asked(wish, now)).collect();
+        self.delivered.retain(|pool, _| is_there(pool));
+        let asked: Vec<PoolQuestions> = pool_images
+            .iter()
+            .map(|pool_image| self.questions_of(pool_image, now))
+            .collect();
         let mut asks: BTreeMap<Question, Vec<Ask>> = BTreeMap::new();
-        for (wish, asked) in wishes.iter().zip(&asked) {
-            for (image, ask) in asked.asks(wish) {
-                asks.entry(question(&image, wish)).or_default().push(ask);
+        for (pool_image, asked) in pool_images.iter().zip(&asked) {
+            for (image, ask) in asked.asks(pool_image) {
+                asks.entry(question(&image, pool_image)).or_default().push(ask);
             }
         }
         self.polls.ask(asks, now);
         for (question, known) in self.polls.start(now) {
             self.start(question, known);
         }
-        let resolutions = wishes.iter().zip(&asked);
+        let resolutions = pool_images.iter().zip(&asked);
         resolutions
-            .map(|(wish, asked)| (wish.pool.clone(), self.resolution(wish, asked, now)))
+            .map(|(pool_image, asked)| (pool_image.pool.clone(), self.resolution(pool_image, asked, now)))
             .collect()
     }
 
@@ -227,47 +230,51 @@ impl Resolver {
         self.polls.due()
     }
 
-    fn asked(&mut self, wish: &Wish<'_>, now: Moment) -> Asked {
-        let is_current = wish.target.is_some_and(|target| target.image == wish.reference);
+    fn questions_of(&mut self, pool_image: &PoolImage<'_>, now: Moment) -> PoolQuestions {
+        let is_current = pool_image
+            .target
+            .is_some_and(|target| target.image == pool_image.reference);
         let changed = match is_current {
             true => {
-                self.changes.0.remove(wish.pool);
+                self.changes.0.remove(pool_image.pool);
                 None
             }
-            false => Some(self.changes.wants(wish.pool, wish.reference, now)),
+            false => Some(self.changes.wants(pool_image.pool, pool_image.reference, now)),
         };
-        let requested = match wish.request {
-            Some(request) if wish.obeyed != Some(request) => Some(self.requests.wants(wish.pool, request, now)),
-            // What a former leader did is not done again.
-            Some(request) => self.requests.wanted(wish.pool, request),
+        let requested = match pool_image.request {
+            Some(request) if pool_image.obeyed != Some(request) => {
+                Some(self.requests.wants(pool_image.pool, request, now))
+            }
+            // Already handled, perhaps by a former leader: not asked again.
+            Some(request) => self.requests.wanted(pool_image.pool, request),
             None => None,
         };
-        let mut asked = Asked {
-            questions: Questions::of(wish.reference).map_err(|error| error.to_string()),
+        let mut asked = PoolQuestions {
+            questions: Questions::of(pool_image.reference).map_err(|error| error.to_string()),
             changed,
             requested,
             confirmed: None,
         };
-        // Of a digest that was pulled back nothing stays confirmed.
-        let digest = wish.available.map(|available| available.digest.to_string());
+        // A digest that was withdrawn loses its confirmation.
+        let digest = pool_image.available.map(|available| available.digest.to_string());
         let is_other = |(known, _): &(String, Moment)| digest.as_ref() != Some(known);
-        if self.confirmations.0.get(wish.pool).is_some_and(is_other) {
-            self.confirmations.0.remove(wish.pool);
+        if self.confirmations.0.get(pool_image.pool).is_some_and(is_other) {
+            self.confirmations.0.remove(pool_image.pool);
         }
-        if let (Ok(questions), Some(available)) = (&asked.questions, wish.available) {
-            let answers = self.resolution(wish, &asked, now).answers;
+        if let (Ok(questions), Some(available)) = (&asked.questions, pool_image.available) {
+            let answers = self.resolution(pool_image, &asked, now).answers;
             let facts = image::ImageFacts {
-                reference: wish.reference,
-                minimum_age: wish.minimum_age,
-                target: wish.target,
+                reference: pool_image.reference,
+                minimum_age: pool_image.minimum_age,
+                target: pool_image.target,
                 available: Some(available),
-                seen: wish.seen,
+                seen: pool_image.seen,
                 answers: &answers,
             };
             let digest = available.digest.to_string();
             asked.confirmed = match facts.wants_confirmation(questions) {
-                true => Some(self.confirmations.wants(wish.pool, &digest, now)),
-                false => self.confirmations.wanted(wish.pool, &digest),
+                true => Some(self.confirmations.wants(pool_image.pool, &digest, now)),
+                false => self.confirmations.wanted(pool_image.pool, &digest),
             };
         }
         asked
@@ -277,11 +284,11 @@ impl Resolver {
         let (config, arrived, store) = (self.config.clone(), self.arrived.clone(), self.store.clone());
         let asked = question.clone();
         let task = tokio::spawn(async move {
-            let answer = match tokio::time::timeout(DEADLINE, resolve(&config, &asked, &known)).await {
+            let answer = match tokio::time::timeout(ATTEMPT_TIMEOUT, resolve(&config, &asked, &known)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(ResolveError::new(
                     ResolveReason::RegistryUnavailable,
-                    format!("no answer within {} s", DEADLINE.as_secs()),
+                    format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs()),
                 )),
             };
             arrived.lock().unwrap_or_else(|e| e.into_inner()).push((asked, answer));
@@ -290,14 +297,14 @@ impl Resolver {
         self.tasks.insert(question, Task(task.abort_handle()));
     }
 
-    fn resolution(&mut self, wish: &Wish<'_>, asked: &Asked, now: Moment) -> Resolution {
+    fn resolution(&mut self, pool_image: &PoolImage<'_>, asked: &PoolQuestions, now: Moment) -> Resolution {
         let mut resolution = Resolution {
-            seen: wish.seen,
-            poll_request: wish.obeyed.map(str::to_owned),
-            polled: wish.interval.is_some(),
+            seen: pool_image.seen,
+            poll_request: pool_image.obeyed.map(str::to_owned),
+            polled: pool_image.interval.is_some(),
             ..Resolution::default()
         };
-        let request = || wish.request.map(str::to_owned);
+        let request = || pool_image.request.map(str::to_owned);
         let questions = match &asked.questions {
             Ok(questions) => questions,
             Err(error) => {
@@ -307,13 +314,15 @@ impl Resolver {
             }
         };
         if asked.changed.is_some() {
-            let answer = self.polls.answer(&question(&questions.named, wish), asked.changed, now);
+            let answer = self
+                .polls
+                .answer(&question(&questions.named, pool_image), asked.changed, now);
             resolution.first = answer.trouble.is_none();
             resolution.answers.named = answer;
         }
-        let tag = questions.tag.as_ref().map(|tag| question(tag, wish));
+        let tag = questions.tag.as_ref().map(|tag| question(tag, pool_image));
         if let Some(tag) = &tag {
-            resolution.answers.tag = self.tag(wish, asked, tag, now);
+            resolution.answers.tag = self.tag(pool_image, asked, tag, now);
         }
         let is_over = match (&tag, asked.requested) {
             (Some(tag), Some(after)) => self.polls.is_over(tag, after, now),
@@ -326,29 +335,29 @@ impl Resolver {
         resolution
     }
 
-    /// Facts that are known of a pool's tag. A pool that is not polled learns what it has asked for, and nothing of what others have.
-    fn tag(&mut self, wish: &Wish<'_>, asked: &Asked, tag: &Question, now: Moment) -> Answer {
-        if wish.interval.is_some() {
-            self.told.remove(wish.pool);
-            // Whoever joins others learns nothing that they were told before: it may be older than what is in force.
+    /// Returns the answer for a pool's tag. A pool that is not polled gets only answers to its own requests.
+    fn tag(&mut self, pool_image: &PoolImage<'_>, asked: &PoolQuestions, tag: &Question, now: Moment) -> Answer {
+        if pool_image.interval.is_some() {
+            self.delivered.remove(pool_image.pool);
+            // A pool that has just begun to poll this tag gets no earlier answer: it may be older than its target.
             let what = format!("{} {:?}", tag.image, tag.secret);
-            let since = self.followed.wants(wish.pool, &what, now);
+            let since = self.followed.wants(pool_image.pool, &what, now);
             return self.polls.answer(tag, Some(since), now);
         }
-        self.followed.0.remove(wish.pool);
+        self.followed.0.remove(pool_image.pool);
         let wanted = asked.requested.max(asked.confirmed);
         let answer = self.polls.answer(tag, wanted, now);
         if asked.changed.is_some() {
-            self.told.remove(wish.pool);
+            self.delivered.remove(pool_image.pool);
         } else if let (Some(wanted), Some((image, began))) = (wanted, self.polls.found(tag)) {
-            let told = self.told.get(wish.pool);
-            if *began >= wanted && told.is_none_or(|(_, before)| *before < wanted) {
-                self.told.insert(wish.pool.clone(), (image.clone(), *began));
+            let delivered = self.delivered.get(pool_image.pool);
+            if *began >= wanted && delivered.is_none_or(|(_, before)| *before < wanted) {
+                self.delivered.insert(pool_image.pool.clone(), (image.clone(), *began));
             }
         }
-        let told = self.told.get(wish.pool);
+        let delivered = self.delivered.get(pool_image.pool);
         Answer {
-            found: told.map(|(image, began)| Found {
+            found: delivered.map(|(image, began)| Found {
                 image: image.clone(),
                 age: now.since(*began),
             }),
@@ -357,9 +366,9 @@ impl Resolver {
     }
 }
 
-impl Asked {
-    /// Demand of the pool on its questions.
-    fn asks(&self, wish: &Wish<'_>) -> Vec<(ImageRef, Ask)> {
+impl PoolQuestions {
+    /// Returns the pool's questions, and how each is to be asked.
+    fn asks(&self, pool_image: &PoolImage<'_>) -> Vec<(ImageRef, Ask)> {
         let Ok(questions) = &self.questions else {
             return vec![];
         };
@@ -374,18 +383,18 @@ impl Asked {
             asks.push((questions.named.clone(), ask));
         }
         if let Some(tag) = &questions.tag {
-            // What is in force came from this repository, whatever its tag was.
-            let known = wish.target.filter(|target| is_of_repository(target, tag));
+            // The target came from this repository, under whatever tag.
+            let known = pool_image.target.filter(|target| is_of_repository(target, tag));
             let ask = Ask {
-                interval: wish.interval,
+                interval: pool_image.interval,
                 known: known.into_iter().cloned().collect(),
                 ..Ask::default()
             };
             asks.push((tag.clone(), ask.clone()));
-            if self.requested.is_some() && wish.obeyed != wish.request {
+            if self.requested.is_some() && pool_image.obeyed != pool_image.request {
                 let ask = Ask {
                     after: self.requested,
-                    gather: GATHER,
+                    gather: GATHER_TIME,
                     by_admin: true,
                     ..ask.clone()
                 };
@@ -409,10 +418,10 @@ fn is_of_repository(target: &Target, tag: &ImageRef) -> bool {
     image.is_ok_and(|image| (image.registry(), image.repository()) == (tag.registry(), tag.repository()))
 }
 
-fn question(image: &ImageRef, wish: &Wish<'_>) -> Question {
+fn question(image: &ImageRef, pool_image: &PoolImage<'_>) -> Question {
     Question {
         image: image.to_string(),
-        secret: wish.secret.map(str::to_owned),
+        secret: pool_image.secret.map(str::to_owned),
     }
 }
 

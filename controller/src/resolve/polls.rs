@@ -1,8 +1,8 @@
-//! When which question is put to a registry. No I/O: the times of all questions, whoever asks them.
+//! Schedule of the questions to registries. No I/O.
 //!
-//! A question is asked when somebody wants an answer from after some moment, when its interval is over, and when it is time to
-//! try again what failed. A registry that fails as a whole is asked by one question at a time, later and later, until it
-//! answers; the others then follow.
+//! A question is asked when a pool wants a newer answer, when its interval has passed, and when a failed request is due
+//! again. A registry that fails as a whole is asked one question at a time, with growing delays, until it answers; the
+//! others then follow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use berth_core::controller::image::{Answer, Found, QueryFailure};
 use berth_shell::retry;
 use jiff::Timestamp;
 
-use super::{ResolveError, ResolveReason};
+use super::reason::{ResolveError, ResolveReason};
 
-const FIRST_RETRY: Duration = Duration::from_millis(1500);
-/// Longest wait between two tries while a reference is not resolved, but for the jitter, which may double it: its pool stands
-/// still, maybe on an image that somebody wants to be rid of.
-const LAST_RETRY: Duration = Duration::from_secs(35);
-/// The same for the tag of an image in force; with the jitter an hour.
-const LAST_POLL_RETRY: Duration = Duration::from_secs(30 * 60);
-/// Longest time that a registry can make everybody wait by `Retry-After`.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// Time after the start of a leader within which it looks at each tag for the first time.
+const RETRY_MIN: Duration = Duration::from_millis(1500);
+/// Maximum retry delay while a reference is not resolved, before the jitter, which may double it. Its pool is blocked,
+/// maybe on a bad image.
+const RETRY_MAX: Duration = Duration::from_secs(35);
+/// Maximum retry delay for the tag of a resolved image; an hour with the jitter.
+const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
+/// Maximum delay that a registry can demand by `Retry-After`.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// A new leader polls each tag for the first time within this time.
 const FIRST_POLL: Duration = Duration::from_secs(5 * 60);
-/// Shortest time from one request for an image to the next.
-pub(super) const SPACING: Duration = Duration::from_millis(250);
-/// Time within which the questions that waited for a registry follow when it answers again.
-const CATCH_UP: Duration = Duration::from_secs(2);
+/// Minimum time between two requests for the same image.
+pub(super) const MIN_SPACING: Duration = Duration::from_millis(250);
+/// When a registry answers again, the questions that waited for it follow within this time.
+const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 
-/// A question to a registry, whoever asks it.
+/// A question to a registry, shared by all pools that ask it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Question {
     /// Repository with a tag or a digest.
     pub(super) image: String,
-    /// Secret with the credentials to ask with.
+    /// Secret with the registry credentials.
     pub(super) secret: Option<String>,
 }
 
@@ -45,20 +45,20 @@ impl Question {
     }
 }
 
-/// Demand of a pool on a question.
+/// How one pool wants a question to be asked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ask {
-    /// Time between two polls; `None` for no polls.
+    /// Poll interval; `None` for no polls.
     pub(super) interval: Option<Duration>,
-    /// Only an answer to a request from after that moment will do.
+    /// Only an answer to a request sent after this moment counts.
     pub(super) after: Option<Moment>,
-    /// Time to wait after that moment for others who want the same.
+    /// How long to wait after that moment for the requests of other pools.
     pub(super) gather: Duration,
-    /// An admin asks: no backoff of ours keeps him waiting.
+    /// True if an admin asks: our own backoff does not delay it.
     pub(super) by_admin: bool,
-    /// The pool stands still without an answer.
+    /// True if the pool is blocked without an answer.
     pub(super) urgent: bool,
-    /// True: the question is asked until it is answered.
+    /// True if failures are retried until there is an answer.
     pub(super) until_answered: bool,
     /// Images that need not be fetched again.
     pub(super) known: Vec<Target>,
@@ -68,11 +68,11 @@ pub(super) struct Ask {
 struct Failure {
     error: ResolveError,
     attempts: u32,
-    /// Wall clock at the first failure in a row.
+    /// Wall-clock time of the first failure in a row.
     since: Timestamp,
-    /// Time of this one, by both clocks.
+    /// Time of this failure, by both clocks.
     noted: (Moment, Timestamp),
-    /// Time of the next try, while somebody stands still and otherwise.
+    /// Time of the next try: `soon` if it is urgent, `late` if not.
     soon: Moment,
     late: Moment,
 }
@@ -94,16 +94,16 @@ impl Failure {
         }
     }
 
-    /// The failure after an earlier one.
+    /// Records a failure, after an earlier one if there was one.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
-        let delay = |last| now + retry::delay(attempts, FIRST_RETRY, last).max(least);
+        let delay = |last| now + retry::delay(attempts, RETRY_MIN, last).max(least);
         Self {
             attempts,
             since: before.map_or(wall, |f| f.since),
             noted: (now, wall),
-            soon: delay(LAST_RETRY),
+            soon: delay(RETRY_MAX),
             late: delay(last),
             error,
         }
@@ -116,7 +116,7 @@ struct Job {
     running: bool,
     /// Start of the last request.
     started: Option<Moment>,
-    /// Time from which the interval counts, and the part of the jitter that was drawn for it.
+    /// Start of the interval, and its random jitter between 0 and 1.
     basis: (Moment, f64),
     found: Option<(Target, Moment)>,
     failure: Option<Failure>,
@@ -124,14 +124,14 @@ struct Job {
 
 /// A registry that fails as a whole.
 #[derive(Debug)]
-struct Away {
+struct Outage {
     failure: Failure,
-    /// The admin of the registry has said so.
+    /// Time that the registry named in `Retry-After`.
     not_before: Option<Moment>,
     probed: bool,
 }
 
-impl Away {
+impl Outage {
     fn forbids(&self, now: Moment) -> bool {
         self.not_before.is_some_and(|at| at > now)
     }
@@ -141,7 +141,7 @@ impl Away {
 #[derive(Debug, Default)]
 pub(super) struct Polls {
     jobs: BTreeMap<Question, Job>,
-    away: BTreeMap<String, Away>,
+    outages: BTreeMap<String, Outage>,
 }
 
 impl Job {
@@ -160,36 +160,36 @@ impl Job {
         self.asks.iter().filter_map(|ask| ask.interval).min()
     }
 
-    /// Says whether a pool stands still without an answer.
+    /// True if a pool is blocked without an answer.
     fn is_urgent(&self) -> bool {
         self.asks.iter().any(|ask| ask.urgent)
     }
 
-    /// Says whether a failure is followed by another try that nobody has to ask for.
+    /// True if a failure is retried without another request by a pool.
     fn is_tried_again(&self) -> bool {
         let again = |ask: &Ask| ask.urgent || ask.until_answered || ask.interval.is_some();
         self.asks.iter().any(again)
     }
 
-    /// Time of the next request, and whether an admin has asked for it; `None`: nobody asks for one.
+    /// Time of the next request, and whether an admin asked for it; `None` if none is wanted.
     fn wanted(&self) -> Option<(Moment, bool)> {
         let unmet = |ask: &&Ask| ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after));
         let unmet: Vec<&Ask> = self.asks.iter().filter(unmet).collect();
         let earliest = unmet.iter().filter_map(|ask| Some(ask.after? + ask.gather)).min();
-        let spaced = |at: Moment| self.started.map_or(at, |started| at.max(started + SPACING));
+        let spaced = |at: Moment| self.started.map_or(at, |started| at.max(started + MIN_SPACING));
         let asked = earliest.map(|at| (spaced(at), unmet.iter().any(|ask| ask.by_admin)));
-        let by_itself = match &self.failure {
+        let scheduled = match &self.failure {
             Some(failure) => self.is_tried_again().then(|| failure.next(self.is_urgent())),
             None => self.interval().map(|interval| self.basis.0 + self.jittered(interval)),
         };
-        let by_itself = by_itself.map(|at| (at, false));
-        match (asked, by_itself) {
+        let scheduled = scheduled.map(|at| (at, false));
+        match (asked, scheduled) {
             (Some(a), Some(b)) => Some((a.0.min(b.0), a.1)),
             (a, b) => a.or(b),
         }
     }
 
-    /// The interval, a tenth longer or shorter; for a leader that has not asked yet, a part of it.
+    /// The interval, up to a tenth longer or shorter. Before the first request of a leader, a random part of it.
     fn jittered(&self, interval: Duration) -> Duration {
         match self.started {
             Some(_) => interval.mul_f64(0.9 + 0.2 * self.basis.1),
@@ -199,46 +199,46 @@ impl Job {
 }
 
 impl Polls {
-    /// Takes in what all pools ask, and forgets what nobody asks any more.
+    /// Replaces the questions of all pools, and forgets those that no pool asks any more.
     pub(super) fn ask(&mut self, asks: BTreeMap<Question, Vec<Ask>>, now: Moment) {
         self.jobs.retain(|question, _| asks.contains_key(question));
         for (question, asks) in asks {
             self.jobs.entry(question).or_insert_with(|| Job::new(now)).asks = asks;
         }
         let jobs = &self.jobs;
-        self.away.retain(|registry, away| {
+        self.outages.retain(|registry, outage| {
             let mut of = jobs.iter().filter(|(question, _)| question.registry() == registry);
-            away.probed = of.clone().any(|(_, job)| job.running);
+            outage.probed = of.clone().any(|(_, job)| job.running);
             of.next().is_some()
         });
     }
 
-    /// Time of the next request for this; `None` while one is under way, or nobody wants one.
+    /// Time of the next request for this question; `None` while one is in progress, or if none is wanted.
     fn next(&self, question: &Question, job: &Job) -> Option<Moment> {
         if job.running {
             return None;
         }
         let (at, by_admin) = job.wanted()?;
-        let Some(away) = self.away.get(question.registry()) else {
+        let Some(outage) = self.outages.get(question.registry()) else {
             return Some(at);
         };
-        let at = away.not_before.map_or(at, |not_before| at.max(not_before));
+        let at = outage.not_before.map_or(at, |not_before| at.max(not_before));
         if by_admin {
             return Some(at);
         }
-        (!away.probed).then(|| at.max(away.failure.next(job.is_urgent())))
+        (!outage.probed).then(|| at.max(outage.failure.next(job.is_urgent())))
     }
 
-    /// Time of the next request for anything.
+    /// Time of the next request for any question.
     pub(super) fn due(&self) -> Option<Moment> {
         let all = self.jobs.iter();
         all.filter_map(|(question, job)| self.next(question, job)).min()
     }
 
-    /// The questions to ask now, with what need not be fetched again.
+    /// Returns the questions to ask now, each with the images that need not be fetched again.
     pub(super) fn start(&mut self, now: Moment) -> Vec<(Question, Vec<Target>)> {
         let mut order: Vec<_> = self.jobs.iter().map(|(q, job)| (job.basis.0, q.clone())).collect();
-        // Of those that a registry fails, another one is tried each time.
+        // Oldest first, so that a failing registry gets another question each time.
         order.sort();
         let mut begun = vec![];
         for (_, question) in order {
@@ -246,10 +246,10 @@ impl Polls {
             if !self.jobs.get(&question).is_some_and(is_due) {
                 continue;
             }
-            if let Some(away) = self.away.get_mut(question.registry()) {
-                away.probed = true;
+            if let Some(outage) = self.outages.get_mut(question.registry()) {
+                outage.probed = true;
             }
-            // It was there a moment ago.
+            // Always present: it was looked up above.
             let Some(job) = self.jobs.get_mut(&question) else {
                 continue;
             };
@@ -258,7 +258,7 @@ impl Polls {
             let found = job.found.iter().map(|(target, _)| target.clone());
             let known = found
                 .chain(job.asks.iter().flat_map(|ask| ask.known.iter().cloned()))
-                // One whose configuration nobody has read is not known well enough: whether it can be booted, say.
+                // An image without metadata is fetched again: it is unknown, for example, whether it can boot.
                 .filter(|target| target.metadata.is_some())
                 .collect();
             begun.push((question, known));
@@ -266,7 +266,7 @@ impl Polls {
         begun
     }
 
-    /// Takes in an answer. One to a question that nobody asks any more is dropped.
+    /// Records an answer. Ignores it if its question is no longer asked.
     pub(super) fn answered(
         &mut self,
         question: &Question,
@@ -283,16 +283,16 @@ impl Polls {
         job.basis = (now, fastrand::f64());
         let last = job
             .interval()
-            .unwrap_or(LAST_POLL_RETRY)
-            .clamp(LAST_RETRY, LAST_POLL_RETRY);
+            .unwrap_or(POLL_RETRY_MAX)
+            .clamp(RETRY_MAX, POLL_RETRY_MAX);
         let error = match answer {
             Ok(target) => {
                 job.found = Some((target, began));
                 job.failure = None;
-                return self.is_back(question.registry(), began, now);
+                return self.end_outage(question.registry(), began, now);
             }
             Err(mut error) => {
-                error.retry_after = error.retry_after.map(|after| after.min(LONGEST_RETRY_AFTER));
+                error.retry_after = error.retry_after.map(|after| after.min(RETRY_AFTER_MAX));
                 error
             }
         };
@@ -302,50 +302,55 @@ impl Polls {
             ResolveReason::RegistryUnavailable | ResolveReason::RateLimited
         );
         if !fails {
-            // What does not come from the registry says nothing about it.
+            // An error of our own says nothing about the registry.
             return match error.reason.is_our_own() {
-                true => self.is_untold(question.registry()),
-                false => self.is_back(question.registry(), began, now),
+                true => self.end_probe(question.registry()),
+                false => self.end_outage(question.registry(), began, now),
             };
         }
-        let before = self.away.remove(question.registry());
-        // Those that fail together fail once.
+        let before = self.outages.remove(question.registry());
+        // Requests that ran at the same time count as one failure.
         let (failure, earlier) = match before {
-            Some(away) if began < away.failure.noted.0 && error.retry_after.is_none() => {
-                (away.failure, away.not_before)
+            Some(outage) if began < outage.failure.noted.0 && error.retry_after.is_none() => {
+                (outage.failure, outage.not_before)
             }
-            Some(away) => {
-                let mut failure = Failure::after(Some(&away.failure), error.clone(), last, clocks);
-                // Those who can wait have a turn of their own, which those who are tried often do not put off.
-                if urgent || away.failure.late > now {
-                    failure.late = away.failure.late;
+            Some(outage) => {
+                let mut failure = Failure::after(Some(&outage.failure), error.clone(), last, clocks);
+                // Questions that can wait keep their own retry time; frequent urgent tries do not postpone it.
+                if urgent || outage.failure.late > now {
+                    failure.late = outage.failure.late;
                 }
-                (failure, away.not_before)
+                (failure, outage.not_before)
             }
             None => (Failure::after(None, error.clone(), last, clocks), None),
         };
-        let away = Away {
+        let outage = Outage {
             failure,
             not_before: error.retry_after.map(|after| now + after).max(earlier),
             probed: false,
         };
-        self.away.insert(question.registry().to_owned(), away);
+        self.outages.insert(question.registry().to_owned(), outage);
     }
 
-    /// Nothing was learned of a registry; another question may try.
-    fn is_untold(&mut self, registry: &str) {
-        if let Some(away) = self.away.get_mut(registry) {
-            away.probed = false;
+    /// Ends a probe that showed nothing about the registry; another question may be asked.
+    fn end_probe(&mut self, registry: &str) {
+        if let Some(outage) = self.outages.get_mut(registry) {
+            outage.probed = false;
         }
     }
 
-    /// A registry has answered a request that began at that moment. What failed with it, and not before that, is asked soon.
-    fn is_back(&mut self, registry: &str, began: Moment, now: Moment) {
-        // It has failed since that request.
-        if self.away.get(registry).is_some_and(|away| began < away.failure.noted.0) {
-            return self.is_untold(registry);
+    /// Ends the outage of a registry that answered a request begun at `began`. Questions that failed because of the
+    /// outage are asked soon.
+    fn end_outage(&mut self, registry: &str, began: Moment, now: Moment) {
+        // The registry has failed since that request began.
+        if self
+            .outages
+            .get(registry)
+            .is_some_and(|outage| began < outage.failure.noted.0)
+        {
+            return self.end_probe(registry);
         }
-        let Some(away) = self.away.remove(registry) else {
+        let Some(outage) = self.outages.remove(registry) else {
             return;
         };
         for (_, job) in self
@@ -353,29 +358,32 @@ impl Polls {
             .iter_mut()
             .filter(|(question, _)| question.registry() == registry)
         {
-            if let Some(failure) = job.failure.as_mut().filter(|f| f.attempts <= away.failure.attempts) {
-                let soon = now + CATCH_UP.mul_f64(fastrand::f64());
+            if let Some(failure) = job.failure.as_mut().filter(|f| f.attempts <= outage.failure.attempts) {
+                let soon = now + CATCH_UP_TIME.mul_f64(fastrand::f64());
                 failure.soon = failure.soon.min(soon);
                 failure.late = failure.late.min(soon);
             }
         }
     }
 
-    /// Says whether a request from after that moment has ended, well or not, or its registry forbids it.
+    /// True if a request sent after that moment has ended, whatever its result, or the registry forbids requests now.
     pub(super) fn is_over(&self, question: &Question, after: Moment, now: Moment) -> bool {
         let Some(job) = self.jobs.get(question) else {
             return false;
         };
-        let forbids = self.away.get(question.registry()).is_some_and(|away| away.forbids(now));
+        let forbids = self
+            .outages
+            .get(question.registry())
+            .is_some_and(|outage| outage.forbids(now));
         !job.running && (job.started.is_some_and(|at| at >= after) || forbids)
     }
 
-    /// The last image that was answered, and when it was asked for.
+    /// Last image that was found, and when its request began.
     pub(super) fn found(&self, question: &Question) -> Option<&(Target, Moment)> {
         self.jobs.get(question)?.found.as_ref()
     }
 
-    /// State of a question. `after`: only a request from after that moment has found anything.
+    /// Returns the state of a question. `after`: ignore images found by earlier requests.
     pub(super) fn answer(&self, question: &Question, after: Option<Moment>, now: Moment) -> Answer {
         let Some(job) = self.jobs.get(question) else {
             return Answer::default();
@@ -389,19 +397,22 @@ impl Polls {
             age: now.since(*began),
         });
         let urgent = job.is_urgent();
-        let of_all = self.away.get(question.registry());
-        let next_of_all = |away: &Away| away.failure.next(urgent).max(away.not_before.unwrap_or_default());
+        let of_all = self.outages.get(question.registry());
+        let next_of_all = |outage: &Outage| outage.failure.next(urgent).max(outage.not_before.unwrap_or_default());
         let own = job.failure.as_ref().map(|failure| {
-            let away = of_all.map(next_of_all);
-            // While it is tried again, the last failure stays on display as it was.
+            let outage = of_all.map(next_of_all);
+            // During a retry the last failure is reported unchanged.
             let next = failure.next(urgent);
-            failure.trouble(job.is_tried_again().then(|| away.map_or(next, |away| next.max(away))))
+            failure.trouble(
+                job.is_tried_again()
+                    .then(|| outage.map_or(next, |outage| next.max(outage))),
+            )
         });
-        // It concerns who stands still, and while the registry forbids all requests, everybody.
-        let concerns = |away: &&Away| !job.running && (urgent || away.forbids(now));
+        // An outage concerns blocked pools; if the registry forbids all requests, it concerns every pool.
+        let concerns = |outage: &&Outage| !job.running && (urgent || outage.forbids(now));
         let trouble = own.or_else(|| {
-            let away = of_all.filter(concerns)?;
-            Some(away.failure.trouble(Some(next_of_all(away))))
+            let outage = of_all.filter(concerns)?;
+            Some(outage.failure.trouble(Some(next_of_all(outage))))
         });
         Answer { found, trouble }
     }

@@ -1,19 +1,19 @@
-//! Why an image is not resolved.
+//! Errors of resolving an image.
 
 use std::time::Duration;
 
 pub use berth_core::controller::image::ResolveReason;
 use berth_core::registries::document::DocumentError;
 
-/// Error of a reference that is not resolved.
+/// Error of resolving a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", reason.as_str())]
 pub struct ResolveError {
-    /// Error in words.
+    /// Reason for the condition and the metrics.
     pub reason: ResolveReason,
-    /// One line, in the registry's own words where it had any.
+    /// Message, one line, with the registry's own message if it sent one.
     pub message: String,
-    /// Time for which the registry wants to be left alone.
+    /// How long the registry asks to wait.
     pub retry_after: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Questions to a registry about an image: its manifest, and what its configuration says.
+//! Fetches the manifest and the config of an image from a registry.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use reqwest::{Client, Method, Response, StatusCode, Url};
 
 use super::access::{Redirects, RegistryConfig, Trust};
 use super::fetch::{Answer, MAX_DOCUMENT, mismatch, read, refusal, too_large, unavailable};
+use super::reason::{ResolveError, ResolveReason};
 use super::secret::PullSecret;
 use super::token::Challenge;
-use super::{ResolveError, ResolveReason};
 
-/// Longest time that all requests may take which an image cannot be resolved without.
-const NEEDED: Duration = Duration::from_secs(20);
-/// Longest time for what an image of an index says of itself.
-const DESCRIPTION: Duration = Duration::from_secs(5);
+/// Timeout for all requests that are needed to resolve an image.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Timeout for fetching the image config of one platform of an index.
+const DESCRIPTION_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPTED: [&str; 4] = [
     OCI_IMAGE_INDEX_MEDIA_TYPE,
     OCI_IMAGE_MEDIA_TYPE,
@@ -34,22 +34,22 @@ const ACCEPTED: [&str; 4] = [
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
 
-/// One attempt: a client, where the image is, and who asks.
+/// An attempt: client, location of the image, and credentials.
 struct Attempt<'a> {
     config: &'a RegistryConfig,
     client: Client,
     trust: Trust,
-    /// Such as `https://quay.io`.
+    /// For example `https://quay.io`.
     base: Url,
-    /// Such as `example/os`.
+    /// For example `example/os`.
     name: String,
     secret: Option<&'a PullSecret>,
     credentials: Option<Credentials>,
-    /// Identity that the registry was told last.
+    /// `Authorization` header that was last sent.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
-/// Resolves a reference with the credentials of a Secret. `text` is the reference as it was asked about; images that are
+/// Resolves a reference with the credentials of a Secret. `text` is the reference as it was asked about. Images in
 /// `known` are not fetched again.
 pub(super) async fn resolve(
     config: &RegistryConfig,
@@ -62,8 +62,8 @@ pub(super) async fn resolve(
     let begin = Instant::now();
     let mut failures: Vec<ResolveError> = vec![];
     for source in &sources {
-        // What a mirror that refuses at once did not need is there for those behind it.
-        let left = NEEDED.saturating_sub(begin.elapsed());
+        // Time that a quick refusal did not need goes to the remaining sources.
+        let left = RESOLVE_TIMEOUT.saturating_sub(begin.elapsed());
         let share = left / u32::try_from(sources.len() - failures.len()).unwrap_or(u32::MAX);
         let asked = async {
             let attempt = Attempt::new(config, source, secret).await?;
@@ -83,12 +83,12 @@ pub(super) async fn resolve(
             Err(error) => failures.push(error),
         }
     }
-    Err(told(&sources, failures))
+    Err(combined(&sources, failures))
 }
 
-/// The failure where the image comes from, and in words those of the mirrors that were asked before.
-fn told(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
-    let unasked = || ResolveError::new(ResolveReason::ClientSetup, "there is no place to ask for the image");
+/// Returns the failure of the last source, the origin, with the messages of the mirrors before it.
+fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
+    let unasked = || ResolveError::new(ResolveReason::ClientSetup, "there is no registry to ask for the image");
     let last = failures.pop().unwrap_or_else(unasked);
     let mirrors = sources.iter().zip(&failures);
     let mirrors = mirrors.map(|(source, error)| format!("; mirror {}: {}", source.reference.registry(), error.message));
@@ -102,7 +102,7 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
     let (platforms, version, metadata) = match found {
         Found::Image(config) => (vec![config.platform], config.version, Some(config.metadata)),
         Found::Index { platforms, version } => {
-            // All of them come from one build: what is said of the first is taken for the others.
+            // All platforms come from one build: the first one's config counts for all.
             let first = match platforms.first() {
                 Some(first) => attempt.described(&first.digest).await?,
                 None => None,
@@ -123,7 +123,7 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
     })
 }
 
-/// Content that a reference names.
+/// Content of a manifest.
 enum Found {
     Index {
         platforms: Vec<PlatformDigest>,
@@ -140,7 +140,7 @@ impl<'a> Attempt<'a> {
     ) -> Result<Self, ResolveError> {
         let reference = &source.reference;
         let invalid = |words: String| ResolveError::new(ResolveReason::InvalidReference, words);
-        // It knows where Docker Hub is, and where its official images are.
+        // `Reference` knows the address of Docker Hub and of its official images.
         let image = Reference::try_from(reference.to_string()).map_err(|e| invalid(e.to_string()))?;
         let (host, name) = (image.resolve_registry(), image.repository());
         let trust = match source.insecure {
@@ -166,12 +166,13 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// The image's repository, for people.
+    /// URL of the image's repository.
     fn repository(&self) -> String {
         format!("{}v2/{}", self.base, self.name)
     }
 
-    /// Asks the registry, and says who asks if it wants to know: once for each request, since a token may have lapsed.
+    /// Sends a request. If the registry asks for authentication, sends it once more with a new `Authorization` header,
+    /// since a token may have expired.
     async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
         let last = || self.authorization.lock().unwrap_or_else(|e| e.into_inner());
         let request = |authorization: Option<HeaderValue>| {
@@ -185,14 +186,14 @@ impl<'a> Attempt<'a> {
                 .fold(request, |r, value| r.header(AUTHORIZATION, value));
             async { request.send().await.map_err(|e| unavailable(&e)) }
         };
-        let told = last().clone();
-        let response = request(told.clone()).await?;
-        // Somewhere behind a redirect nobody is told.
+        let sent = last().clone();
+        let response = request(sent.clone()).await?;
+        // The target of a redirect gets no credentials.
         let asks = response.status() == StatusCode::UNAUTHORIZED && response.url().origin() == self.base.origin();
         let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
             return Ok(response);
         };
-        // Certificates that nobody vouches for are taken of the registry that is named as insecure, and of no other host.
+        // Unverified certificates are accepted from the registry that is configured as insecure, not from other hosts.
         let client = |service: &Url| {
             let trust = match service.origin() == self.base.origin() {
                 true => self.trust,
@@ -203,14 +204,14 @@ impl<'a> Attempt<'a> {
         let secure = self.base.scheme() == "https";
         let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
         let answer = answer.await.map_err(|error| self.explained(error))?;
-        if answer.is_none() || answer == told {
+        if answer.is_none() || answer == sent {
             return Ok(response);
         }
         last().clone_from(&answer);
         request(answer).await
     }
 
-    /// Gets a document of the repository.
+    /// Fetches a document of the repository.
     async fn get(&self, path: &str) -> Result<Answer, ResolveError> {
         let response = self.send(Method::GET, path).await?;
         read(response, MAX_DOCUMENT)
@@ -218,14 +219,14 @@ impl<'a> Attempt<'a> {
             .map_err(|error| self.explained(error))
     }
 
-    /// Adds to a refusal which credentials were used.
+    /// Adds to an `Unauthorized` error which credentials were used.
     fn explained(&self, error: ResolveError) -> ResolveError {
         if error.reason != ResolveReason::Unauthorized {
             return error;
         }
         let image = format!("{}/{}", self.base.authority(), self.name);
         let used = match (self.secret, &self.credentials) {
-            (None, _) => "asked without credentials; name a Secret with some in image.pullSecret".to_owned(),
+            (None, _) => "asked without credentials; name a Secret with credentials in image.pullSecret".to_owned(),
             (Some(secret), None) => format!("Secret {} has no entry for {image}", secret.name),
             (Some(secret), Some(_)) => format!("asked with the credentials for {image} of Secret {}", secret.name),
         };
@@ -235,7 +236,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Gets what the reference names, and its digest.
+    /// Fetches the manifest of a reference. Returns its digest and content.
     async fn image(&self, reference: &ImageRef) -> Result<(Digest, Found), ResolveError> {
         let (bytes, digest) = match (reference.digest(), reference.tag()) {
             (Some(digest), _) => (self.manifest_at(digest).await?, digest.clone()),
@@ -244,7 +245,7 @@ impl<'a> Attempt<'a> {
         let found = match document::manifest(&bytes)? {
             Document::Index { platforms, version } => Found::Index { platforms, version },
             Document::Image { config, size, version } => {
-                // Only the configuration says for which platform it is.
+                // Only the config names the platform.
                 let config = self.config(&config, size, version, &digest).await?;
                 Found::Image(Box::new(config))
             }
@@ -252,7 +253,7 @@ impl<'a> Attempt<'a> {
         Ok((digest, found))
     }
 
-    /// The known image that a tag still points at, by a request without a body. `None`: it has to be fetched.
+    /// HEAD request: the known image if the tag still points to it; `None` if it must be fetched.
     async fn unchanged<'k>(
         &self,
         reference: &ImageRef,
@@ -265,7 +266,7 @@ impl<'a> Attempt<'a> {
         let response = self.send(Method::HEAD, &format!("manifests/{tag}")).await?;
         match response.status().as_u16() {
             200..=299 => {}
-            // Some registries do not know HEAD.
+            // Some registries do not support HEAD.
             404 | 405 => return Ok(None),
             _ => return Err(self.explained(refusal(response).await)),
         }
@@ -274,13 +275,13 @@ impl<'a> Attempt<'a> {
         Ok(known.iter().find(|image| Some(&image.digest) == digest.as_ref()))
     }
 
-    /// Gets the manifest with a digest.
+    /// Fetches the manifest with a digest.
     async fn manifest_at(&self, digest: &Digest) -> Result<Vec<u8>, ResolveError> {
         let (bytes, found) = self.manifest(&digest.to_string()).await?;
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
-    /// Gets a manifest and its digest, which must be the one that the registry names, if it names one.
+    /// Fetches a manifest. Returns it with its digest, which must match the one that the registry names, if any.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes);
@@ -290,8 +291,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Content of the configuration of the image with that digest; its own digest and size are `expected` and `size`.
-    /// `version`: the one that the manifest names.
+    /// Fetches the config of the image with digest `image`. `expected` and `size` are the config's digest and size.
+    /// `version` is the one in the manifest; a version in the config takes precedence.
     async fn config(
         &self,
         expected: &Digest,
@@ -313,9 +314,9 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// Reads the labels of one image of an index. An index is resolved without them if they cannot be had. It is not resolved
-    /// if no host can boot the image, or if the registry sends something else than the index names: its labels may hold
-    /// limits, which must be those of the image that nodes pull.
+    /// Reads the labels of one image of an index. If they cannot be fetched, the index is resolved without them. Fails if
+    /// no host can boot the image, or if the answer does not match the digest in the index: the labels may hold limits,
+    /// and these must come from the image that nodes pull.
     async fn described(&self, digest: &Digest) -> Result<Option<Config>, ResolveError> {
         let asked = async {
             let bytes = self.manifest_at(digest).await?;
@@ -327,10 +328,10 @@ impl<'a> Attempt<'a> {
             }
         };
         let unknown = |error: &dyn std::fmt::Display| {
-            tracing::warn!(image = self.repository(), %error, "what the image says of itself is not known");
+            tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; resolved without them");
             Ok(None)
         };
-        match tokio::time::timeout(DESCRIPTION, asked).await {
+        match tokio::time::timeout(DESCRIPTION_TIMEOUT, asked).await {
             Ok(Err(error)) if matches!(error.reason, ResolveReason::NotBootable | ResolveReason::DigestMismatch) => {
                 Err(error)
             }
@@ -341,7 +342,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Says whether a registry that may be asked without TLS has it all the same.
+/// True if a host accepts TLS connections.
 async fn speaks_tls(client: &Client, host: &str) -> bool {
     let asked = client.get(format!("https://{host}/v2/")).send().await;
     !asked.is_err_and(|error| error.is_connect())

@@ -1,5 +1,5 @@
-//! Secrets with credentials for registries. Each is read when it is needed, by a single GET: the controller neither lists
-//! Secrets nor keeps what is in them.
+//! Secrets with registry credentials. Each is read by a single GET when it is needed; the controller neither lists
+//! Secrets nor keeps their content.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use berth_shell::request::{NoAnswer, within};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 
-use super::{ResolveError, ResolveReason};
+use super::reason::{ResolveError, ResolveReason};
 
-/// Type of the Secrets, and the key in them.
+/// Required type of the Secrets, and the key of the credentials.
 const TYPE: &str = "kubernetes.io/dockerconfigjson";
 const KEY: &str = ".dockerconfigjson";
-/// Longest wait for the API server.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// Timeout of reading a Secret.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The Secrets of one namespace.
 #[derive(Debug, Clone)]
@@ -26,13 +26,13 @@ pub struct PullSecrets {
 /// A Secret that was read.
 #[derive(Debug)]
 pub(super) struct PullSecret {
-    /// Its namespace and name.
+    /// Namespace and name.
     pub(super) name: String,
     file: AuthFile,
 }
 
 impl PullSecret {
-    /// The credentials for a repository, when the Secret has some for it.
+    /// Returns the credentials for a repository, if the Secret has any.
     pub(super) fn credentials(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, ResolveError> {
         let found = self.file.credentials(registry, repository);
         found.map_err(|error| invalid(&self.name, &error))
@@ -61,7 +61,7 @@ impl From<NoAnswer> for Failure {
 }
 
 impl PullSecrets {
-    /// The Secrets of the controller's namespace.
+    /// Secrets of the controller's namespace.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
@@ -69,16 +69,16 @@ impl PullSecrets {
         }
     }
 
-    /// Reads one.
+    /// Reads a Secret.
     pub(super) async fn read(&self, name: &str) -> Result<PullSecret, ResolveError> {
         let name_shown = format!("{}/{name}", self.namespace);
         let unreadable = |words: String| {
             ResolveError::new(
                 ResolveReason::PullSecretUnreadable,
-                format!("Secret {name_shown} cannot be read: {words}"),
+                format!("cannot read Secret {name_shown}: {words}"),
             )
         };
-        let found = within(DEADLINE, self.api.get_opt(name)).await;
+        let found = within(READ_TIMEOUT, self.api.get_opt(name)).await;
         let found = found.map_err(|failure| match failure {
             Failure::Kube(kube::Error::Api(status)) if status.code == 403 => unreadable(format!(
                 "{}; allow it in the Role berth-controller of that namespace",
@@ -90,7 +90,7 @@ impl PullSecrets {
         let Some(secret) = found else {
             return Err(ResolveError::new(
                 ResolveReason::PullSecretNotFound,
-                format!("Secret {name_shown} does not exist; make it with kubectl create secret docker-registry"),
+                format!("Secret {name_shown} does not exist; create it with kubectl create secret docker-registry"),
             ));
         };
         open(name_shown, secret)
@@ -104,7 +104,8 @@ fn open(name: String, secret: Secret) -> Result<PullSecret, ResolveError> {
         return Err(ResolveError::new(
             ResolveReason::InvalidPullSecret,
             format!(
-                "Secret {name} has the type {type_}, not {TYPE}; make it with kubectl create secret docker-registry"
+                "Secret {name} (type {type_}) is not of type {TYPE} with the key {KEY}; create it with kubectl create secret \
+                 docker-registry"
             ),
         ));
     };
@@ -116,7 +117,7 @@ fn open(name: String, secret: Secret) -> Result<PullSecret, ResolveError> {
 
 #[cfg(test)]
 impl PullSecret {
-    /// A Secret of that content.
+    /// A Secret with this content.
     pub(super) fn of(json: &serde_json::Value) -> Self {
         Self {
             name: "berth-system/pull".into(),
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_another_kind_or_content_is_refused_without_its_content() {
+    fn a_refused_secret_is_not_quoted() {
         for (type_, key, content) in [
             ("Opaque", KEY, r#"{"auths":{}}"#),
             ("kubernetes.io/dockercfg", ".dockercfg", "{}"),

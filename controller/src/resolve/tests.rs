@@ -8,7 +8,7 @@ use crate::time;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A pool, whose status is what was decided last.
+/// A pool whose status is the last decision.
 struct Case {
     name: PoolName,
     reference: String,
@@ -38,8 +38,8 @@ fn pool(name: &str, reference: &str) -> Case {
 }
 
 impl Case {
-    fn wish(&self) -> Wish<'_> {
-        Wish {
+    fn pool_image(&self) -> PoolImage<'_> {
+        PoolImage {
             pool: &self.name,
             reference: &self.reference,
             interval: self.interval,
@@ -86,14 +86,14 @@ fn resolver(registry: &str) -> Resolver {
     Resolver::new(config, Store::default())
 }
 
-/// Makes passes until this is so. Answers what the last pool's condition says.
+/// Runs passes until this is true. Returns the condition of the last pool.
 async fn until(resolver: &mut Resolver, pools: &mut [Case], is_so: impl Fn(&[Case], &Verdict) -> bool) -> Verdict {
     let deadline = time::now() + SOON;
     loop {
         let now = time::now();
         resolver.collect(now, Timestamp::UNIX_EPOCH);
-        let wishes: Vec<_> = pools.iter().map(Case::wish).collect();
-        let mut resolutions = resolver.ask(&wishes, now);
+        let pool_images: Vec<_> = pools.iter().map(Case::pool_image).collect();
+        let mut resolutions = resolver.ask(&pool_images, now);
         let mut last = None;
         for pool in pools.iter_mut() {
             last = Some(pool.take(resolutions.remove(&pool.name).unwrap()));
@@ -114,7 +114,7 @@ async fn with_image(tag: &str, version: &str) -> Registry {
 }
 
 #[tokio::test]
-async fn a_bad_reference_is_said_so_and_not_asked_about() {
+async fn an_invalid_reference_is_not_asked_about() {
     let mut resolver = resolver("");
     let mut pools = [pool("a", "nonsense")];
     let verdict = until(&mut resolver, &mut pools, |_, verdict| verdict.status == Some(false)).await;
@@ -134,7 +134,7 @@ async fn an_unreachable_registry_is_tried_again_later() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_status_is_not_asked_for_again() {
+async fn a_target_in_the_status_is_not_fetched() {
     let registry = with_image("1", "1.0").await;
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
     let mut first = resolver(&registry.address);
@@ -150,7 +150,7 @@ async fn what_is_in_the_status_is_not_asked_for_again() {
 }
 
 #[tokio::test]
-async fn two_pools_with_one_tag_ask_once_and_an_unchanged_tag_costs_no_manifest() {
+async fn pools_with_one_tag_share_its_requests() {
     let registry = with_image("1", "1.0").await;
     let reference = format!("{}/os:1", registry.address);
     let mut resolver = resolver(&registry.address);
@@ -182,7 +182,7 @@ async fn two_pools_with_one_tag_ask_once_and_an_unchanged_tag_costs_no_manifest(
 }
 
 #[tokio::test]
-async fn a_pool_that_is_not_polled_learns_nothing_of_what_others_ask() {
+async fn an_unpolled_pool_gets_no_answers_of_others() {
     let registry = with_image("1", "1.0").await;
     let reference = format!("{}/os:1", registry.address);
     let mut resolver = resolver(&registry.address);
@@ -203,7 +203,7 @@ async fn a_pool_that_is_not_polled_learns_nothing_of_what_others_ask() {
 }
 
 #[tokio::test]
-async fn a_pinned_pool_is_told_of_what_its_tag_points_at_and_of_a_digest_that_is_gone() {
+async fn a_pinned_pool_reports_its_tag_and_a_lost_digest() {
     let registry = with_image("1", "1.0").await;
     let reference = format!("{}/os:1", registry.address);
     let mut resolver = resolver(&registry.address);
@@ -227,7 +227,7 @@ async fn a_pinned_pool_is_told_of_what_its_tag_points_at_and_of_a_digest_that_is
 }
 
 #[tokio::test]
-async fn a_registry_that_fails_changes_nothing_and_a_request_is_answered_all_the_same() {
+async fn a_failing_registry_keeps_the_target() {
     let registry = with_image("1", "1.0").await;
     let mut resolver = resolver(&registry.address);
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
@@ -240,7 +240,7 @@ async fn a_registry_that_fails_changes_nothing_and_a_request_is_answered_all_the
     assert_eq!(pools[0].digest(), first);
 }
 
-/// Requests a poll of the first pool, and waits until its digest is another one.
+/// Requests a poll of the first pool, and waits until its digest has changed.
 async fn moved(resolver: &mut Resolver, pools: &mut [Case], request: &str) -> Option<String> {
     let before = pools[0].digest();
     pools[0].request = Some(request.to_owned());
@@ -252,7 +252,7 @@ async fn moved(resolver: &mut Resolver, pools: &mut [Case], request: &str) -> Op
 }
 
 #[tokio::test]
-async fn a_pool_that_was_polled_meanwhile_is_not_told_again_what_it_was_told_before() {
+async fn a_pool_polled_meanwhile_gets_no_old_answer() {
     let registry = with_image("1", "1.0").await;
     let mut resolver = resolver(&registry.address);
     let reference = format!("{}/os:1", registry.address);
@@ -277,7 +277,7 @@ async fn a_pool_that_was_polled_meanwhile_is_not_told_again_what_it_was_told_bef
 }
 
 #[tokio::test]
-async fn a_pool_with_another_secret_takes_no_older_answer_of_those_who_have_it() {
+async fn a_new_secret_brings_no_older_answer() {
     let registry = with_image("1", "1.0").await;
     let reference = format!("{}/os:1", registry.address);
     let mut resolver = resolver(&registry.address);
@@ -299,7 +299,7 @@ async fn a_pool_with_another_secret_takes_no_older_answer_of_those_who_have_it()
 }
 
 #[tokio::test]
-async fn a_digest_that_was_pulled_back_and_comes_again_is_confirmed_again() {
+async fn a_digest_that_returns_is_confirmed_again() {
     let registry = with_image("1", "1.0").await;
     let mut resolver = resolver(&registry.address);
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
@@ -323,9 +323,9 @@ async fn a_digest_that_was_pulled_back_and_comes_again_is_confirmed_again() {
     }
 }
 
-/// An older controller kept no metadata, and of another image it could not be had.
+/// Older controllers kept no metadata, and some images had none that could be fetched.
 #[tokio::test]
-async fn a_target_that_nobody_looked_into_is_fetched_once_more() {
+async fn a_target_without_metadata_is_fetched_again() {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let mut resolver = resolver(&registry.address);
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
@@ -343,7 +343,7 @@ async fn a_target_that_nobody_looked_into_is_fetched_once_more() {
     pools[0].target = bare(&whole);
     let before = fetched();
     let mut next = self::resolver(&registry.address);
-    // The second time it is known, so that a question without a body will do.
+    // The second time it is known, so that a HEAD request is enough.
     for request in ["1", "2"] {
         pools[0].request = Some(request.to_owned());
         until(&mut next, &mut pools, |pools, _| pools[0].obeyed == pools[0].request).await;
@@ -352,10 +352,10 @@ async fn a_target_that_nobody_looked_into_is_fetched_once_more() {
     }
 }
 
-/// While a pool is refused nobody is asked for it, and its requests are over. Once it is allowed, its tag is asked for as
-/// after a change of the leader.
+/// While a pool is refused, no registry is asked for it, and its poll requests are over. When it is allowed again, its
+/// tag is asked for as after a change of the leader.
 #[tokio::test]
-async fn a_pool_that_is_allowed_again_is_asked_for_soon() {
+async fn a_pool_allowed_again_is_polled_soon() {
     let registry = with_image("1", "1.0").await;
     let mut resolver = resolver(&registry.address);
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
@@ -364,7 +364,7 @@ async fn a_pool_that_is_allowed_again_is_asked_for_soon() {
     resolver.ask(&[], now);
     assert_eq!(resolver.due(), None);
     (pools[0].request, pools[0].obeyed) = (Some("1".to_owned()), Some("1".to_owned()));
-    resolver.ask(&[pools[0].wish()], now);
+    resolver.ask(&[pools[0].pool_image()], now);
     assert!(resolver.due().unwrap().since(now) <= Duration::from_secs(300));
 }
 
@@ -374,11 +374,11 @@ fn without_the_fleet_no_pool_is_asked_for() {
 }
 
 #[test]
-fn a_want_counts_from_when_it_was_first_seen() {
+fn a_value_is_wanted_since_its_first_pass() {
     let (pool, at) = (PoolName::from("a"), |seconds| {
         Moment::after(Duration::from_secs(seconds))
     });
-    let mut since = Since::default();
+    let mut since = WantedSince::default();
     assert_eq!(since.wanted(&pool, "1"), None);
     assert_eq!(since.wants(&pool, "1", at(5)), at(5));
     assert_eq!(since.wants(&pool, "1", at(6)), at(5));
@@ -389,7 +389,7 @@ fn a_want_counts_from_when_it_was_first_seen() {
     assert_eq!(
         since.wants(&pool, "2", at(7)),
         at(7),
-        "another want counts from its own time"
+        "another value counts from its own time"
     );
 }
 
@@ -400,13 +400,13 @@ async fn a_request_ends_with_its_resolver() {
     assert!(endless.await.unwrap_err().is_cancelled());
 }
 
-/// Makes passes until an answer has arrived, and returns its result.
+/// Runs passes until an answer has arrived. Returns its result.
 async fn result(resolver: &mut Resolver, pool: &mut Case) -> &'static str {
     let deadline = time::now() + SOON;
     loop {
         let now = time::now();
         let results = resolver.collect(now, Timestamp::UNIX_EPOCH);
-        let resolution = resolver.ask(&[pool.wish()], now).remove(&pool.name).unwrap();
+        let resolution = resolver.ask(&[pool.pool_image()], now).remove(&pool.name).unwrap();
         pool.take(resolution);
         if let Some(result) = results.first() {
             return result;
@@ -430,7 +430,7 @@ async fn results_are_counted_by_whether_the_image_changed() {
 }
 
 #[tokio::test]
-async fn a_request_that_a_former_leader_obeyed_is_over() {
+async fn a_handled_request_is_not_asked_again() {
     let registry = with_image("1", "1.0").await;
     let mut resolver = resolver(&registry.address);
     let reference = format!("{}/os:1", registry.address);
@@ -445,7 +445,7 @@ async fn a_request_that_a_former_leader_obeyed_is_over() {
     registry.set(vec![]);
     pools[1].request = Some("1".to_owned());
     until(&mut next, &mut pools, |pools, _| pools[1].obeyed.is_some()).await;
-    let mut resolutions = next.ask(&pools.each_ref().map(Case::wish), time::now());
+    let mut resolutions = next.ask(&pools.each_ref().map(Case::pool_image), time::now());
     assert!(
         resolutions
             .remove(&pools[1].name)
@@ -481,22 +481,25 @@ async fn a_digest_is_confirmed_by_one_request() {
     let asked = confirmations(0);
     pools[0].seen = pools[0].minimum_age;
     until(&mut resolver, &mut pools, |_, _| confirmations(asked) > 0).await;
-    // Longer than a second request for the same would wait.
+    // A second request for the same image would be sent within this time.
     for _ in 0..25 {
         until(&mut resolver, &mut pools, |_, _| true).await;
-        tokio::time::sleep(polls::SPACING / 10).await;
+        tokio::time::sleep(polls::MIN_SPACING / 10).await;
     }
     assert_eq!(confirmations(asked), 1);
 }
 
 #[tokio::test]
-async fn what_the_status_says_stays_until_more_is_known() {
+async fn the_status_stays_until_an_answer() {
     let mut resolver = resolver("");
     for (reference, interval) in [("nonsense", None), ("r.example/os:1", Some(Duration::from_secs(60)))] {
         let mut pool = pool("a", reference);
         (pool.interval, pool.seen) = (interval, Duration::from_secs(7));
         pool.obeyed = Some("1".to_owned());
-        let resolution = resolver.ask(&[pool.wish()], time::now()).remove(&pool.name).unwrap();
+        let resolution = resolver
+            .ask(&[pool.pool_image()], time::now())
+            .remove(&pool.name)
+            .unwrap();
         assert_eq!(resolution.seen, pool.seen);
         assert_eq!(resolution.poll_request, pool.obeyed);
         assert_eq!(resolution.polled, interval.is_some());
@@ -515,16 +518,16 @@ fn image_in(repository: &str) -> Target {
 }
 
 #[test]
-fn each_demand_of_a_pool_is_asked_in_its_own_way() {
+fn each_question_is_asked_in_its_own_way() {
     let moment = Moment::after(Duration::from_secs(5));
     let mut case = pool("a", "r.example/os:1");
-    let mut asked = Asked {
+    let mut asked = PoolQuestions {
         questions: Ok(Questions::of("r.example/os:1").unwrap()),
         changed: Some(moment),
         requested: None,
         confirmed: None,
     };
-    let [(_, named), (_, polled)] = asked.asks(&case.wish()).try_into().unwrap();
+    let [(_, named), (_, polled)] = asked.asks(&case.pool_image()).try_into().unwrap();
     assert_eq!(
         (named.after, named.urgent, named.until_answered),
         (Some(moment), true, true)
@@ -537,19 +540,19 @@ fn each_demand_of_a_pool_is_asked_in_its_own_way() {
     asked.changed = None;
     for (repository, count) in [("r.example/os", 1), ("r.example/other", 0), ("other.example/os", 0)] {
         case.target = Some(image_in(repository));
-        let [(_, polled)] = asked.asks(&case.wish()).try_into().unwrap();
+        let [(_, polled)] = asked.asks(&case.pool_image()).try_into().unwrap();
         assert_eq!(polled.known.len(), count, "{repository}");
     }
     (asked.requested, case.request) = (Some(moment), Some("1".to_owned()));
-    let [_, (_, requested)] = asked.asks(&case.wish()).try_into().unwrap();
+    let [_, (_, requested)] = asked.asks(&case.pool_image()).try_into().unwrap();
     assert_eq!(
         (requested.after, requested.by_admin, requested.gather),
-        (Some(moment), true, GATHER)
+        (Some(moment), true, GATHER_TIME)
     );
     case.obeyed.clone_from(&case.request);
-    assert_eq!(asked.asks(&case.wish()).len(), 1, "a request that was obeyed is over");
+    assert_eq!(asked.asks(&case.pool_image()).len(), 1, "a handled request is over");
     (asked.requested, asked.confirmed) = (None, Some(moment));
-    let [_, (_, confirmed)] = asked.asks(&case.wish()).try_into().unwrap();
+    let [_, (_, confirmed)] = asked.asks(&case.pool_image()).try_into().unwrap();
     assert_eq!((confirmed.after, confirmed.until_answered), (Some(moment), true));
 }
 

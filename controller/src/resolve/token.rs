@@ -1,4 +1,4 @@
-//! Answers to a registry that asks who is there: a name and a password, or a token from the service that it names.
+//! Authentication at a registry: a username and password, or a token from the registry's token service.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,9 +8,9 @@ use reqwest::{Client, Response, Url};
 use serde::Deserialize;
 
 use super::fetch::fetch;
-use super::{ResolveError, ResolveReason};
+use super::reason::{ResolveError, ResolveReason};
 
-/// Largest answer with a token that is read.
+/// Largest answer of a token service that is read.
 const MAX_TOKEN: usize = 64 << 10;
 
 #[derive(Deserialize)]
@@ -19,17 +19,17 @@ struct Answer {
     access_token: Option<String>,
 }
 
-/// The way in which a registry wants to be told who asks.
+/// Authentication that a registry asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// With a name and a password.
+    /// A username and password.
     Basic,
-    /// With a token of this realm, for this service.
+    /// A token from this realm, for this service.
     Bearer { realm: String, service: Option<String> },
 }
 
 impl Challenge {
-    /// The challenge of an answer, if it has one that can be met. A token is preferred to a password.
+    /// Returns the challenge of an answer, if it has a supported one. Prefers a token to a password.
     pub(super) fn of(response: &Response) -> Option<Self> {
         let headers = response.headers().get_all(WWW_AUTHENTICATE).iter();
         let mut found: Vec<Self> = headers.filter_map(|h| h.to_str().ok()).flat_map(parse).collect();
@@ -37,9 +37,10 @@ impl Challenge {
         found.into_iter().next()
     }
 
-    /// The value of the header that meets it, for reading that repository. `None`: without credentials there is none.
+    /// Returns the `Authorization` header for reading the repository. `None` if that needs credentials that are missing.
     ///
-    /// `client` makes a client for that address, which must not follow redirects. `secure`: the registry was asked over TLS, and so must the service be.
+    /// `client` makes a client for the token service, which must not follow redirects. `secure`: the registry was asked
+    /// over TLS, so the token service must use it too.
     pub(super) async fn answer(
         &self,
         client: impl FnOnce(&Url) -> Result<Client, ResolveError>,
@@ -52,9 +53,9 @@ impl Challenge {
             (Self::Basic, Some(Credentials::Basic { username, password })) => basic(username, password).map(Some),
             (Self::Basic, _) => Ok(None),
             (Self::Bearer { realm, service }, credentials) => {
-                let realm = Url::parse(realm).map_err(|e| invalid(&format!("address for tokens: {e}")))?;
+                let realm = Url::parse(realm).map_err(|e| invalid(&format!("token service URL is invalid: {e}")))?;
                 if realm.scheme() != "https" && secure {
-                    return Err(invalid("address for tokens has no TLS"));
+                    return Err(invalid("token service URL has no TLS"));
                 }
                 let client = client(&realm)?;
                 let token = token(&client, realm, service.as_deref(), repository, credentials).await?;
@@ -68,8 +69,8 @@ fn invalid(what: &str) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidAnswer, format!("the registry's {what}"))
 }
 
-/// Gets a token for reading that repository: with a name and a password or without anything by GET, with a refresh token
-/// by POST, so that it stands in no address.
+/// Gets a token for reading the repository: by GET with a password or anonymously; by POST with a refresh token, so that
+/// it is not in a URL.
 async fn token(
     client: &Client,
     realm: Url,
@@ -99,10 +100,10 @@ async fn token(
         _ => client.get(query),
     };
     let answer = fetch(request, MAX_TOKEN).await?;
-    let answer: Answer = serde_json::from_slice(&answer.bytes).map_err(|_| invalid("token is not in JSON"))?;
+    let answer: Answer = serde_json::from_slice(&answer.bytes).map_err(|_| invalid("token answer is not JSON"))?;
     let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
     let token = token.filter(|token| !token.is_empty());
-    token.ok_or_else(|| invalid("answer has no token"))
+    token.ok_or_else(|| invalid("token answer has no token"))
 }
 
 fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
@@ -112,12 +113,12 @@ fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
 fn bearer(token: &str) -> Result<HeaderValue, ResolveError> {
     match token.bytes().all(|b| b.is_ascii_graphic()) {
         true => secret(&format!("Bearer {token}")),
-        false => Err(invalid("token has characters that no header may have")),
+        false => Err(invalid("token has characters that are invalid in a header")),
     }
 }
 
 fn secret(value: &str) -> Result<HeaderValue, ResolveError> {
-    let mut header = HeaderValue::from_str(value).map_err(|_| invalid("token is no value of a header"))?;
+    let mut header = HeaderValue::from_str(value).map_err(|_| invalid("token is not a valid header value"))?;
     header.set_sensitive(true);
     Ok(header)
 }

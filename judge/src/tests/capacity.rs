@@ -1,16 +1,16 @@
-//! Histories in which berths are opened, and taken, within the capacity and beyond it.
+//! Histories of berths that are opened and taken within the capacity and beyond it.
 
 use super::*;
 
 #[test]
-fn capacity_is_what_was_published() {
+fn the_published_capacity_applies() {
     // A second berth is opened while the first is held, and only one may be.
     let mut world = World::taken();
     world
         .berth(CONTROLLER, new(1))
         .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
         .blamed("I1b", "1 of 1 were held");
-    // It was open already when the capacity shrank.
+    // The berth was already open when the capacity shrank.
     let mut world = World::default();
     world
         .capacity(2)
@@ -37,8 +37,8 @@ fn a_node_holds_one_berth_at_a_time() {
     world
         .berth(CONTROLLER, other)
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    world.next(AGENT, take).blamed("I1", "holds workers-0 already");
-    // One after the other is how nodes move between pools.
+    world.next(AGENT, take).blamed("I1", "already held workers-0");
+    // Nodes move between pools one berth after the other.
     let mut world = World::given_back();
     world
         .ready("b2")
@@ -52,7 +52,7 @@ fn a_node_holds_one_berth_at_a_time() {
 }
 
 #[test]
-fn who_is_cordoned_by_others_uses_up_capacity() {
+fn nodes_cordoned_by_others_use_capacity() {
     let mut world = World::default();
     world
         .capacity(1)
@@ -62,7 +62,7 @@ fn who_is_cordoned_by_others_uses_up_capacity() {
     world.write(CONTROLLER, "create", "bootcnodes", "n2", json!({}), member);
     world.now += 5;
     world.berth(CONTROLLER, new(0));
-    // As long as it is a member of another pool, it is nothing to this one.
+    // A member of another pool does not count in this one.
     let mut other = World {
         audit: world.audit.clone(),
         now: world.now,
@@ -83,13 +83,13 @@ fn who_is_cordoned_by_others_uses_up_capacity() {
     world
         .next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
         .blamed("I1b", "held, open or cordoned");
-    // It may itself be repaired.
+    // The cordoned node itself may be repaired.
     same.next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
     assert_eq!(same.judged(), Vec::<String>::new());
 }
 
 #[test]
-fn a_node_that_has_just_joined_is_not_ready_yet() {
+fn a_new_node_may_count_as_unavailable() {
     let mut world = World::default();
     world
         .capacity(1)
@@ -131,7 +131,7 @@ fn the_pools_of_a_fleet_share_its_limit() {
     assert_eq!(second(None).judged(), Vec::<String>::new());
     assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
     second(Some(1)).blamed("I1b", "1 of the fleet's 1");
-    // Cordoned by others, in whichever pool.
+    // Cordoned by others, in any pool.
     let cordoned = |offered: &str| {
         let mut world = World {
             fleet: Some(1),

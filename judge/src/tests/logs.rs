@@ -1,4 +1,4 @@
-//! Made-up histories as an audit log alone: the same rules, with what the log shows of the hosts.
+//! Made-up histories given as an audit log alone: the same rules, with the log's evidence about the hosts.
 
 use super::*;
 use crate::audit::Record;
@@ -8,7 +8,7 @@ use crate::verdict::{Report, Terms};
 
 const NAMESPACE: &str = "berth-system";
 
-/// The line of the log that a record was read from.
+/// Returns the line of the log for a record.
 fn line(record: &Record, number: usize) -> Value {
     let group = match record.resource.as_str() {
         "leases" => "coordination.k8s.io",
@@ -30,7 +30,7 @@ fn line(record: &Record, number: usize) -> Value {
 }
 
 impl World {
-    /// A status of the agent of n1 under that boot, and one of its kubelet.
+    /// Adds a status of the agent of n1 under that boot, and one of its kubelet.
     fn told(&mut self, boot: &str, n: u8) -> &mut Self {
         self.agent_says(boot, n).kubelet_says(boot, "True")
     }
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// Records from that one on are about n2, its boots c1 and c2.
+    /// Makes the records from index `from` about n2, with boots c1 and c2.
     fn renamed(&mut self, from: usize) {
         let of_second = |text: String| {
             text.replace("n1\"", "n2\"")
@@ -88,14 +88,14 @@ impl World {
         }
     }
 
-    /// n1 is there, runs 1 and shall run 2.
+    /// Adds n1, which runs 1 and shall run 2.
     fn joined(&mut self) -> &mut Self {
         self.node(ADMIN, "create", "n1", false, false)
             .wants("n1", "workers", 2)
             .told("b1", 1)
     }
 
-    /// A turn of n1 under the berth that is there.
+    /// Adds a turn of n1 under the existing berth.
     fn turn(&mut self) -> &mut Self {
         self.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap())
             .next(AGENT, take)
@@ -144,7 +144,8 @@ fn is_commit(event: &Value) -> bool {
     event["responseObject"]["metadata"]["annotations"]["berth.dev/phase"] == "Committed"
 }
 
-/// The one violation begins so, and names this line; the turn says so too.
+/// Asserts that a violation begins with `rule` and contains `what`, that every violation names its line, and that a turn
+/// is violated.
 fn blamed(report: &Report, rule: &str, what: &str) {
     let said = said(report);
     assert!(
@@ -161,7 +162,7 @@ fn blamed(report: &Report, rule: &str, what: &str) {
 }
 
 #[test]
-fn a_turn_by_the_book_is_proven_by_the_log_alone() {
+fn a_correct_turn_is_proven_by_the_log() {
     let report = World::logged().report(Some);
     assert_eq!(said(&report), Vec::<String>::new());
     let [turn] = report.turns.as_slice() else {
@@ -182,7 +183,7 @@ fn a_turn_by_the_book_is_proven_by_the_log_alone() {
 }
 
 #[test]
-fn a_forged_log_is_found_out_by_name() {
+fn each_forgery_of_a_log_is_found() {
     let world = World::logged();
     let other_boot = world.report(|mut event| {
         if is_commit(&event) {
@@ -198,12 +199,16 @@ fn a_forged_log_is_found_out_by_name() {
         Some(event)
     });
     blamed(&another_image, "I2", "and booted sha256:0303");
-    blamed(&another_image, "I5", "which is neither the target nor what ran before");
+    blamed(
+        &another_image,
+        "I5",
+        "which is neither the target nor the previous image",
+    );
     let unrestored = world.report(|event| {
         let restores = is_of(&event, "nodes", "") && event["responseObject"]["spec"]["unschedulable"] == false;
         (!restores || event["verb"] == "create").then_some(event)
     });
-    blamed(&unrestored, "I4", "it gave back without writing its Node");
+    blamed(&unrestored, "I4", "it gave the berth back without writing its Node");
     let never_ready = world.report(|mut event| {
         if event["responseObject"]["status"]["nodeInfo"]["bootID"] == "b2" {
             event["responseObject"]["status"]["conditions"][0]["status"] = json!("False");
@@ -217,7 +222,7 @@ fn a_forged_log_is_found_out_by_name() {
         }
         Some(event)
     });
-    blamed(&uncordoned, "I1", "was not cordoned since");
+    blamed(&uncordoned, "I1", "had not been cordoned since");
     let outgrown = world.report(|mut event| {
         if is_of(&event, "bootcnodepools", "status") {
             event["responseObject"]["status"]["berths"]["total"] = json!(0);
@@ -228,7 +233,7 @@ fn a_forged_log_is_found_out_by_name() {
 }
 
 #[test]
-fn what_the_log_misses_is_not_judged() {
+fn missing_evidence_is_not_judged() {
     let world = World::logged();
     let missing = |report: &Report, words: &str| {
         assert_eq!(said(report), Vec::<String>::new());
@@ -239,21 +244,21 @@ fn what_the_log_misses_is_not_judged() {
         world.report(move |event| (!is_of(&event, resource, subresource)).then_some(event))
     };
     let no_commit = world.report(|event| (!is_commit(&event)).then_some(event));
-    missing(&no_commit, "workers-0: writes of it are missing before");
+    missing(&no_commit, "workers-0: writes are missing before");
     assert_eq!(no_commit.turns[0].verdict, Verdict::NotJudged);
     let no_agents = without("bootcnodes", "status");
     missing(&no_agents, "no status of a BootcNode has its body");
     assert_eq!(
         no_agents.turns[0].verdict,
         Verdict::NotJudged,
-        "nobody knows what it booted"
+        "the booted image is unknown"
     );
     let no_kubelets = without("nodes", "status");
     missing(&no_kubelets, "no status of a Node has its body");
     assert_eq!(
         no_kubelets.turns[0].verdict,
         Verdict::NotJudged,
-        "nobody knows that it was Ready"
+        "it is unknown whether it was Ready"
     );
     for (resource, subresource, words) in [
         ("nodes", "", "no write of a Node has its body"),
@@ -286,7 +291,7 @@ fn what_the_log_misses_is_not_judged() {
 }
 
 #[test]
-fn a_missing_file_accuses_nobody() {
+fn a_missing_file_causes_no_violation() {
     let world = World::two_turns();
     let whole = world.report(Some);
     assert_eq!(said(&whole), Vec::<String>::new());
@@ -311,14 +316,14 @@ fn a_missing_file_accuses_nobody() {
             let told = report
                 .not_judged
                 .iter()
-                .any(|w| w.contains("writes of it are missing before"));
+                .any(|w| w.contains("writes are missing before"));
             assert!(told, "without {cut:?}: {:#?}", report.not_judged);
         }
     }
 }
 
 #[test]
-fn what_others_did_in_a_gap_is_not_known() {
+fn a_gap_may_hide_writes_of_others() {
     // n2 is cordoned by an admin before the gap, and perhaps uncordoned within it.
     let mut world = World::default();
     world.capacity(1).joined();
@@ -354,7 +359,7 @@ fn what_others_did_in_a_gap_is_not_known() {
 }
 
 #[test]
-fn the_clocks_of_several_servers_accuse_nobody() {
+fn clock_differences_cause_no_violation() {
     let early = |seconds: i64| {
         let mut world = World::logged();
         let cordon = world
@@ -365,7 +370,7 @@ fn the_clocks_of_several_servers_accuse_nobody() {
         cordon.received -= SignedDuration::from_secs(seconds);
         said(&world.report(Some))
     };
-    // It was taken a second before, by the clock of the server that stored that.
+    // The berth was taken a second before, by the clock of the server that stored it.
     assert_eq!(early(8), Vec::<String>::new());
     assert!(
         early(40)
@@ -375,7 +380,7 @@ fn the_clocks_of_several_servers_accuse_nobody() {
 }
 
 #[test]
-fn a_time_that_no_log_has_is_a_bad_line() {
+fn an_invalid_time_is_a_bad_line() {
     let mut world = World::logged();
     for time in [
         "-009999-01-02T01:59:59Z",
@@ -390,7 +395,7 @@ fn a_time_that_no_log_has_is_a_bad_line() {
 }
 
 #[test]
-fn the_order_waits_for_no_host_that_the_log_has_not_seen() {
+fn hosts_missing_from_the_log_block_no_pool() {
     let mut world = World::default();
     world
         .capacity(1)
@@ -429,7 +434,7 @@ fn hundreds_of_turns_are_judged_in_a_moment() {
 }
 
 #[test]
-fn a_log_that_begins_or_ends_within_a_turn_accuses_nobody() {
+fn a_partial_turn_causes_no_violation() {
     let world = World::logged();
     for (from, until) in (0..world.audit.len()).flat_map(|n| [(n, world.audit.len()), (0, n)]) {
         let part = World {
@@ -444,7 +449,7 @@ fn a_log_that_begins_or_ends_within_a_turn_accuses_nobody() {
 }
 
 #[test]
-fn reboots_of_others_are_told_and_not_blamed() {
+fn reboots_of_others_are_only_listed() {
     let mut world = World::logged();
     world.told("b3", 2);
     let report = world.report(Some);
@@ -482,7 +487,7 @@ fn a_log_without_berths_or_bodies_is_refused() {
 }
 
 #[test]
-fn a_line_that_comes_twice_or_is_broken_changes_nothing() {
+fn repeated_and_broken_lines_change_nothing() {
     let world = World::logged();
     let mut log = world.log(Some);
     for (number, record) in world.audit.iter().enumerate() {
@@ -496,12 +501,12 @@ fn a_line_that_comes_twice_or_is_broken_changes_nothing() {
     let told = report
         .not_judged
         .iter()
-        .any(|w| w == "lines that are no audit events (1): audit-old.log:77");
+        .any(|w| w == "lines that are not audit events (1): audit-old.log:77");
     assert!(told, "{:#?}", report.not_judged);
 }
 
 #[test]
-fn what_is_kept_of_a_log_does_not_grow_with_heartbeats() {
+fn heartbeats_do_not_grow_the_kept_log() {
     let mut world = World::logged();
     let before = world.log(Some).kept().len();
     for _ in 0..500 {
@@ -513,5 +518,5 @@ fn what_is_kept_of_a_log_does_not_grow_with_heartbeats() {
     }
     let log = world.log(Some);
     assert_eq!((log.kept().len(), log.leases_of_others()), (before, 500));
-    assert_eq!(log.ids(), before, "no ID is kept of what is not");
+    assert_eq!(log.ids(), before, "only IDs of kept records are kept");
 }

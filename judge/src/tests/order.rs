@@ -1,10 +1,10 @@
-//! Histories of two pools, of which one goes after the other.
+//! Histories of two pools, one of them ordered after the other.
 
 use super::*;
 
 const LAG: SignedDuration = SignedDuration::from_secs(3);
 
-/// Pool workers, with the Ready node n1, goes after pool infra, with the node n2: that one runs 1 and shall run 2.
+/// Pool workers, with the Ready node n1, goes after pool infra, with node n2, which runs 1 and shall run 2.
 fn one_after_the_other() -> World {
     let mut world = World::default();
     world
@@ -28,7 +28,7 @@ fn opened(mut world: World) -> World {
     world
 }
 
-/// Words of the judge about the order, and nothing else.
+/// Returns only the violations of the order.
 fn judged(world: World) -> Vec<String> {
     let mut said = opened(world).judged_with(LAG);
     said.retain(|violation| violation.starts_with("Order"));
@@ -50,7 +50,7 @@ fn ready(boot: &str) -> HostChange {
 }
 
 #[test]
-fn a_pool_waits_for_those_that_go_before_it() {
+fn a_pool_waits_for_earlier_pools() {
     let said = judged(one_after_the_other());
     assert!(
         said.len() == 1 && said[0].starts_with("Order: workers-0 was opened for n1") && said[0].contains("n2 of infra"),
@@ -68,7 +68,7 @@ fn a_pool_waits_for_those_that_go_before_it() {
 }
 
 #[test]
-fn only_an_order_that_everybody_has_seen_binds() {
+fn only_an_order_older_than_the_lag_counts() {
     type Change = fn(&mut World) -> &mut World;
     let quiet: [(&str, Change); 6] = [
         ("the order was taken away", |w| w.pool("workers", &[])),
@@ -96,13 +96,13 @@ fn only_an_order_that_everybody_has_seen_binds() {
     let mut world = one_after_the_other();
     world.wants("n2", "infra", 3);
     world.now += 10;
-    // Written again, with another permit to pull for instance.
+    // Written again with the same image, for example with another permit to pull.
     world.wants("n2", "infra", 3).pool("workers", &["infra"]);
-    assert_eq!(judged(world).len(), 1, "by now everybody knows of the image");
+    assert_eq!(judged(world).len(), 1, "the image is older than the lag");
 }
 
 #[test]
-fn a_node_that_is_not_ready_waits_for_no_other_pool() {
+fn an_unready_node_waits_for_no_pool() {
     let mut world = one_after_the_other();
     world.host(HostChange::Down).up("b1", 1);
     world.now += 10;

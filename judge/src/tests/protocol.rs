@@ -1,9 +1,9 @@
-//! Histories of single berths, by the protocol and against it.
+//! Histories of single berths that follow the protocol or break it.
 
 use super::*;
 
 #[test]
-fn a_berth_is_given_back_only_when_it_is_proven() {
+fn a_berth_is_given_back_only_when_proven() {
     let mut world = World::rebooted();
     world
         .next(AGENT, |b| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap())
@@ -20,7 +20,7 @@ fn a_berth_is_given_back_only_when_it_is_proven() {
 }
 
 #[test]
-fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
+fn a_relicensed_boot_must_be_proven() {
     let change_of_mind = || {
         let mut world = World::rebooted();
         world.next(AGENT, |b| b.relicensed(digest(1), BootId::from("b2")).unwrap());
@@ -36,7 +36,7 @@ fn a_boot_that_was_licensed_anew_is_proven_as_any_other() {
 }
 
 #[test]
-fn a_commit_is_taken_back_only_under_its_boot() {
+fn a_commit_is_undone_only_under_its_boot() {
     World::committed()
         .next(AGENT, |b| b.uncommitted().unwrap())
         .host(HostChange::Down);
@@ -78,17 +78,17 @@ fn a_release_writes_the_node_first() {
 }
 
 #[test]
-fn only_what_is_offered_is_taken() {
+fn an_agent_takes_only_its_offer() {
     let mut world = World::offered();
     world
         .next(AGENT, |b| {
             new(b.index).offered(offer("n1", 3)).map(|b| take(&b)).unwrap()
         })
-        .blamed("I1", "not offered to it");
+        .blamed("I1", "differs from the offer");
     let mut world = World::given_back();
     world
         .next(AGENT, |b| b.offered(offer("n1", 2)).unwrap())
-        .blamed("I1", "an agent may not do that");
+        .blamed("I1", "an agent may not make this change");
     let mut world = World::offered();
     let published = json!({ "metadata": { "name": "n1" }, "spec": { "image": { "digest": digest(3).to_string() } } });
     world
@@ -105,7 +105,7 @@ fn a_licence_is_for_one_uid() {
     world
         .next(AGENT, |b| b.committed(BootId::from("b1")).unwrap())
         .blamed("I2", "has the UID another");
-    // A Node that has just been made is as good as one that has long been there.
+    // A Node that was just created counts like one that has existed for long.
     let mut world = World::default();
     let former = json!({ "metadata": { "name": "n1", "uid": "former" }, "spec": {} });
     world.write(ADMIN, "create", "nodes", "", json!({}), former);
@@ -115,7 +115,7 @@ fn a_licence_is_for_one_uid() {
 }
 
 #[test]
-fn a_controller_takes_nothing_away() {
+fn a_controller_takes_no_held_berth() {
     let ended = |b: &Berth| b.ended(ClosedReason::Gone).unwrap();
     let mut world = World::committed();
     world.next(CONTROLLER, ended).blamed("I5", "was not deleted");
@@ -127,7 +127,7 @@ fn a_controller_takes_nothing_away() {
     let mut world = World::committed();
     world
         .next(CONTROLLER, |b| new(b.index).offered(offer("n2", 2)).unwrap())
-        .blamed("I1", "a controller may not do that");
+        .blamed("I1", "a controller may not make this change");
     let mut world = World::taken();
     world.next(CONTROLLER, |b| b.revoked(Some("Paused".to_owned())).unwrap());
     world
@@ -138,7 +138,7 @@ fn a_controller_takes_nothing_away() {
 }
 
 #[test]
-fn a_controller_changes_the_window_of_a_holder_and_nothing_else() {
+fn a_controller_changes_only_a_holders_window() {
     let mut world = World::taken();
     let later = Timestamp::from_second(4_000_000_000).unwrap();
     world
@@ -148,7 +148,7 @@ fn a_controller_changes_the_window_of_a_holder_and_nothing_else() {
     let mut world = World::taken();
     world
         .next(CONTROLLER, |b| b.committed(BootId::from("b1")).unwrap())
-        .blamed("I1", "belongs to the holder");
+        .blamed("I1", "fields of the holder");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_failure_is_on_record_before_the_berth_opens() {
 }
 
 #[test]
-fn a_deposed_leader_writes_nothing_any_more() {
+fn a_deposed_leader_must_not_write() {
     let mut world = World::default();
     world
         .capacity(2)
@@ -198,7 +198,7 @@ fn a_deposed_leader_writes_nothing_any_more() {
 }
 
 #[test]
-fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
+fn an_unanswered_write_counts_if_built_on() {
     let mut world = World::given_back();
     let lost = world
         .audit
@@ -207,7 +207,7 @@ fn a_write_without_an_answer_counts_when_the_next_one_builds_on_it() {
     let lost = &mut world.audit[lost.unwrap()];
     (lost.code, lost.response) = (504, Some(json!({ "metadata": {}, "code": 504 })));
     assert_eq!(world.judged(), Vec::<String>::new());
-    // Nothing else could explain it: then nothing is said of that write, but the reboot has no licence.
+    // Without any record of it that write is not judged, but the reboot has no licence.
     world.audit.retain(|r| r.code != 504);
     let said = world.judged();
     assert!(said.len() == 1 && said[0].starts_with("I2: n1 went down"), "{said:#?}");

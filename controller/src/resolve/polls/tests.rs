@@ -46,14 +46,14 @@ fn by_admin(after: Moment) -> Ask {
     }
 }
 
-/// A world in which time passes from one request to the next.
+/// A schedule, and a clock that moves from one request to the next.
 struct World {
     polls: Polls,
     now: Moment,
     asks: BTreeMap<Question, Vec<Ask>>,
-    /// Requests so far: when, and what for.
+    /// Requests so far, with their times.
     requests: Vec<(Moment, Question)>,
-    /// Those that are not answered yet: when they will be.
+    /// Unanswered requests, and when each will be answered.
     running: Vec<(Moment, Question)>,
 }
 
@@ -77,7 +77,7 @@ impl World {
         (self.now, wall)
     }
 
-    /// Lets so much time pass, in which every question gets its answer after this long.
+    /// Advances the time. Each request is answered after `latency`.
     fn pass(&mut self, time: Duration, latency: Duration, answer: impl Fn(&Question) -> Result<Target, ResolveError>) {
         let end = self.now + time;
         loop {
@@ -138,7 +138,7 @@ fn five_hundred_pools_on_twenty_tags_are_twenty_polls_an_interval() {
 }
 
 #[test]
-fn the_most_eager_pool_sets_the_interval_and_no_pool_none() {
+fn the_shortest_interval_of_the_pools_applies() {
     let mut world = World::new([(0, every(12 * HOUR)), (0, every(MINUTE)), (1, Ask::default())]);
     world.pass(HOUR, QUICK, well);
     assert!(world.requests.iter().all(|(_, q)| *q == question(0)));
@@ -147,7 +147,7 @@ fn the_most_eager_pool_sets_the_interval_and_no_pool_none() {
 }
 
 #[test]
-fn requests_at_once_are_one_and_one_that_comes_later_is_another() {
+fn simultaneous_requests_are_merged() {
     let start = Moment::after(Duration::from_secs(5));
     let mut world = World::new([
         (0, by_admin(start)),
@@ -170,8 +170,8 @@ fn requests_at_once_are_one_and_one_that_comes_later_is_another() {
 }
 
 #[test]
-fn a_registry_that_is_away_is_asked_ever_more_rarely_and_delays_no_other() {
-    // Of the registry r0, 20 tags of images in force, and one of r1.
+fn an_unavailable_registry_is_asked_ever_more_rarely() {
+    // 20 tags of resolved images in registry r0, and one in r1.
     let mut world = World::new((0..20).map(|n| (n, every(12 * HOUR))).chain([(100, every(MINUTE))]));
     let first_fails = |q: &Question| if q.registry() == "r0.example" { away(q) } else { well(q) };
     world.pass(24 * HOUR, QUICK, first_fails);
@@ -185,7 +185,7 @@ fn a_registry_that_is_away_is_asked_ever_more_rarely_and_delays_no_other() {
         .max()
         .unwrap();
     assert!(longest <= HOUR + MINUTE && longest > 20 * MINUTE, "{longest:?}");
-    // It comes back: within the hour all that waited have been asked.
+    // The registry comes back: within the hour all that waited have been asked.
     world.pass(HOUR + MINUTE, QUICK, well);
     let asked: std::collections::BTreeSet<_> = world.requests.iter().map(|(_, q)| q.clone()).collect();
     assert_eq!(asked.len(), 21);
@@ -193,7 +193,7 @@ fn a_registry_that_is_away_is_asked_ever_more_rarely_and_delays_no_other() {
 }
 
 #[test]
-fn who_stands_still_is_tried_often_and_a_hanging_registry_is_asked_one_thing_at_a_time() {
+fn blocked_pools_are_retried_often_but_one_by_one() {
     let start = Moment::after(Duration::from_secs(5));
     let mut world = World::new((0..20).map(|n| (n, urgent(start))));
     world.pass(Duration::from_secs(30), Duration::from_secs(20), away);
@@ -202,7 +202,7 @@ fn who_stands_still_is_tried_often_and_a_hanging_registry_is_asked_one_thing_at_
     let tried: std::collections::BTreeSet<_> = world.requests.iter().map(|(_, q)| q.clone()).collect();
     assert_eq!(tried.len(), 20, "each has its turn");
     let gaps = world.requests.windows(2).map(|pair| pair[1].0.since(pair[0].0));
-    assert!(gaps.max().unwrap() <= LAST_RETRY * 2 + Duration::from_secs(20));
+    assert!(gaps.max().unwrap() <= RETRY_MAX * 2 + Duration::from_secs(20));
     let trouble = world.polls.answer(&question(7), None, world.now).trouble.unwrap();
     assert_eq!(
         (&*trouble.reason, trouble.since.as_second()),
@@ -234,7 +234,7 @@ fn a_question_that_is_refused_backs_off_alone() {
 }
 
 #[test]
-fn one_image_that_a_registry_cannot_serve_makes_no_storm_of_the_others() {
+fn one_unservable_image_causes_no_storm() {
     let mut world = World::new((0..50).map(|n| (n, every(MINUTE))));
     world.pass(
         2 * HOUR,
@@ -248,7 +248,7 @@ fn one_image_that_a_registry_cannot_serve_makes_no_storm_of_the_others() {
 }
 
 #[test]
-fn retry_after_is_obeyed_by_all_and_an_admin_overrides_only_our_own_backoff() {
+fn an_admin_overrides_backoff_but_not_retry_after() {
     let start = Moment::after(Duration::from_secs(5));
     let limited = |seconds: Option<u64>| {
         move |_: &Question| {
@@ -268,7 +268,7 @@ fn retry_after_is_obeyed_by_all_and_an_admin_overrides_only_our_own_backoff() {
         assert_eq!(world.count() == 1, allowed);
         assert!(
             world.polls.is_over(&question(1), requested, world.now),
-            "the admin is told"
+            "the admin sees it"
         );
         let trouble = world.polls.answer(&question(1), Some(requested), world.now).trouble;
         assert_eq!(trouble.as_ref().map(|t| &*t.reason), Some("RateLimited"), "and why");
@@ -287,7 +287,7 @@ fn retry_after_is_obeyed_by_all_and_an_admin_overrides_only_our_own_backoff() {
 }
 
 #[test]
-fn a_failure_without_anybody_who_waits_is_not_tried_again() {
+fn an_unwanted_failure_is_not_retried() {
     let start = Moment::after(Duration::from_secs(5));
     let mut world = World::new([(0, by_admin(start))]);
     world.pass(24 * HOUR, QUICK, away);
@@ -297,7 +297,7 @@ fn a_failure_without_anybody_who_waits_is_not_tried_again() {
 }
 
 #[test]
-fn who_stands_still_for_ever_does_not_keep_those_who_can_wait_from_their_turn() {
+fn blocked_pools_do_not_starve_the_others() {
     let start = Moment::after(Duration::from_secs(5));
     for latency in [QUICK, Duration::from_secs(20)] {
         let mut world = World::new([(0, urgent(start)), (1, every(12 * HOUR))]);
@@ -305,7 +305,7 @@ fn who_stands_still_for_ever_does_not_keep_those_who_can_wait_from_their_turn() 
         world.pass(48 * HOUR, latency, only_first_fails);
         let others = world.requests.iter().filter(|(_, q)| *q == question(1)).count();
         assert!((4..=6).contains(&others), "{others}");
-        // When it is said to be tried again does not move with each try of the other.
+        // The reported retry time does not move with each try of the other question.
         world.pass(14 * HOUR, latency, away);
         while world.running.iter().any(|(_, q)| *q == question(1)) {
             world.pass(MINUTE, latency, away);
@@ -330,7 +330,7 @@ fn limited(seconds: u64) -> Result<Target, ResolveError> {
     })
 }
 
-/// Polls of these questions of one registry, and the clocks so many seconds after the start.
+/// Returns a schedule of these questions of one registry, and the clocks by the seconds since the start.
 fn polls_of(asks: &[(usize, Ask)]) -> (Polls, impl Fn(u64) -> (Moment, Timestamp) + use<>) {
     let mut polls = Polls::default();
     let mut all = BTreeMap::<Question, Vec<Ask>>::new();
@@ -346,7 +346,7 @@ fn polls_of(asks: &[(usize, Ask)]) -> (Polls, impl Fn(u64) -> (Moment, Timestamp
 }
 
 #[test]
-fn a_failure_is_tried_again_while_anybody_waits() {
+fn a_failure_is_retried_while_a_pool_waits() {
     let waits = |ask: Ask| {
         let mut job = Job::new(Moment::default());
         job.asks = vec![ask];
@@ -365,7 +365,7 @@ fn a_failure_is_tried_again_while_anybody_waits() {
 }
 
 #[test]
-fn only_a_registry_that_says_so_forbids_requests() {
+fn only_retry_after_forbids_requests() {
     let (mut polls, at) = polls_of(&[(0, urgent(Moment::default())), (1, Ask::default())]);
     polls.start(at(0).0);
     polls.answered(&question(0), away(&question(0)), at(1));
@@ -380,7 +380,7 @@ fn only_a_registry_that_says_so_forbids_requests() {
 }
 
 #[test]
-fn requests_that_fail_together_fail_once() {
+fn requests_that_fail_together_count_once() {
     for (second, attempts) in [(0, 1), (1, 2)] {
         let start = Moment::default();
         let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, by_admin(start + Duration::from_secs(second)))]);
@@ -398,16 +398,16 @@ fn requests_that_fail_together_fail_once() {
         } else {
             assert_eq!(polls.start(at(0).0).len(), 1);
             polls.answered(&question(0), away(&question(0)), at(2));
-            // The second one begins at the very moment at which the first one was seen to have failed.
+            // The second one begins at the very moment of the failure of the first.
             assert_eq!(polls.start(at(2).0).len(), 1);
         }
         polls.answered(&question(1), away(&question(1)), at(3));
-        assert_eq!(polls.away["r0.example"].failure.attempts, attempts);
+        assert_eq!(polls.outages["r0.example"].failure.attempts, attempts);
     }
 }
 
 #[test]
-fn a_request_from_after_a_failure_brings_its_registry_back() {
+fn a_newer_request_ends_the_outage() {
     let start = Moment::default();
     let asks = [
         (0, urgent(start)),
@@ -422,37 +422,37 @@ fn a_request_from_after_a_failure_brings_its_registry_back() {
     let other = polls.jobs[&question(100)].failure.as_ref().unwrap().soon;
     let begun = polls.start(at(2).0 + Duration::from_millis(100));
     assert_eq!(begun.len(), 1, "the admin's");
-    polls.away.get_mut("r0.example").unwrap().failure.noted = (at(2).0 + Duration::from_millis(100), at(2).1);
+    polls.outages.get_mut("r0.example").unwrap().failure.noted = (at(2).0 + Duration::from_millis(100), at(2).1);
     polls.answered(&question(2), well(&question(2)), at(3));
-    assert!(polls.away.is_empty());
+    assert!(polls.outages.is_empty());
     let failed = |n| polls.jobs[&question(n)].failure.as_ref().unwrap();
-    assert!(failed(0).late <= at(3).0 + CATCH_UP, "asked soon");
+    assert!(failed(0).late <= at(3).0 + CATCH_UP_TIME, "asked soon");
     assert_eq!(failed(100).soon, other, "another registry has nothing to do with it");
 }
 
 #[test]
-fn a_try_moves_the_turn_of_those_who_can_wait_only_when_it_was_theirs() {
+fn only_an_own_try_postpones_patient_questions() {
     let (mut polls, at) = polls_of(&[(0, every(12 * HOUR))]);
     let mut fail = |asks: Vec<Ask>, begin: Moment, end: Moment| {
         polls.ask(BTreeMap::from([(question(0), asks)]), begin);
         assert_eq!(polls.start(begin).len(), 1);
         let wall = Timestamp::UNIX_EPOCH + end.since(Moment::default());
         polls.answered(&question(0), away(&question(0)), (end, wall));
-        polls.away["r0.example"].failure.late
+        polls.outages["r0.example"].failure.late
     };
     let daily = || every(12 * HOUR);
     let first = fail(vec![daily()], at(400).0, at(401).0);
     assert!(first > at(401).0);
     let asked = fail(vec![daily(), by_admin(at(401).0)], at(403).0, at(403).0);
-    assert_eq!(asked, first, "an admin's try is nobody's turn");
-    let second = fail(vec![daily()], first + LAST_POLL_RETRY, first + LAST_POLL_RETRY);
-    assert!(second > first + LAST_POLL_RETRY, "their own try is");
+    assert_eq!(asked, first, "an admin's try postpones nothing");
+    let second = fail(vec![daily()], first + POLL_RETRY_MAX, first + POLL_RETRY_MAX);
+    assert!(second > first + POLL_RETRY_MAX, "their own try does");
     let third = fail(vec![daily(), urgent(Moment::default())], second + HOUR, second + HOUR);
-    assert_eq!(third, second, "whoever stands still puts nobody off");
+    assert_eq!(third, second, "a blocked pool postpones no other question");
 }
 
 #[test]
-fn a_registry_that_fails_concerns_whoever_stands_still() {
+fn an_outage_concerns_blocked_pools() {
     let start = Moment::default();
     let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, every(12 * HOUR)), (2, urgent(start + HOUR))]);
     polls.start(at(1).0);
@@ -466,7 +466,7 @@ fn a_registry_that_fails_concerns_whoever_stands_still() {
 }
 
 #[test]
-fn neither_a_failure_of_our_own_nor_an_older_answer_brings_a_registry_back() {
+fn only_newer_answers_of_a_registry_end_its_outage() {
     let start = Moment::after(Duration::from_secs(5));
     for (second, of_our_own) in [
         (well(&question(1)), false),
@@ -484,15 +484,15 @@ fn neither_a_failure_of_our_own_nor_an_older_answer_brings_a_registry_back() {
         polls.answered(&question(0), limited(600), at(1));
         polls.answered(&question(1), second.clone(), at(2));
         assert!(polls.is_over(&question(0), at(3).0, at(3).0), "it is left alone");
-        // When it may be asked again, an answer from it does bring it back.
+        // After the time that it asked for, its answer does end the outage.
         polls.ask(asks, at(1300).0);
         let begun = polls.start(at(1300).0);
         assert_eq!(begun.len(), 1);
         polls.answered(&begun[0].0, second, at(1301));
-        assert_eq!(polls.away.is_empty(), !of_our_own);
+        assert_eq!(polls.outages.is_empty(), !of_our_own);
         if of_our_own {
             let next = polls.due().unwrap();
-            assert!(next <= at(1301).0 + LAST_RETRY * 2, "another question has its turn");
+            assert!(next <= at(1301).0 + RETRY_MAX * 2, "another question has its turn");
         }
     }
 }

@@ -14,7 +14,7 @@ mod credentials;
 mod mirrors;
 mod server;
 
-/// The answer to one path: status, headers, body. One that is endless goes on after that body for as long as anybody reads.
+/// The answer to one path: status, headers, body. If `endless`, more data follows for as long as the client reads.
 #[derive(Clone)]
 pub(in crate::resolve) struct Page {
     status: u16,
@@ -43,8 +43,8 @@ fn endless() -> Page {
 
 type Pages = Arc<Mutex<BTreeMap<String, Page>>>;
 
-/// A registry of such pages; counts the bytes of endless ones that it could send, and notes the requests. A page for `HEAD
-/// path` is the answer to that alone.
+/// A registry that serves these pages. Counts the bytes sent of endless pages, and records the requests. A page for `HEAD
+/// path` answers only that request.
 pub(in crate::resolve) struct Registry {
     pub(in crate::resolve) address: String,
     pages: Pages,
@@ -124,12 +124,12 @@ impl Registry {
         resolve(&config, &text.parse().unwrap(), &text, known, None).await
     }
 
-    /// Has these pages alone from now on.
+    /// Replaces the pages.
     pub(in crate::resolve) fn set(&self, pages: Vec<(String, Page)>) {
         *self.pages.lock().unwrap() = pages.into_iter().collect();
     }
 
-    /// Has these pages as well.
+    /// Adds pages.
     pub(in crate::resolve) fn add(&self, pages: Vec<(String, Page)>) {
         self.pages.lock().unwrap().extend(pages);
     }
@@ -144,7 +144,7 @@ impl Registry {
         self.requests().iter().filter(|r| **r == request).count()
     }
 
-    /// Bytes that were sent in vain: what was read, and what the kernels hold.
+    /// Bytes of endless pages that were sent: read by the client, or held by the kernels.
     fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -164,12 +164,12 @@ pub(in crate::resolve) fn image_of(tag: &str, version: &str) -> Vec<(String, Pag
     )
 }
 
-/// The same with these labels.
+/// An index of one image with these labels under this tag, with all its parts.
 fn labelled(tag: &str, labels: &serde_json::Value) -> Vec<(String, Page)> {
     sized(tag, labels, 100)
 }
 
-/// The same with a manifest that says that its configuration has this size.
+/// An index as from `labelled`, whose manifest gives its config this size.
 fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Page)> {
     let config = json!({ "architecture": "amd64", "os": "linux", "config": { "Labels": labels } }).to_string();
     let descriptor = json!({ "mediaType": "a/b", "digest": digest_text(&config), "size": size });
@@ -191,7 +191,7 @@ fn sized(tag: &str, labels: &serde_json::Value, size: usize) -> Vec<(String, Pag
     ]
 }
 
-/// The same under the tag `1`, with this page for its configuration.
+/// An index under the tag `1` of one image with this page as its config.
 fn image(config: Page) -> Vec<(String, Page)> {
     let mut pages = image_of("1", "2");
     if config.status != 200 || config.endless || !config.body.is_empty() {
@@ -202,7 +202,7 @@ fn image(config: Page) -> Vec<(String, Page)> {
 }
 
 #[tokio::test]
-async fn an_endless_answer_is_read_no_further_than_to_its_limit() {
+async fn an_endless_answer_is_read_to_the_limit() {
     let bearer = |realm: &str| Page {
         status: 401,
         header: format!("WWW-Authenticate: Bearer realm=\"{realm}\",service=\"s\"\r\n"),
@@ -236,7 +236,7 @@ async fn an_endless_answer_is_read_no_further_than_to_its_limit() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_cannot_be_had_costs_the_version_alone() {
+async fn without_the_config_only_the_version_is_missing() {
     let version = async |config: Page| {
         let target = registry(|_| image(config)).await.resolve().await.unwrap();
         assert_eq!(target.platforms.len(), 1);
@@ -260,7 +260,7 @@ async fn a_configuration_has_a_largest_size() {
 }
 
 #[tokio::test]
-async fn an_image_that_no_host_can_boot_is_refused_within_an_index_and_alone() {
+async fn an_unbootable_image_is_refused() {
     let plain = || labelled("1", &json!({ "a": "b" }));
     let index = registry(|_| plain()).await;
     let alone = registry(|_| {
@@ -290,7 +290,7 @@ async fn a_wrong_digest_is_refused() {
 
 /// The index names an image with a limit for boot images; the registry sends another one in its place, without the limit.
 #[tokio::test]
-async fn a_registry_that_sends_another_image_than_the_index_names_is_refused() {
+async fn an_image_other_than_the_index_names_is_refused() {
     let limited = || {
         let labels = json!({ "containers.bootc": "1", "berth.dev/min-boot-image": "9.4" });
         labelled("1", &labels)
@@ -300,7 +300,7 @@ async fn a_registry_that_sends_another_image_than_the_index_names_is_refused() {
     assert_eq!(limit.as_deref(), Some("9.4"));
     let other = image_of("1", "2");
     let asked = limited()[2].0.rsplit('/').next().unwrap_or_default().to_owned();
-    // It may name the digest that it was asked for, or none.
+    // The registry may name the digest that was asked for, or none.
     for header in [format!("Docker-Content-Digest: {asked}\r\n"), String::new()] {
         let mut pages = limited();
         pages[2].1 = Page {
@@ -321,7 +321,7 @@ async fn a_registry_that_sends_another_image_than_the_index_names_is_refused() {
     );
 }
 
-/// End of a poll of a tag whose image is known, and its requests for the tag's manifest.
+/// Result of a poll of a tag whose image is known, and its requests for the tag's manifest.
 async fn poll(tag: impl FnOnce(Page) -> Vec<(&'static str, Page)>) -> (Result<String, ResolveReason>, Vec<String>) {
     let registry = registry(|_| image_of("1", "1.0")).await;
     let known = registry.resolve().await.unwrap();
@@ -347,7 +347,7 @@ const HEAD: &str = "HEAD /v2/os/manifests/1";
 const ANY: &str = "/v2/os/manifests/1";
 
 #[tokio::test]
-async fn a_poll_fetches_the_manifest_only_when_it_has_to() {
+async fn a_poll_fetches_only_changed_manifests() {
     let with = |page: Page, status: u16, header: &str| Page {
         status,
         header: header.to_owned(),
@@ -380,7 +380,7 @@ async fn a_poll_fetches_the_manifest_only_when_it_has_to() {
 }
 
 #[tokio::test]
-async fn a_new_manifest_that_is_not_what_it_should_be_is_refused() {
+async fn a_new_manifest_that_is_invalid_is_refused() {
     let body = |page: Page, body: &str| Page {
         body: body.as_bytes().to_vec(),
         ..page
@@ -421,14 +421,14 @@ async fn a_registry_that_hangs_is_given_up() {
         assert_eq!(answer, Err(ResolveReason::RegistryUnavailable), "{requests:?}");
     }
     assert!(
-        began.elapsed() < NEEDED + Duration::from_secs(5),
+        began.elapsed() < RESOLVE_TIMEOUT + Duration::from_secs(5),
         "{:?}",
         began.elapsed()
     );
 }
 
 #[tokio::test]
-async fn a_registry_says_how_long_it_wants_to_be_left_alone() {
+async fn retry_after_is_read_from_a_refusal() {
     for (header, seconds) in [
         ("Retry-After: 120\r\n", Some(120)),
         (

@@ -130,11 +130,7 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
                 4,
                 &["I5: ", "the Node was not Ready under this boot", "violated I5"],
             ),
-            (
-                no_commits,
-                0,
-                &["not judged", "workers-0: writes of it are missing before"],
-            ),
+            (no_commits, 0, &["not judged", "workers-0: writes are missing before"]),
             (bare, 1, &["level Metadata", "manifests/audit-policy.yaml"]),
         ];
         for (forger, code, words) in forgeries {

@@ -1,4 +1,4 @@
-//! Registries that ask who is there.
+//! Registries that ask for authentication.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +20,7 @@ fn open(request: &Request) -> Reply {
     })
 }
 
-/// A registry that wants this header, and otherwise sends that challenge.
+/// A registry that wants this header, and sends this challenge without it.
 fn guarded(wanted: &'static str, challenge: String) -> impl Fn(&Request) -> Reply {
     move |request| match request.authorization.as_deref() == Some(wanted) {
         true => open(request),
@@ -53,7 +53,7 @@ async fn ask(server: &Server, secret: Option<&PullSecret>) -> Result<Target, Res
 }
 
 #[tokio::test]
-async fn a_name_and_a_password_are_sent_when_they_are_asked_for() {
+async fn a_password_is_sent_when_asked_for() {
     let server = Server::start(guarded(ME, "Basic realm=\"r\"".into())).await;
     let target = ask(&server, Some(&hush(&server.address))).await.unwrap();
     assert_eq!(target.version.as_deref(), Some("2"), "the configuration as well");
@@ -72,7 +72,7 @@ async fn a_refusal_says_which_credentials_were_used() {
     let wrong = secret(&server.address, json!({"username": "me", "password": "hush2"}));
     let token = secret(&server.address, json!({"identitytoken": "hush"}));
     for (secret, expected, requests) in [
-        (None, "name a Secret with some in image.pullSecret", 1),
+        (None, "name a Secret with credentials in image.pullSecret", 1),
         (
             Some(hush("other.example")),
             "Secret berth-system/pull has no entry for",
@@ -89,7 +89,7 @@ async fn a_refusal_says_which_credentials_were_used() {
     }
 }
 
-/// A token service at `/token` that gives `t0`, `t1` and so on to whoever shows this header.
+/// A token service at `/token` that gives `t0`, `t1` and so on to requests with this header.
 fn tokens(wanted: Option<&'static str>) -> impl Fn(&Request) -> Reply {
     let given = AtomicUsize::new(0);
     move |request| match request.authorization.as_deref() == wanted {
@@ -106,7 +106,7 @@ fn bearer(service: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_with_the_credentials_and_each_goes_to_its_own_host() {
+async fn credentials_and_token_go_to_their_own_hosts() {
     let service = Server::start(tokens(Some(ME))).await;
     let server = Server::start(guarded("Bearer t0", bearer(&service))).await;
     ask(&server, Some(&hush(&server.address))).await.unwrap();
@@ -126,7 +126,7 @@ async fn a_token_is_fetched_with_the_credentials_and_each_goes_to_its_own_host()
 }
 
 #[tokio::test]
-async fn everybody_gets_a_token_of_a_registry_that_wants_one_from_all() {
+async fn an_anonymous_token_is_fetched() {
     let service = Server::start(tokens(None)).await;
     let server = Server::start(guarded("Bearer t0", bearer(&service))).await;
     ask(&server, None).await.unwrap();
@@ -134,7 +134,7 @@ async fn everybody_gets_a_token_of_a_registry_that_wants_one_from_all() {
 }
 
 #[tokio::test]
-async fn a_token_that_lapses_is_fetched_again_and_a_useless_one_is_not() {
+async fn an_expired_token_is_fetched_again() {
     let service = Server::start(tokens(None)).await;
     let challenge = bearer(&service);
     let asked = AtomicUsize::new(0);
@@ -156,7 +156,7 @@ async fn a_token_that_lapses_is_fetched_again_and_a_useless_one_is_not() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_goes_into_the_body_and_follows_no_redirect() {
+async fn a_refresh_token_is_sent_in_the_body() {
     let service = Server::start(|request| match request.body.contains("refresh_token=hush%2B") {
         true => reply(200, json!({"access_token": "t0"})),
         false => reply(400, ""),
@@ -185,7 +185,7 @@ async fn a_refresh_token_goes_into_the_body_and_follows_no_redirect() {
 }
 
 #[tokio::test]
-async fn a_store_of_blobs_is_told_nothing() {
+async fn a_blob_store_gets_no_credentials() {
     for store_asks in [false, true] {
         let service = Server::start(tokens(Some(ME))).await;
         let challenge = bearer(&service);
@@ -206,18 +206,18 @@ async fn a_store_of_blobs_is_told_nothing() {
         let target = ask(&server, Some(&hush(&server.address))).await.unwrap();
         assert_eq!(target.version.is_some(), !store_asks);
         assert_eq!((store.seen().len(), store.told()), (1, vec![]));
-        assert_eq!(service.seen().len(), 0, "a challenge of somebody else is not met");
+        assert_eq!(service.seen().len(), 0, "a challenge of another host is not answered");
     }
 }
 
 #[tokio::test]
-async fn nonsense_of_a_token_service_is_said_so() {
+async fn an_invalid_token_answer_is_reported() {
     for (answer, expected) in [
-        ("<html>", "not in JSON"),
+        ("<html>", "not JSON"),
         (r#"{"hush":1}"#, "no token"),
         (r#"{"token":""}"#, "no token"),
         (r#"{"token":"a\r\nb"}"#, "characters"),
-        (r#"{"token":["hush"]}"#, "not in JSON"),
+        (r#"{"token":["hush"]}"#, "not JSON"),
     ] {
         let service = Server::start(move |_| reply(200, answer)).await;
         let server = Server::start(guarded("nothing", bearer(&service))).await;
@@ -228,7 +228,7 @@ async fn nonsense_of_a_token_service_is_said_so() {
 }
 
 #[tokio::test]
-async fn credentials_for_a_registry_with_tls_go_nowhere_without_it() {
+async fn credentials_of_a_tls_registry_need_tls() {
     let service = Server::start(tokens(Some(ME))).await;
     let challenge = Challenge::Bearer {
         realm: format!("http://{}/token", service.address),
@@ -249,7 +249,7 @@ async fn credentials_for_a_registry_with_tls_go_nowhere_without_it() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_only_so_far() {
+async fn redirects_are_limited() {
     let server = Server::start_with(|address| {
         let next = format!("http://{address}/v2/os/manifests/1");
         move |_: &Request| reply(307, "").with("Location", &next)

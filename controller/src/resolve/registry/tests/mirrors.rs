@@ -1,4 +1,4 @@
-//! Images that are asked for in more than one place.
+//! Images that are asked for at a mirror and at the origin.
 
 use std::fs;
 
@@ -39,17 +39,14 @@ async fn poll(conf: &str, text: &str, known: &[Target]) -> Result<Target, Resolv
 
 #[tokio::test]
 async fn a_mirror_serves_while_the_origin_is_away() {
-    // It says nowhere that it has no TLS: an insecure registry is asked with it first.
+    // The mirror has no TLS, and is not in the list of those without: an insecure registry is asked over TLS first.
     let mirror = Server::start(has(&["copy/os"])).await;
     let conf = format!(
         "[[registry]]\nprefix = \"127.0.0.1:1/a\"\n[[registry.mirror]]\nlocation = \"{}/copy\"\ninsecure = true",
         mirror.address
     );
     let target = ask(&conf, "127.0.0.1:1/a/os:1").await.unwrap();
-    assert_eq!(
-        target.image, "127.0.0.1:1/a/os:1",
-        "the origin's name is what nodes are told"
-    );
+    assert_eq!(target.image, "127.0.0.1:1/a/os:1", "nodes get the origin's name");
     let error = ask(&conf, "127.0.0.1:1/a/os:2").await.unwrap_err();
     assert_eq!(error.reason, ResolveReason::RegistryUnavailable, "the origin's");
     assert!(
@@ -59,7 +56,7 @@ async fn a_mirror_serves_while_the_origin_is_away() {
 }
 
 #[tokio::test]
-async fn the_origin_serves_what_its_mirror_does_not() {
+async fn the_origin_serves_images_its_mirror_lacks() {
     let origin = Server::start(has(&["os"])).await;
     let mirror = Server::start(has(&[])).await;
     let conf = format!(
@@ -71,7 +68,7 @@ async fn the_origin_serves_what_its_mirror_does_not() {
 }
 
 #[tokio::test]
-async fn a_registry_without_tls_that_is_not_named_insecure_is_not_asked() {
+async fn a_plain_registry_must_be_named_insecure() {
     let origin = Server::start(has(&["os"])).await;
     let error = ask("", &format!("{}/os:1", origin.address)).await.unwrap_err();
     assert_eq!(error.reason, ResolveReason::RegistryUnavailable);
@@ -105,19 +102,19 @@ fn at(version: &str, head: u16) -> impl Fn(&Request) -> Reply + use<> {
     }
 }
 
-/// The methods by which a registry was asked for the tag.
+/// The methods of the requests for the tag.
 fn asked(server: &Server) -> String {
     let of_tag = server.seen().into_iter().filter(|r| r.path == "/v2/os/manifests/1");
     of_tag.map(|r| r.method).collect::<Vec<_>>().join(" ")
 }
 
 #[tokio::test]
-async fn a_poll_asks_the_mirror_and_the_origin_where_the_mirror_fails() {
+async fn a_poll_asks_the_origin_after_its_mirror() {
     let first = Server::start(at("1.0", 200)).await;
     let plain = format!("[[registry]]\nlocation = \"{}\"\ninsecure = true", first.address);
     let known = ask(&plain, &format!("{}/os:1", first.address)).await.unwrap();
     for (mirror, origin, settings, version, of_mirror, of_origin) in [
-        // One that lags is believed.
+        // A mirror that lags behind is believed.
         (("1.0", 200), ("2.0", 200), "", "1.0", "HEAD", ""),
         (("2.0", 200), ("1.0", 200), "", "2.0", "HEAD GET", ""),
         (("2.0", 404), ("1.0", 200), "", "2.0", "HEAD GET", ""),

@@ -1,4 +1,4 @@
-//! A small HTTP server that answers as a test says, and remembers what it was asked.
+//! A small HTTP server that answers as a test says, and records the requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -48,7 +48,7 @@ impl Server {
         Self::start_with(|_| handler).await
     }
 
-    /// Starts one that knows its own address.
+    /// Starts a server whose answers may depend on its address.
     pub(super) async fn start_with<F>(make: impl FnOnce(&str) -> F) -> Self
     where
         F: Fn(&Request) -> Reply + Send + Sync + 'static,
@@ -71,7 +71,7 @@ impl Server {
         self.seen.lock().unwrap().clone()
     }
 
-    /// The different `Authorization`s that it was sent.
+    /// The different `Authorization` headers that it was sent.
     pub(super) fn told(&self) -> Vec<String> {
         let mut told: Vec<_> = self.seen().into_iter().filter_map(|r| r.authorization).collect();
         told.sort();

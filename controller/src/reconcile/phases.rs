@@ -1,5 +1,5 @@
-//! Values that the phases of a pass hand on. A value exists once the phase that makes it is over, and nothing stands in for one
-//! before that: a phase that came too early would not compile.
+//! Values passed between the phases of a pass. Each value is created by one phase, so that phases in a wrong order do not
+//! compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,41 +17,40 @@ use jiff::Timestamp;
 
 use crate::resolve::Resolution;
 
-/// Findings of phase 1.
-pub(super) struct Seen {
-    /// Objects that the watches know.
+/// Result of phase 1.
+pub(super) struct Observed {
+    /// Objects of the watches.
     pub(super) snapshot: Snapshot,
-    /// The pools that can be read, and those that only their berths still name.
+    /// Readable pools, and deleted ones that still have berths.
     pub(super) pools: Vec<Pool>,
-    /// Nodes whose agent has been heard of lately.
+    /// Nodes whose agent was heard from recently.
     pub(super) heard: BTreeSet<NodeName>,
-    /// Node UIDs that a live read has shown to exist no more.
+    /// Node UIDs that a live read found deleted.
     pub(super) confirmed_gone: BTreeSet<NodeUid>,
-    /// This process's clock.
+    /// Time of this process's monotonic clock.
     pub(super) now: Moment,
-    /// This machine's clock.
+    /// Time of this machine's wall clock.
     pub(super) wall: Timestamp,
 }
 
-/// All berths, and who has them.
+/// All berths, and their holders.
 #[derive(Clone)]
 pub(super) struct Berths {
-    /// The Leases.
     pub(super) leases: Vec<LeaseView>,
-    /// Nodes that have them.
+    /// Nodes that have a berth.
     pub(super) occupied: Occupied,
-    /// They were read from the server in this very pass, so that they contain all writes of ours.
+    /// True if they were read from the server in this pass, so that they contain all writes of ours.
     pub(super) live: bool,
 }
 
 impl Berths {
-    /// The berths as the watch knows them.
+    /// Berths as the watch shows them.
     pub(super) fn watched(snapshot: &Snapshot) -> Self {
         let leases = snapshot.leases.values();
         Self::of(leases.map(|entry| entry.view.as_ref().clone()).collect(), false)
     }
 
-    /// The berths as they were just read.
+    /// Berths that were just read from the server.
     pub(super) fn read(leases: Vec<LeaseView>) -> Self {
         Self::of(leases, true)
     }
@@ -64,7 +63,7 @@ impl Berths {
         }
     }
 
-    /// The same berths, and these.
+    /// Adds Leases.
     pub(super) fn with(mut self, more: Vec<LeaseView>) -> Self {
         if more.is_empty() {
             return self;
@@ -73,26 +72,39 @@ impl Berths {
         Self::of(self.leases, self.live)
     }
 
-    /// The Lease of that name.
+    /// Returns the Lease of this name.
     pub(super) fn named(&self, lease: &str) -> Option<&LeaseView> {
         self.leases.iter().find(|l| l.name() == lease)
     }
 }
 
-/// Progress of the resolution of each pool's image.
+/// Inputs of the plans.
+#[derive(Clone, Copy)]
+pub(super) struct PlanInputs<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) membership: &'a Membership,
+    pub(super) gates: &'a BTreeMap<PoolName, Gates>,
+    /// Pools whose watched state may be stale.
+    pub(super) outdated: &'a BTreeSet<PoolName>,
+    /// UIDs of the BootcNodes whose agents have had the release deadline to release their node.
+    pub(super) overdue: &'a BTreeSet<String>,
+    /// Leases that are not written in this pass, since the API server refused them a short time ago.
+    pub(super) left_alone: &'a BTreeSet<String>,
+}
+
+/// Resolution of each pool's image.
 pub(super) type Resolutions = BTreeMap<PoolName, Resolution>;
 
 /// The plans, and the berths that they were made from.
 pub(super) struct Planned {
-    /// The plan of each pool; none at all when the berths could not be read.
+    /// Plan of each pool; empty if the berths could not be read.
     pub(super) plans: BTreeMap<PoolName, Plan>,
-    /// The berths.
     pub(super) berths: Berths,
 }
 
-/// All that a pass has found, for those who tell of it.
+/// All results of a pass, for the reports.
 pub(super) struct Findings {
-    pub(super) seen: Seen,
+    pub(super) observed: Observed,
     pub(super) membership: Arc<Membership>,
     pub(super) resolutions: Resolutions,
     pub(super) gates: BTreeMap<PoolName, Gates>,

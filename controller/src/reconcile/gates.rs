@@ -1,0 +1,44 @@
+//! Between phases 5 and 6: the gates of every pool.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::PoolName;
+use berth_core::controller::gates::Gates;
+use berth_core::controller::pool::Pool;
+
+use super::phases::Observed;
+use super::reconciler::Reconciler;
+
+impl Reconciler {
+    /// Evaluates the gates of every pool, and schedules a pass for the next time when one opens or closes. Pure apart
+    /// from the memory.
+    pub(super) fn gates(&mut self, observed: &Observed) -> BTreeMap<PoolName, Gates> {
+        let clock_synchronized = self.is_clock_synchronized(observed);
+        let mut all = BTreeMap::new();
+        for pool in &observed.pools {
+            let fleet = observed.snapshot.fleet_gate();
+            let Some(inputs) = pool.gate_inputs(fleet, clock_synchronized, observed.wall) else {
+                continue;
+            };
+            let gates = self.memory.gates.gates(inputs);
+            if let Some(changes) = gates.changes {
+                let wait = Duration::try_from(changes.duration_since(observed.wall)).unwrap_or_default();
+                self.again(observed.now + wait);
+            }
+            all.insert(pool.name.clone(), gates);
+        }
+        self.memory.gates.keep(|pool| all.contains_key(pool));
+        all
+    }
+
+    /// True if this machine's clock is synchronised, or no pool has windows or exclusions. Asks the kernel, which answers
+    /// at once.
+    fn is_clock_synchronized(&mut self, observed: &Observed) -> bool {
+        let windows = |pool: &Pool| {
+            let rollout = pool.object.as_ref().map(|object| object.spec.rollout());
+            rollout.is_some_and(|r| !r.windows.is_empty() || !r.exclusions.is_empty())
+        };
+        !observed.pools.iter().any(windows) || self.outside.clock.is_synchronized(observed.now)
+    }
+}

@@ -1,0 +1,103 @@
+//! Reports what a pass has found: metrics and events.
+
+use std::time::Duration;
+
+use berth_api::berth::Berth;
+use berth_api::pool::BootcNodePoolStatus;
+use berth_api::{NodeName, PoolName};
+use berth_core::controller::gauges::{GaugeFacts, MeasuredPool};
+use berth_core::controller::plan::BerthWrite;
+use berth_core::controller::pool::Pool;
+
+use super::phases::{Berths, Findings};
+use super::reconciler::Reconciler;
+use crate::events::Note;
+
+/// Minimum time between two computations of the pools' metrics.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Reconciler {
+    /// Sends an event if the write took a berth away from its holder.
+    pub(super) fn report_closed_berth(&self, berths: &Berths, pool: &Pool, write: &BerthWrite) {
+        let (Some(object), BerthWrite::Update { lease, berth, .. }) = (&pool.object, write) else {
+            return;
+        };
+        let before = berths.named(lease);
+        let before: Option<&Berth> = before.and_then(|l| l.berth.as_ref().ok());
+        if let Some(note) = Note::closed(object, before, berth) {
+            self.outside.events.queue(note);
+        }
+    }
+
+    /// Updates the metrics and sends the events of this pass.
+    pub(super) fn report(&mut self, findings: &Findings) {
+        let metrics = &self.outside.metrics;
+        metrics.pass();
+        let now = findings.observed.now;
+        let object = |name: &PoolName| {
+            let pool = findings.observed.pools.iter().find(|pool| pool.name == *name);
+            pool?.object.as_ref()
+        };
+        for news in self.memory.turns.see(&findings.planned.berths.leases, now) {
+            metrics.turn(&news);
+            if let Some(note) = Note::of_turn(&news, object(&news.pool)) {
+                self.outside.events.queue(note);
+            }
+        }
+        for news in self.memory.stagings.see(&findings.observed.snapshot) {
+            metrics.staged(&news);
+        }
+        for news in self.memory.troubles.see(&findings.observed.snapshot) {
+            let note = Note::of_trouble(&news, object(&news.pool));
+            self.outside.events.queue(note);
+        }
+        // The facts are computed from all members, and rarely scraped more often.
+        let next = self.memory.measured.map(|last| last + MEASURE_INTERVAL);
+        match next.filter(|next| *next > now) {
+            Some(next) => self.again(next),
+            None => {
+                metrics.show(&measured(findings));
+                self.memory.measured = Some(now);
+            }
+        }
+    }
+}
+
+fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
+    pool.object.as_ref()?.status.as_ref()
+}
+
+fn measured(findings: &Findings) -> GaugeFacts<'_> {
+    let snapshot = &findings.observed.snapshot;
+    let fleet = snapshot.fleet.as_ref();
+    let fleet = fleet.and_then(|fleet| fleet.view.object.as_ref().ok()?.status.as_ref());
+    let pools = findings.observed.pools.iter();
+    GaugeFacts {
+        pools: pools.filter_map(|pool| pool_facts(findings, pool)).collect(),
+        fleet,
+    }
+}
+
+fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<MeasuredPool<'a>> {
+    let status = status(pool)?;
+    let plan = findings.planned.plans.get(&pool.name);
+    let gates = findings.gates.get(&pool.name);
+    let planned = plan.and_then(|plan| plan.gate.as_ref());
+    let gate = planned.or(gates.and_then(|gates| gates.gate.as_ref()));
+    let leases = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
+    let holdings = leases.filter_map(|l| l.berth.as_ref().ok()?.holding());
+    let lost = holdings.filter(|holding| findings.timed_out.contains(&holding.uid));
+    let content = |name: &NodeName| {
+        let host = findings.observed.snapshot.bootc_nodes.get(name.as_str())?;
+        host.view.content.as_ref().ok()
+    };
+    Some(MeasuredPool {
+        name: pool.name.as_str(),
+        status,
+        gate: gate.map(|gate| gate.reason),
+        gates,
+        timed_out: lost.map(|holding| &holding.node).collect(),
+        members: findings.membership.members(&pool.name).filter_map(content).collect(),
+        waiting: plan.map_or(vec![], |plan| plan.waiting.values().copied().collect()),
+    })
+}

@@ -1,0 +1,73 @@
+//! The records that the judge joins.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::audit::Record;
+use crate::evidence::Evidence;
+use crate::history::{history, licence};
+use crate::hosts::{HostChange, HostEvent};
+
+/// The records to judge, of a test or of a cluster's log.
+#[derive(Debug)]
+pub struct Truth<'a> {
+    /// Events of the hosts, in order.
+    pub hosts: &'a [HostEvent],
+    /// The API server's audit log.
+    pub audit: &'a [Record],
+    /// Reboots that the test itself caused: host and time.
+    pub excused: &'a [(String, Timestamp)],
+    /// Most berths that may be held at once in each pool, over the whole test.
+    pub capacity: BTreeMap<String, usize>,
+    /// Most nodes of all pools that may be held, offered or unavailable at once, over the whole test; `None`: the fleet
+    /// has no limit.
+    pub fleet: Option<usize>,
+    /// Evidence in these records.
+    pub evidence: &'a Evidence,
+    /// Longest delay that the test causes between Berth and the API server: of a request, or of a change until Berth sees
+    /// it.
+    pub lag: jiff::SignedDuration,
+}
+
+/// How long after a reboot by the test the host may go down for it.
+const EXCUSED_FOR: jiff::SignedDuration = jiff::SignedDuration::from_secs(20);
+
+impl Truth<'_> {
+    /// Returns the number of reboots with a licence. A test that saw none has proven nothing.
+    pub fn licensed_reboots(&self) -> usize {
+        let history = history(self.audit);
+        self.downs()
+            .filter(|(host, at, boot)| licence(&history, host, *at, boot).is_some())
+            .count()
+    }
+
+    /// Returns each time when a host went down: host, time, and the boot ID that ended.
+    pub(crate) fn downs(&self) -> impl Iterator<Item = (&str, Timestamp, String)> {
+        let mut boots: BTreeMap<&str, String> = BTreeMap::new();
+        self.hosts.iter().filter_map(move |event| match &event.change {
+            HostChange::Up { boot_id, .. } => {
+                boots.insert(&event.host, boot_id.clone());
+                None
+            }
+            HostChange::Down => Some((
+                event.host.as_str(),
+                event.at,
+                boots.get(event.host.as_str()).cloned().unwrap_or_default(),
+            )),
+            _ => None,
+        })
+    }
+
+    /// Returns the most holders that a pool may have had; `None` if unknown.
+    pub(crate) fn most(&self, pool: &str) -> Option<usize> {
+        let known = self.capacity.get(pool).copied();
+        known.or_else(|| self.evidence.whole.then_some(0))
+    }
+
+    pub(crate) fn is_excused(&self, host: &str, at: Timestamp) -> bool {
+        self.excused
+            .iter()
+            .any(|(h, from)| h == host && *from <= at && at <= *from + EXCUSED_FOR)
+    }
+}
