@@ -1,5 +1,5 @@
-//! Time that the status of a large cluster takes once its objects are there: one JSON line. `make bench` runs it, built as it is
-//! shipped.
+//! Measures how long the status of a large cluster takes after its objects are read, and prints one JSON line. `make bench` runs
+//! it as a release build.
 
 use std::time::Instant;
 
@@ -8,8 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use kubectl_berth::{Detail, Look, Snapshot, render};
 use serde_json::{Value, json};
 
-/// Nodes of the cluster, and of one pool.
+/// Number of nodes in the cluster.
 const NODES: usize = 5000;
+/// Number of nodes in each pool.
 const POOL: usize = 500;
 /// Number of runs.
 const RUNS: usize = 10;
@@ -38,7 +39,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A cluster in the middle of a rollout: a third is done, some are at work, some have trouble.
+/// Returns a cluster in the middle of a rollout: a third of the nodes is updated, some are being updated, some have problems.
 fn cluster(now: Timestamp) -> Result<Snapshot> {
     let digest = |c: char| format!("sha256:{}", c.to_string().repeat(64));
     let ago = |minutes: i64| (now - SignedDuration::from_mins(minutes)).to_string();
@@ -52,7 +53,7 @@ fn cluster(now: Timestamp) -> Result<Snapshot> {
             },
         })
     };
-    let host = |number: usize| {
+    let bootc_node = |number: usize| {
         let name = format!("worker-{number:04}.example.internal");
         let (phase, runs) = match number % 12 {
             0..4 => ("Updated", '2'),
@@ -61,10 +62,10 @@ fn cluster(now: Timestamp) -> Result<Snapshot> {
             6 => ("Rebooting", '1'),
             _ => ("Waiting", '1'),
         };
-        let trouble = |kind: &str, reason: &str, message: &str| json!([{ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": ago(20) }]);
+        let condition = |kind: &str, reason: &str, message: &str| json!([{ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": ago(20) }]);
         let conditions = match number % 24 {
-            5 => trouble("NodeDegraded", "DrainTimeout", "failed to drain for 1h"),
-            7..12 => trouble("Waiting", "WaveWaiting", "waits until wave canary is proven"),
+            5 => condition("NodeDegraded", "DrainTimeout", "failed to drain for 1h"),
+            7..12 => condition("Waiting", "WaveWaiting", "waits until wave canary is proven"),
             _ => json!([]),
         };
         json!({
@@ -87,6 +88,6 @@ fn cluster(now: Timestamp) -> Result<Snapshot> {
     };
     let all = |of: &dyn Fn(usize) -> Value, count: usize| (0..count).map(of).collect::<Vec<_>>();
     Ok(serde_json::from_value(json!({
-        "pools": all(&pool, NODES / POOL), "bootcNodes": all(&host, NODES), "nodes": all(&node, NODES),
+        "pools": all(&pool, NODES / POOL), "bootcNodes": all(&bootc_node, NODES), "nodes": all(&node, NODES),
     }))?)
 }

@@ -1,4 +1,4 @@
-//! The command line of `kubectl berth`. A part of the library, so that tests can compare the documentation with it.
+//! Command line of `kubectl berth`. Part of the library so that tests can compare the documentation with it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use crate::completion::Shell;
 use crate::{Detail, WhatIf};
 
-/// Shows the state of the pools of bootc nodes, and lets an admin decide when a node does not come back.
+/// Shows the state of pools of bootc nodes, and controls their updates.
 ///
-/// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and each
-/// node, what a node waits for, and what would happen before it happens. status, node, explain, timeline and history only
-/// read, verify reads files. poll asks the controller
-/// to look at a registry. Each of the other commands changes one thing: it says what it will do and what that means, and then asks.
+/// A BootcNodePool names the OS image that its nodes should run. This program shows the progress of each pool and node,
+/// why a node waits, and a preview of an update. status, node, explain, timeline and history only read the cluster; verify
+/// reads files. poll asks the controller to check a registry. Each other command changes one thing: it first shows the change
+/// and its effect, and asks for consent.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-berth",
@@ -22,84 +22,84 @@ use crate::{Detail, WhatIf};
     disable_help_subcommand = true,
     after_long_help = "\
 EXAMPLES
-  All pools, and where each node is:
+  Show all pools and the state of their nodes:
       kubectl berth status
 
-  What a change of the pool workers would do, and what blocks it:
+  Preview the update of pool workers, and what blocks it:
       kubectl berth status workers --preview
 
-  The same if two nodes might be down at once; nothing is changed:
+  The same preview with two nodes down at once; this changes nothing:
       kubectl berth status workers --preview --what-if rollout.maxUnavailable=2
 
-  Why a node is not updated now, when it may be, and which one change would let it go:
+  Why a node is not updated now, when it may be, and which change would get it a berth:
       kubectl berth explain worker-3
 
-  What needs a look, what it means and what to do:
+  Problems, their impact, and what to do:
       kubectl berth status --details=health
 
-  The status while it goes on, until Ctrl-C:
+  Follow the status until Ctrl-C:
       kubectl berth status --watch
 
-  One node: what it is doing and why, what it went through, what to do:
+  One node: its state, its past updates, and what to do:
       kubectl berth node worker-3
 
-  Who was in which phase when, and as a picture for a report:
+  The phases of each node over time, on the terminal and as a picture:
       kubectl berth timeline workers
       kubectl berth timeline workers --svg rollout.svg
 
-  What the pool workers ran before, and one of its nodes:
+  Past images of pool workers, and of one node:
       kubectl berth history workers
       kubectl berth history --node worker-3
 
-  Who was allowed to reboot what in the past, and was it proven?
+  Check past reboots against the rules, from audit logs:
       kubectl berth verify --audit-log audit-1.log.gz --audit-log audit.log
 
-  A node is lost, and its pool shall go on without it; and back again:
+  Take a lost node out of its pool; and put it back:
       kubectl berth exclude worker-3
       kubectl berth include worker-3
 
-  A node shall stay as it is for now, and count as before; and go on again:
+  Hold back the update of a node; and release it:
       kubectl berth hold worker-3
       kubectl berth unhold worker-3
 
-  A machine that never joined was deleted, and is to be forgotten:
+  Stop reporting a deleted machine that never joined:
       kubectl berth dismiss worker-7
 
-  A node is up, but runs an image that its agent cannot prove, and keeps its berth:
+  Close the berth of a node that is up, but runs an image that its agent cannot prove:
       kubectl berth release worker-3
 
-  The cause of a failed update is mended:
+  Retry after the cause of a failed update is fixed:
       kubectl berth retry workers
 
-  A tag was moved, and shall be looked at now; and, where the pool is pinned, adopted:
+  Check a moved tag now; and adopt its image in a pinned pool:
       kubectl berth poll workers
       kubectl berth approve workers
 
-  One pool is to stop, or all of them at once; and to go on:
+  Pause one pool, or all pools; and resume:
       kubectl berth pause workers
       kubectl berth pause --all
       kubectl berth resume --all
 
 FILES
   ~/.kube/config
-      Used unless --kubeconfig or the variable KUBECONFIG names another. Inside a pod
-      without any of these: the pod's service account.
+      Used unless --kubeconfig or the variable KUBECONFIG names another file. A pod
+      without any of these uses its service account.
 
 ENVIRONMENT
   HTTPS_PROXY, NO_PROXY
-      The proxy to the API server, and hosts that are reached without one, unless the
-      kubeconfig names a proxy.
+      Proxy to the API server, and hosts that need no proxy. A proxy in the kubeconfig
+      takes precedence.
   NO_COLOR
-      No colours, unless it is empty. Without it there are some on a terminal only.
+      Turns colours off if it is not empty. Only terminals get colours.
 
 EXIT STATUS
-  0  Done, or there was nothing to do, or --dry-run has said what would be done.
-  1  The cluster could not be read, or refused a change, or a registry did not answer,
-     or an audit log cannot be judged, or approve --print has nothing to print;
-     standard error says why.
-  2  The command line is wrong, or --yes is missing where nobody can be asked.
-  3  You did not say yes; nothing was changed.
-  4  verify found that a rule was broken.
+  0  Done, or nothing to do, or --dry-run has shown the plan.
+  1  The cluster could not be read or refused a change, a registry did not answer, an
+     audit log cannot be judged, or approve --print has nothing to print. Standard error
+     has the reason.
+  2  The command line is wrong, or --yes is missing and standard input is not a terminal.
+  3  You declined; nothing was changed.
+  4  verify found a broken rule.
 
 SEE ALSO
   kubectl get bootcnodepools, kubectl get bootcnodes, kubectl get leases -n berth-system"
@@ -119,25 +119,27 @@ pub struct Cluster {
     /// File with the cluster's address and your credentials.
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of that file; its current one if not given.
+    /// Context in the kubeconfig; by default its current context.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
     /// Namespace that Berth is installed in.
     #[arg(long, global = true, value_name = "NAME", default_value = berth_api::keys::NAMESPACE)]
     pub namespace: String,
-    /// Longest time to wait for the API server: for all that is read before something is shown, and for each change.
+    /// Timeout for the API server: for reading everything that is needed, and for making the changes.
     ///
-    /// A number of seconds, or with a unit as in 90s or 2m.
+    /// A number of seconds, or a number with a unit, such as 90s or 2m.
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = request_timeout)]
     pub request_timeout: Duration,
 }
 
-/// Reads `--request-timeout`, as kubectl does, but for 0: here every wait has an end.
+/// Parses `--request-timeout` as kubectl does, but refuses 0, which means no timeout there.
 fn request_timeout(text: &str) -> Result<Duration, String> {
     let seconds = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let with_unit = if seconds { format!("{text}s") } else { text.to_owned() };
     match berth_api::duration::parse(&with_unit) {
-        Ok(Duration::ZERO) => Err("a wait without an end is not possible; write a longer time, such as 10m".to_owned()),
+        Ok(Duration::ZERO) => {
+            Err("0 is not possible, since every wait must end; write a long time, such as 10m".to_owned())
+        }
         Ok(time) => Ok(time),
         Err(error) => Err(error.to_string()),
     }
@@ -148,136 +150,140 @@ fn request_timeout(text: &str) -> Result<Duration, String> {
 pub enum Command {
     /// Show the state of pools and nodes.
     ///
-    /// A line for each pool, the worst first; then each pool that is not done: its image, who holds its berths, what it waits
-    /// for and since when, and its nodes; and at the end what needs a look. The columns, their order and their words are those
-    /// of oc adm upgrade status.
+    /// Prints a line for each pool, the worst first; then each pool that is not completed: its image, the holders of its
+    /// berths, why it waits, and its nodes; and at the end the health findings. The columns and words follow oc adm upgrade
+    /// status.
     ///
-    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is the time
-    /// to go by what was measured in the pool lately: ? where nobody can tell. MESSAGE is the one thing to know: a failure and
-    /// the time of the next try, the pod that blocks the drain, the reason for which nothing happens, or the outcome of the last turn.
+    /// Assessments: Degraded, Unavailable, Progressing, Excluded (held back by a pause), Outdated, Completed. EST is the
+    /// estimated time left, from recent measurements in the pool; ? means unknown. MESSAGE is the most important fact: a
+    /// failure and the time of the next try, the pod that blocks the drain, the reason why nothing happens, or the outcome of
+    /// the last turn.
     ///
-    /// Ten nodes of each pool are shown, and those that need a look. A version is the image's version label, or the first
-    /// digits of its digest.
+    /// Shows ten nodes of each pool, and all that need attention. VERSION is the image's version label, or the first digits of
+    /// its digest.
     #[command(long_about)]
     Status(Status),
-    /// Tell the story of one node: what it is doing, why, what it went through, and what to do.
+    /// Show one node: its state, why it waits, its past updates, and what to do.
     ///
-    /// Shows the node's phase and images, its berth, the conditions that say why it does not go on, the pods that block its
-    /// drain, the time of the next try; the chapters of its newest update, and of the last one before that which went as far
-    /// as a reboot; its last turns with a berth; and what a person can do. Times are of the node's own clock.
+    /// Shows the node's phase and images, its berth, the conditions that explain why it makes no progress, the pods that block
+    /// its drain, and the time of the next try; the chapters of its newest update, and of the last earlier update that reached
+    /// a reboot; its last turns with a berth; and advice. Times are by the node's own clock.
     #[command(long_about)]
     Node(NodeStory),
     /// Explain why a node is offered no berth now, when it may be, and which change would get it one.
     ///
-    /// Runs the controller's own plan of the node's pool, on the same objects, with one thing changed at a time: a turn that
-    /// ends, a node that is Ready again, another number, a pause that is over. Names each change that alone is enough, the
-    /// smallest first; when none is, the ones that are enough together. What only the controller knows is said, not guessed.
+    /// Repeats the controller's own plan of the node's pool on the same objects, each time with one thing changed: a turn has
+    /// ended, a node is Ready again, a limit is higher, a pause is over. Lists each change that is sufficient alone, the
+    /// smallest first; if there is none, the changes that are sufficient together. Facts that only the controller knows are
+    /// listed, not guessed.
     #[command(long_about)]
     Explain(Explain),
-    /// Draw who was in which phase when, in the newest rollout of a pool.
+    /// Draw the phases of each node over time, in the newest rollout of a pool.
     ///
-    /// One row for each node, in the order in which they went. A column of the terminal shows the last chapter in it, so that
-    /// a short one is not lost. Times are of each node's own clock.
+    /// Draws one row for each node, in the order of their turns. Each column of the terminal shows the last chapter in it, so
+    /// that short chapters are visible. Times are by each node's own clock.
     #[command(long_about)]
     Timeline(Timeline),
-    /// Show what a pool ran before, or one node.
+    /// Show the images that a pool or a node has run.
     ///
-    /// Lists the images that nodes were deployed to, the newest first: version, how many nodes, when the last one was
-    /// proven, and the digest, which the pool's image.ref takes behind an @ to go back. A pool keeps historyLimit of them
-    /// (3), a node the last 3. An image "found there" is one that nodes ran when they joined.
+    /// Lists the deployed images, the newest first: version, number of nodes, time when the last node was proven, and digest.
+    /// To go back to an image, put its digest after an @ in the pool's image.ref. A pool keeps historyLimit images (3 by
+    /// default), a node the last 3. "found at join" marks an image that nodes already ran when they joined.
     #[command(long_about)]
     History(History),
-    /// Judge a past rollout by the API server's audit log: who was allowed to reboot what, and was it proven?
+    /// Check a past rollout against the rules, from the API server's audit logs.
     ///
-    /// Reads audit logs and talks to no cluster. It puts the writes of berths, Nodes and BootcNodes side by side and says of
-    /// each turn whether it was licensed, cordoned and proven, and of each write of a berth whether the protocol has it.
-    /// Capacities, and failures on record, are read from the statuses of the pools in the log. What a log does not show is named, and does not pass as good. The API server needs
-    /// an audit policy with the rules of manifests/audit-policy.yaml. The exit status is 4 when a rule was broken.
+    /// Reads audit logs and needs no cluster. Compares the writes of berths, Nodes and BootcNodes, and judges for each turn
+    /// whether it was licensed, cordoned and proven, and for each write of a berth whether the protocol allows it. Capacities
+    /// and recorded failures come from the statuses of the pools in the log. Facts that are missing in the log are listed and
+    /// do not count as good. The API server needs an audit policy with the rules of manifests/audit-policy.yaml. The exit
+    /// status is 4 if a rule was broken.
     #[command(long_about)]
     Verify(Verify),
-    /// Take a node out of its pool, so that the others go on without it.
+    /// Take a node out of its pool, so that the rollout continues without it.
     ///
-    /// Puts the label berth.dev/exclude on the Node. It is then no member of any pool and is not counted: whether it
-    /// is Ready or not, it uses up no capacity. This is the word for a node that is lost. A berth that it holds is
-    /// closed by the controller when the Node is NotReady; when the Node is Ready, its own agent gives back. An update
-    /// that it had committed and never proven counts as a failure of that image. Nothing is done to the host.
+    /// Adds the label berth.dev/exclude to the Node. The node is then not a member of any pool and uses no capacity, whether it
+    /// is Ready or not. Use this for a lost node. If the Node is NotReady, the controller closes the berth that it holds; if
+    /// the Node is Ready, its agent gives the berth back. An update that was committed and never proven counts as a failure of
+    /// that image. Nothing changes on the host.
     #[command(long_about)]
     Exclude(Exclude),
-    /// Let an excluded node be a member of its pool again.
+    /// Put an excluded node back into its pool.
     ///
-    /// Takes the label berth.dev/exclude off the Node.
+    /// Removes the label berth.dev/exclude from the Node.
     #[command(long_about)]
     Include(OfNode),
-    /// Offer a node no berth for now.
+    /// Hold back a node: offer it no berth for now.
     ///
-    /// Puts the label berth.dev/hold on the Node. It stays a member of its pool and counts as before; it stages its image,
-    /// and is offered no berth, so that Berth neither drains nor reboots it. An offer that its agent has not taken is
-    /// withdrawn; a turn that it has begun goes on to its end. Later waves, and pools that go after its own, wait for it.
+    /// Adds the label berth.dev/hold to the Node. The node stays a member of its pool, counts as before and stages its image.
+    /// It is offered no berth, so Berth neither drains nor reboots it. The controller withdraws an offer that the agent has not
+    /// taken; a turn that has begun continues to its end. Later waves, and pools that are updated after its own, wait for the
+    /// node.
     #[command(long_about)]
     Hold(OfNode),
-    /// Let a node go that is held back.
+    /// Release a node that is held back.
     ///
-    /// Takes the label berth.dev/hold off the Node: it is offered a berth in its turn.
+    /// Removes the label berth.dev/hold from the Node. The node is then offered a berth in its turn.
     #[command(long_about)]
     Unhold(OfNode),
-    /// Forget a machine that is held back on its first boot.
+    /// Stop reporting a machine that is held back on its first boot.
     ///
-    /// A machine that is installed from a boot image which is too old does not start its kubelet and never becomes a node. The
-    /// condition BootstrapHealthy of the BootcFleet names it until it joins. If it was deleted, or is not to join, dismiss it.
-    /// It is reported again if it is started and refused again.
+    /// A machine that is installed from a boot image that is too old does not start its kubelet and never becomes a node. The
+    /// condition BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should
+    /// not join. It is reported again if it starts and is refused again.
     #[command(long_about)]
     Dismiss(Dismiss),
     /// Close the berth of a node that is up, but cannot be proven.
     ///
-    /// A node that came back with a third image, neither its target nor the one that it ran before, keeps its berth for
-    /// ever, since nobody can say that it is well. You can: look at the host first. The berth is closed as
-    /// closed:admin, the agent uncordons the node, and an update that was committed and never proven counts as a
-    /// failure of that image. For a node that is NotReady, exclude is the right command.
+    /// A node that came back with a third image, neither its target nor its previous image, keeps its berth: its agent cannot
+    /// prove it. Look at the host, then vouch for the node with this command. The berth is closed as closed:admin, the agent
+    /// uncordons the node, and an update that was committed and never proven counts as a failure of that image. For a node that
+    /// is NotReady, use exclude.
     #[command(long_about)]
     Release(OfNode),
     /// Stop the rollout of a pool, or of all pools.
     ///
-    /// Sets rollout.paused of the pool, or with --all paused of BootcFleet cluster, which is created if there is none. No node
-    /// is offered a berth; a node that has not committed uncordons itself and gives its berth back; one that has committed
-    /// finishes. A paused pool stages images all the same, a paused fleet does not. Where the pool or the fleet is applied
-    /// from a repository, pause it there: the next apply would take this back.
+    /// Sets rollout.paused of the pool; with --all, paused of BootcFleet cluster, which is created if there is none. No node is
+    /// offered a berth. A node that has not committed uncordons itself and gives its berth back; a node that has committed
+    /// finishes. A paused pool still stages images, a paused fleet does not. If the pool or the fleet is applied from a
+    /// repository, pause it there: the next apply would undo this change.
     #[command(long_about)]
     Pause(Pause),
-    /// Let a paused pool go on, or the paused fleet.
+    /// Resume a paused pool, or the paused fleet.
     ///
-    /// Sets rollout.paused of the pool to false, or with --all paused of BootcFleet cluster. Each pause is taken back by
-    /// itself: a pool that is paused stays so when the fleet goes on.
+    /// Sets rollout.paused of the pool to false; with --all, paused of BootcFleet cluster. The two are independent: a pool that
+    /// is paused stays paused when the fleet is resumed.
     #[command(long_about)]
     Resume(Pause),
-    /// Try again the images that have failed in a pool.
+    /// Retry the images that have failed in a pool.
     ///
-    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more, and
-    /// a rollout that was halted goes on. Where the pool is applied from a repository, write a new token there instead:
-    /// the next apply would take this one back.
+    /// Sets rollout.retryToken of the pool to a new value. Nodes then try the images that failed on them once more, and a
+    /// halted rollout continues. If the pool is applied from a repository, write a new token there instead: the next apply
+    /// would undo this change.
     #[command(long_about)]
     Retry(Retry),
-    /// Have the tag of a pool's image looked at now.
+    /// Check the tag of a pool's image now.
     ///
     /// Sets the annotation berth.dev/poll-requested-at of the pool, waits until the controller has asked the registry, and
-    /// prints what it found. A tag that is followed and has moved is adopted, once image.minimumAge allows it. When the
-    /// registry does not answer, the pool keeps its image, and the exit status is 1.
+    /// prints the result. If the tag is followed and has moved, its image is adopted as soon as image.minimumAge allows it. If
+    /// the registry does not answer, the pool keeps its image and the exit status is 1.
     #[command(long_about)]
     Poll(Poll),
-    /// Adopt the image that the tag of a pinned pool points at.
+    /// Adopt the image that the tag of a pinned pool points to.
     ///
-    /// A pool whose image.ref has a tag and a digest stays at the digest; status.available shows what the tag points at
-    /// meanwhile. This writes that digest into image.ref, unless the pool or what is available has changed since it was
-    /// shown to you. Where the pool is applied from a repository, use --print and put the result there: the next apply
-    /// would take this back.
+    /// A pool whose image.ref has a tag and a digest stays at the digest; status.available shows the image that the tag points
+    /// to. This command writes the digest of that image into image.ref, unless the pool or the available image has changed
+    /// since you saw the plan. If the pool is applied from a repository, use --print and put the result there: the next apply
+    /// would undo this change.
     #[command(long_about)]
     Approve(Approve),
-    /// Print what a shell needs to complete commands, flags and the names of pools and nodes.
+    /// Print a script that completes commands, flags, and names of pools and nodes in a shell.
     ///
-    /// For bash: source <(kubectl-berth completion bash). For kubectl berth itself, in any shell that kubectl completes in:
-    /// kubectl berth completion kubectl > ~/bin/kubectl_complete-berth, executable and on the PATH.
+    /// For bash: source <(kubectl-berth completion bash). For kubectl berth, in any shell with kubectl's own completion: kubectl
+    /// berth completion kubectl > ~/bin/kubectl_complete-berth; the file must be executable and on the PATH.
     #[command(long_about)]
     Completion(Completion),
-    /// Answer a shell that asks what may stand next.
+    /// Print the candidates for the next word.
     #[command(name = "__complete", hide = true)]
     Complete(Complete),
     /// Print the version of this program and of the API that it reads.
@@ -287,39 +293,39 @@ pub enum Command {
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Show this pool only.
+    /// Show only this pool.
     pub pool: Option<String>,
-    /// Show what would happen instead: which nodes would go, to what, in which order, and what blocks.
+    /// Show a preview instead: the nodes to update, their images and order, and what blocks them.
     ///
-    /// Names what blocks a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned
-    /// or at work use up its capacity) and what blocks one node (two pools select it, it has not staged the image,
-    /// the digest failed there before, its agent is silent). A pool that is paused when its image is changed can
-    /// be looked at like this, with everything staged, before anything reboots. The order is the controller's own plan,
-    /// made from the same objects; what it takes for granted, and what only the controller knows, is said above it.
+    /// Names the blockers of a whole pool (it is paused, its image is not resolved, nodes that are NotReady, cordoned or being
+    /// updated use up its capacity) and of one node (two pools select it, it has not staged the image, the digest failed there
+    /// before, its agent is silent). To see the preview with all images staged but before any reboot, pause the pool before you
+    /// change its image. The order is the controller's own plan, made from the same objects. Its assumptions, and facts that
+    /// only the controller knows, are listed above it.
     #[arg(long)]
     pub preview: bool,
-    /// Show what the plan would do if the pool had this setting, such as rollout.maxUnavailable=3; may be given more than once.
+    /// Preview with another setting of the pool, such as rollout.maxUnavailable=3; may be given more than once.
     ///
-    /// FIELD is a field of the pool's spec. An empty VALUE takes it away; a list is written whole, as JSON. The API server is
-    /// asked whether it would accept the change, and nothing is changed.
+    /// FIELD is a field of the pool's spec. An empty VALUE removes it; write a list as a whole, as JSON. The API server is asked
+    /// whether it would accept the change; nothing is changed.
     #[arg(long, value_name = "FIELD=VALUE", requires = "preview", requires = "pool")]
     pub what_if: Vec<WhatIf>,
-    /// Show instead what each pool's image says of itself: when and from what it was built, and its labels.
+    /// Show each pool's image instead: its build time, its source and its labels.
     ///
-    /// At most 64 labels and 8 KiB of them are kept; how many are left out is said. The same stands in the output of
-    /// -o json, under metadata.
+    /// At most 64 labels and 8 KiB of labels are kept; the number of omitted labels is shown. The output of -o json has the
+    /// same facts under metadata.
     #[arg(long, conflicts_with_all = ["preview", "details", "watch", "output"])]
     pub labels: bool,
-    /// Show more: all nodes, the whole of what needs a look, or both.
+    /// Show more: all nodes, health findings in full, or both.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with = "preview", default_value_t = Details::None)]
     pub details: Details,
-    /// Go on showing it until Ctrl-C, as it changes.
+    /// Follow the status until Ctrl-C.
     ///
-    /// On a terminal the status is drawn again in its place, at most four times a second. Elsewhere a line is appended for
-    /// each change. When the API server is away, it says since when what it shows is old, and goes on once it is back.
+    /// On a terminal the status is redrawn in place, at most four times a second. Elsewhere a line is appended for each change.
+    /// While the API server does not answer, the age of the data is shown; updates continue as soon as it answers again.
     #[arg(short, long, conflicts_with_all = ["preview", "output"])]
     pub watch: bool,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -327,11 +333,11 @@ pub struct Status {
 /// Amount of detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Details {
-    /// Ten nodes of each pool and those that need a look, and a line for each finding.
+    /// Ten nodes of each pool and those that need attention, and a line for each finding.
     None,
     /// All nodes of all pools.
     Nodes,
-    /// The whole of each finding: reason, objects, and what to do.
+    /// Each finding in full: reason, objects, and what to do.
     Health,
     /// Both.
     All,
@@ -351,7 +357,7 @@ impl From<Details> for Detail {
 pub struct NodeStory {
     /// Name of the node.
     pub node: String,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -364,7 +370,7 @@ pub struct Explain {
     /// Explain as if the node's pool had this setting, such as rollout.maxUnavailable=3; may be given more than once.
     #[arg(long, value_name = "FIELD=VALUE")]
     pub what_if: Vec<WhatIf>,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -385,7 +391,7 @@ pub struct Timeline {
 pub struct History {
     /// Name of the pool.
     pub pool: Option<String>,
-    /// Show what this node ran instead.
+    /// Show this node instead.
     #[arg(long, value_name = "NAME", conflicts_with = "pool")]
     pub node: Option<String>,
     /// Show all pools instead, one after the other.
@@ -396,17 +402,17 @@ pub struct History {
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// Audit log in JSON lines, gzipped or not; - is standard input. Give it once for each file: rotated ones, and those of
-    /// each API server.
+    /// Audit log as JSON lines, plain or gzipped; - is standard input. Repeat it for each file, also for rotated logs and the
+    /// logs of the other API servers.
     #[arg(long, value_name = "FILE", required = true)]
     pub audit_log: Vec<PathBuf>,
-    /// Limit of the fleet (maxUnavailable of the BootcFleet, as a number of nodes) that was in force all the time.
+    /// Limit of the fleet during the whole log: maxUnavailable of the BootcFleet, as a number of nodes.
     #[arg(long, value_name = "N")]
     pub fleet_limit: Option<usize>,
-    /// Longest time until a write was seen by all, and difference between the clocks of the API servers.
+    /// Longest delay until every program has seen a write, including clock differences between API servers.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = berth_api::duration::parse)]
     pub lag: Duration,
-    /// Form of the output.
+    /// Output format.
     #[arg(short, long, value_enum, value_name = "FORM", default_value_t = Output::Table)]
     pub output: Output,
 }
@@ -416,7 +422,7 @@ pub struct Verify {
 pub struct Exclude {
     /// Name of the Node.
     pub node: String,
-    /// Take the label off instead, as include does.
+    /// Remove the label instead, as include does.
     #[arg(long)]
     pub undo: bool,
     /// Consent to the plan.
@@ -437,7 +443,7 @@ pub struct OfNode {
 /// Arguments of `dismiss`.
 #[derive(Debug, Args)]
 pub struct Dismiss {
-    /// Name of the machine, as the condition BootstrapHealthy gives it.
+    /// Name of the machine, as in the condition BootstrapHealthy.
     pub machine: String,
     /// Consent to the plan.
     #[command(flatten)]
@@ -455,7 +461,7 @@ pub struct Pause {
     pub consent: Consent,
 }
 
-/// One pool, or all of them.
+/// A pool, or all of them.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct OneOrAll {
@@ -483,7 +489,7 @@ pub struct Poll {
     /// The pool, or all of them, one after the other.
     #[command(flatten)]
     pub which: OneOrAll,
-    /// Longest time to wait for the answer.
+    /// Longest time to wait for the controller's answer.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = berth_api::duration::parse)]
     pub timeout: Duration,
 }
@@ -491,10 +497,10 @@ pub struct Poll {
 /// Arguments of `approve`.
 #[derive(Debug, Args)]
 pub struct Approve {
-    /// The pool, or all pinned ones for which an image is available.
+    /// The pool, or all pinned pools that have an available image.
     #[command(flatten)]
     pub which: OneOrAll,
-    /// Print the change for a repository, and change nothing.
+    /// Print the change as a file for a repository; change nothing.
     #[arg(long, conflicts_with_all = ["yes", "dry_run", "all"])]
     pub print: bool,
     /// Consent to the plan.
@@ -505,7 +511,7 @@ pub struct Approve {
 /// Arguments of `completion`.
 #[derive(Debug, Args)]
 pub struct Completion {
-    /// Program that asks.
+    /// Shell, or kubectl itself.
     #[arg(value_enum)]
     pub shell: Shell,
 }
@@ -514,7 +520,7 @@ pub struct Completion {
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Complete {
-    /// The words so far; the last is to be completed.
+    /// The words so far; the last one is completed.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub words: Vec<String>,
 }
@@ -522,22 +528,22 @@ pub struct Complete {
 /// Consent to a plan before anything is changed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Consent {
-    /// Do not ask.
+    /// Do not ask for consent.
     #[arg(short, long, conflicts_with = "dry_run")]
     pub yes: bool,
-    /// Say what would be done, and change nothing.
+    /// Show the plan; change nothing.
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// Form of the output.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Table for people, as wide as the terminal.
+    /// Table, as wide as the terminal.
     Table,
-    /// JSON for programs, with the same facts.
+    /// JSON, with the same facts.
     Json,
-    /// YAML, likewise.
+    /// YAML, with the same facts.
     Yaml,
 }
 
@@ -552,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_takes_a_timeout_and_none_waits_for_ever() {
+    fn every_command_takes_a_finite_timeout() {
         assert_eq!(timeout(&["status"]), Ok(Duration::from_secs(30)));
         assert_eq!(
             timeout(&["node", "n1", "--request-timeout=5"]),

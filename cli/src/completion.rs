@@ -1,15 +1,16 @@
-//! Shell completion: scripts for each shell, and the words that may stand next on a command line.
+//! Shell completion: a script for each shell, and the candidates for the next word of a command line.
 //!
-//! The scripts ask `kubectl-berth __complete -- WORD...`, which answers as kubectl asks plugins to: a candidate on each line,
-//! with a tab and a description behind it, then a line with a number that says how to use them. The words come from the
-//! command line's own definition, so none can be missing here; names of pools and nodes come from the cluster.
+//! The scripts run `kubectl-berth __complete -- WORD...`. Its output has kubectl's format for plugins: one candidate per line,
+//! each with a tab and a description, then a line with the number of a directive. Commands and flags come from the clap
+//! definition of the command line, names of pools and nodes from the cluster.
 
 use clap::{Arg, ArgAction, Command, ValueEnum, ValueHint};
 
-/// Directives of the last line, as kubectl and cobra number them: files may stand there; nothing else may; and that without a
-/// space behind it.
+/// Directive of the last line, as cobra numbers them: the shell may also complete file names.
 const FILES: u8 = 0;
+/// Directive: only the candidates are possible.
 const NO_FILES: u8 = 4;
+/// Directive: the shell adds no space after the candidate.
 const NO_SPACE: u8 = 2;
 
 /// Program that a script is for.
@@ -21,11 +22,11 @@ pub enum Shell {
     Zsh,
     /// For kubectl-berth in fish.
     Fish,
-    /// For kubectl berth in any shell that kubectl itself completes in: put it on the PATH as kubectl_complete-berth.
+    /// For kubectl berth in any shell with kubectl's own completion: put it on the PATH as kubectl_complete-berth.
     Kubectl,
 }
 
-/// Names that only the cluster or the schema has.
+/// Names that are not in the definition of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// Names of pools.
@@ -36,7 +37,7 @@ pub enum Names {
     Fields,
 }
 
-/// The script of a shell.
+/// Returns the completion script for a shell.
 pub const fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("completion/bash.sh"),
@@ -46,7 +47,7 @@ pub const fn script(shell: Shell) -> &'static str {
     }
 }
 
-/// Candidates for the last of these words, and the directive, as text. `names` is asked only when a name may stand there.
+/// Returns the candidates for the last word and the directive, as text. Calls `names` only where a name is possible.
 pub fn complete(mut command: Command, words: &[String], names: impl FnOnce(Names) -> Vec<String>) -> String {
     command.build();
     let (last, before) = words
@@ -70,7 +71,7 @@ pub fn complete(mut command: Command, words: &[String], names: impl FnOnce(Names
     found.into_iter().map(line).collect::<String>() + &format!(":{directive}\n")
 }
 
-/// Value of an option in a command line that is not whole yet: `--context NAME` or `--context=NAME`.
+/// Returns the value of an option in an unfinished command line: `--context NAME` or `--context=NAME`.
 pub fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
@@ -79,7 +80,7 @@ pub fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
         };
         match value.strip_prefix('=') {
             Some(value) => return Some(value),
-            // A shell may have made a word of the sign itself.
+            // A shell may pass the sign as a separate word.
             None if value.is_empty() => return rest.find(|word| *word != "=").map(String::as_str),
             None => {}
         }
@@ -87,12 +88,12 @@ pub fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
-/// The place on a command line at which a word is to be completed.
+/// Position of the word to complete on a command line.
 struct Place<'a> {
     command: &'a Command,
-    /// The option whose value stands there.
+    /// Option whose value is completed.
     value: Option<&'a Arg>,
-    /// Arguments without a name that stand before it.
+    /// Number of positional arguments before it.
     count: usize,
 }
 
@@ -126,7 +127,7 @@ impl<'a> Place<'a> {
         place
     }
 
-    /// The argument without a name that stands there.
+    /// Returns the positional argument at this position.
     fn positional(&self) -> Option<&'a Arg> {
         self.command.get_positionals().nth(self.count)
     }
@@ -156,7 +157,7 @@ fn flags(command: &Command) -> Vec<Candidate> {
     named.collect()
 }
 
-/// Values that an argument takes.
+/// Returns the values that an argument takes, and the directive.
 fn values(argument: &Arg, names: impl FnOnce(Names) -> Vec<String>) -> (Vec<Candidate>, u8) {
     let plain = |names: Vec<String>| names.into_iter().map(|name| (name, String::new())).collect();
     match argument.get_id().as_str() {
@@ -218,7 +219,7 @@ mod tests {
         assert!(commands.contains(&"unhold".to_owned()) && !commands.contains(&"__complete".to_owned()));
         assert!(
             completed(&["status", "workers", ""]).contains(&"--preview".to_owned()),
-            "nothing else may stand there"
+            "only flags are left"
         );
     }
 

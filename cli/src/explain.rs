@@ -1,4 +1,4 @@
-//! Why one node is offered no berth now, when it may be, and which change would get it one.
+//! `kubectl berth explain`: why a node is offered no berth now, when it may be, and which changes would get it one.
 
 use berth_api::NodeName;
 use berth_api::condition::{self, node as types};
@@ -13,50 +13,50 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::Snapshot;
-use crate::admin::Mark;
+use crate::mark::Mark;
 use crate::members::{Member, Roster, is_excluded};
 use crate::preview::{PoolPreview, preview};
-use crate::text::{clean, seconds, until};
+use crate::text::{clean, count, seconds, until};
 
-/// Nodes that are named of those that go before.
+/// Number of nodes ahead in the order that are named.
 const NAMED: usize = 3;
 
-/// Answer for one node.
+/// Explanation for one node.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeExplanation {
     /// Name of the node.
     pub node: String,
-    /// Its pool, or the one that it would belong to.
+    /// Its pool; for an excluded node, the pool that it would belong to.
     pub pool: Option<String>,
-    /// Image that it runs, the one that it would run, and how far it is.
+    /// Current image, target image and progress.
     pub state: String,
-    /// True when the plan offers it a berth now.
+    /// True if the plan offers it a berth now.
     pub offered: bool,
-    /// Reasons for which it is offered none, the plan's own first.
+    /// Why it is offered no berth, the plan's own reason first.
     pub why: Vec<String>,
-    /// Time when it goes, as far as that can be said.
+    /// When it may be updated, if known.
     pub when: Vec<String>,
-    /// Changes each of which is enough, the smallest first.
+    /// Changes that are each sufficient, the smallest first.
     pub alone: Vec<ChangeLine>,
-    /// Changes that are enough together, when none is alone.
+    /// Changes that are sufficient together, if no single one is.
     pub together: Vec<ChangeLine>,
-    /// Facts that are not known here.
+    /// Facts that only the controller knows.
     pub notes: Vec<String>,
 }
 
-/// One change.
+/// A change.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeLine {
-    /// The change in words.
+    /// Description of the change.
     pub words: String,
-    /// The setting of the pool that makes it, as `--what-if` takes it.
+    /// Setting of the pool that makes the change, as `--what-if` takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub setting: Option<String>,
 }
 
-/// Explains why a node is offered no berth.
+/// Returns why a node is offered no berth.
 ///
 /// # Errors
 /// When there is no such Node.
@@ -64,7 +64,7 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     let roster = Roster::of(snapshot, now);
     let member = roster
         .node(node)
-        .ok_or_else(|| format!("there is no Node {node:?}; kubectl get nodes lists them"))?;
+        .ok_or_else(|| format!("there is no Node {node:?}; to list the Nodes: kubectl get nodes"))?;
     let pool = roster.pool_of(node).and_then(|name| snapshot.pool(name.as_str()));
     let mut answer = NodeExplanation {
         node: node.to_owned(),
@@ -79,21 +79,21 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     } else if let Some(pool) = pool {
         of_pool(&mut answer, snapshot, &roster, (pool, member), now);
     } else {
-        answer.why.push("no pool selects it: nothing is asked of it".to_owned());
+        answer
+            .why
+            .push("no pool selects it, so Berth does not update it".to_owned());
     }
     Ok(answer)
 }
 
-/// Says what would be if the node were included.
+/// Adds what including the node would change.
 fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
     let node = &answer.node;
     let include = ChangeLine {
-        words: format!("it is not excluded: kubectl berth include {node}"),
+        words: format!("it is included: kubectl berth include {node}"),
         setting: None,
     };
-    answer
-        .why
-        .push("it is excluded: no pool has it, and nothing is asked of it".to_owned());
+    answer.why.push("it is excluded, so it is in no pool".to_owned());
     let Ok(then) = explanation(&snapshot.labelled(node, Mark::Excluded, false), node, now) else {
         return;
     };
@@ -124,7 +124,7 @@ fn of_pool(
         answer.why.extend(shown.blocks);
         answer
             .notes
-            .push("nothing more can be said before the image is resolved".to_owned());
+            .push("more is known only after the image is resolved".to_owned());
         return;
     }
     let Some(case) = case(roster, pool, member, now) else {
@@ -132,19 +132,18 @@ fn of_pool(
         return;
     };
     let Some(found) = explain(&case) else {
-        answer
-            .why
-            .push("nothing of it is known to the pool's plan yet".to_owned());
+        answer.why.push("the pool's plan does not include it yet".to_owned());
         return;
     };
     answer.offered = found.wait.is_none();
     let own = row.map(|row| row.blocks.clone()).unwrap_or_default();
     answer.why = reasons(&found, &shown, own, pool);
-    if let (Some(BlockReason::ControlPlane(cause)), Some((told, message))) = (found.wait, told(member))
-        && cause == told
+    if let (Some(BlockReason::ControlPlane(cause)), Some((reported, message))) =
+        (found.wait, control_plane_wait(member))
+        && cause == reported
         && let Some(first) = answer.why.first_mut()
     {
-        // It names the nodes that are waited for.
+        // The controller's message names the nodes that it waits for.
         *first = format!("it {message}");
     }
     answer.when = times(&found, &case, &shown, pool, now);
@@ -161,13 +160,13 @@ fn or_nothing(text: &str) -> &str {
     if text.is_empty() { "?" } else { text }
 }
 
-/// The case of a member: the facts that its pool's plan is made from here, with what the controller last said of I11.
+/// Returns the facts for a member's plan, with the verdict on the control plane (I11) that the controller last reported.
 fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Timestamp) -> Option<Case> {
     let world = &roster.world;
     let seen = world.pool(&pool.name_any())?;
     let mut facts: PoolFacts = world.facts(seen);
     let name = NodeName::from(member.name.as_str());
-    let cause = told(member).map(|(cause, _)| cause);
+    let cause = control_plane_wait(member).map(|(cause, _)| cause);
     if let Some(own) = facts.members.iter_mut().find(|own| own.name == name) {
         own.control_plane = cause.map(|cause| Verdict {
             withhold: Some(cause),
@@ -177,20 +176,23 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
     Some(Case::new(name, facts, world.rules(seen, now)?, now))
 }
 
-/// Returns the cause that the controller gives for the control plane in the node's condition `Waiting`, and its message.
-fn told(member: &Member<'_>) -> Option<(Cause, String)> {
+/// Returns the reason and message of the node's condition `Waiting`, if the reason is about the control plane.
+fn control_plane_wait(member: &Member<'_>) -> Option<(Cause, String)> {
     let status = member.status();
-    let told = condition::find_true(&status.conditions, types::WAITING)?;
-    let cause = Cause::ALL.iter().copied().find(|cause| cause.as_str() == told.reason)?;
-    Some((cause, clean(&told.message)))
+    let waiting = condition::find_true(&status.conditions, types::WAITING)?;
+    let cause = Cause::ALL
+        .iter()
+        .copied()
+        .find(|cause| cause.as_str() == waiting.reason)?;
+    Some((cause, clean(&waiting.message)))
 }
 
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
     let Some(wait) = found.wait else { return vec![] };
     let mut why = vec![format!("it {}", wait.words())];
-    // The plan's own words say so already.
-    let is_said = |line: &String| *line == wait.words() || wait == BlockReason::HeldBack;
-    why.extend(own.into_iter().filter(|line| !is_said(line)));
+    // The plan's reason already says this.
+    let is_repeated = |line: &String| *line == wait.words() || wait == BlockReason::HeldBack;
+    why.extend(own.into_iter().filter(|line| !is_repeated(line)));
     let is_of_pool = matches!(
         wait,
         BlockReason::Gate
@@ -212,17 +214,14 @@ fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &Bo
     {
         let before: Vec<&str> = shown.nodes.iter().take(first).map(|row| row.name.as_str()).collect();
         let count = before.len();
-        why.push(format!(
-            "go before it: {}",
-            names(before.into_iter().take(NAMED), count)
-        ));
+        why.push(format!("ahead of it: {}", names(before.into_iter().take(NAMED), count)));
     }
     let status = pool
         .status
         .as_ref()
         .filter(|s| wait == BlockReason::UpToDate && s.available.is_some());
     let resolved = status.and_then(|s| condition::find(&s.conditions, condition::pool::IMAGE_RESOLVED));
-    why.extend(resolved.map(|c| format!("the tag points at another image: {}: {}", c.reason, clean(&c.message))));
+    why.extend(resolved.map(|c| format!("the tag points to another image: {}: {}", c.reason, clean(&c.message))));
     why
 }
 
@@ -241,31 +240,31 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
     let medians = pool.status.as_ref().map(|s| s.phase_durations).unwrap_or_default();
     if let (BlockReason::NotStaged | BlockReason::NotPublished, Some(staging)) = (wait, medians.staging_seconds) {
         when.push(format!(
-            "to stage an image takes about {} in this pool",
+            "staging an image takes about {} in this pool",
             seconds(staging.into())
         ));
     }
-    // A number in the order is no promise while nothing goes, and time alone ends none of these.
+    // A position promises nothing while no node may start, and none of these ends with time alone.
     let is_shut = match wait {
         BlockReason::Halted => true,
         BlockReason::Gate | BlockReason::TooLate => found.opens.is_none(),
         _ => false,
     };
     match found.ahead.filter(|_| !is_shut) {
-        None => when.push("its turn does not come by itself".to_owned()),
+        None => when.push("only after a change; waiting is not enough".to_owned()),
         Some(ahead) => {
             let going = shown.nodes.iter().filter(|row| row.turn.is_some()).count();
             let mut line = format!(
-                "its turn is number {} of {going}, {} at a time",
+                "position {} of {going} ({} at a time)",
                 ahead + 1,
-                case.facts.capacity
+                count(case.facts.capacity, "node")
             );
             let turn = medians.drain_seconds.zip(medians.reboot_seconds);
             let rounds = ahead.checked_div(case.facts.capacity).unwrap_or_default() as u64;
             if let Some((drain, reboot)) = turn.filter(|_| rounds > 0) {
                 let turn = u64::from(drain) + u64::from(reboot);
                 line += &format!(
-                    "; it begins about {} after the first, since a turn takes {} here",
+                    "; begins about {} after the first (a turn takes {} in this pool)",
                     seconds(rounds * turn),
                     seconds(turn)
                 );
@@ -278,7 +277,7 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
 
 fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
     // Only the controller knows which nodes without the label run an API server.
-    let is_server = is_control_plane(member.node.labels()) || told(member).is_some();
+    let is_server = is_control_plane(member.node.labels()) || control_plane_wait(member).is_some();
     if found
         .wait
         .is_none_or(|wait| matches!(wait, BlockReason::UpToDate | BlockReason::HasBerth))
@@ -286,25 +285,24 @@ fn notes(member: &Member<'_>, found: &Explanation) -> Vec<String> {
     {
         return vec![];
     }
-    let mut notes =
-        vec!["only the controller knows which nodes let offers lapse before, and its own writes under way".to_owned()];
+    let mut notes = vec!["earlier lapsed offers and in-flight writes, which only the controller knows".to_owned()];
     if is_server {
         let is_closed = matches!(
             found.wait,
             Some(BlockReason::Gate | BlockReason::Order | BlockReason::Halted)
         );
-        let told = match told(member) {
-            // The controller does not judge the control plane while nothing goes.
-            Some((cause, _)) if is_closed => format!("; last said of this node: {}", cause.as_str()),
-            Some((cause, _)) => format!("; of this node it says {}", cause.as_str()),
-            None => "; of this node nothing is known".to_owned(),
+        let reported = match control_plane_wait(member) {
+            // The controller does not judge the control plane while no node may start.
+            Some((cause, _)) if is_closed => format!("; last reported for this node: {}", cause.as_str()),
+            Some((cause, _)) => format!("; it reports for this node: {}", cause.as_str()),
+            None => "; it reports nothing for this node".to_owned(),
         };
-        notes.push(format!("only the controller knows which API servers answer{told}"));
+        notes.push(format!("only the controller knows which API servers answer{reported}"));
     }
     notes
 }
 
-/// The explanation as text. Lines that are longer than `width` go on in the next one, unless that is 0.
+/// Returns the explanation as text, wrapped at `width` columns; 0 means unlimited.
 ///
 /// # Errors
 /// When there is no such Node.
@@ -330,21 +328,21 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
     let setting = answer.alone.iter().find_map(|change| change.setting.clone());
     section("Why not now:", answer.why);
     section("When:", answer.when);
-    section("Any one of these would let it go now:", words(&answer.alone));
+    section("Any one of these would get it a berth now:", words(&answer.alone));
     section(
-        "No single change would let it go now; these together would:",
+        "No single change is enough; these together would get it a berth now:",
         words(&answer.together),
     );
     section("Not known here:", answer.notes);
     if let Some(setting) = setting {
         lines.push(format!(
-            "  To see what comes of it: kubectl berth explain {node} --what-if {setting}"
+            "  To see the effect: kubectl berth explain {node} --what-if {setting}"
         ));
     }
     Ok(lines.iter().map(|line| wrapped(line, width)).collect())
 }
 
-/// The line, and what does not fit on lines of its own, indented as its words are.
+/// Wraps a line at `width` columns and indents the rest like its first word. A longer word is not cut.
 fn wrapped(line: &str, width: usize) -> String {
     let indent = line.chars().take_while(|c| matches!(c, ' ' | '-')).count();
     let (head, words) = line.split_at(indent);
@@ -369,7 +367,7 @@ mod tests {
     use super::wrapped;
 
     #[test]
-    fn a_long_line_goes_on_under_its_own_words() {
+    fn a_wrapped_line_keeps_its_indent() {
         assert_eq!(
             wrapped("    - one two three", 12),
             "    - one\n      two\n      three\n"

@@ -1,5 +1,5 @@
-//! Things a person should know of the fleet, its pools and its nodes: how grave, what it means for the update, since when,
-//! and what to do. By the rules of `oc adm upgrade status`, and Berth's own conditions.
+//! Health findings about the fleet, its pools and its nodes: severity, impact on the update, start and remedy. They follow
+//! the rules of `oc adm upgrade status` and Berth's own conditions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +20,32 @@ use serde::Serialize;
 use crate::Snapshot;
 use crate::insights::NodeLine;
 use crate::nodes::silence;
-use crate::status::{PoolView, Warning};
 use crate::story::advice;
 use crate::text::clean;
+use crate::view::{PoolView, Warning};
 
-/// Seconds for which a Node may be NotReady before it is told.
-const NOT_READY: i64 = 5 * 60;
-/// Seconds for which a Node may have another trouble before it is told.
-const PRESSED: i64 = 60;
-/// Seconds for which a pod may keep a drain from ending before it is told.
-const BLOCKED: i64 = 10 * 60;
-/// Names in a message.
+/// Seconds that a Node may be NotReady before a finding reports it.
+const NOT_READY_GRACE: i64 = 5 * 60;
+/// Seconds that a Node may have another bad condition before a finding reports it.
+const PRESSURE_GRACE: i64 = 60;
+/// Seconds that a pod may block a drain before a finding reports it.
+const DRAIN_GRACE: i64 = 10 * 60;
+/// Number of nodes that a message names.
 const NAMED: usize = 3;
 
-/// Gravity of a finding, the least first.
+/// Severity of a finding, the lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Level {
     /// Worth knowing.
     Info,
-    /// Slows the update down, or may pass by itself.
+    /// Slows the update down, or may pass without action.
     Warning,
-    /// A person has to act.
+    /// An admin has to act.
     Error,
 }
 
 impl Level {
-    /// The word, as it is printed.
+    /// Returns the word that is printed.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Info => "Info",
@@ -55,21 +55,21 @@ impl Level {
     }
 }
 
-/// Meaning of a finding for the cluster.
+/// Effect of a finding on the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Impact {
-    /// Nothing is kept from going on.
+    /// Nothing is blocked.
     None,
     /// The update takes longer.
     #[serde(rename = "Update Speed")]
     UpdateSpeed,
-    /// The update does not go on, as a whole or on some nodes.
+    /// The update has stopped, entirely or on some nodes.
     #[serde(rename = "Update Stalled")]
     UpdateStalled,
     /// Nodes are missing, or cannot be added.
     #[serde(rename = "Cluster Capacity")]
     ClusterCapacity,
-    /// Nobody can tell.
+    /// Not known.
     Unknown,
 }
 
@@ -85,80 +85,80 @@ impl fmt::Display for Impact {
     }
 }
 
-/// A finding that a person should know of.
+/// A health finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthInsight {
-    /// Gravity.
+    /// Severity.
     pub level: Level,
-    /// Meaning for the update and the cluster.
+    /// Effect on the update and the cluster.
     pub impact: Impact,
-    /// Time since when it is so, where that is known; of several nodes, the earliest.
+    /// Start, if known; for several nodes, the earliest.
     pub since: Option<Timestamp>,
-    /// One line.
+    /// Summary in one line.
     pub message: String,
-    /// Pool that it belongs to; absent for one of the whole fleet.
+    /// Pool concerned; absent for a finding about the fleet.
     pub pool: Option<String>,
-    /// Objects that have it, as `nodes/n1`.
+    /// Objects concerned, such as `nodes/n1`.
     pub resources: Vec<String>,
-    /// The reason, and the words of whoever saw it.
+    /// Reason and message of the condition behind the finding.
     pub description: String,
-    /// Steps that help.
+    /// Steps for the admin.
     pub remedy: Vec<String>,
 }
 
-/// The gravest first, and of these the newest.
+/// Sorts findings: the most severe first, then the newest.
 pub(crate) fn sort(health: &mut [HealthInsight]) {
     health.sort_by(|a, b| (b.level, b.since, &a.message).cmp(&(a.level, a.since, &b.message)));
 }
 
-/// Findings about the whole fleet.
+/// Returns findings about the whole fleet.
 pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
     let conditions = snapshot.fleet.iter().flat_map(|fleet| fleet.status.iter());
     let conditions = conditions.flat_map(|status| &status.conditions);
-    let told = conditions.filter(|c| {
-        // Each pool's own condition says what keeps its images away.
-        let told_elsewhere = [of_fleets::UPDATING, of_fleets::PAUSED, of_fleets::FEEDS_HEALTHY];
-        !told_elsewhere.contains(&c.type_.as_str()) && c.status == "False"
+    let bad = conditions.filter(|c| {
+        // The pools' own conditions report these.
+        let is_reported_elsewhere = [of_fleets::UPDATING, of_fleets::PAUSED, of_fleets::FEEDS_HEALTHY];
+        !is_reported_elsewhere.contains(&c.type_.as_str()) && c.status == "False"
     });
-    told.map(|condition| {
+    bad.map(|condition| {
         let (message, impact, remedy) = match condition.type_.as_str() {
             of_fleets::CONTROLLER_HEALTHY => (
-                "The controller cannot read all that it works with",
+                "The controller cannot read some objects",
                 Impact::UpdateStalled,
-                "mend the objects that are named; kubectl logs -n berth-system deployment/berth-controller says more",
+                "fix the named objects; details: kubectl logs -n berth-system deployment/berth-controller",
             ),
             of_fleets::AGENTS_HEALTHY => (
-                "Agents were not heard of for long",
+                "Agents have been silent for a long time",
                 Impact::UpdateStalled,
-                "look at the nodes that are named: kubectl get pods -n berth-system -o wide",
+                "check the agents of the named nodes: kubectl get pods -n berth-system -o wide",
             ),
             of_fleets::REGISTRY_REACHABLE => (
                 "A registry does not answer",
                 Impact::UpdateStalled,
-                "repair it, or the way to it; the images in force stay, and it is asked again",
+                "fix the registry or the network path to it; pools keep their images and Berth retries",
             ),
             of_fleets::GUARDED => (
-                "Agents may write what belongs to other nodes, so they take no berth",
+                "Agents can write objects of other nodes, so they take no berths",
                 Impact::UpdateStalled,
-                "apply the admission policies of manifests/ again",
+                "apply the admission policies in manifests/ again",
             ),
             of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::MachinesHeld.as_str() => (
-                "Machines are held back on their first boot, and have not joined",
+                "Machines are held back on their first boot and have not joined",
                 Impact::ClusterCapacity,
-                "install them from a newer boot image (docs/boot-images.md); or, if one is gone: kubectl berth dismiss MACHINE",
+                "install them from a newer boot image (docs/boot-images.md); if a machine is gone: kubectl berth dismiss MACHINE",
             ),
             of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::EventsUnreadable.as_str() => (
-                "Nobody knows whether machines are held back on their first boot",
+                "It is not known whether machines are held back on their first boot",
                 Impact::Unknown,
-                "apply the controller's role of this version again, if the description says that it is forbidden",
+                "if the description says that access is forbidden, apply the controller's role of this version again",
             ),
             of_fleets::BOOTSTRAP_HEALTHY => (
-                "Machines went wrong on their first boot",
+                "Some machines had problems on their first boot",
                 Impact::ClusterCapacity,
-                "status.firstboot of the named nodes says how; docs/boot-images.md has what to do",
+                "see status.firstboot of the named nodes; docs/boot-images.md explains what to do",
             ),
-            other => (other, Impact::Unknown, "do what the description says"),
+            other => (other, Impact::Unknown, "follow the description"),
         };
         let warning = Warning::from(condition);
         HealthInsight {
@@ -175,7 +175,7 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
     .collect()
 }
 
-/// Findings about a pool and its nodes.
+/// Returns findings about a pool and its nodes.
 pub(crate) fn of_pool(
     snapshot: &Snapshot,
     pool: &BootcNodePool,
@@ -184,7 +184,7 @@ pub(crate) fn of_pool(
     now: Timestamp,
 ) -> Vec<HealthInsight> {
     let mut found = of_nodes(snapshot, view, nodes, now);
-    let told = found.iter().any(|f| f.level == Level::Error);
+    let has_node_errors = found.iter().any(|f| f.level == Level::Error);
     let name = &view.name;
     let insight = |(level, impact, message, remedy): (Level, Impact, String, String), c: &Warning| HealthInsight {
         level,
@@ -197,8 +197,8 @@ pub(crate) fn of_pool(
         remedy: vec![remedy],
     };
     for warning in &view.warnings {
-        // What is wrong with the nodes is told of them.
-        if warning.type_ == of_pools::DEGRADED && told {
+        // Findings about the nodes already report why.
+        if warning.type_ == of_pools::DEGRADED && has_node_errors {
             continue;
         }
         found.push(insight(of_condition(pool, view, warning), warning));
@@ -206,7 +206,7 @@ pub(crate) fn of_pool(
     // The controller may not have seen the pause yet.
     let paused_here = view.warnings.iter().any(|w| w.type_ == of_pools::PAUSED);
     if view.counts.excluded > 0 && !paused_here {
-        let by = Warning::told("Paused", "the pool or the fleet is paused");
+        let by = Warning::finding("Paused", "the pool or the fleet is paused");
         found.push(insight(paused(pool, name), &by));
     }
     if let Some(first) = view.berths.unreadable.first() {
@@ -214,9 +214,9 @@ pub(crate) fn of_pool(
             1 => format!("A berth of pool {name} cannot be read"),
             more => format!("{more} berths of pool {name} cannot be read"),
         };
-        let remedy = "restore the Lease, or delete it when no node holds it".to_owned();
+        let remedy = "restore the Lease, or delete it if no node holds it".to_owned();
         let broken = (Level::Error, Impact::UpdateStalled, message, remedy);
-        found.push(insight(broken, &Warning::told("Unreadable", first)));
+        found.push(insight(broken, &Warning::finding("Unreadable", first)));
     }
     found
 }
@@ -229,27 +229,26 @@ fn described(warning: &Warning) -> String {
 
 fn paused(pool: &BootcNodePool, name: &str) -> (Level, Impact, String, String) {
     let remedy = match pool.spec.is_paused() {
-        true => format!("when it should go on: kubectl berth resume {name}"),
-        false => "when it should go on: kubectl berth resume --all; or repair BootcFleet cluster, if it cannot be read"
-            .to_owned(),
+        true => format!("to resume: kubectl berth resume {name}"),
+        false => "to resume: kubectl berth resume --all; if BootcFleet cluster cannot be read, repair it".to_owned(),
     };
     let message = format!("Outdated nodes in a paused pool '{name}' will not be updated");
     (Level::Warning, Impact::UpdateStalled, message, remedy)
 }
 
-/// True if the tag can be looked at, and the image that it points to is refused for this reason.
+/// True if the tag was resolved, but its image is refused for this reason.
 fn is_refusal(reason: &str) -> bool {
     [Why::NoSuchPlatform, Why::BootImageSkew]
         .iter()
         .any(|refusal| refusal.as_str() == reason)
 }
 
-/// True if the failure mostly passes without a person.
+/// True if the failure usually passes without action.
 fn is_passing(reason: &str) -> bool {
     ResolveReason::from_word(reason).is_some_and(ResolveReason::is_passing)
 }
 
-/// Level, impact, message and remedy of a pool's condition.
+/// Returns level, impact, message and remedy for a pool's condition.
 fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Level, Impact, String, String) {
     use Impact::{ClusterCapacity, None, Unknown, UpdateSpeed, UpdateStalled};
     let name = &view.name;
@@ -258,26 +257,26 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
         (of_pools::PAUSED, _) => (
             Level::Info,
             None,
-            format!("Pool {name} is paused, and has nothing to do"),
-            "nothing".to_owned(),
+            format!("Pool {name} is paused; no node is held back"),
+            "nothing to do".to_owned(),
         ),
         (of_pools::IMAGE_RESOLVED, "ImageAvailable") => (
             Level::Info,
             None,
             format!("Another image is available for pool {name}"),
-            format!("if it should be adopted: kubectl berth approve {name}"),
+            format!("to adopt it: kubectl berth approve {name}"),
         ),
         (of_pools::IMAGE_RESOLVED, "MinimumAge" | "Resolving") => (
             Level::Info,
             None,
-            format!("The image of pool {name} is looked at ({})", warning.reason),
-            "nothing".to_owned(),
+            format!("The image of pool {name} is being checked ({})", warning.reason),
+            "nothing to do".to_owned(),
         ),
         (of_pools::FEED_FAILING, reason) if is_refusal(reason) => (
             Level::Error,
             UpdateStalled,
             format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
-            "do what the description says, or publish another image; the image in force stays".to_owned(),
+            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
         ),
         (of_pools::FEED_FAILING, reason) => (
             if is_passing(reason) {
@@ -286,32 +285,34 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
                 Level::Error
             },
             UpdateStalled,
-            format!("No new image reaches pool {name}: its tag cannot be looked at ({reason})"),
-            format!("fix what the description names, then: kubectl berth poll {name}; the image in force stays"),
+            format!("Pool {name} gets no new images: its tag cannot be checked ({reason})"),
+            format!(
+                "fix the cause in the description, then: kubectl berth poll {name}; the pool keeps its current image"
+            ),
         ),
         (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" && is_refusal(reason) => (
             Level::Warning,
             UpdateStalled,
             format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
-            "do what the description says, or publish another image; the image in force stays".to_owned(),
+            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
         ),
         (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" => (
             Level::Warning,
             UpdateSpeed,
-            format!("The tag of pool {name} cannot be looked at ({reason}); its image in force stays"),
-            "fix what the description names; the registry is asked again".to_owned(),
+            format!("The tag of pool {name} cannot be checked ({reason}); the pool keeps its current image"),
+            "fix the cause in the description; Berth asks the registry again".to_owned(),
         ),
         (of_pools::IMAGE_RESOLVED, reason) => (
             Level::Error,
             UpdateStalled,
             format!("The image of pool {name} is not resolved ({reason})"),
-            format!("mend what the description names, then: kubectl berth poll {name}"),
+            format!("fix the cause in the description, then: kubectl berth poll {name}"),
         ),
         (of_pools::ROLLOUT_HALTED, _) => (
             Level::Error,
             UpdateStalled,
             format!("The rollout of pool {name} is halted: its image failed on too many nodes"),
-            format!("publish a better image; or mend the cause, and: kubectl berth retry {name}"),
+            format!("publish a better image; or fix the cause, then: kubectl berth retry {name}"),
         ),
         (of_pools::NODE_CONFLICT, "AddressShared") => (
             Level::Warning,
@@ -322,14 +323,15 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
         (of_pools::NODE_CONFLICT, _) => (
             Level::Error,
             UpdateStalled,
-            format!("Nodes of pool {name} are selected by another pool as well, so that no pool has them"),
-            "change the nodeSelector of all pools but one".to_owned(),
+            format!("Nodes of pool {name} are also selected by another pool, so no pool updates them"),
+            "change nodeSelector so that only one pool selects each node".to_owned(),
         ),
         (of_pools::BOOT_IMAGE_SKEW, "NextImageRefused") => (
             Level::Error,
             UpdateStalled,
-            format!("Pool {name} is closed to its next image: new machines could not join with their boot image"),
-            "install new machines from a newer boot image, or record it with bootImage.source: Manual".to_owned(),
+            format!("Pool {name} will not adopt its next image: new machines' boot image is too old for it"),
+            "install new machines from a newer boot image; if you already do, record it with bootImage.source: Manual"
+                .to_owned(),
         ),
         (of_pools::BOOT_IMAGE_SKEW, _) if warning.status != "True" => (
             Level::Warning,
@@ -338,99 +340,99 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
                 "It is not known whether new machines could join pool {name} ({})",
                 warning.reason
             ),
-            "record what new machines are installed from, with bootImage.source: Manual; or correct the image's limit"
+            "record the boot image of new machines with bootImage.source: Manual; or correct the minimum in the image"
                 .to_owned(),
         ),
         (of_pools::BOOT_IMAGE_SKEW, _) => (
             Level::Error,
             ClusterCapacity,
             format!("New machines could not join pool {name}: their boot image is too old"),
-            "install new machines from a newer boot image, before the pool is scaled".to_owned(),
+            "install new machines from a newer boot image before you scale the pool".to_owned(),
         ),
         (of_pools::DEGRADED, reason) => (
             Level::Error,
             UpdateStalled,
             format!("Pool {name} is degraded ({reason})"),
-            "do what the description says".to_owned(),
+            "follow the description".to_owned(),
         ),
         (Warning::UNREAD, _) => (
             Level::Warning,
             UpdateStalled,
             format!("The controller has not read the last change of pool {name} yet"),
-            "if it stays, look at the controller: kubectl get pods,leases -n berth-system".to_owned(),
+            "if this does not pass, check the controller: kubectl get pods,leases -n berth-system".to_owned(),
         ),
         (other, reason) => (
             Level::Warning,
             Unknown,
             format!("Pool {name}: {other} ({reason})"),
-            "do what the description says".to_owned(),
+            "follow the description".to_owned(),
         ),
     };
     (level, impact, message, remedy)
 }
 
-/// One node's trouble, before those that have the same are told together.
-struct Trouble<'a> {
+/// A finding about one node, before nodes with the same finding are grouped.
+struct NodeFinding<'a> {
     level: Level,
     impact: Impact,
-    /// The message behind `Node n1` and behind `7 nodes of pool workers`.
-    says: (&'static str, &'static str),
+    /// Predicate after `Node n1`, and after `7 nodes of pool workers`.
+    predicate: (&'static str, &'static str),
     reason: String,
     since: Option<Timestamp>,
     description: String,
-    /// Remedy, where the node's own story does not say it.
+    /// Remedy that ends with a command for one node; `None` for the advice of `kubectl berth node`.
     remedy: Option<&'static str>,
-    host: &'a BootcNode,
+    bootc: &'a BootcNode,
 }
 
 fn of_nodes(snapshot: &Snapshot, view: &PoolView, nodes: &BTreeMap<&str, &Node>, now: Timestamp) -> Vec<HealthInsight> {
-    let hosts = snapshot.bootc_nodes.iter().filter(|h| h.spec.pool_name == view.name);
-    let hosts: BTreeMap<String, &BootcNode> = hosts.map(|host| (host.name_any(), host)).collect();
-    // The fleet's own condition names them sooner.
+    let bootcs = snapshot.bootc_nodes.iter().filter(|b| b.spec.pool_name == view.name);
+    let bootcs: BTreeMap<String, &BootcNode> = bootcs.map(|bootc| (bootc.name_any(), bootc)).collect();
+    // The fleet's condition AgentsHealthy reports silent agents earlier.
     let fleet = snapshot.fleet.as_ref().and_then(|fleet| fleet.status.as_ref());
     let agents = fleet.and_then(|s| condition::find(&s.conditions, of_fleets::AGENTS_HEALTHY));
-    let agents_told = agents.is_some_and(|c| c.status == "False");
-    let mut groups: BTreeMap<(&str, String), Vec<Trouble<'_>>> = BTreeMap::new();
+    let is_silence_reported = agents.is_some_and(|c| c.status == "False");
+    let mut groups: BTreeMap<(&str, String), Vec<NodeFinding<'_>>> = BTreeMap::new();
     for line in &view.nodes {
-        let Some(host) = hosts.get(&line.row.name) else {
+        let Some(bootc) = bootcs.get(&line.row.name) else {
             continue;
         };
         let node = nodes.get(line.row.name.as_str()).copied();
-        for trouble in troubles(line, host, node, agents_told, now) {
-            let key = (trouble.says.0, trouble.reason.clone());
-            groups.entry(key).or_default().push(trouble);
+        for finding in findings_of_node(line, bootc, node, is_silence_reported, now) {
+            let key = (finding.predicate.0, finding.reason.clone());
+            groups.entry(key).or_default().push(finding);
         }
     }
     let groups = groups.into_values();
-    groups.filter_map(|group| together(&view.name, &group, now)).collect()
+    groups.filter_map(|group| grouped(&view.name, &group, now)).collect()
 }
 
-/// The finding for nodes that have the same trouble.
-fn together(pool: &str, group: &[Trouble<'_>], now: Timestamp) -> Option<HealthInsight> {
+/// Returns one finding for nodes with the same finding; `None` for no nodes.
+fn grouped(pool: &str, group: &[NodeFinding<'_>], now: Timestamp) -> Option<HealthInsight> {
     let first = group.first()?;
     let reason = match first.reason.as_str() {
         "" => String::new(),
         reason => format!(" ({reason})"),
     };
-    let all: Vec<String> = group.iter().map(|t| clean(&t.host.name_any())).collect();
+    let all: Vec<String> = group.iter().map(|t| clean(&t.bootc.name_any())).collect();
     let message = match all.as_slice() {
-        [one] => format!("Node {one} {}{reason}", first.says.0),
+        [one] => format!("Node {one} {}{reason}", first.predicate.0),
         _ => format!(
             "{} nodes of pool {pool} {}{reason}: {}",
             all.len(),
-            first.says.1,
+            first.predicate.1,
             names(all.iter().take(NAMED), all.len())
         ),
     };
-    let status = first.host.status.clone().unwrap_or_default();
+    let status = first.bootc.status.clone().unwrap_or_default();
     let mut remedy = match first.remedy {
-        Some(remedy) => vec![remedy.to_owned()],
-        None => advice(first.host, &status, now),
+        Some(remedy) => vec![format!("{remedy} {}", first.bootc.name_any())],
+        None => advice(first.bootc, &status, now),
     };
     if all.len() > 1 {
-        remedy.push("the same for the others".to_owned());
+        remedy.push("do the same for the others".to_owned());
     }
-    remedy.push(format!("the whole story: kubectl berth node {}", first.host.name_any()));
+    remedy.push(format!("details: kubectl berth node {}", first.bootc.name_any()));
     Some(HealthInsight {
         level: first.level,
         impact: first.impact,
@@ -443,80 +445,80 @@ fn together(pool: &str, group: &[Trouble<'_>], now: Timestamp) -> Option<HealthI
     })
 }
 
-/// The controller's word that the pool's image has nothing for the node's platform.
+/// Returns the controller's report that the pool's image lacks the node's platform.
 fn unserved(conditions: &[Condition]) -> Option<&Condition> {
     let waiting = condition::find_true(conditions, of_nodes::WAITING);
     waiting.filter(|waiting| waiting.reason == Why::NoSuchPlatform.as_str())
 }
 
-fn troubles<'a>(
+fn findings_of_node<'a>(
     line: &NodeLine,
-    host: &'a BootcNode,
+    bootc: &'a BootcNode,
     node: Option<&Node>,
-    agents_told: bool,
+    is_silence_reported: bool,
     now: Timestamp,
-) -> Vec<Trouble<'a>> {
+) -> Vec<NodeFinding<'a>> {
     let mut found = Vec::new();
-    let mut tell = |level, impact, says, reason: &str, since: Option<Timestamp>, description: &str| {
-        found.push(Trouble {
+    let mut report = |level, impact, predicate, reason: &str, since: Option<Timestamp>, description: &str| {
+        found.push(NodeFinding {
             level,
             impact,
-            says,
+            predicate,
             reason: clean(reason),
             since,
             description: clean(description),
             remedy: None,
-            host,
+            bootc,
         });
     };
-    let status = host.status.as_ref();
+    let status = bootc.status.as_ref();
     let conditions = status.map(|s| s.conditions.as_slice()).unwrap_or_default();
     if line.is(Assessment::Degraded) {
         if let Some(c) = condition::find_true(conditions, of_nodes::NODE_DEGRADED) {
-            let says = ("is degraded", "are degraded");
+            let predicate = ("is degraded", "are degraded");
             let since = Some(c.last_transition_time.0);
-            tell(
+            report(
                 Level::Error,
                 Impact::UpdateStalled,
-                says,
+                predicate,
                 &c.reason,
                 since,
                 &line.row.message,
             );
         } else if let Some(c) = condition::find_true(conditions, of_nodes::REBOOT_TIMED_OUT) {
-            let says = (
-                "does not come back from its reboot",
-                "do not come back from their reboots",
+            let predicate = (
+                "has not come back from its reboot",
+                "have not come back from their reboots",
             );
             let since = Some(c.last_transition_time.0);
-            tell(Level::Error, Impact::ClusterCapacity, says, "", since, &c.message);
+            report(Level::Error, Impact::ClusterCapacity, predicate, "", since, &c.message);
         } else if let Some(c) = unserved(conditions) {
-            let says = (
-                "is of a platform that the image of its pool lacks",
-                "are of platforms that its image lacks",
+            let predicate = (
+                "has a platform that its pool's image does not support",
+                "have platforms that its image does not support",
             );
             let since = Some(c.last_transition_time.0);
-            tell(Level::Error, Impact::UpdateStalled, says, "", since, &c.message);
+            report(Level::Error, Impact::UpdateStalled, predicate, "", since, &c.message);
         }
     }
     let silent = status.filter(|s| silence(s, now).is_some());
     let is_true = |type_| condition::is_true(conditions, type_);
     let off = is_true(of_nodes::NODE_DEGRADED) || is_true(of_nodes::REBOOT_TIMED_OUT);
-    if let Some(status) = silent.filter(|_| !agents_told && !off) {
+    if let Some(status) = silent.filter(|_| !is_silence_reported && !off) {
         let since = status.heartbeat_time.as_ref().map(|time| time.0);
-        let says = ("has an agent that is silent", "have agents that are silent");
-        tell(
+        let predicate = ("has a silent agent", "have silent agents");
+        report(
             Level::Warning,
             Impact::UpdateStalled,
-            says,
+            predicate,
             "",
             since,
             &line.row.message,
         );
     }
-    // A drain or a reboot makes a node unavailable, and is meant to.
+    // During a drain or a reboot a node is expected to be unavailable.
     let works = matches!(line.phase(), DRAINING | WORKING | REBOOTING);
-    for (says, c) in node.filter(|_| !works).iter().flat_map(|node| serious(node, now)) {
+    for (predicate, c) in node.filter(|_| !works).iter().flat_map(|node| serious(node, now)) {
         let since = c.last_transition_time.as_ref().map(|time| time.0);
         let words = [c.reason.as_deref(), c.message.as_deref()].map(Option::unwrap_or_default);
         let [reason, message] = words;
@@ -524,39 +526,42 @@ fn troubles<'a>(
             "the Node has {}={}, with reason \"{reason}\" and message \"{message}\"",
             c.type_, c.status
         );
-        tell(Level::Warning, Impact::UpdateSpeed, says, "", since, &description);
+        report(Level::Warning, Impact::UpdateSpeed, predicate, "", since, &description);
     }
     let blocker = status.and_then(|s| s.drain_blockers.first());
-    let blocker = blocker.filter(|b| now.as_second() - b.since.0.as_second() >= BLOCKED);
+    let blocker = blocker.filter(|b| now.as_second() - b.since.0.as_second() >= DRAIN_GRACE);
     if let Some(blocker) = blocker.filter(|_| line.phase() == DRAINING && !off) {
-        let says = ("cannot be drained", "cannot be drained");
+        let predicate = ("cannot be drained", "cannot be drained");
         let since = Some(blocker.since.0);
-        tell(Level::Warning, Impact::UpdateSpeed, says, "", since, &line.row.message);
+        report(
+            Level::Warning,
+            Impact::UpdateSpeed,
+            predicate,
+            "",
+            since,
+            &line.row.message,
+        );
     }
-    let kubelet = "look at the Node and its kubelet: kubectl describe node";
-    for trouble in found.iter_mut().filter(|t| t.impact == Impact::UpdateSpeed) {
-        trouble.remedy = (!works).then_some(kubelet);
+    let kubelet = "check the Node and its kubelet: kubectl describe node";
+    for finding in found.iter_mut().filter(|t| t.impact == Impact::UpdateSpeed) {
+        finding.remedy = (!works).then_some(kubelet);
     }
     found
 }
 
-/// Conditions that make a Node unavailable, once they have lasted.
+/// Returns Node conditions that make it unavailable and have lasted for their grace time.
 fn serious(node: &Node, now: Timestamp) -> Vec<((&'static str, &'static str), &NodeCondition)> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let serious = conditions.filter_map(|c| {
-        let (says, after, well) = match c.type_.as_str() {
-            "Ready" => (("is not ready", "are not ready"), NOT_READY, "True"),
-            "DiskPressure" => (("has disk pressure", "have disk pressure"), PRESSED, "False"),
-            "NetworkUnavailable" => (
-                ("has unavailable network", "have unavailable network"),
-                PRESSED,
-                "False",
-            ),
+        let (predicate, grace, well) = match c.type_.as_str() {
+            "Ready" => (("is not ready", "are not ready"), NOT_READY_GRACE, "True"),
+            "DiskPressure" => (("has disk pressure", "have disk pressure"), PRESSURE_GRACE, "False"),
+            "NetworkUnavailable" => (("has no network", "have no network"), PRESSURE_GRACE, "False"),
             _ => return None,
         };
         let since = c.last_transition_time.as_ref().map(|time| time.0.as_second());
-        let lasts = since.is_none_or(|since| now.as_second() - since >= after);
-        (c.status != well && lasts).then_some((says, c))
+        let lasts = since.is_none_or(|since| now.as_second() - since >= grace);
+        (c.status != well && lasts).then_some((predicate, c))
     });
     serious.collect()
 }

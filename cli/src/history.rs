@@ -1,4 +1,4 @@
-//! Images that a pool, or one node, ran before.
+//! `kubectl berth history`: images that a pool or a node has run.
 
 use berth_api::node::NodeDeployment;
 use berth_api::pool::DeployedImage;
@@ -10,8 +10,8 @@ use crate::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut};
 
-/// The images that the members of a pool were deployed to, or why there is nothing to show. No line is longer than `width`,
-/// unless that is 0.
+/// Returns the images that were deployed in a pool, or a line that there are none. Lines are at most `width` columns long; 0
+/// means unlimited.
 ///
 /// # Errors
 /// When there is no pool of that name.
@@ -34,7 +34,7 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
         ]
     };
     let rows: Vec<_> = images.iter().map(row).collect();
-    let head = format!("Pool {pool}: the images that its nodes were deployed to, the newest first");
+    let head = format!("Pool {pool}: images deployed on its nodes, the newest first");
     Ok(table(
         &head,
         &["VERSION", "NODES", "LAST DEPLOYED", "DIGEST"],
@@ -43,13 +43,13 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
     ))
 }
 
-/// The images that one node was deployed to, or why there is nothing to show.
+/// Returns the images that were deployed on a node, or a line that there are none.
 ///
 /// # Errors
 /// When there is no BootcNode of that name.
 pub fn node_history(snapshot: &Snapshot, node: &str, now: Timestamp, width: usize) -> Result<String, String> {
     let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
-    let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node of that name"))?;
+    let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node with that name"))?;
     let deployments = found
         .status
         .as_ref()
@@ -63,7 +63,7 @@ pub fn node_history(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         ]
     };
     let rows: Vec<_> = deployments.iter().map(row).collect();
-    let head = format!("Node {node}: the images that it was deployed to, the newest first");
+    let head = format!("Node {node}: images deployed on it, the newest first");
     Ok(table(&head, &["VERSION", "POOL", "DEPLOYED", "DIGEST"], &rows, width))
 }
 
@@ -71,17 +71,17 @@ fn version(version: Option<&String>) -> String {
     version.map(|version| clean(version)).unwrap_or_default()
 }
 
-/// Nodes bring an image along that they were installed with.
+/// Returns when an image was deployed. Without a time, nodes already ran it when they joined.
 fn when(time: Option<&Time>, now: Timestamp) -> String {
     time.map_or_else(
-        || "found there".to_owned(),
+        || "found at join".to_owned(),
         |time| format!("{} ago ({:.0})", age(time.0, now), time.0),
     )
 }
 
 fn table(head: &str, heads: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let body = match rows {
-        [] => "  nothing yet: no agent has reported what it runs\n".to_owned(),
+        [] => "  none yet: no agent has reported an image\n".to_owned(),
         rows => columns(heads, rows, width),
     };
     cut(head, width) + "\n" + &body

@@ -1,4 +1,4 @@
-//! Assessment of each node and pool, by the rules and in the words of `oc adm upgrade status`.
+//! Assessment of each node and pool, with the rules and words of `oc adm upgrade status`.
 
 use std::collections::BTreeMap;
 
@@ -14,32 +14,32 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::nodes::{self, NodeRow, Said, silence};
+use crate::nodes::{self, NodeMessage, NodeRow, silence};
 use crate::text::{clean, seconds};
 
-/// Number of nodes by what is true of them. A node may be counted in several.
+/// Numbers of nodes in each state. A node may count in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// All of them.
+    /// All nodes.
     pub total: usize,
     /// Nodes that run the desired image.
     pub updated: usize,
     /// Nodes that are not known to be unavailable.
     pub available: usize,
-    /// Nodes that are on their way, and not degraded.
+    /// Nodes being updated, not degraded.
     pub progressing: usize,
     /// Nodes that do not run the desired image.
     pub outdated: usize,
-    /// Nodes that move their pods away.
+    /// Nodes being drained.
     pub draining: usize,
-    /// Nodes that an admin holds back.
+    /// Nodes that a pause holds back.
     pub excluded: usize,
-    /// Nodes with trouble.
+    /// Degraded nodes.
     pub degraded: usize,
 }
 
 impl Counts {
-    /// Whole percent of the nodes that run the desired image; 0 of none.
+    /// Returns the percentage of updated nodes, rounded down; 0 without nodes.
     pub fn percent(&self) -> usize {
         self.updated * 100 / self.total.max(1)
     }
@@ -49,17 +49,17 @@ impl Counts {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLine {
-    /// The node, by what its agent tells; the message also by what is known of its Node and its pool.
+    /// The node as its agent reports it. The message also uses its Node and its pool.
     #[serde(flatten)]
     pub row: NodeRow,
-    /// Assessment in one word. Absent for a node of no pool.
+    /// Assessment in one word. Absent for a node without a pool.
     pub assessment: Option<&'static str>,
-    /// The insight, with all that this program knows. Absent for a node of no pool.
+    /// Insight from the BootcNode, its Node and its pool. Absent for a node without a pool.
     pub insight: Option<NodeInsight>,
-    /// Time to go, as it is printed.
+    /// Estimated time left, as printed.
     #[serde(skip)]
     pub(crate) estimate: String,
-    /// The message without what changes all the time.
+    /// Message without ages and waiting times.
     #[serde(skip)]
     pub(crate) cause: String,
     #[serde(skip)]
@@ -67,7 +67,7 @@ pub struct NodeLine {
 }
 
 impl NodeLine {
-    /// The phase in the words of an insight; that of its agent for a node of no pool.
+    /// Returns the phase of the insight, or the agent's phase for a node without a pool.
     pub(crate) fn phase(&self) -> &str {
         match &self.insight {
             Some(insight) => phase(insight),
@@ -75,8 +75,8 @@ impl NodeLine {
         }
     }
 
-    /// Says whether a person should look at the node.
-    pub(crate) fn needs_a_look(&self) -> bool {
+    /// True if the node is degraded or unavailable.
+    pub(crate) fn needs_attention(&self) -> bool {
         self.insight.is_some() && self.rank.0 <= Assessment::Unavailable
     }
 
@@ -85,32 +85,32 @@ impl NodeLine {
     }
 }
 
-/// Inputs that all nodes of a pool have in common.
+/// Facts about a pool that its nodes' lines need.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct OfPool {
-    /// The pool or the fleet is paused.
+pub(crate) struct PoolContext {
+    /// True if the pool or the fleet is paused.
     pub(crate) paused: bool,
-    /// Medians of the pool.
+    /// Median phase durations of the pool.
     pub(crate) medians: PhaseDurations,
 }
 
-/// The line of one node. `node`: its Node, where that could be read.
-pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: Timestamp) -> NodeLine {
+/// Returns the line of one node. `node` is its Node, if that could be read.
+pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>, now: Timestamp) -> NodeLine {
     let unknown = BootcNodeStatus::default();
-    let status = host.status.as_ref().unwrap_or(&unknown);
-    let name = host.name_any();
-    // One that reboots may be silent for longer; the controller knows when that is over.
-    let is_told = status.insight.as_ref().is_some_and(is_silent);
-    let silent = silence(status, now).filter(|_| is_told || status.phase != Some(Phase::Rebooting));
+    let status = bootc.status.as_ref().unwrap_or(&unknown);
+    let name = bootc.name_any();
+    // A rebooting node may be silent for longer; the controller decides when that is too long.
+    let is_reported = status.insight.as_ref().is_some_and(is_silent);
+    let silent = silence(status, now).filter(|_| is_reported || status.phase != Some(Phase::Rebooting));
     let silent = silent.map(|age| nodes::silent(Some(&age)).text);
     let facts = Inputs {
         node: &name,
-        pool: &host.spec.pool_name,
+        pool: &bootc.spec.pool_name,
         scope: match node.is_some_and(|n| waves::is_control_plane(n.labels())) {
             true => ScopeType::ControlPlane,
             false => ScopeType::WorkerPool,
         },
-        desired: host.spec.image.as_ref().map(|i| &i.digest),
+        desired: bootc.spec.image.as_ref().map(|i| &i.digest),
         status,
         unavailable: node.map(unavailable),
         held: of_pool.paused.then_some(Held::Paused),
@@ -118,51 +118,55 @@ pub(crate) fn line(of_pool: OfPool, host: &BootcNode, node: Option<&Node>, now: 
         silent: silent.as_deref(),
         medians: of_pool.medians,
     };
-    let mut row = nodes::row(host, now);
-    let said = nodes::said(host, status, now);
+    let mut row = nodes::row(bootc, now);
+    let own = nodes::message(bootc, status, now);
     let Some(mut insight) = insight(&facts, status.insight.as_ref(), now) else {
         return NodeLine {
             row,
             assessment: None,
             insight: None,
             estimate: String::new(),
-            cause: said.cause,
+            cause: own.cause,
             rank: (Assessment::Completed, usize::MAX),
         };
     };
     insight.message = clean(&insight.message);
     insight.version = insight.version.as_deref().map(clean);
     let assessment = assessment(&insight);
-    let said = words(&insight, assessment, status, said);
-    row.message = said.text;
+    let message = message(&insight, assessment, status, own);
+    row.message = message.text;
     NodeLine {
         assessment: Some(assessment.as_str()),
         rank: (assessment, rank(phase(&insight))),
         estimate: estimate(&insight, row.since, now),
-        cause: said.cause,
+        cause: message.cause,
         row,
         insight: Some(insight),
     }
 }
 
-/// The message of the table. The agent's own words say more than the insight's hundred characters, but they do not know of
-/// the Node's conditions, and not of a reboot that timed out.
-fn words(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: Said) -> Said {
+/// Returns the message of the table. The agent's own message is longer than the insight's hundred characters, but covers
+/// neither the Node's conditions nor a reboot that timed out.
+fn message(insight: &NodeInsight, assessment: Assessment, status: &BootcNodeStatus, own: NodeMessage) -> NodeMessage {
     let degraded = condition::is_true(&status.conditions, condition::node::NODE_DEGRADED);
     let is_theirs = match assessment {
         Assessment::Degraded => !degraded && !is_silent(insight),
         Assessment::Unavailable => true,
         _ => own.text.is_empty(),
     };
-    if is_theirs { Said::new(&insight.message) } else { own }
+    if is_theirs {
+        NodeMessage::new(&insight.message)
+    } else {
+        own
+    }
 }
 
-/// Order of the table: the worst first.
+/// Sorts lines for the table, the worst first.
 pub(crate) fn sort(lines: &mut [NodeLine]) {
     lines.sort_by(|a, b| (a.rank, &a.row.name).cmp(&(b.rank, &b.row.name)));
 }
 
-/// Reasons for which a Node is not available, the gravest first. A condition that the Node does not have says nothing.
+/// Returns why a Node is unavailable, the most severe reason first. A missing condition other than Ready is ignored.
 fn unavailable(node: &Node) -> Vec<Unavailable> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let of: BTreeMap<&str, &str> = conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect();
@@ -178,13 +182,13 @@ fn unavailable(node: &Node) -> Vec<Unavailable> {
     reasons.map(|(_, reason)| reason).collect()
 }
 
-/// Order of the phases in the table.
+/// Returns the position of a phase in the table.
 fn rank(phase: &str) -> usize {
     let order = [DRAINING, WORKING, REBOOTING, PAUSED, PENDING, UPDATED];
     order.iter().position(|p| *p == phase).unwrap_or(order.len())
 }
 
-/// Time to go: `+4m`, `-` when nothing is to be done, `?` when nobody can tell or it takes longer than ever.
+/// Returns the estimated time left: `+4m`, `-` for an updated or paused node, `?` if unknown or already exceeded.
 fn estimate(insight: &NodeInsight, since: Option<Timestamp>, now: Timestamp) -> String {
     if matches!(phase(insight), UPDATED | PAUSED) {
         return "-".to_owned();
@@ -203,7 +207,7 @@ fn estimate(insight: &NodeInsight, since: Option<Timestamp>, now: Timestamp) -> 
     }
 }
 
-/// Counts nodes. Those of no pool are not counted.
+/// Counts nodes, except those without a pool.
 pub(crate) fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Counts {
     let mut counts = Counts::default();
     for node in nodes {
@@ -228,13 +232,13 @@ pub(crate) fn counts<'a>(nodes: impl IntoIterator<Item = &'a NodeLine>) -> Count
 /// Assessment of a pool in one word, the worst first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum PoolAssessment {
-    /// Something is wrong with a node, or the pool does not go on until a person acts.
+    /// A node is degraded, or the pool is stalled until an admin acts.
     Degraded,
-    /// Nodes are on their way, or some have arrived.
+    /// Nodes are being updated, or some are updated.
     Progressing,
-    /// An admin holds nodes back.
+    /// A pause holds nodes back.
     Excluded,
-    /// No node has begun.
+    /// No node has begun its update.
     Pending,
     /// Every node runs the desired image.
     Completed,
@@ -244,7 +248,7 @@ pub enum PoolAssessment {
 }
 
 impl PoolAssessment {
-    /// The word, as it is printed.
+    /// Returns the word that is printed.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Degraded => "Degraded",
@@ -256,8 +260,8 @@ impl PoolAssessment {
         }
     }
 
-    /// Assessment by the counts. `is_stalled` is true for a pool that does not go on until a person acts. Unlike the original, a
-    /// pool with a degraded node, or a stalled one with outdated nodes, is never just pending.
+    /// Returns the assessment for the counts. `is_stalled`: the pool makes no progress until an admin acts. Unlike in `oc`, a
+    /// pool with a degraded node, or a stalled pool with outdated nodes, is never just pending.
     pub(crate) const fn of(counts: &Counts, is_stalled: bool) -> Self {
         match counts {
             Counts { total: 0, .. } => Self::Empty,

@@ -1,14 +1,15 @@
-//! The labels of each pool's image, for people.
+//! `status --labels`: the labels of each pool's image.
 
 use jiff::Timestamp;
 
 use crate::render::{built_text, resolved};
 use crate::snapshot::Snapshot;
-use crate::status::{PoolView, report};
+use crate::status::report;
 use crate::table::columns;
 use crate::text::{clean, cut};
+use crate::view::PoolView;
 
-/// Each pool with what its image says of itself.
+/// Returns each pool with its image's build information and labels.
 pub fn render_labels(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
     let report = report(snapshot, now);
     let pools: Vec<String> = report.pools.iter().map(|view| pool(view, width)).collect();
@@ -30,7 +31,7 @@ fn pool(view: &PoolView, width: usize) -> String {
         .collect();
     let table = match labels.is_empty() {
         true => {
-            lines.push("  no labels are known".to_owned());
+            lines.push("  no labels known".to_owned());
             String::new()
         }
         false => columns(&["LABEL", "VALUE"], &labels, width),
@@ -40,7 +41,7 @@ fn pool(view: &PoolView, width: usize) -> String {
         0 => String::new(),
         n => {
             cut(
-                &format!("  {n} more are left out: too long, too many, or no plain text"),
+                &format!("  {n} more are left out: too long, too many, or not plain text"),
                 width,
             ) + "\n"
         }

@@ -1,5 +1,5 @@
-//! Nodes and BootcNodes without what no command reads. Container images and managed fields take most of their bytes; they are passed
-//! over while an answer is read, and never kept.
+//! Nodes and BootcNodes without fields that no command reads. Most of their bytes are container images and managed fields,
+//! which are skipped while an answer is parsed.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, Nod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 
-/// A Node that lacks those parts.
+/// A Node without these fields.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(from = "Read")]
-pub(crate) struct Lean(pub(crate) Node);
+#[serde(from = "NodeFields")]
+pub(crate) struct LeanNode(pub(crate) Node);
 
-/// A BootcNode that lacks managed fields.
+/// A BootcNode without managed fields.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(from = "ReadHost")]
-pub(crate) struct LeanHost(pub(crate) BootcNode);
+#[serde(from = "BootcNodeFields")]
+pub(crate) struct LeanBootcNode(pub(crate) BootcNode);
 
 #[derive(Deserialize)]
-struct ReadHost {
+struct BootcNodeFields {
     #[serde(default)]
     metadata: Metadata,
     spec: BootcNodeSpec,
@@ -27,8 +27,8 @@ struct ReadHost {
     status: Option<BootcNodeStatus>,
 }
 
-impl From<ReadHost> for LeanHost {
-    fn from(read: ReadHost) -> Self {
+impl From<BootcNodeFields> for LeanBootcNode {
+    fn from(read: BootcNodeFields) -> Self {
         Self(BootcNode {
             metadata: read.metadata.into(),
             spec: read.spec,
@@ -37,9 +37,9 @@ impl From<ReadHost> for LeanHost {
     }
 }
 
-/// The parts that are read of a Node.
+/// Fields of a Node that are read.
 #[derive(Deserialize)]
-struct Read {
+struct NodeFields {
     #[serde(default)]
     metadata: Metadata,
     spec: Option<NodeSpec>,
@@ -87,8 +87,8 @@ struct Status {
     node_info: Option<NodeSystemInfo>,
 }
 
-impl From<Read> for Lean {
-    fn from(read: Read) -> Self {
+impl From<NodeFields> for LeanNode {
+    fn from(read: NodeFields) -> Self {
         let status = read.status.map(|status| NodeStatus {
             conditions: status.conditions,
             addresses: status.addresses,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bootc_node_lacks_nothing_but_its_managed_fields() {
+    fn a_bootc_node_loses_only_managed_fields() {
         let whole = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
             "metadata": {
@@ -125,12 +125,12 @@ mod tests {
         let mut fat = whole;
         fat["metadata"]["managedFields"] =
             json!([{"manager": "berth-agent", "fieldsV1": {"f:status": {"f:phase": {}}}}]);
-        let LeanHost(host) = serde_json::from_value(fat).unwrap();
-        assert_eq!(host, expected);
+        let LeanBootcNode(bootc) = serde_json::from_value(fat).unwrap();
+        assert_eq!(bootc, expected);
     }
 
     #[test]
-    fn all_that_is_read_of_a_node_stays_and_the_rest_is_passed_over() {
+    fn a_node_keeps_only_the_fields_read() {
         let mut whole = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
@@ -152,9 +152,9 @@ mod tests {
             json!([{"manager": "kubelet", "fieldsV1": {"f:status": {"f:images": {}}}}]);
         whole["status"]["images"] = json!([{"names": ["a"], "sizeBytes": 7}]);
         whole["status"]["capacity"] = json!({"cpu": "4"});
-        let Lean(node) = serde_json::from_value(whole).unwrap();
+        let LeanNode(node) = serde_json::from_value(whole).unwrap();
         assert_eq!(serde_json::to_value(node).unwrap(), lean);
-        let Lean(bare) = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+        let LeanNode(bare) = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
         assert_eq!(
             (bare.metadata.name.as_deref(), bare.spec, bare.status),
             (Some("n1"), None, None)

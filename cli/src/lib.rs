@@ -1,7 +1,7 @@
-//! State of the pools, as a table for people, and the commands with which an admin acts on it.
+//! The state of the pools as text, and the admin commands.
 //!
-//! Everything here but [`Snapshot::read`] and [`admin::apply`] is pure: a [`Snapshot`] and a time go in, text comes
-//! out. The examples in `tests/examples` show all of it, and anyone can add one.
+//! Apart from reading the cluster or a log and writing changes, everything here is pure: a [`Snapshot`] and a time go in,
+//! text comes out. The examples in `tests/examples` show the text; `tests/examples.rs` explains how to add an example.
 
 pub mod admin;
 pub mod arguments;
@@ -12,6 +12,7 @@ mod history;
 mod insights;
 mod labels;
 mod lean;
+mod mark;
 mod members;
 mod nodes;
 mod preview;
@@ -25,6 +26,7 @@ mod text;
 mod timeline;
 mod unread;
 mod verify;
+mod view;
 pub mod watch;
 mod what_if;
 mod world;
@@ -38,9 +40,10 @@ pub use nodes::{NodeRow, ProgressView};
 pub use preview::{PoolPreview, PreviewRow, previews, render_preview};
 pub use render::{Detail, render};
 pub use snapshot::{Scope, Snapshot};
-pub use status::{Berths, ClosedBerth, FleetView, PoolView, Report, Warning, WaveView, report};
+pub use status::{FleetView, Report, report};
 pub use story::{BerthLine, Story, render_story, story};
 pub use table::{Look, Tint, has_colours};
 pub use timeline::{Picture, Row, Span, picture};
 pub use verify::{read_logs, render_report};
+pub use view::{Berths, ClosedBerth, PoolView, Warning, WaveView};
 pub use what_if::{WhatIf, fields, patch, what_if};

@@ -1,4 +1,4 @@
-//! `kubectl berth`: shows the state of the pools, and carries out the commands of an admin.
+//! `kubectl berth`: shows the state of the pools and runs admin commands.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -29,12 +29,12 @@ use kubectl_berth::{
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Longest time that a shell waits for names.
-const COMPLETION: Duration = Duration::from_secs(2);
+/// Timeout for reading names from the cluster while a shell completes a word.
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Exit status when nobody can be asked and --yes is not given.
-const NOBODY_TO_ASK: u8 = 2;
-/// Exit status when the admin did not say yes.
+/// Exit status when standard input is not a terminal and --yes is missing.
+const NO_TERMINAL: u8 = 2;
+/// Exit status when the admin declined.
 const DECLINED: u8 = 3;
 /// Exit status when a log shows that a rule was broken.
 const BROKEN: u8 = 4;
@@ -43,17 +43,17 @@ const BROKEN: u8 = 4;
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
-        Ok(Outcome::Done(text)) => written(&text),
-        Ok(Outcome::Broken(text)) => match written(&text) {
+        Ok(Outcome::Done(text)) => print(&text),
+        Ok(Outcome::Broken(text)) => match print(&text) {
             ExitCode::SUCCESS => ExitCode::from(BROKEN),
             code => code,
         },
-        Ok(Outcome::NobodyToAsk) => {
+        Ok(Outcome::NoTerminal) => {
             eprintln!(
-                "kubectl berth: standard input is no terminal, so nobody can be asked: add --yes to go on without, or \
-                 --dry-run to see what would be done"
+                "kubectl berth: cannot ask for consent, since standard input is not a terminal: add --yes to make the \
+                 change, or --dry-run to see the plan"
             );
-            ExitCode::from(NOBODY_TO_ASK)
+            ExitCode::from(NO_TERMINAL)
         }
         Ok(Outcome::Declined) => {
             eprintln!("Nothing was changed.");
@@ -66,8 +66,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
-fn written(text: &str) -> ExitCode {
+/// Prints the text. A reader that closes the pipe (`| head`) does not cause a failure.
+fn print(text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
@@ -78,11 +78,11 @@ fn written(text: &str) -> ExitCode {
 enum Outcome {
     /// Success, with this text to print.
     Done(String),
-    /// Text to print of rules that were broken.
+    /// A report of broken rules, to print.
     Broken(String),
-    /// Nobody can be asked.
-    NobodyToAsk,
-    /// The admin did not say yes.
+    /// The admin cannot be asked, and --yes is missing.
+    NoTerminal,
+    /// The admin declined.
     Declined,
 }
 
@@ -111,8 +111,8 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
         Command::Include(of) => carry_out(cluster, of.consent, |s, now| admin::include(s, &of.node, now)).await,
         Command::Hold(of) => carry_out(cluster, of.consent, |s, now| admin::hold(s, &of.node, now)).await,
         Command::Unhold(of) => carry_out(cluster, of.consent, |s, now| admin::unhold(s, &of.node, now)).await,
-        Command::Pause(of) => carry_out(cluster, of.consent, |s, _| admin::pause(s, whole(&of.which))).await,
-        Command::Resume(of) => carry_out(cluster, of.consent, |s, _| admin::resume(s, whole(&of.which))).await,
+        Command::Pause(of) => carry_out(cluster, of.consent, |s, _| admin::pause(s, pause_target(&of.which))).await,
+        Command::Resume(of) => carry_out(cluster, of.consent, |s, _| admin::resume(s, pause_target(&of.which))).await,
         Command::Dismiss(of) => carry_out(cluster, of.consent, |s, _| admin::dismiss(s, &of.machine)).await,
         Command::Release(of) => carry_out(cluster, of.consent, |s, now| admin::release(s, &of.node, now)).await,
         Command::Retry(of) => {
@@ -140,7 +140,7 @@ async fn run(arguments: &Arguments) -> Result<Outcome> {
     }
 }
 
-/// Polls one pool, or one after the other. A registry that does not answer for one pool keeps no other from being asked.
+/// Polls one pool, or all pools in turn. With --all, a failed poll does not stop the others.
 async fn poll(cluster: &Cluster, of: &Poll) -> Result<String> {
     let client = client(cluster).await?;
     let pools = match &of.which.pool {
@@ -162,18 +162,21 @@ async fn poll(cluster: &Cluster, of: &Poll) -> Result<String> {
     Ok(text)
 }
 
-fn whole(which: &OneOrAll) -> admin::Whole<'_> {
-    which.pool.as_deref().map_or(admin::Whole::Fleet, admin::Whole::Pool)
+fn pause_target(which: &OneOrAll) -> admin::PauseTarget<'_> {
+    which
+        .pool
+        .as_deref()
+        .map_or(admin::PauseTarget::Fleet, admin::PauseTarget::Pool)
 }
 
-/// Says what will be done, asks, and does it.
+/// Prints the plan, asks for consent and applies the plan.
 async fn carry_out(
     cluster: &Cluster,
     consent: Consent,
     decide: impl FnOnce(&Snapshot, Timestamp) -> Result<Plan, NoPlan>,
 ) -> Result<Outcome> {
     if !consent.yes && !consent.dry_run && !std::io::stdin().is_terminal() {
-        return Ok(Outcome::NobodyToAsk);
+        return Ok(Outcome::NoTerminal);
     }
     let client = client(cluster).await?;
     let snapshot = read(&client, cluster, Scope::Admin).await?;
@@ -182,7 +185,7 @@ async fn carry_out(
     if consent.dry_run || plan.is_empty() {
         return Ok(Outcome::Done(text));
     }
-    // On its way before the question, and before anything is done.
+    // Print the plan before the question and before any change.
     std::io::stdout()
         .write_all(text.as_bytes())
         .and_then(|()| std::io::stdout().flush())?;
@@ -202,7 +205,7 @@ async fn read(client: &Client, cluster: &Cluster, scope: Scope) -> Result<Snapsh
     .await
 }
 
-/// Candidates for a shell. It waits, so what cannot be had soon is left out, without a word.
+/// Returns candidates for a shell. Names that the cluster does not return in time are left out silently: the shell waits.
 async fn completed(words: &[String]) -> String {
     let mut asked = None;
     let first = completion::complete(Arguments::command(), words, |names| {
@@ -212,7 +215,7 @@ async fn completed(words: &[String]) -> String {
     let Some(names) = asked else { return first };
     let found = match names {
         Names::Fields => fields(),
-        names => within::<_, _, anyhow::Error>(COMPLETION, named(words, names))
+        names => within::<_, _, anyhow::Error>(COMPLETION_TIMEOUT, named(words, names))
             .await
             .unwrap_or_default(),
     };
@@ -225,7 +228,7 @@ async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
         kubeconfig: option("kubeconfig").map(Into::into),
         context: option("context"),
         namespace: String::new(),
-        request_timeout: COMPLETION,
+        request_timeout: COMPLETION_TIMEOUT,
     };
     let client = client(&cluster).await?;
     let all = ListParams::default();
@@ -262,7 +265,7 @@ async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     }
 }
 
-/// Shows the status until somebody ends it.
+/// Shows the status until a signal ends it.
 async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
     let moves = std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
     let watching = Watching {
@@ -277,7 +280,7 @@ async fn watch_status(cluster: &Cluster, what: &Status) -> Result<Outcome> {
     Ok(Outcome::Done(String::new()))
 }
 
-/// Waits for Ctrl-C, or another signal to end.
+/// Returns a future that ends with SIGINT, SIGTERM or SIGHUP.
 fn ended() -> Result<impl Future<Output = ()>> {
     let (mut interrupt, mut terminate, mut hangup) = (
         signal(SignalKind::interrupt())?,
@@ -293,7 +296,7 @@ fn ended() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// The value for programs.
+/// Returns the value as JSON or YAML.
 fn formed(form: Output, value: &impl Serialize) -> Result<String> {
     match form {
         Output::Yaml => serde_saphyr::to_string(value).context("cannot write YAML"),
@@ -307,9 +310,12 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     let now = Timestamp::now();
     if !of.what_if.is_empty() {
         let found = explanation(&snapshot, &of.node, now).map_err(anyhow::Error::msg)?;
-        let pool = found
-            .pool
-            .with_context(|| format!("no pool has node {}, so no setting of a pool concerns it", of.node))?;
+        let pool = found.pool.with_context(|| {
+            format!(
+                "node {} is in no pool, so --what-if cannot change a setting of its pool",
+                of.node
+            )
+        })?;
         snapshot = supposed(&client, cluster, snapshot, &pool, &of.what_if).await?;
     }
     match of.output {
@@ -321,7 +327,7 @@ async fn explain(cluster: &Cluster, of: &Explain) -> Result<String> {
     }
 }
 
-/// The snapshot with other settings of a pool, when the API server would accept them: it alone knows all rules of the schema.
+/// Returns the snapshot with other settings of a pool. Asks the API server first, since only it knows all rules of the schema.
 async fn supposed(
     client: &Client,
     cluster: &Cluster,
@@ -338,7 +344,7 @@ async fn supposed(
 }
 
 async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
+    let snapshot = read(&client(cluster).await?, cluster, Scope::WithoutNodes).await?;
     let now = Timestamp::now();
     match of.output {
         Output::Table => render_story(&snapshot, &of.node, now, look().width).map_err(anyhow::Error::msg),
@@ -347,7 +353,7 @@ async fn node(cluster: &Cluster, of: &NodeStory) -> Result<String> {
 }
 
 async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
+    let snapshot = read(&client(cluster).await?, cluster, Scope::WithoutNodes).await?;
     let picture = picture(&snapshot, &of.pool, Timestamp::now()).map_err(anyhow::Error::msg)?;
     let Some(file) = &of.svg else {
         return Ok(picture.render(look().width));
@@ -356,7 +362,7 @@ async fn timeline(cluster: &Cluster, of: &Timeline) -> Result<String> {
     Ok(format!("wrote {}\n", file.display()))
 }
 
-/// Judges logs. It talks to no cluster.
+/// Judges audit logs. Needs no cluster.
 fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
     let terms = Terms {
         namespace: cluster.namespace.clone(),
@@ -375,7 +381,7 @@ fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
 }
 
 async fn history(cluster: &Cluster, of: &History) -> Result<String> {
-    let snapshot = read(&client(cluster).await?, cluster, Scope::Hosts).await?;
+    let snapshot = read(&client(cluster).await?, cluster, Scope::WithoutNodes).await?;
     let (now, width) = (Timestamp::now(), look().width);
     if of.all {
         let pools = snapshot.pool_names();
@@ -390,7 +396,7 @@ async fn history(cluster: &Cluster, of: &History) -> Result<String> {
     shown.map_err(anyhow::Error::msg)
 }
 
-/// The terminal's width, and whether it has colours; into a file or a pipe nothing is cut or coloured.
+/// Returns the terminal's width and whether to use colours. Text for a file or a pipe is neither cut nor coloured.
 fn look() -> Look {
     let terminal = std::io::stdout().is_terminal().then(terminal_size::terminal_size);
     let [no_color, term] = ["NO_COLOR", "TERM"].map(std::env::var_os);
@@ -414,7 +420,7 @@ async fn client(cluster: &Cluster) -> Result<Client> {
         (None, Some(_)) => Config::from_kubeconfig(&options).await?,
         (None, None) => Config::infer()
             .await
-            .context("no cluster to ask; name one with --kubeconfig")?,
+            .context("no cluster is configured; name a kubeconfig with --kubeconfig")?,
     };
     berth_shell::client::client(config)
 }

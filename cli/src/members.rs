@@ -1,4 +1,4 @@
-//! The nodes of the pools: their objects, and where the controller would have them belong.
+//! Nodes: their objects, and the pools that the controller would put them in.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Member<'_> {
         )
     }
 
-    /// Most demanding variant of its architecture that the node's agent reports.
+    /// Returns the most demanding variant of its architecture that the node can run, as its agent reports it.
     pub(crate) fn reported_variant(&self) -> Variant<'_> {
         let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
         // A report from another Node of this name is about another machine.
@@ -46,33 +46,33 @@ impl Member<'_> {
         )
     }
 
-    pub(crate) fn ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         let conditions = self.node.status.iter().flat_map(|s| s.conditions.iter().flatten());
         conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
     }
 
-    pub(crate) fn cordoned(&self) -> bool {
+    pub(crate) fn is_cordoned(&self) -> bool {
         self.node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true))
     }
 
-    /// The digest that the target has for its platform.
+    /// Returns the target's digest for its platform.
     pub(crate) fn wanted<'t>(&self, target: Option<&'t Target>) -> Option<&'t Digest> {
         let machine = self.machine();
         target?.digest_for(machine.platform(self.reported_variant()))
     }
 
-    pub(crate) fn up_to_date(&self, target: Option<&Target>) -> bool {
+    pub(crate) fn is_up_to_date(&self, target: Option<&Target>) -> bool {
         let booted = self.status().booted.and_then(|b| b.digest);
         booted.is_some() && booted.as_ref() == self.wanted(target)
     }
 }
 
-/// Tells whether the label takes the node out of every pool.
+/// True if a label excludes the node from every pool.
 pub(crate) fn is_excluded(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_EXCLUDE)
 }
 
-/// Tells whether the label keeps berths from the node.
+/// True if a label keeps the node from being offered berths.
 pub(crate) fn is_held_back(node: &Node) -> bool {
     node.labels().contains_key(keys::LABEL_HOLD)
 }
@@ -87,11 +87,11 @@ pub(crate) struct Roster<'a> {
 
 impl<'a> Roster<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let hosts = snapshot.bootc_nodes.iter().map(|host| (host.name_any(), host));
-        let hosts: BTreeMap<String, &BootcNode> = hosts.collect();
+        let bootcs = snapshot.bootc_nodes.iter().map(|bootc| (bootc.name_any(), bootc));
+        let bootcs: BTreeMap<String, &BootcNode> = bootcs.collect();
         let member = |node: &'a Node| {
             let name = node.name_any();
-            let bootc = hosts.get(&name).copied();
+            let bootc = bootcs.get(&name).copied();
             (name.clone(), Member { name, node, bootc })
         };
         Self {
@@ -100,25 +100,25 @@ impl<'a> Roster<'a> {
         }
     }
 
-    /// The node of that name.
+    /// Returns the node with this name.
     pub(crate) fn node(&self, name: &str) -> Option<&Member<'a>> {
         self.nodes.get(name)
     }
 
-    /// The pool of a node; for one that is excluded, the pool that it would belong to.
+    /// Returns a node's pool; for an excluded node, the pool that it would belong to.
     pub(crate) fn pool_of(&self, name: &str) -> Option<&PoolName> {
         let (membership, name) = (&self.world.membership, NodeName::from(name));
         membership.pool_of(&name).or(membership.excluded.get(&name))
     }
 
-    /// The members of a pool, by name.
+    /// Returns a pool's members, sorted by name.
     pub(crate) fn members(&self, pool: &str) -> Vec<&Member<'a>> {
         let pool = PoolName::from(pool);
         let names = self.world.membership.members(&pool);
         names.filter_map(|name| self.node(name.as_str())).collect()
     }
 
-    /// Nodes that would be members and are excluded, by name.
+    /// Returns excluded nodes that would otherwise be members, sorted by name.
     pub(crate) fn excluded(&self, pool: &str) -> Vec<&Member<'a>> {
         let excluded = self.world.membership.excluded.iter();
         let of_pool = excluded.filter(|(_, of)| of.as_str() == pool);

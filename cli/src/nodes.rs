@@ -1,4 +1,4 @@
-//! State of each node, and what it waits for.
+//! A row for each node: images, phase, progress and message.
 
 use berth_api::condition;
 use berth_api::insight::conditions::DEGRADED;
@@ -10,26 +10,26 @@ use serde::Serialize;
 
 use crate::text::{age, clean, short, until};
 
-/// Seconds of an agent's silence that are worth a message: three of its signs of life are missing.
-const SILENT: i64 = 15 * 60;
+/// An agent counts as silent after this many seconds without a heartbeat. By default it sends one every 120 seconds.
+const SILENT_AFTER: i64 = 15 * 60;
 
-/// A node, for people.
+/// A node as `status` shows it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRow {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Phase in one word.
+    /// Phase that the agent reports.
     pub phase: Option<Phase>,
     /// Booted image: a version, or a short digest.
     pub version: String,
-    /// Desired image, likewise.
+    /// Desired image: a version, or a short digest.
     pub target: String,
-    /// Start of that phase.
+    /// Start of the phase.
     pub since: Option<Timestamp>,
     /// Progress of its pull.
     pub progress: Option<ProgressView>,
-    /// Trouble of the node, or what it waits for.
+    /// Problem of the node, or why it waits.
     pub message: String,
 }
 
@@ -37,11 +37,11 @@ pub struct NodeRow {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgressView {
-    /// Bytes that are there.
+    /// Bytes pulled so far.
     pub bytes: u64,
-    /// Bytes to be pulled; 0 when the host tool does not say.
+    /// Total bytes to pull; 0 if the host tool does not report them.
     pub bytes_total: u64,
-    /// Whole percent, where that is known.
+    /// Percent, rounded down; `None` if the total is not known.
     pub percent: Option<u64>,
     /// Bytes per second.
     pub bytes_per_second: u64,
@@ -65,12 +65,12 @@ pub(crate) fn row(node: &BootcNode, now: Timestamp) -> NodeRow {
             percent: (p.bytes_total > 0).then(|| p.bytes.min(p.bytes_total) * 100 / p.bytes_total.max(1)),
             bytes_per_second: p.bytes_per_second,
         }),
-        message: said(node, status, now).text,
+        message: message(node, status, now).text,
     }
 }
 
-/// The booted and the desired image, by version where there is one. Equal versions of different images are told apart
-/// by their digests.
+/// Returns the booted and the desired image, by version if there is one. Two images with the same version also show
+/// their digests.
 pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImage>) -> (String, String) {
     let digests = (booted.and_then(|b| b.digest.as_ref()), desired.map(|d| &d.digest));
     let version = booted.and_then(|b| b.version.as_deref());
@@ -86,27 +86,29 @@ pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImag
     (named(version, digests.0), named(target, digests.1))
 }
 
-/// Time since the agent was heard of, when that is long, or when the controller says so and nothing has taken the place of its
-/// word. For people alone: it compares two clocks.
+/// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it. Only
+/// for display, since it compares two clocks.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
-    let told = status.insight.as_ref().filter(|insight| is_silent(insight));
-    let told = told.and_then(|insight| condition::find(&insight.conditions, DEGRADED));
+    let reported = status.insight.as_ref().filter(|insight| is_silent(insight));
+    let reported = reported.and_then(|insight| condition::find(&insight.conditions, DEGRADED));
     let beat = status.heartbeat_time.as_ref().map(|time| time.0);
-    let long = beat.filter(|beat| now.as_second() - beat.as_second() > SILENT);
-    let since = told.map(|told| beat.unwrap_or(told.last_transition_time.0)).or(long)?;
+    let long = beat.filter(|beat| now.as_second() - beat.as_second() > SILENT_AFTER);
+    let since = reported
+        .map(|degraded| beat.unwrap_or(degraded.last_transition_time.0))
+        .or(long)?;
     Some(age(since, now))
 }
 
-/// The one thing that a person should know about a node, for its people and for those who look for what has changed.
+/// Message about a node, with and without the parts that change all the time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// Its text, without ages and times to wait, which change all the time.
+pub(crate) struct NodeMessage {
+    /// Text without ages and waiting times, to detect changes.
     pub(crate) cause: String,
-    /// The whole line.
+    /// Full text.
     pub(crate) text: String,
 }
 
-impl Said {
+impl NodeMessage {
     pub(crate) fn new(cause: &str) -> Self {
         Self::with(cause, "")
     }
@@ -119,16 +121,16 @@ impl Said {
     }
 }
 
-/// Line about an agent of which nothing was heard for so long.
-pub(crate) fn silent(age: Option<&str>) -> Said {
+/// Returns the message about an agent that has been silent for `age`, or has never reported (`None`).
+pub(crate) fn silent(age: Option<&str>) -> NodeMessage {
     match age {
-        Some(age) => Said::with("no word from its agent", &format!(" for {age}")),
-        None => Said::new("no word from an agent yet"),
+        Some(age) => NodeMessage::with("no word from its agent", &format!(" for {age}")),
+        None => NodeMessage::new("no word from an agent yet"),
     }
 }
 
-/// The one thing that a person should know about a node, as far as its BootcNode tells.
-pub(crate) fn said(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Said {
+/// Returns the most important message about a node, from its BootcNode.
+pub(crate) fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMessage {
     if node.status.is_none() {
         return silent(None);
     }
@@ -141,23 +143,23 @@ pub(crate) fn said(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -
             n => format!(" (and {n} more)"),
         };
         let times = format!(", for {}{more}", age(first.since.0, now));
-        return Said::with(&format!("{}: {}", first.pod, first.reason), &times);
+        return NodeMessage::with(&format!("{}: {}", first.pod, first.reason), &times);
     }
     if let Some(failure) = &status.failure {
         let again = until(failure.next_try_time.0, now);
         let times = format!(" (try {}, next {again})", failure.attempts);
-        return Said::with(&format!("{}: {}", failure.reason, failure.message), &times);
+        return NodeMessage::with(&format!("{}: {}", failure.reason, failure.message), &times);
     }
     let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
-    let told = || condition::find_true(&status.conditions, condition::node::WAITING);
-    if let Some(told) = degraded.or_else(told) {
-        return Said::new(&format!("{}: {}", told.reason, told.message));
+    let waits = || condition::find_true(&status.conditions, condition::node::WAITING);
+    if let Some(found) = degraded.or_else(waits) {
+        return NodeMessage::new(&format!("{}: {}", found.reason, found.message));
     }
     waiting(node, status, now)
 }
 
-/// Describes what a healthy node waits for.
-fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Said {
+/// Returns why a healthy node waits.
+fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMessage {
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     let waits = matches!(status.phase, Some(Phase::Pending | Phase::Waiting));
     if let Some(turn) = status
@@ -167,10 +169,10 @@ fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Said {
     {
         let again = until(turn.next_try_time.0, now);
         let times = format!(" (turn {}, next {again})", turn.attempts);
-        return Said::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
+        return NodeMessage::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
     }
     if status.phase == Some(Phase::Pending) && node.spec.staging == Staging::Held {
-        return Said::new("waits for its turn to pull");
+        return NodeMessage::new("waits for its turn to pull");
     }
-    Said::default()
+    NodeMessage::default()
 }

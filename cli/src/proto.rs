@@ -1,8 +1,8 @@
-//! Nodes in the encoding that API servers use among themselves (protobuf). To encode a large cluster's Nodes as JSON takes an API server
-//! several times as long. As in [`crate::lean`], a part that no command reads is skipped.
+//! Nodes in protobuf, the encoding that API servers use among themselves. JSON takes an API server several times as long for a
+//! large cluster. As in [`crate::lean`], fields that no command reads are skipped.
 //!
-//! The numbers of the fields are those of `k8s.io/api/core/v1/generated.proto` and
-//! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, where a number is never given to another field.
+//! Field numbers are from `k8s.io/api/core/v1/generated.proto` and
+//! `k8s.io/apimachinery/pkg/{apis/meta/v1,runtime}/generated.proto`, which never reuse a number.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use prost::Message;
 use prost::bytes::Bytes;
 
-/// Media type to ask for.
+/// Media type to request.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// Beginning of each answer.
+/// First bytes of each answer.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The answer does not follow the encoding.
+/// Error: the answer cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("the API server's list of Nodes is malformed")]
 pub(crate) struct Malformed;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// Reads an answer to a list of Nodes.
+/// Decodes a list of Nodes.
 ///
 /// # Errors
 /// When it is malformed.
@@ -40,7 +40,7 @@ pub(crate) fn nodes(answer: &Bytes) -> Result<Vec<Node>> {
 /// The envelope of each answer, `runtime.Unknown`.
 #[derive(Message)]
 struct UnknownMessage {
-    // Part of the answer, and no copy.
+    // A slice of the answer, not a copy.
     #[prost(bytes = "bytes", tag = "2")]
     raw: Bytes,
 }
@@ -184,7 +184,7 @@ fn metadata(read: MetaMessage) -> Result<ObjectMeta> {
     })
 }
 
-/// Returns a time, or `None` for one that is not set: API servers send it as an empty message.
+/// Returns the time, or `None` if it is not set: API servers then send an empty message.
 fn time(read: Option<TimeMessage>) -> Result<Option<Time>> {
     let Some(TimeMessage { seconds, nanos }) = read else {
         return Ok(None);
@@ -250,7 +250,7 @@ fn info(read: InfoMessage) -> NodeSystemInfo {
     }
 }
 
-/// Returns the text, or `None` for an empty one: API servers send it where a field is not set.
+/// Returns the text, or `None` if it is empty: API servers send fields that are not set as empty text.
 fn not_empty(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// A field whose value is text, or another message.
+    /// Encodes a field with text or a message as its value.
     fn field(number: u8, value: impl AsRef<[u8]>) -> Vec<u8> {
         let value = value.as_ref();
         let mut bytes = vec![number << 3 | 2];
@@ -288,7 +288,7 @@ mod tests {
         bytes
     }
 
-    /// The beginning of 2026, and seconds after that.
+    /// Encodes a time: seconds after the beginning of 2026.
     fn at(seconds: u64) -> Vec<u8> {
         number(1, 1_767_225_600 + seconds)
     }
@@ -377,10 +377,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_is_an_error_or_another_answer_and_no_panic() {
+    fn damaged_answers_do_not_panic() {
         let whole = answer();
         for length in 0..600 {
-            // Nothing is missing at the ends of the first two parts, where the list has yet to begin.
+            // Before the list begins, a cut after a complete part gives a valid empty list.
             let is_whole = [MAGIC.len(), MAGIC.len() + 16].contains(&length);
             let start = Bytes::copy_from_slice(&whole[..length]);
             assert_eq!(nodes(&start).is_ok(), is_whole, "the first {length} bytes");

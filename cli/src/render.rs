@@ -1,4 +1,4 @@
-//! A status as text, in the layout of `oc adm upgrade status`: a line for each pool, its nodes, and what needs a look.
+//! A status as text, in the layout of `oc adm upgrade status`: a line for each pool, its nodes, and health findings.
 
 use std::fmt::Write as _;
 
@@ -10,32 +10,33 @@ use crate::Snapshot;
 use crate::health::{HealthInsight, Level};
 use crate::insights::{Counts, NodeLine, PoolAssessment, counts};
 use crate::nodes::ProgressView;
-use crate::status::{Berths, PoolView, Report, Warning, WaveView, report};
+use crate::status::{Report, report};
 use crate::table::{Look, Tint, tinted};
 use crate::text::{after_text, age, bar, clean, cut, seconds, short, size, wrapped};
+use crate::view::{Berths, PoolView, Warning, WaveView};
 
-/// Nodes of a pool that are shown unless all are asked for. Those that need a look are shown besides.
+/// Number of nodes shown per pool without `--details=nodes`. Nodes that need attention are shown in addition.
 const SHOWN: usize = 10;
-/// Holders of berths that are named. The table has them all among the first.
+/// Number of berth holders that are named. The table has all of them near its top.
 const NAMED: usize = 5;
-/// Shortest name of a node that its own message does not repeat.
+/// Shortest node name that is replaced by `<node>` in the node's own message.
 const LONG_NAME: usize = 8;
 
-/// Amount to show.
+/// Amount of detail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// All nodes, in place of ten of each pool and those that need a look; and pools that are done as well.
+    /// Shows all nodes, instead of ten per pool and those that need attention, and also the nodes of completed pools.
     pub nodes: bool,
-    /// The whole of each finding, in place of one line.
+    /// Shows each finding in full instead of in one line.
     pub health: bool,
 }
 
-/// The status as text. No line is longer than the look's width, unless that is 0.
+/// Returns the status as text, in lines of at most the look's width; 0 means unlimited.
 pub fn render(snapshot: &Snapshot, now: Timestamp, look: Look, detail: Detail) -> String {
     render_report(&report(snapshot, now), now, look, detail)
 }
 
-/// The same, of a report that is there already.
+/// Returns an existing report as text, like [`render`].
 pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String {
     let width = look.width;
     let mut out = String::new();
@@ -43,15 +44,15 @@ pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail:
         out += &wrapped(&format!("! {note}"), width, 2);
     }
     if report.fleet.paused {
-        out += &(cut("Fleet  paused: no pool begins anything", width) + "\n\n");
+        out += &(cut("Fleet  paused: no node pulls an image or is offered a berth", width) + "\n\n");
     }
     if let Some(most) = report.fleet.max_unavailable {
-        let line = format!("Fleet  maxUnavailable {most}, over the nodes of all pools");
+        let line = format!("Fleet  maxUnavailable {most}, for the nodes of all pools together");
         out += &(cut(&line, width) + "\n\n");
     }
     if report.pools.is_empty() && report.nodes_of_no_pool.is_empty() {
         if !report.is_gone {
-            out += "There are no pools: nothing is asked of any node. Create a BootcNodePool to begin.\n";
+            out += "There are no pools, so Berth updates no nodes. Create a BootcNodePool to begin.\n";
         }
         return match report.health.is_empty() {
             true => out,
@@ -66,23 +67,23 @@ pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail:
     for view in report
         .pools
         .iter()
-        .filter(|view| alone || detail.nodes || has_more(view))
+        .filter(|view| alone || detail.nodes || needs_details(view))
     {
         out.push('\n');
         out += &head(view, now, width);
         out += &nodes(&view.nodes, now, look, detail.nodes);
     }
     if !report.nodes_of_no_pool.is_empty() {
-        out += "\nNodes of no pool\n";
+        out += "\nNodes without a pool\n";
         out += &nodes(&report.nodes_of_no_pool, now, look, detail.nodes);
     }
     out + &health(report, now, look, detail)
 }
 
-/// Says whether there is more to tell of a pool than its line.
-fn has_more(view: &PoolView) -> bool {
+/// True if a pool needs more than its summary line.
+fn needs_details(view: &PoolView) -> bool {
     let done = matches!(view.assessment, PoolAssessment::Completed | PoolAssessment::Empty);
-    !done || view.nodes.iter().any(NodeLine::needs_a_look) || !view.warnings.is_empty() || !view.failures.is_empty()
+    !done || view.nodes.iter().any(NodeLine::needs_attention) || !view.warnings.is_empty() || !view.failures.is_empty()
 }
 
 /// Colour of an assessment or a level.
@@ -263,7 +264,7 @@ fn nodes(nodes: &[NodeLine], now: Timestamp, look: Look, all: bool) -> String {
     let (shown, omitted): (Vec<_>, Vec<_>) = nodes
         .iter()
         .enumerate()
-        .partition(|(index, line)| all || *index < SHOWN || line.needs_a_look());
+        .partition(|(index, line)| all || *index < SHOWN || line.needs_attention());
     let rows: Vec<_> = shown.into_iter().map(|(_, line)| row(line, now)).collect();
     let heads = [
         "NAME",
@@ -291,7 +292,7 @@ fn nodes(nodes: &[NodeLine], now: Timestamp, look: Look, all: bool) -> String {
 fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     let node = &line.row;
     let done = line.assessment == Some("Completed");
-    // As in the original: a name that is in the first column already takes no room in the last one.
+    // As `oc` does: the last column does not repeat a long name from the first one.
     let message = match node.name.len() >= LONG_NAME {
         true => node.message.replace(&node.name, "<node>"),
         false => node.message.clone(),
@@ -314,18 +315,18 @@ fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// The findings: a line for each, or all of it.
+/// Returns the findings, in one line each or in full.
 fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String {
     let since = |h: &HealthInsight| h.since.map_or_else(String::new, |since| age(since, now));
     let mut out = "\nHealth\n".to_owned();
     if report.health.is_empty() {
         let counts = report.pools.iter().map(|view| &view.counts);
         let is_behind = counts.clone().any(|c| c.updated < c.total);
-        // A controller that is dead leaves no finding here.
+        // A dead controller causes no finding here, so the last text is cautious.
         let words = match counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {
-            _ if !is_behind => "Every node runs what it should",
+            _ if !is_behind => "Every node runs its target image",
             true => "The update is proceeding well",
-            false => "No trouble is known; outdated nodes wait for their turn",
+            false => "No problem is known; outdated nodes wait for their turn",
         };
         let row = [String::new(), "Info".to_owned(), "None".to_owned(), words.to_owned()];
         return out + &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &[row.into()], look, tint);
@@ -346,12 +347,12 @@ fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String
     let rows: Vec<_> = report.health.iter().map(row).collect();
     out += &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &rows, look, tint);
     if report.health.iter().any(|h| h.level > Level::Info) {
-        out += &wrapped("  --details=health says what each means and what to do", look.width, 4);
+        out += &wrapped("  --details=health explains each finding and what to do", look.width, 4);
     }
     out
 }
 
-/// All of a finding, a line for each part.
+/// Returns a finding in full, one line for each part.
 fn whole(finding: &HealthInsight, since: &str, width: usize) -> String {
     let mut out = wrapped(&format!("  Message: {}", finding.message), width, 4);
     let since = if since.is_empty() { "-" } else { since };

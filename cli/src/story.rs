@@ -1,4 +1,4 @@
-//! The story of one node: what it is doing and why, what it went through, and what a person can do.
+//! `kubectl berth node`: the state of one node, its past updates, and advice.
 
 use std::fmt::Write as _;
 
@@ -15,46 +15,46 @@ use serde::Serialize;
 
 use crate::Snapshot;
 use crate::nodes::{self, NodeRow, silence};
-use crate::status::Warning;
 use crate::table::columns;
 use crate::text::{age, clean, cut, seconds, short, wrapped};
+use crate::view::Warning;
 
-/// Conditions that say why a node does not go on, when they are True.
-const TROUBLES: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
+/// Conditions that, if True, explain why a node does not progress.
+const BLOCKING: [&str; 3] = [types::NODE_DEGRADED, types::REBOOT_TIMED_OUT, types::WAITING];
 
-/// The story of one node.
+/// Output of `kubectl berth node`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Story {
     /// The node as `status` shows it.
     #[serde(flatten)]
     pub row: NodeRow,
-    /// Its pool; empty when it has left it.
+    /// Its pool; empty if it has left it.
     pub pool: String,
-    /// Time since when it is a member, where an agent saw it join.
+    /// Time when it joined its pool, if an agent saw that.
     pub joined: Option<Timestamp>,
-    /// Its first boot, where that was checked.
+    /// Result of its first-boot check, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firstboot: Option<NodeFirstboot>,
-    /// The chapter of that in its timeline; an older agent writes none.
+    /// Chapter of the first boot in its timeline; older agents write none.
     #[serde(skip)]
     first_chapter: Option<Chapter>,
-    /// Tool that updates its host, where an agent has chosen one.
+    /// Tool that updates the host, if an agent has chosen one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
-    /// Berths that it is offered or holds, and how far it is with them.
+    /// Berths that it is offered or holds, with their states.
     pub berths: Vec<BerthLine>,
     /// Its updates, the newest first.
     pub updates: Vec<NodeUpdate>,
-    /// Its turns that ended, the newest first.
+    /// Its ended turns, the newest first.
     pub turns: Vec<TurnRecord>,
     /// Pods that block its drain.
     pub blockers: Vec<DrainBlocker>,
-    /// Conditions that say why it does not go on.
+    /// Conditions that explain why it does not progress.
     pub conditions: Vec<Warning>,
     /// Time of the next try after a failure, by the node's clock.
     pub next_try: Option<Timestamp>,
-    /// Things that a person can do.
+    /// Advice for the admin.
     pub advice: Vec<String>,
 }
 
@@ -68,16 +68,16 @@ pub struct BerthLine {
     pub state: &'static str,
 }
 
-/// The story of that node.
+/// Returns the story of a node.
 ///
 /// # Errors
 /// When there is no BootcNode of that name.
 pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, String> {
     let found = snapshot.bootc_nodes.iter().find(|n| n.name_any() == node);
-    let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node of that name"))?;
+    let found = found.ok_or_else(|| format!("there is no BootcNode {node:?}: no pool has a node with that name"))?;
     let status = found.status.clone().unwrap_or_default();
-    let troubles = status.conditions.iter().filter(|c| {
-        let matters = TROUBLES.contains(&c.type_.as_str()) && c.status == "True";
+    let blocking = status.conditions.iter().filter(|c| {
+        let matters = BLOCKING.contains(&c.type_.as_str()) && c.status == "True";
         matters || (c.type_ == types::IMAGE_PULLED && c.status == "False")
     });
     let failure = status.failure.as_ref().map(|f| &f.next_try_time);
@@ -91,7 +91,7 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
         backend: status.backend.clone(),
         berths: berths(snapshot, node),
         blockers: status.drain_blockers.clone(),
-        conditions: troubles.map(Warning::from).collect(),
+        conditions: blocking.map(Warning::from).collect(),
         next_try: failure.or(turn).map(|time| time.0).filter(|time| *time > now),
         advice: advice(found, &status, now),
         updates: status.timeline.updates,
@@ -120,50 +120,53 @@ fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
     snapshot.leases.iter().filter_map(line).collect()
 }
 
-/// Things that a person can do about a node, the most pressing first.
+/// Returns advice about a node, the most urgent first.
 pub(crate) fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<String> {
     let (name, pool) = (node.name_any(), &node.spec.pool_name);
     let mut advice = Vec::new();
     if node.status.is_none() || silence(status, now).is_some() {
         advice.push(format!(
-            "see whether an agent runs there: kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
+            "check whether an agent runs there: kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
         ));
     }
     if condition::is_true(&status.conditions, types::REBOOT_TIMED_OUT) {
-        advice.push("look at the console of the machine, and repair it: its agent then goes on by itself".to_owned());
-        advice.push(format!("if it is lost: kubectl berth exclude {name}"));
+        advice
+            .push("check the console of the machine and repair it; its agent then continues automatically".to_owned());
+        advice.push(format!("if the machine is lost: kubectl berth exclude {name}"));
         advice.push(format!(
-            "if it is up with an image that cannot be proven: kubectl berth release {name}"
+            "if it is up, but runs an image that cannot be proven: kubectl berth release {name}"
         ));
     }
     if status.phase == Some(Phase::Draining) && !status.drain_blockers.is_empty() {
-        advice.push("see why the pods in the way do not go; drain in the spec of the pool has the rules".to_owned());
+        advice.push("find out why these pods are not evicted (rules: spec.drain of the pool)".to_owned());
     }
     let desired = node.spec.image.as_ref().map(|image| &image.digest);
     if desired.is_some_and(|digest| status.failed_digests.contains(digest)) {
         advice.push(format!(
-            "this image failed here and is not tried again: give the pool another one, or mend the cause and run: \
+            "this image failed here and is not retried: give the pool another image, or fix the cause and run: \
              kubectl berth retry {pool}"
         ));
     } else if status.failure.is_some() {
-        advice.push("mend what the message names; the agent tries again by itself".to_owned());
+        advice.push("fix the cause in the message; the agent retries automatically".to_owned());
     } else if condition::is_true(&status.conditions, types::NODE_DEGRADED) && advice.is_empty() {
-        advice.push("do what the message says; the agent looks again by itself".to_owned());
+        advice.push("follow the message; the agent checks again automatically".to_owned());
     }
     if advice.is_empty() {
         advice.push(match status.phase {
             Some(Phase::Waiting) => {
-                format!("wait; who goes before it is shown by: kubectl berth status {pool} --preview")
+                format!("wait; to see the nodes before it: kubectl berth status {pool} --preview")
             }
-            Some(Phase::Pending) if node.spec.staging == Staging::Held => "wait until others have pulled".to_owned(),
-            Some(Phase::Updated | Phase::Released) => "nothing".to_owned(),
+            Some(Phase::Pending) if node.spec.staging == Staging::Held => {
+                "wait until other nodes have pulled the image".to_owned()
+            }
+            Some(Phase::Updated | Phase::Released) => "nothing to do".to_owned(),
             _ => "wait".to_owned(),
         });
     }
     advice
 }
 
-/// The story as text. No line is longer than `width`, unless that is 0.
+/// Returns the story as text, in lines of at most `width` columns; 0 means unlimited.
 ///
 /// # Errors
 /// When there is no BootcNode of that name.
@@ -187,15 +190,15 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &rows, width);
     }
     for update in &story.updates {
-        let title = format!("\nUpdate {}", way(update));
+        let title = format!("\nUpdate {}", from_to(update));
         out += &(title + "\n");
         out += &columns(&["CHAPTER", "BEGAN", "TOOK"], &chapters(update, now), width);
         if update.clock_set {
-            out += &(cut("  the clock was set back: times from before that are left out", width) + "\n");
+            out += &(cut("  the clock was set back: earlier times are left out", width) + "\n");
         }
     }
     if !story.turns.is_empty() {
-        out += "\nTurns that ended\n";
+        out += "\nEnded turns\n";
         let rows: Vec<_> = story.turns.iter().map(|turn| turn_row(turn, now)).collect();
         out += &columns(
             &["OUTCOME", "ENDED", "BERTH", "DRAIN", "FROM", "TO", "REBOOTED"],
@@ -238,10 +241,11 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines.extend(story.backend.as_ref().map(backend));
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
-    // The lines below say it in full.
-    let is_said = |text: &str| !text.is_empty() && row.message.contains(text);
-    let said = story.conditions.iter().any(|c| is_said(&c.message)) || story.blockers.iter().any(|b| is_said(&b.pod));
-    if !row.message.is_empty() && !said {
+    // The lines below show it in full.
+    let is_in_message = |text: &str| !text.is_empty() && row.message.contains(text);
+    let is_shown_below = story.conditions.iter().any(|c| is_in_message(&c.message))
+        || story.blockers.iter().any(|b| is_in_message(&b.pod));
+    if !row.message.is_empty() && !is_shown_below {
         lines.push(format!("  {}", row.message));
     }
     if let Some(next) = story.next_try {
@@ -286,7 +290,7 @@ fn first_boot(first: &NodeFirstboot) -> String {
     };
     line.push_str(first.outcome.as_str());
     if first.held {
-        line.push_str(", its kubelet was held back at first");
+        line.push_str(", its kubelet was held back");
     }
     if !first.message.is_empty() {
         let _ = write!(line, ": {}", clean(&first.message));
@@ -295,7 +299,7 @@ fn first_boot(first: &NodeFirstboot) -> String {
 }
 
 /// `from 1.0 to 2.0`.
-pub(crate) fn way(update: &NodeUpdate) -> String {
+pub(crate) fn from_to(update: &NodeUpdate) -> String {
     let named = |image: &berth_api::node::timeline::ImageVersion| {
         image.version.as_deref().map_or_else(|| short(&image.digest), clean)
     };
@@ -330,7 +334,7 @@ fn chapter_row(chapter: &Chapter, now: Timestamp) -> Vec<String> {
 fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
     let proof = turn.proof.as_ref();
     let words = proof.map_or_else(
-        || "nothing was seen".to_owned(),
+        || "nothing recorded".to_owned(),
         |proof| {
             let boot = match proof.boot_id == turn.boot_id_before {
                 true => "no reboot",

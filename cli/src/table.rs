@@ -1,28 +1,28 @@
-//! Tables for a terminal: columns of words, and sentences in the last one. Colours go on when the widths are settled.
+//! Tables for a terminal: columns of words, with sentences in the last column. Colours are added after widths are known.
 
 use std::ffi::OsStr;
 use std::ops::Range;
 
 use crate::text::{cut, wide};
 
-/// Sign for an empty cell.
+/// Text of an empty cell.
 const NOTHING: &str = "-";
-/// Room that sentences get beside the other columns. Where there is less, and one of them is longer, they go on lines of
-/// their own.
+/// Columns that are enough for sentences beside the other columns. If there are fewer, and a sentence does not fit, all
+/// sentences get their own lines.
 const ROOM: usize = 48;
-/// Least room for the first column, which holds names, where the others do not fit beside it.
+/// Least width of the first column (names) when it is shortened to make room.
 const NAME: usize = 20;
-/// Indent of a sentence on a line of its own.
+/// Indent of a sentence on its own line.
 const BELOW: usize = 6;
 
 /// Colour of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tint {
-    /// Trouble.
+    /// A problem.
     Red,
-    /// Something to look at.
+    /// Needs attention.
     Yellow,
-    /// Work that goes on.
+    /// Work in progress.
     Cyan,
     /// All is well.
     Green,
@@ -39,21 +39,21 @@ impl Tint {
     }
 }
 
-/// The terminal that text is made for.
+/// Properties of the terminal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Look {
-    /// Longest line, in columns; 0 is no bound, as for a file.
+    /// Width in columns; 0 means unlimited, as for a file.
     pub width: usize,
-    /// Colours are wanted.
+    /// True to use colours.
     pub colours: bool,
 }
 
-/// Says whether colours are wanted on a terminal, by `NO_COLOR` and `TERM`.
+/// True if `NO_COLOR` and `TERM` allow colours on a terminal.
 pub fn has_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty) && term.is_some_and(|term| term != "dumb")
 }
 
-/// A line, and the bytes of it that have a colour.
+/// A line and its coloured byte ranges.
 #[derive(Debug, Default)]
 struct Line {
     text: String,
@@ -70,7 +70,7 @@ impl Line {
         self.text.extend(std::iter::repeat_n(' ', pad));
     }
 
-    /// The line as it is printed. A word that does not fit on it as a whole has no colour.
+    /// Returns the line as printed. A word that is cut has no colour.
     fn painted(&self, look: Look) -> String {
         let mut line = cut(&self.text, look.width);
         if !look.colours {
@@ -90,7 +90,7 @@ impl Line {
     }
 }
 
-/// A name without its middle, if it is longer than that: names of nodes differ at their ends.
+/// Shortens a name to `most` columns by removing its middle: names of nodes differ at their ends.
 fn shortened(name: &str, most: usize) -> String {
     if wide(name) <= most {
         return name.to_owned();
@@ -104,14 +104,14 @@ fn shortened(name: &str, most: usize) -> String {
     cut(&format!("{head}…{tail}"), most)
 }
 
-/// Columns under their heads, each as wide as its widest cell; empty cells show a dash, save in the last column,
-/// which holds sentences. A column without any content is left out. No line is longer than `width`, unless that is 0.
+/// Returns a table with columns as wide as their widest cell. Leaves out columns without content. Empty cells show a dash,
+/// except in the last column, which holds sentences. Lines are at most `width` columns long; 0 means unlimited.
 pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let plain = Look { width, colours: false };
     tinted(heads, rows, plain, |_, _| None)
 }
 
-/// The same, with a colour for each cell, by its column and its text.
+/// Returns the table of [`columns`]; `tint` gives the colour of a cell from its column and text.
 pub(crate) fn tinted(
     heads: &[&str],
     rows: &[Vec<String>],
@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_a_terminal_shows() {
+    fn columns_fit_wide_characters() {
         let rows = rows(&[&["日本", "a", "x"], &["n", "b", "y"]]);
         let text = columns(&["NAME", "B", "MESSAGE"], &rows, 0);
         assert_eq!(text, "  NAME  B  MESSAGE\n  日本  a  x\n  n     b  y\n");
     }
 
     #[test]
-    fn sentences_that_do_not_fit_go_on_lines_of_their_own() {
+    fn sentences_that_do_not_fit_get_their_own_lines() {
         let long = "a sentence that is rather long for such a place";
         let rows = rows(&[&["n1", "Degraded", long], &["n2", "", ""]]);
         let heads = ["NAME", "STATE", "MESSAGE"];

@@ -4,15 +4,21 @@ use berth_api::Digest;
 use jiff::Timestamp;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Cells of a progress bar.
+/// Returns a number and its noun: `1 node`, `2 nodes`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
+}
+
+/// Width of a progress bar, in characters.
 const BAR: u64 = 20;
 
-/// Age, in at most two units: `45s`, `12m`, `3h20m`, `5d`.
+/// Returns an age in at most two units: `45s`, `12m`, `3h20m`, `5d`.
 pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
     span(now.as_second().saturating_sub(since.as_second()))
 }
 
-/// Time until then; `now` when that is past.
+/// Returns the time left, such as `in 5m`, or `now` if it has passed.
 pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     match then.as_second().saturating_sub(now.as_second()) {
         left if left > 0 => format!("in {}", span(left)),
@@ -20,7 +26,7 @@ pub(crate) fn until(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Seconds, likewise.
+/// Returns a number of seconds in the form of [`age`].
 pub(crate) fn seconds(seconds: u64) -> String {
     span(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
@@ -39,7 +45,7 @@ fn span(seconds: i64) -> String {
     }
 }
 
-/// A number of bytes, in decimal units as networks count.
+/// Returns a number of bytes in decimal units.
 pub(crate) fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -52,35 +58,35 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// A bar for `part` of `whole`, which is not zero.
+/// Returns a progress bar for `part` of `whole`.
 pub(crate) fn bar(part: u64, whole: u64) -> String {
     let filled = (part.min(whole) * BAR / whole.max(1)) as usize;
     let empty = BAR as usize - filled;
     format!("[{}{}]", "#".repeat(filled), "-".repeat(empty))
 }
 
-/// The first twelve digits of a digest, as tools print image IDs.
+/// Returns the first twelve digits of a digest, as container tools print image IDs.
 pub(crate) fn short(digest: &Digest) -> String {
     digest.short().chars().take(12).collect()
 }
 
-/// One line without control characters: messages come from hosts and registries, and a terminal obeys escapes.
+/// Returns the text as one line without control characters: messages from hosts and registries must not control the terminal.
 pub(crate) fn clean(text: &str) -> String {
     let visible = text.replace(|c: char| c.is_control(), " ");
     visible.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// `goes after workers, infra`; nothing for a pool that waits for no other.
+/// Returns `is updated after workers, infra`; `None` for a pool that waits for no other pool.
 pub(crate) fn after_text(names: &[String]) -> Option<String> {
-    (!names.is_empty()).then(|| format!("goes after {}", names.join(", ")))
+    (!names.is_empty()).then(|| format!("is updated after {}", names.join(", ")))
 }
 
-/// Columns that a text takes on a terminal: East Asian characters take two, combining ones none.
+/// Returns the width of a text on a terminal: East Asian characters take two columns, combining characters none.
 pub(crate) fn wide(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
-/// Cuts a line to at most `width` columns, the last one an ellipsis if anything is missing; 0 is no bound.
+/// Cuts a line to at most `width` columns, with an ellipsis at the end if it was cut; 0 means unlimited.
 pub(crate) fn cut(line: &str, width: usize) -> String {
     let line = line.trim_end();
     if width == 0 || wide(line) <= width {
@@ -96,7 +102,7 @@ pub(crate) fn cut(line: &str, width: usize) -> String {
     kept
 }
 
-/// A line on as many lines as it takes, all but the first behind so many spaces. A word that is wider than a line is cut.
+/// Wraps a line at `width` columns and indents all lines but the first. A word that is wider than a line is cut.
 pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let room = if width == 0 { usize::MAX } else { width };
     let mut lines: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! A picture of a rollout: who was in which chapter when, one row for each node; for a terminal, and as SVG.
+//! `kubectl berth timeline`: a picture of a rollout for a terminal or as SVG, with one row of chapters for each node.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use crate::Snapshot;
-use crate::story::way;
+use crate::story::from_to;
 use crate::text::{clean, cut, seconds};
 
-/// Columns of a terminal that is narrower, or none.
+/// Least width of the picture, in columns.
 const LEAST_WIDTH: usize = 80;
-/// Longest name in a terminal.
+/// Longest node name on a terminal, in columns.
 const NAME: usize = 24;
 
 /// The updates of a pool's nodes to one image.
@@ -23,13 +23,13 @@ const NAME: usize = 24;
 pub struct Picture {
     /// Name of the pool.
     pub pool: String,
-    /// The images, `from 1.0 to 2.0`.
+    /// The images, such as `from 1.0 to 2.0`.
     pub what: String,
-    /// Beginning of the first chapter.
+    /// Start of the first chapter.
     pub begin: Timestamp,
-    /// End of the last one, or now.
+    /// End of the last chapter, or now.
     pub end: Timestamp,
-    /// The nodes, in the order in which they went.
+    /// The nodes, in the order of their turns.
     pub rows: Vec<Row>,
 }
 
@@ -38,7 +38,7 @@ pub struct Picture {
 pub struct Row {
     /// Name of the node.
     pub name: String,
-    /// Its chapters; none of a node that has not begun.
+    /// Its chapters; empty for a node that has not begun.
     pub spans: Vec<Span>,
 }
 
@@ -47,18 +47,18 @@ pub struct Row {
 pub struct Span {
     /// The chapter.
     pub chapter: ChapterName,
-    /// Its beginning.
+    /// Start of the chapter.
     pub start: Timestamp,
-    /// Its end, or now.
+    /// End of the chapter, or now.
     pub end: Timestamp,
-    /// True while it lasts.
+    /// True if the chapter has not ended.
     pub lasts: bool,
 }
 
-/// The picture of the newest rollout of a pool.
+/// Returns the picture of a pool's newest rollout.
 ///
 /// # Errors
-/// When there is no such pool, or no node has gone anywhere yet.
+/// When there is no such pool, or no node has a timeline yet.
 pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Picture, String> {
     let found = snapshot.pool(pool).ok_or_else(|| {
         let names: Vec<_> = snapshot.pools.iter().map(ResourceExt::name_any).collect();
@@ -73,7 +73,7 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     let targets: BTreeSet<&Digest> = target.iter().flat_map(|t| &t.platforms).map(|p| &p.digest).collect();
     let newest = |node: &&BootcNode| Some(node.status.as_ref()?.timeline.updates.first()?.to.digest.clone());
     let is_begun = members.iter().filter_map(newest).any(|d| targets.contains(&d));
-    // Until one has begun with it, what was last.
+    // Before any node begins with the current target, show each node's last update.
     let shown = |update: &&NodeUpdate| !is_begun || targets.contains(&update.to.digest);
     let update = |node: &BootcNode| -> Option<NodeUpdate> {
         let updates = &node.status.as_ref()?.timeline.updates;
@@ -94,11 +94,9 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     rows.sort_by(|a, b| (turn(a), &a.name).cmp(&(turn(b), &b.name)));
     let times = || rows.iter().flat_map(|row| &row.spans);
     let (Some(begin), Some(end)) = (times().map(|s| s.start).min(), times().map(|s| s.end).max()) else {
-        return Err(format!(
-            "no node of pool {pool} has a timeline yet: nothing was updated"
-        ));
+        return Err(format!("no node of pool {pool} has a timeline yet: none was updated"));
     };
-    let what = all.iter().find_map(|(_, update)| update.as_ref().map(way));
+    let what = all.iter().find_map(|(_, update)| update.as_ref().map(from_to));
     Ok(Picture {
         pool: clean(pool),
         what: what.unwrap_or_default(),
@@ -121,7 +119,7 @@ fn spans(update: &NodeUpdate, now: Timestamp) -> Vec<Span> {
     update.chapters.iter().filter_map(span).collect()
 }
 
-/// Sign, colour and words of a chapter.
+/// Returns the letter, colour and word of a chapter.
 const fn look(chapter: ChapterName) -> (char, &'static str, &'static str) {
     match chapter {
         ChapterName::Prepared => ('p', "#8ecae6", "prepared"),
@@ -160,7 +158,7 @@ impl Picture {
         )
     }
 
-    /// The picture for a terminal of that width; of 80 columns where it is narrower.
+    /// Returns the picture for a terminal with `width` columns, but at least 80.
     pub fn render(&self, width: usize) -> String {
         let width = width.max(LEAST_WIDTH);
         let longest = self.rows.iter().map(|row| row.name.chars().count()).max();
@@ -188,7 +186,7 @@ impl Picture {
         out + &cut(&format!("  one column is {column}, by each node's own clock"), width) + "\n"
     }
 
-    /// The sign of a cell: of all chapters in it the last one, so that a short one shows.
+    /// Returns the letter of a cell: the last chapter in it, so that a short one is visible.
     fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
         let position = |time: Timestamp| {
             let done = i128::from(time.as_second() - self.begin.as_second()) * cells as i128;
@@ -196,7 +194,7 @@ impl Picture {
         };
         let covers = |span: &&Span| {
             let first = position(span.start).min(cells - 1);
-            // A chapter that ends where the next cell begins does not reach into it.
+            // A chapter that ends where the next cell begins does not extend into that cell.
             let last = position(span.end).saturating_sub(1).clamp(first, cells - 1);
             (first..=last).contains(&cell)
         };
@@ -204,7 +202,7 @@ impl Picture {
         last.map_or(' ', |span| look(span.chapter).0)
     }
 
-    /// The picture as an SVG file that needs no other.
+    /// Returns the picture as a self-contained SVG file.
     pub fn svg(&self) -> String {
         const LEFT: usize = 200;
         const WIDE: usize = 900;
@@ -244,9 +242,9 @@ impl Picture {
             );
             for span in &row.spans {
                 let (_, colour, _) = look(span.chapter);
-                // What took no time is still to be seen.
+                // Keep a chapter without duration visible.
                 let wide = (x(span.end) - x(span.start)).max(2.0);
-                let lasts = if span.lasts { ", lasts" } else { "" };
+                let lasts = if span.lasts { ", not ended" } else { "" };
                 let took = span.end.as_second().saturating_sub(span.start.as_second());
                 let _ = writeln!(
                     out,
@@ -287,7 +285,7 @@ fn at(time: Timestamp) -> String {
     format!("{time:.0}")
 }
 
-/// Text for XML.
+/// Escapes text for XML.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,17 +1,17 @@
-//! Changes of a pool that the controller has not read yet. For a while after the change that is no trouble.
+//! Warning about a change of a pool that the controller has not read within a grace time.
 
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
 
-use crate::status::Warning;
+use crate::view::Warning;
 
-/// Seconds for which the controller may take no notice of a change, for whatever reason: a new leader, or a clock of this machine
-/// that goes ahead of the API server's by somewhat less.
+/// Seconds that the controller may take to read a change. Covers a change of leader, and a local clock that is ahead of the
+/// API server's by somewhat less.
 const GRACE: i64 = 120;
 
-/// The warning about a change that should have been read by now. One of which the API server does not tell the time should.
+/// Returns a warning if a change should have been read by now. A change without a known time counts as overdue.
 pub(crate) fn unread(pool: &BootcNodePool, now: Timestamp) -> Option<Warning> {
     let asked = pool.metadata.generation?;
     let observed = pool.status.as_ref().and_then(|s| s.observed_generation);
@@ -23,14 +23,14 @@ pub(crate) fn unread(pool: &BootcNodePool, now: Timestamp) -> Option<Warning> {
     (!is_new).then(|| Warning {
         type_: Warning::UNREAD.to_owned(),
         since,
-        ..Warning::told(
+        ..Warning::finding(
             "ControllerBehind",
             "the controller has not read the last change of this pool yet",
         )
     })
 }
 
-/// Time of the last change of the spec, or of the request to delete the pool, by the API server's clock.
+/// Returns the time of the last change of the spec or of the deletion request, by the API server's clock.
 fn changed(pool: &BootcNodePool) -> Option<Timestamp> {
     let is_spec = |entry: &&ManagedFieldsEntry| {
         let fields = entry.fields_v1.as_ref().and_then(|fields| fields.0.as_object());
@@ -70,19 +70,19 @@ mod tests {
     }
 
     #[test]
-    fn a_change_has_its_time_to_be_read_and_one_that_stays_unread_is_told() {
+    fn a_change_unread_after_the_grace_time_warns() {
         let edit = |second| by("kubectl-edit", None, second, "f:spec");
         let status = by("berth-controller", Some("status"), 199, "f:spec");
         let finalizer = by("berth-controller", None, 199, "f:metadata");
         let none = json!([]);
-        for (generation, observed, managed, deleted, told) in [
+        for (generation, observed, managed, deleted, expected) in [
             (json!(2), json!(2), json!([edit(0)]), None, None),
             (json!(2), json!(1), json!([edit(81)]), None, None),
             (json!(2), json!(1), json!([edit(80)]), None, Some(Some(80))),
             (json!(2), json!(1), json!([edit(0), edit(81)]), None, None),
-            // Another machine's clock may go ahead of this one's.
+            // The API server's clock may be ahead of the local one.
             (json!(2), json!(1), json!([edit(260)]), None, None),
-            // Whatever else was written is no change of the spec.
+            // Writes of a status or of metadata are not changes of the spec.
             (
                 json!(2),
                 json!(1),
@@ -101,7 +101,7 @@ mod tests {
             let warning = unread(&pool, at(200));
             assert!(warning.iter().all(|w| w.type_ == Warning::UNREAD), "{warning:?}");
             let since = warning.map(|warning| warning.since);
-            assert_eq!(since, told.map(|second| second.map(at)), "{pool:?}");
+            assert_eq!(since, expected.map(|second| second.map(at)), "{pool:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `verify`: judges an API server's audit log. Who was allowed to reboot what, and was it proven?
+//! `kubectl berth verify`: judges past rollouts from the API server's audit log.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -13,13 +13,13 @@ use flate2::bufread::MultiGzDecoder;
 use crate::table::columns;
 use crate::text::{clean, cut, seconds, wrapped};
 
-/// Longest line that is read. Objects are smaller than 2 MiB each, and a line has two at most.
+/// Longest line that is read, in bytes. An object is smaller than 2 MiB, and a line has at most two.
 const MAX_LINE: u64 = 8 << 20;
 
 /// Name that stands for standard input.
 const STDIN: &str = "-";
 
-/// Reads audit logs line by line: files, gzipped ones, `-` for standard input.
+/// Reads audit logs: plain or gzipped files, and `-` for standard input.
 ///
 /// # Errors
 /// When one of them cannot be read.
@@ -40,7 +40,7 @@ fn open(file: &Path) -> io::Result<Box<dyn BufRead>> {
     plain(BufReader::new(File::open(file)?))
 }
 
-/// The text of a stream that may be gzipped.
+/// Returns the stream, unzipped if it is gzipped.
 fn plain<R: Read + 'static>(mut stream: BufReader<R>) -> io::Result<Box<dyn BufRead>> {
     let is_gzip = stream.fill_buf()?.starts_with(&[0x1f, 0x8b]);
     Ok(match is_gzip {
@@ -59,7 +59,7 @@ fn take_lines(log: &mut Log, name: &str, mut text: impl BufRead, namespace: &str
         }
         number += 1;
         if line.len() as u64 == MAX_LINE && line.last() != Some(&b'\n') {
-            // What is left of it is part of no other line.
+            // Skip the rest of the line.
             while text.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 && line.last() != Some(&b'\n') {
                 line.clear();
             }
@@ -69,7 +69,7 @@ fn take_lines(log: &mut Log, name: &str, mut text: impl BufRead, namespace: &str
     }
 }
 
-/// The judgement as text. No line is longer than `width`, unless that is 0; sentences go on in the next line.
+/// Returns the verdict as text, in lines of at most `width` columns; 0 means unlimited. Sentences are wrapped.
 pub fn render_report(report: &Report, width: usize) -> String {
     let mut text = cut(&head(report), width) + "\n";
     if !report.turns.is_empty() {
@@ -79,7 +79,7 @@ pub fn render_report(report: &Report, width: usize) -> String {
     }
     section(&mut text, width, "Violations", report.violations.iter(), |v| {
         let ids = match v.audit_ids.as_slice() {
-            [] => "no line shows it".to_owned(),
+            [] => "no line of the log shows it".to_owned(),
             ids => format!("audit ID {}", ids.join(", ")),
         };
         format!("{v}\n{ids}")
@@ -87,12 +87,12 @@ pub fn render_report(report: &Report, width: usize) -> String {
     section(
         &mut text,
         width,
-        "Rebooted with no berth on record, and nothing says that it was Berth",
+        "Reboots without a berth, not attributed to Berth",
         report.others.iter(),
         |r| {
             let image = match r.other_image {
-                true => "runs another image since",
-                false => "runs what it ran before",
+                true => "runs another image since then",
+                false => "runs the same image as before",
             };
             format!("{} by {:.0}, {image}", r.node, r.at)
         },
@@ -125,7 +125,7 @@ fn section<T>(text: &mut String, width: usize, title: &str, all: impl Iterator<I
     }
     *text += &format!("\n{}\n", cut(title, width));
     for line in lines {
-        // Each line of it by itself: names in an audit log come from anybody.
+        // Clean each line separately: names in an audit log are not trusted.
         for (number, part) in line.split('\n').enumerate() {
             let indent = if number == 0 { 2 } else { 6 };
             *text += &wrapped(&format!("{:indent$}{}", "", clean(part)), width, 6);
@@ -142,7 +142,7 @@ fn row(turn: &Turn) -> Vec<String> {
         Verdict::Kept => "ok".to_owned(),
         Verdict::Violated { rules } => format!("violated {}", rules.join(", ")),
         Verdict::NotJudged => "not judged".to_owned(),
-        Verdict::Open => "goes on".to_owned(),
+        Verdict::Open => "not ended".to_owned(),
     };
     let outcome = turn.outcome.unwrap_or("closed by others");
     let proof = match &turn.proof {
@@ -150,11 +150,11 @@ fn row(turn: &Turn) -> Vec<String> {
         Proof::Booted { digest, .. } => {
             let boot = clean(turn.final_boot.as_deref().unwrap_or_default());
             match *digest == turn.to {
-                true => format!("{outcome}: Ready with it under boot {boot}"),
+                true => format!("{outcome}: Ready with the target under boot {boot}"),
                 false => format!("{outcome}: Ready with {} under boot {boot}", digits(digest)),
             }
         }
-        Proof::Missing { what } => format!("{outcome}: the log misses {what}"),
+        Proof::Missing { what } => format!("{outcome}: the log lacks {what}"),
         Proof::Failed => format!("{outcome}: nothing was proven"),
         Proof::Open => "not given back yet".to_owned(),
     };
@@ -170,7 +170,7 @@ fn row(turn: &Turn) -> Vec<String> {
     ]
 }
 
-/// The first twelve digits of a digest.
+/// Returns the first twelve digits of a digest.
 fn digits(digest: &str) -> String {
     let digits = digest.strip_prefix("sha256:").unwrap_or(digest);
     clean(&digits.chars().take(12).collect::<String>())

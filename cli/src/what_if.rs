@@ -1,4 +1,4 @@
-//! A pool as it would be with other settings: the same types and bounds as those of its CRD.
+//! `--what-if`: a pool with other settings, checked against the types and bounds in its CRD.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::Snapshot;
 
-/// Paths that an error names at most.
+/// Number of similar paths that an error names.
 const NEAR: usize = 5;
-/// Letters by which a path may differ from one that is near.
+/// Largest edit distance of a similar path.
 const DISTANCE: usize = 4;
 
-/// One setting of a pool's spec, as `--what-if` takes it: `rollout.maxUnavailable=3`.
+/// A setting of a pool's spec, as `--what-if` takes it: `rollout.maxUnavailable=3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WhatIf {
     path: Vec<String>,
@@ -43,7 +43,7 @@ impl WhatIf {
     }
 }
 
-/// The snapshot with other settings of one pool.
+/// Returns the snapshot with other settings of one pool.
 ///
 /// # Errors
 /// When there is no such pool, no such field, or the field does not take the value.
@@ -51,17 +51,17 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
     let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
-    let unreadable = |error: serde_json::Error| format!("the spec of pool {pool} cannot be written: {error}");
+    let unreadable = |error: serde_json::Error| format!("the spec of pool {pool} cannot be serialized: {error}");
     let mut spec = serde_json::to_value(&found.spec).map_err(unreadable)?;
     merge(&mut spec, &patch(settings)?);
     let spec: BootcNodePoolSpec =
-        serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have that: {error}"))?;
-    // A write of the spec makes a new generation; what the status says of the old one stays.
+        serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have these settings: {error}"))?;
+    // The status stays as it is, as right after a write of the spec.
     found.spec = spec;
     Ok(snapshot)
 }
 
-/// The settings as a merge patch of a pool's spec. An empty value takes the field away.
+/// Returns the settings as a merge patch of a pool's spec. An empty value removes the field.
 ///
 /// # Errors
 /// When there is no such field, or it does not take the value.
@@ -79,7 +79,7 @@ pub fn patch(settings: &[WhatIf]) -> Result<Value, String> {
     Ok(patch)
 }
 
-/// Every field of a pool's spec that takes a value, by its path.
+/// Returns the paths of all fields of a pool's spec that take a value.
 pub fn fields() -> Vec<String> {
     let schema = schema();
     let fields = schema.iter().flat_map(paths);
@@ -87,7 +87,7 @@ pub fn fields() -> Vec<String> {
     leaves.map(|(path, _)| path).collect()
 }
 
-/// Writes a patch over a value; `null` takes a field away.
+/// Merges a patch into a value. A removed field becomes `null`.
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *into = patch.clone();
@@ -102,14 +102,14 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// The schema of a pool's spec.
+/// Returns the schema of a pool's spec.
 fn schema() -> Option<JSONSchemaProps> {
     let version = BootcNodePool::crd().spec.versions.into_iter().next()?;
     let root = version.schema?.open_api_v3_schema?;
     root.properties?.remove("spec")
 }
 
-/// The schema of the field that a setting names.
+/// Returns the schema of the field that a setting names.
 fn field<'a>(spec: &'a JSONSchemaProps, setting: &WhatIf) -> Result<&'a JSONSchemaProps, String> {
     let mut at = spec;
     for (depth, segment) in setting.path.iter().enumerate() {
@@ -127,19 +127,25 @@ fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
     let paths = paths(spec);
     let is_list = paths.get(&before).is_some_and(|schema| is(schema, "array"));
     if is_list {
-        return format!("{before} is a list, and is written whole, as JSON: {before}='[...]'");
+        return format!("{before} is a list; write it as a whole, as JSON: {before}='[...]'");
     }
     let last = setting.path.last().map(String::as_str).unwrap_or_default();
     let distance = |path: &str| {
-        let of_last = path.rsplit('.').next().map_or(usize::MAX, |end| differ(end, last));
-        differ(path, &name).min(of_last)
+        let of_last = path
+            .rsplit('.')
+            .next()
+            .map_or(usize::MAX, |end| edit_distance(end, last));
+        edit_distance(path, &name).min(of_last)
     };
     let mut near: Vec<(usize, &String)> = paths.keys().map(|path| (distance(path), path)).collect();
     near.retain(|(distance, _)| *distance <= DISTANCE);
     near.sort();
     let near: Vec<&str> = near.into_iter().take(NEAR).map(|(_, path)| path.as_str()).collect();
     if !near.is_empty() {
-        return format!("the spec of a pool has no field {name}; near it: {}", near.join(", "));
+        return format!(
+            "the spec of a pool has no field {name}; similar fields: {}",
+            near.join(", ")
+        );
     }
     let level: Vec<&str> = paths
         .keys()
@@ -152,7 +158,7 @@ fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
     )
 }
 
-/// Every field by its path.
+/// Returns the schemas of all fields, by path.
 fn paths(spec: &JSONSchemaProps) -> BTreeMap<String, &JSONSchemaProps> {
     let mut paths = BTreeMap::new();
     let mut open: Vec<(String, &JSONSchemaProps)> = vec![(String::new(), spec)];
@@ -170,8 +176,8 @@ fn paths(spec: &JSONSchemaProps) -> BTreeMap<String, &JSONSchemaProps> {
     paths
 }
 
-/// Number of letters to be put in, taken out or changed to make one word of the other.
-fn differ(one: &str, other: &str) -> usize {
+/// Returns the edit distance of two words, ignoring case.
+fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.to_lowercase().chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.to_lowercase().chars().enumerate() {
@@ -193,7 +199,7 @@ fn is(schema: &JSONSchemaProps, type_: &str) -> bool {
     schema.type_.as_deref() == Some(type_)
 }
 
-/// The value as the field's type, within its bounds.
+/// Parses the value as the field's type and checks its bounds.
 fn value(schema: &JSONSchemaProps, setting: &WhatIf) -> Result<Value, String> {
     let (name, text) = (setting.name(), setting.value.as_str());
     if text.is_empty() {
@@ -275,11 +281,11 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pool_can_have_is_refused_in_words() {
+    fn an_invalid_setting_is_explained() {
         let table = [
             ("rollout", "write a field of the pool's spec and a value"),
-            ("rollout.maxUnavailabel=3", "near it: rollout.maxUnavailable"),
-            ("maxUnavailable=3", "near it: rollout.maxUnavailable"),
+            ("rollout.maxUnavailabel=3", "similar fields: rollout.maxUnavailable"),
+            ("maxUnavailable=3", "similar fields: rollout.maxUnavailable"),
             ("rollout.something=3", "there are: rollout.after, rollout.exclusions"),
             ("rollout.windows.schedule=x", "rollout.windows is a list"),
             ("rollout.paused=yes", "rollout.paused takes true or false, not \"yes\""),
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_pool_that_is_named_changes() {
+    fn only_the_named_pool_changes() {
         let pool = |name| BootcNodePool::new(name, BootcNodePoolSpec::default());
         let snapshot = Snapshot {
             pools: ["a", "b"].map(pool).into(),

@@ -1,4 +1,4 @@
-//! The cluster as the controller sees it: made from the same objects by the same functions.
+//! The cluster as the controller sees it, derived from the same objects by the same functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -33,11 +33,11 @@ use crate::Snapshot;
 use crate::nodes::silence;
 use crate::text::clean;
 
-/// Port of the API servers that are made up for the preview. Nothing is asked there.
+/// Port of the API servers that are assumed for the preview. No request is sent to it.
 const API_PORT: u16 = 6443;
 
-/// Facts that the controller makes of the objects. Empty is what it alone could know: its memory of offers and soaks beyond
-/// what is in status, its own writes under way, and which API servers answer.
+/// Facts that the controller derives from the objects. Its memory is not known here and left empty: offers and soaks that are
+/// not in a status, and its in-flight writes.
 #[derive(Debug)]
 pub(crate) struct World {
     seen: snapshot::Snapshot,
@@ -61,16 +61,16 @@ impl World {
         let pools = Pool::readable(&seen.pools).into_iter();
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
-        // No clock but the agent's and this one's tells of that.
+        // Only the agent's clock and the local one are available here.
         let is_heard = |status| silence(status, now).is_none();
         let heard = snapshot
             .bootc_nodes
             .iter()
-            .filter(|host| host.status.as_ref().is_some_and(is_heard));
+            .filter(|bootc| bootc.status.as_ref().is_some_and(is_heard));
         let mut this = Self {
             membership: MembershipCache::default().of(&seen),
             occupied: Occupied::of(&leases),
-            heard: heard.map(|host| NodeName::new(host.name_any())).collect(),
+            heard: heard.map(|bootc| NodeName::new(bootc.name_any())).collect(),
             gates: pools
                 .iter()
                 .filter_map(|pool| {
@@ -78,7 +78,7 @@ impl World {
                     Some((pool.name.clone(), gates(inputs)))
                 })
                 .collect(),
-            // Of all the berths: a new leader begins by fencing every one of them.
+            // The highest epoch of all berths: a new leader begins by fencing every berth.
             epoch: epochs.max().unwrap_or_default(),
             pools: pools.iter().map(|pool| (pool.name.clone(), pool.clone())).collect(),
             seen,
@@ -90,18 +90,18 @@ impl World {
         this
     }
 
-    /// The pool, unless it cannot be read.
+    /// Returns the pool, if it can be read.
     pub(crate) fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.get(&PoolName::from(name))
     }
 
-    /// Facts for the plan of the pool's berths.
+    /// Returns the facts for the pool's plan.
     pub(crate) fn facts(&self, pool: &Pool) -> PoolFacts {
         let known = self.facts.get(&pool.name).cloned();
         known.unwrap_or_else(|| self.shared(|shared| shared.of(pool)))
     }
 
-    /// Rules that the pool's gates are judged by; `None`: the pool is gone.
+    /// Returns the rules for the pool's gates; `None` if the pool is gone.
     pub(crate) fn rules(&self, pool: &Pool, now: Timestamp) -> Option<Rules> {
         let inputs = pool.gate_inputs(self.seen.fleet_gate(), is_clock_synchronized(pool), now)?;
         Some(Rules {
@@ -132,15 +132,15 @@ impl World {
         })
     }
 
-    /// The plan that the controller would make of these facts, control plane nodes (I11) included. Which API servers answer is not
-    /// known here: those of Ready nodes are taken to.
+    /// Returns the plan that the controller would make, including its rules for the control plane (I11). Assumes that the API
+    /// servers of Ready nodes answer.
     pub(crate) fn plan(&self, facts: &PoolFacts, wall: Timestamp) -> Plan {
         self.control_plane().plan(&mut facts.clone(), wall)
     }
 
     fn control_plane(&self) -> ControlPlane {
         let nodes = || self.seen.nodes.values().map(|node| node.view.as_ref());
-        // Long enough after the first question that a server without an answer counts as away.
+        // Long enough after the first request that a silent server counts as down.
         let now = Moment::after(Duration::from_secs(3600));
         let mut servers = BTreeMap::new();
         for node in nodes().filter(|node| is_control_plane(&node.labels)) {
@@ -152,7 +152,7 @@ impl World {
                 since: Moment::default(),
                 ready: node.ready.then_some(now),
             };
-            // All addresses of a node are those of one server.
+            // All addresses of a node belong to one server.
             if let Some(address) = addresses.min() {
                 servers.insert(SocketAddr::new(address, API_PORT), asked);
             }
@@ -161,20 +161,20 @@ impl World {
         ControlPlane::of(nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
     }
 
-    /// Capacity of the pool, and the nodes that use it up.
+    /// Returns the pool's capacity and its users.
     pub(crate) fn room(&self, pool: &str) -> Room {
         self.pool(pool)
             .map_or_else(Room::default, |pool| Room::of(&self.facts(pool)))
     }
 }
 
-/// A pool's capacity, and what uses it up.
+/// A pool's capacity and its users.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     pub(crate) capacity: usize,
-    /// Use of the fleet's limit by all pools, when there is one.
+    /// Use of the fleet's limit by all pools, if there is a limit.
     pub(crate) fleet: Option<FleetUse>,
-    /// Reason for which each of them uses capacity up, in words that begin with its name.
+    /// Why each node uses capacity, by node name. The text begins with the name.
     pub(crate) users: BTreeMap<String, String>,
 }
 
@@ -191,7 +191,7 @@ impl Room {
         }
     }
 
-    /// Leaves a node out, as when its berth is closed.
+    /// Removes a node, as if its berth were closed.
     pub(crate) fn forget(&mut self, node: &str) {
         let used = self.users.remove(node).is_some();
         if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {
@@ -229,7 +229,7 @@ fn words(facts: &PoolFacts, user: &CapacityUse) -> String {
     }
 }
 
-/// The clock is the controller's. It says so in the pool's status when it cannot trust it.
+/// True unless the controller reports in the pool's status that its clock is not synchronized.
 fn is_clock_synchronized(pool: &Pool) -> bool {
     let status = pool.object.as_ref().and_then(|object| object.status.as_ref());
     let window = status.and_then(|status| condition::find(&status.conditions, types::WINDOW_OPEN));
@@ -238,7 +238,7 @@ fn is_clock_synchronized(pool: &Pool) -> bool {
 
 fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
     let pool = |object: &berth_api::pool::BootcNodePool| PoolView::of(DeserializeGuard(Ok(object.clone())));
-    let host = |object: &berth_api::node::BootcNode| BootcNodeView::of(DeserializeGuard(Ok(object.clone())));
+    let bootc = |object: &berth_api::node::BootcNode| BootcNodeView::of(DeserializeGuard(Ok(object.clone())));
     let fleet = snapshot.fleet.clone();
     let berths = snapshot
         .leases
@@ -246,7 +246,7 @@ fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
         .filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
     snapshot::Snapshot {
         pools: Arc::new(snapshot.pools.iter().map(|o| entry(o, pool(o))).collect()),
-        bootc_nodes: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, host(o))).collect()),
+        bootc_nodes: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, bootc(o))).collect()),
         nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
         leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
         fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),

@@ -1,4 +1,4 @@
-//! Completion as bash, zsh and fish do it, with names from a cluster that answers, one that does not, and none.
+//! Completion in bash, zsh and fish, with a cluster that answers, one that does not answer, and none.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -14,13 +14,13 @@ mod server;
 
 use server::{Server, kubeconfig, list};
 
-/// A list with two names, as a client asks for it that wants no more.
+/// Returns a list with the metadata of two objects.
 fn named(names: [&str; 2]) -> Value {
     let one = |name: &str| json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {"name": name}});
     list(&names.map(one))
 }
 
-/// Runs a shell that finds the program on its PATH, and gives what it wrote to standard output and to standard error.
+/// Runs a shell that finds the program on its PATH. Returns its standard output and standard error.
 fn run(shell: &str, arguments: &[&str], kubeconfig: &Path) -> (String, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_kubectl-berth"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -39,7 +39,7 @@ fn run(shell: &str, arguments: &[&str], kubeconfig: &Path) -> (String, String) {
     )
 }
 
-/// Words that bash offers for the last of these, and all that was written to standard error.
+/// Returns the candidates of bash for the last word, and its standard error.
 fn offered(kubeconfig: &Path, words: &[&str]) -> (Vec<String>, String) {
     let script = r#"
         source <(kubectl-berth completion bash) || exit 1
@@ -79,7 +79,7 @@ fn bash_offers_commands_flags_and_the_clusters_names() {
     }
 }
 
-/// An interactive zsh on a terminal of its own: what a line becomes with each press of the tab key.
+/// Runs an interactive zsh on its own terminal and prints the line after each press of the tab key.
 const ZSH: &str = r#"
     zmodload zsh/zpty || exit 1
     out=$1 presses=$2 line=$3
@@ -118,7 +118,7 @@ fn zsh_offers_the_same() {
             "kubectl-berth status workers --prev",
             &["kubectl-berth status workers --preview "],
         ),
-        // A value follows at once.
+        // No space is added: the value follows.
         (
             "kubectl-berth explain east-1 --what-if rollout.pau",
             &["kubectl-berth explain east-1 --what-if rollout.paused="],
@@ -152,14 +152,14 @@ fn fish_offers_the_same() {
     let script = "kubectl-berth completion fish | source; or exit 1; complete -C $argv[1]";
     for (line, expected) in table {
         let (lines, complaints) = run("fish", &["--no-config", "-c", script, line], &file);
-        // A description stands behind a tab.
+        // A description follows a tab.
         let found: Vec<_> = lines.lines().filter_map(|line| line.split('\t').next()).collect();
         assert_eq!((found.as_slice(), complaints.as_str()), (expected, ""), "{line:?}");
     }
 }
 
 #[test]
-fn a_cluster_that_is_away_or_silent_offers_nothing_and_holds_up_nobody() {
+fn a_cluster_that_does_not_answer_offers_nothing_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = kubeconfig("silent", listener.local_addr().unwrap().port());
     let away = kubeconfig("away", 1);
@@ -171,7 +171,7 @@ fn a_cluster_that_is_away_or_silent_offers_nothing_and_holds_up_nobody() {
             "{}",
             file.display()
         );
-        // The deadline is two seconds; the rest is for a machine that is busy.
+        // The deadline is two seconds; the rest is for a busy machine.
         assert!(start.elapsed() < Duration::from_secs(20), "{}", file.display());
     }
 }

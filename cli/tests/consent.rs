@@ -1,4 +1,4 @@
-//! Commands that need consent when nobody can be asked. None of this needs a cluster.
+//! Commands that need consent, without a terminal to ask on. These tests need no cluster.
 
 use std::process::{Command, Output, Stdio};
 
@@ -19,7 +19,7 @@ fn berth(arguments: &[&str]) -> Result<(Option<i32>, String)> {
     Ok((status.code(), String::from_utf8_lossy(&stderr).into_owned()))
 }
 
-const WORDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 15] = [
     &["exclude", "n3"],
     &["exclude", "n3", "--undo"],
     &["include", "n3"],
@@ -38,21 +38,21 @@ const WORDS: [&[&str]; 15] = [
 ];
 
 #[test]
-fn without_a_terminal_every_word_needs_a_yes() -> Result<()> {
-    for words in WORDS {
+fn without_a_terminal_every_command_needs_yes() -> Result<()> {
+    for words in COMMANDS {
         let (code, error) = berth(words)?;
         ensure!(code == Some(2), "{words:?}: {code:?} {error}");
         ensure!(
             error.contains("--yes") && error.contains("--dry-run"),
-            "{words:?} says how to go on: {error}"
+            "{words:?} names both flags: {error}"
         );
     }
     Ok(())
 }
 
 #[test]
-fn with_a_yes_or_a_dry_run_the_cluster_is_asked() -> Result<()> {
-    for words in WORDS {
+fn with_yes_or_dry_run_the_cluster_is_read() -> Result<()> {
+    for words in COMMANDS {
         for more in ["--yes", "-y", "--dry-run"] {
             let (code, error) = berth(&[words, &[more]].concat())?;
             ensure!(code == Some(1), "{words:?} {more}: {code:?} {error}");
@@ -63,8 +63,8 @@ fn with_a_yes_or_a_dry_run_the_cluster_is_asked() -> Result<()> {
 }
 
 #[test]
-fn yes_and_a_dry_run_exclude_each_other() -> Result<()> {
-    for words in WORDS {
+fn yes_and_dry_run_exclude_each_other() -> Result<()> {
+    for words in COMMANDS {
         let (code, error) = berth(&[words, &["--yes", "--dry-run"]].concat())?;
         ensure!(
             code == Some(2) && error.contains("--dry-run"),

@@ -1,5 +1,5 @@
-//! Each `examples/NAME.yaml` (a snapshot, a time and a width) must print `examples/NAME.txt`. To add a case, write
-//! the first and run `BERTH_BLESS=1 cargo test -p kubectl-berth`, which writes the second; then read it.
+//! Each `examples/NAME.yaml` (a snapshot, a time and a width) must print `examples/NAME.txt`. To add a case, write the YAML
+//! file and run `BERTH_BLESS=1 cargo test -p kubectl-berth`, which writes the text file; then read it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -24,7 +24,7 @@ struct Example {
     #[serde(default)]
     width: usize,
     show: Show,
-    /// Amount of a status.
+    /// Amount of detail in a status.
     #[serde(default)]
     details: Details,
     /// Colours of a status.
@@ -61,51 +61,51 @@ enum Show {
     Json,
     Yaml,
     PreviewJson,
-    /// The pool of that name.
+    /// Pool with this name.
     History(String),
-    /// The node of that name.
+    /// Node with this name.
     #[serde(rename = "node-history")]
     NodeHistory(String),
-    /// The node of that name.
+    /// Node with this name.
     Node(String),
-    /// The node of that name.
+    /// Node with this name.
     #[serde(rename = "node-json")]
     NodeJson(String),
-    /// The node of that name.
+    /// Node with this name.
     Explain(String),
-    /// The node of that name.
+    /// Node with this name.
     #[serde(rename = "explain-json")]
     ExplainJson(String),
-    /// The pool of that name, with these settings.
+    /// Pool with this name, and these settings.
     #[serde(rename = "what-if")]
     WhatIf(String, Vec<String>),
-    /// The pool of that name.
+    /// Pool with this name.
     Timeline(String),
-    /// The pool of that name.
+    /// Pool with this name.
     Svg(String),
-    /// The node of that name.
+    /// Node with this name.
     Exclude(String),
-    /// The node of that name.
+    /// Node with this name.
     Include(String),
-    /// The node of that name.
+    /// Node with this name.
     Hold(String),
-    /// The node of that name.
+    /// Node with this name.
     Unhold(String),
-    /// The machine of that name.
+    /// Machine with this name.
     Dismiss(String),
-    /// The pool of that name, or `--all`.
+    /// Pool with this name, or `--all`.
     Pause(String),
-    /// The pool of that name, or `--all`.
+    /// Pool with this name, or `--all`.
     Resume(String),
-    /// The node of that name.
+    /// Node with this name.
     Release(String),
-    /// The pool of that name, or `--all`.
+    /// Pool with this name, or `--all`.
     Retry(String),
-    /// The pool of that name.
+    /// Pool with this name.
     Approve(String),
-    /// The pool of that name, after a poll.
+    /// Pool with this name, after a poll.
     Polled(String),
-    /// The audit log of that name beside the examples.
+    /// Audit log with this file name beside the examples.
     Verify(String),
 }
 
@@ -149,8 +149,8 @@ impl Example {
             Show::Hold(node) => planned(admin::hold(snapshot, node, now), now),
             Show::Unhold(node) => planned(admin::unhold(snapshot, node, now), now),
             Show::Dismiss(machine) => planned(admin::dismiss(snapshot, machine), now),
-            Show::Pause(which) => planned(admin::pause(snapshot, whole(which)), now),
-            Show::Resume(which) => planned(admin::resume(snapshot, whole(which)), now),
+            Show::Pause(which) => planned(admin::pause(snapshot, pause_target(which)), now),
+            Show::Resume(which) => planned(admin::resume(snapshot, pause_target(which)), now),
             Show::Release(node) => planned(admin::release(snapshot, node, now), now),
             Show::Retry(pool) if pool == "--all" => {
                 planned(admin::in_all_pools(snapshot, |s, pool| admin::retry(s, pool, now)), now)
@@ -184,10 +184,10 @@ impl Example {
     }
 }
 
-fn whole(which: &str) -> admin::Whole<'_> {
+fn pause_target(which: &str) -> admin::PauseTarget<'_> {
     match which {
-        "--all" => admin::Whole::Fleet,
-        pool => admin::Whole::Pool(pool),
+        "--all" => admin::PauseTarget::Fleet,
+        pool => admin::PauseTarget::Pool(pool),
     }
 }
 
@@ -195,7 +195,7 @@ fn shown(text: Result<String, String>) -> String {
     text.unwrap_or_else(|error| format!("error: {error}\n"))
 }
 
-/// Text of a plan and, below a line, its changes.
+/// Returns the text of a plan and, below a line, its changes.
 fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     let plan = match plan {
         Ok(plan) => plan,
@@ -222,7 +222,7 @@ fn planned(plan: Result<Plan, NoPlan>, now: Timestamp) -> String {
     format!("{}---\n{changes}", plan.render())
 }
 
-/// Columns that a line takes on a terminal, where colours take none.
+/// Returns the width of a line on a terminal; colours take no columns.
 fn visible(line: &str) -> usize {
     let mut parts = line.split('\x1b');
     let first = parts.next().unwrap_or_default().width();
@@ -231,7 +231,7 @@ fn visible(line: &str) -> usize {
 }
 
 fn examples() -> Vec<PathBuf> {
-    // Cargo runs a test in its package's directory.
+    // Cargo runs a test in the directory of its package.
     let files = fs::read_dir("tests/examples").unwrap().map(|f| f.unwrap().path());
     let mut inputs: Vec<_> = files.filter(|f| f.extension().is_some_and(|e| e == "yaml")).collect();
     inputs.sort();
@@ -267,9 +267,9 @@ fn every_example_prints_what_it_should() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A setting that `explain` names by the pool's facts alone must come to the same on the objects.
+/// `explain` finds settings from the pool's facts alone; with each of them in the objects, the node must be offered a berth.
 #[test]
-fn a_setting_that_is_named_lets_the_node_go() {
+fn each_named_setting_gets_the_node_a_berth() {
     let mut settings = 0;
     for input in examples() {
         let text = fs::read_to_string(&input).unwrap();

@@ -1,5 +1,4 @@
-//! The live status, from watches of an API server that is only a function: what it says when something changes, while the
-//! server is away, and at the end.
+//! The live status with a simulated API server: its output when something changes, while the server is down, and at the end.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
@@ -21,16 +20,16 @@ use tower::service_fn;
 
 type Answer = Response<StreamBody<BoxStream<'static, std::io::Result<Frame<Bytes>>>>>;
 
-/// The server's parts of the story, in order.
+/// Steps of the simulated server, in order.
 const DRAINS: u8 = 1;
 const AWAY: u8 = 2;
 const BACK: u8 = 3;
-/// Knows nothing of Berth.
+/// The server does not know Berth's kinds.
 const MISSING: u8 = 4;
-/// Lets nobody read.
+/// The server refuses all reads.
 const FORBIDDEN: u8 = 5;
 
-fn host(phase: &str) -> Value {
+fn bootc_node(phase: &str) -> Value {
     let digest = |c: &str| format!("sha256:{}", c.repeat(64));
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": { "name": "n1", "resourceVersion": "2" },
@@ -47,7 +46,7 @@ fn host(phase: &str) -> Value {
 
 fn list(path: &str) -> Value {
     let items = match path {
-        path if path.ends_with("/bootcnodes") => vec![host("Waiting")],
+        path if path.ends_with("/bootcnodes") => vec![bootc_node("Waiting")],
         path if path.ends_with("/bootcnodepools") => {
             let spec = json!({ "nodeSelector": {}, "image": { "ref": "r" } });
             vec![json!({ "metadata": { "name": "workers", "resourceVersion": "1" }, "spec": spec })]
@@ -61,7 +60,7 @@ fn line(value: &Value) -> std::io::Result<Frame<Bytes>> {
     Ok(Frame::data(Bytes::from(format!("{value}\n"))))
 }
 
-/// Answers a list at once. A watch of the BootcNodes tells of the drain; each of them breaks when the server goes.
+/// Answers a list at once. The watch of the BootcNodes reports the drain; each watch breaks when the server goes down.
 async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::io::Result<Answer> {
     if *step.borrow() == AWAY {
         return Err(std::io::Error::other("connection refused"));
@@ -86,9 +85,9 @@ async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::i
         true => {
             let is_back = *step.borrow() == BACK;
             let mut waits = step.clone();
-            let tells = once(async move {
+            let drains = once(async move {
                 waits.wait_for(|step| *step == DRAINS).await.unwrap();
-                line(&json!({ "type": "MODIFIED", "object": host("Draining") }))
+                line(&json!({ "type": "MODIFIED", "object": bootc_node("Draining") }))
             });
             let breaks = once(async move {
                 step.wait_for(|step| *step == AWAY).await.unwrap();
@@ -96,7 +95,7 @@ async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::i
             });
             match (is_back, path.ends_with("/bootcnodes")) {
                 (true, _) => pending().boxed(),
-                (false, true) => tells.chain(breaks).boxed(),
+                (false, true) => drains.chain(breaks).boxed(),
                 (false, false) => breaks.boxed(),
             }
         }
@@ -104,7 +103,7 @@ async fn answer(request: Request<Body>, mut step: steps::Receiver<u8>) -> std::i
     Ok(Response::new(StreamBody::new(body)))
 }
 
-/// Output that is kept.
+/// Output that is kept in memory.
 #[derive(Clone, Default)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -123,7 +122,7 @@ impl Kept {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    /// Waits until this is said.
+    /// Waits until the output contains the text.
     async fn says(&self, text: &str) {
         for _ in 0..600 {
             if self.text().contains(text) {
@@ -145,7 +144,7 @@ fn watching(pool: Option<&str>, colours: Option<bool>) -> Watching {
     }
 }
 
-/// Runs the story, and gives all that was said, and how it ended.
+/// Runs the steps; each must print its text before the next. Returns the whole output, and the result of the watch.
 async fn story(watching: Watching, at: u8, says: &[(u8, &str)]) -> (String, anyhow::Result<()>) {
     let (step, seen) = steps::channel(at);
     let client = Client::new(service_fn(move |request| answer(request, seen.clone())), "default");
@@ -179,22 +178,18 @@ async fn lines_follow_the_watches_through_an_outage() {
             "pool workers: Pending, 0% (0/1): 1 Available, 0 Progressing, 0 Draining\n",
         ),
         (DRAINS, "node n1: Progressing, Draining, v1\n"),
-        (AWAY, "what is shown is old, for "),
-        (BACK, "what is shown is up to date again\n"),
+        (AWAY, "not updated for "),
+        (BACK, "up to date again\n"),
     ];
     let (text, done) = story(watching(Some("workers"), None), 0, &says).await;
     done.unwrap();
     assert!(!text.contains('\x1b'), "{text}");
-    assert_eq!(text.matches("what is shown is old").count(), 1, "{text}");
+    assert_eq!(text.matches("not updated for ").count(), 1, "{text}");
 }
 
 #[tokio::test]
 async fn a_terminal_is_drawn_again_and_given_back() {
-    let says = [
-        (0, "Outdated"),
-        (DRAINS, "1 Draining"),
-        (AWAY, "! what is shown is old, for "),
-    ];
+    let says = [(0, "Outdated"), (DRAINS, "1 Draining"), (AWAY, "! not updated for ")];
     let (text, done) = story(watching(None, Some(true)), 0, &says).await;
     done.unwrap();
     assert!(text.starts_with("\x1b[?25l"), "the cursor is hidden: {text:?}");
@@ -203,7 +198,7 @@ async fn a_terminal_is_drawn_again_and_given_back() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_and_a_pool_that_is_not_there_end_it() {
+async fn a_missing_server_or_pool_ends_the_watch() {
     let (text, done) = story(watching(None, Some(false)), AWAY, &[]).await;
     let error = format!("{:#}", done.unwrap_err());
     assert!(
@@ -219,7 +214,7 @@ async fn a_server_that_is_away_and_a_pool_that_is_not_there_end_it() {
 }
 
 #[tokio::test]
-async fn a_cluster_without_berth_or_without_leave_ends_it_at_once() {
+async fn a_cluster_without_berth_or_access_ends_the_watch() {
     for (step, words) in [
         (MISSING, "Berth is not installed in this cluster"),
         (FORBIDDEN, "is forbidden"),
@@ -234,7 +229,7 @@ async fn a_cluster_without_berth_or_without_leave_ends_it_at_once() {
         assert!(error.contains(words), "{error}");
         assert!(
             begun.elapsed() < Duration::from_secs(30),
-            "it does not wait for another answer"
+            "the watch does not wait for another answer"
         );
         assert_eq!(text, "", "nothing is drawn");
     }

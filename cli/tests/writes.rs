@@ -1,4 +1,4 @@
-//! Requests that the commands of an admin send: the object, its UID, and nothing but what was said.
+//! Requests that admin commands send: each writes one object, by its UID, and only the planned change.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail like the test")]
 
@@ -11,7 +11,7 @@ mod server;
 
 use server::{Asked, Server, list};
 
-/// A pool with one node, which carries these labels, and this BootcFleet.
+/// Starts a cluster with one pool, one node with these labels, and this BootcFleet.
 fn cluster(labels: &Value, paused: bool, fleet: Option<Value>) -> Server {
     let pool = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool",
@@ -49,7 +49,7 @@ fn berth(server: &Server, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs a command that succeeds; answers its last line and the only write, without the field manager.
+/// Runs a command that must succeed. Returns its last line and its only write, without the field manager.
 fn wrote(server: &Server, arguments: &[&str]) -> (String, Option<Asked>) {
     let said = berth(server, arguments);
     assert!(said.status.success(), "{arguments:?}: {said:?}");
@@ -76,10 +76,7 @@ fn hold_and_unhold_write_one_label() {
     let held = || cluster(&json!({"berth.dev/hold": "true"}), false, None);
     assert_eq!(
         wrote(&held(), &["unhold", "n1", "--yes"]),
-        (
-            "Node n1 is not held back any more.".to_owned(),
-            patch(label(Value::Null))
-        )
+        ("Node n1 is no longer held back.".to_owned(), patch(label(Value::Null)))
     );
     for (server, arguments) in [(held(), ["hold", "n1", "--yes"]), (free(), ["unhold", "n1", "--yes"])] {
         assert_eq!(wrote(&server, &arguments).1, None, "there is nothing to do");
@@ -88,7 +85,7 @@ fn hold_and_unhold_write_one_label() {
 }
 
 #[test]
-fn pause_and_resume_write_one_field_of_a_pool_or_of_the_fleet() {
+fn pause_and_resume_write_one_field() {
     let pools = "/apis/berth.dev/v1alpha1/bootcnodepools/workers";
     let fleets = "/apis/berth.dev/v1alpha1/bootcfleets";
     let none = || json!({});
@@ -103,11 +100,11 @@ fn pause_and_resume_write_one_field_of_a_pool_or_of_the_fleet() {
     let pause = wrote(&cluster(&none(), false, None), &["pause", "workers", "--yes"]);
     assert_eq!(pause, ("Pool workers is paused.".to_owned(), of_pool(true)));
     let resume = wrote(&cluster(&none(), true, None), &["resume", "workers", "--yes"]);
-    assert_eq!(resume, ("Pool workers goes on.".to_owned(), of_pool(false)));
+    assert_eq!(resume, ("Pool workers is resumed.".to_owned(), of_pool(false)));
     let all = wrote(&cluster(&none(), false, fleet(false)), &["pause", "--all", "--yes"]);
     assert_eq!(all, ("All pools are paused.".to_owned(), of_fleet(true)));
     let all = wrote(&cluster(&none(), false, fleet(true)), &["resume", "--all", "--yes"]);
-    assert_eq!(all, ("The fleet is not paused any more.".to_owned(), of_fleet(false)));
+    assert_eq!(all, ("The fleet is resumed.".to_owned(), of_fleet(false)));
     let (_, created) = wrote(&cluster(&none(), false, None), &["pause", "--all", "--yes"]);
     let (method, target, body) = created.unwrap();
     assert_eq!((method.as_str(), target.as_str()), ("POST", fleets));
@@ -120,13 +117,13 @@ fn pause_and_resume_write_one_field_of_a_pool_or_of_the_fleet() {
         assert_eq!(
             wrote(&cluster(&none(), paused, None), &arguments).1,
             None,
-            "it is so already"
+            "there is nothing to do"
         );
     }
 }
 
 #[test]
-fn a_fleet_that_cannot_be_read_is_an_error_for_all_and_a_warning_for_one_pool() {
+fn an_unreadable_fleet_is_an_error_or_a_warning() {
     let unread = || Some(json!({"metadata": {"name": "cluster"}, "spec": {"paused": "perhaps"}}));
     for arguments in [["pause", "--all", "--yes"], ["resume", "--all", "--yes"]] {
         let server = cluster(&json!({}), false, unread());
@@ -142,7 +139,7 @@ fn a_fleet_that_cannot_be_read_is_an_error_for_all_and_a_warning_for_one_pool() 
     let said = berth(&server, &["resume", "workers", "--yes"]);
     let text = String::from_utf8(said.stdout).unwrap();
     assert!(
-        said.status.success() && text.contains("! whether the fleet is paused or has a limit is not known"),
+        said.status.success() && text.contains("! it is not known whether the fleet is paused or has a limit"),
         "{text}"
     );
     assert_eq!(server.asked().len(), 1);
@@ -163,7 +160,7 @@ fn what_if_asks_the_api_server_and_changes_nothing() {
     let unknown = berth(&server, &["explain", "n1", "--what-if", "rollout.pausd=false"]);
     let error = String::from_utf8(unknown.stderr).unwrap();
     assert!(
-        !unknown.status.success() && error.contains("near it: rollout.paused"),
+        !unknown.status.success() && error.contains("similar fields: rollout.paused"),
         "{error}"
     );
     assert_eq!(
@@ -174,7 +171,7 @@ fn what_if_asks_the_api_server_and_changes_nothing() {
 }
 
 #[test]
-fn a_poll_of_all_pools_asks_for_each_and_tells_what_failed() {
+fn a_poll_of_all_pools_reports_failures() {
     let server = cluster(&json!({}), false, None);
     let said = berth(&server, &["poll", "--all", "--timeout", "1s"]);
     let error = String::from_utf8(said.stderr).unwrap();

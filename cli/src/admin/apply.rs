@@ -1,4 +1,4 @@
-//! Making the changes of a plan.
+//! Applies the changes of a plan.
 
 use anyhow::{Context, Result, anyhow};
 use berth_api::Digest;
@@ -16,28 +16,27 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Change, Plan};
+use super::plan::{Change, Plan};
 use crate::text::clean;
 
-/// Name under which the API server records who wrote the fields.
+/// Field manager of all writes.
 pub const FIELD_MANAGER: &str = "kubectl-berth";
-/// Namespace of events about objects that have none.
+/// Namespace of events about objects without a namespace.
 const EVENTS: &str = "default";
-/// Longest note of an event, in bytes; the API server takes 1024.
+/// Longest note of an event, in bytes; the API server accepts 1024.
 const NOTE: usize = 1000;
 
-/// Makes the changes, in order, and describes what was done. Stops at a change that is refused.
+/// Makes the changes in order and returns a sentence for each. Stops at the first error.
 ///
 /// # Errors
-/// When a change is refused or the API server does not answer; the text names the change, and those that were made
-/// before it.
+/// When a change is refused or the API server does not answer; the error names the change, and those made before it.
 pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for change in &plan.changes {
         match make(client, change, now).await {
             Ok(lines) => done.extend(lines),
             Err(error) if done.is_empty() => return Err(error),
-            Err(error) => return Err(error.context(format!("after this was done: {}", done.join(" ")))),
+            Err(error) => return Err(error.context(format!("changes made before this error: {}", done.join(" ")))),
         }
     }
     Ok(done)
@@ -56,7 +55,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             let mark = mark.words();
             Ok(vec![match on {
                 true => format!("Node {node} is {mark}."),
-                false => format!("Node {node} is not {mark} any more."),
+                false => format!("Node {node} is no longer {mark}."),
             }])
         }
         Change::Pause { pool, uid, paused } => {
@@ -68,7 +67,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
                 .with_context(|| format!("changing pool {pool}"))?;
             Ok(vec![format!(
                 "Pool {pool} {}.",
-                if *paused { "is paused" } else { "goes on" }
+                if *paused { "is paused" } else { "is resumed" }
             )])
         }
         Change::PauseFleet { uid, paused } => {
@@ -76,7 +75,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             let now = if *paused {
                 "All pools are paused"
             } else {
-                "The fleet is not paused any more"
+                "The fleet is resumed"
             };
             Ok(vec![format!("{now}.")])
         }
@@ -98,7 +97,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             digest,
         } => {
             approve(client, (pool, uid), (from, digest), to).await?;
-            Ok(vec![format!("Pool {pool} goes to {to}.")])
+            Ok(vec![format!("The image of pool {pool} is set to {to}.")])
         }
         Change::Retry { pool, uid, token } => {
             let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "retryToken": token } } });
@@ -107,7 +106,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
                 .patch(pool, &params(), &Patch::Merge(patch))
                 .await
                 .with_context(|| format!("changing pool {pool}"))?;
-            Ok(vec![format!("Pool {pool} retries.")])
+            Ok(vec![format!("Pool {pool} retries its failed images.")])
         }
         Change::Close {
             lease,
@@ -118,15 +117,15 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
         } => {
             close(client, lease, closed, now).await?;
             let mut done = vec![format!("Berth {} is closed.", closed.name())];
-            if let Err(error) = tell(client, lease, (node, uid), note, now).await {
-                done.push(format!("No event says so: {error:#}"));
+            if let Err(error) = write_event(client, lease, (node, uid), note, now).await {
+                done.push(format!("No event records this: {error:#}"));
             }
             Ok(done)
         }
     }
 }
 
-/// Writes `spec.paused` of the BootcFleet; without a UID it is created.
+/// Writes `spec.paused` of the BootcFleet, and creates it if `uid` is `None`.
 async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result<()> {
     let fleets = Api::<BootcFleet>::all(client.clone());
     let Some(uid) = uid else {
@@ -146,10 +145,10 @@ async fn pause_fleet(client: &Client, uid: Option<&str>, paused: bool) -> Result
     patched.map(drop).context("changing BootcFleet cluster")
 }
 
-/// Tries of a change that others' writes to the status get in the way of.
+/// Number of attempts to write a pool while others write its status.
 const TRIES: usize = 5;
 
-/// Writes a pool's reference by a compare-and-swap, if the pool asks for and has what the plan was made from.
+/// Writes a pool's reference with a compare-and-swap, if its reference and its available digest are as in the plan.
 async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest), to: &str) -> Result<()> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     for _ in 0..TRIES {
@@ -160,7 +159,7 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
             && available.is_some_and(|available| available.digest == *was.1);
         if !same {
             return Err(anyhow!(
-                "pool {pool} has changed since it was read; nothing was done to it: look again, and decide again"
+                "pool {pool} has changed since it was read, so it was not changed; run the command again to see the new plan"
             ));
         }
         let metadata = json!({ "uid": uid, "resourceVersion": now.resource_version() });
@@ -171,11 +170,11 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
         }
     }
     Err(anyhow!(
-        "pool {pool} changes all the time; nothing was done to it: try again"
+        "pool {pool} keeps changing, so it was not changed; run the command again"
     ))
 }
 
-/// Asks the API server whether it would accept a change of a pool's spec. Answers a note when it does not say.
+/// Asks the API server whether it would accept a change of a pool's spec. Returns a note if that cannot be found out.
 ///
 /// # Errors
 /// When it would refuse the change.
@@ -187,11 +186,12 @@ pub async fn would_accept(client: &Client, pool: &str, spec: &Value) -> Result<O
     };
     match pools.patch(pool, &params, &Patch::Merge(json!({ "spec": spec }))).await {
         Ok(_) => Ok(None),
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
-            Err(anyhow!("the API server would refuse that: {}", clean(&status.message)))
-        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Err(anyhow!(
+            "the API server would refuse this change: {}",
+            clean(&status.message)
+        )),
         Err(error) => Ok(Some(format!(
-            "whether the API server would accept that is not known: {error}"
+            "it is not known whether the API server would accept this change: {error}"
         ))),
     }
 }
@@ -203,12 +203,12 @@ pub(super) fn params() -> PatchParams {
     }
 }
 
-/// Closes a berth by a compare-and-swap: UID and resourceVersion are those that the plan was made from.
+/// Closes a berth with a compare-and-swap on the UID and resourceVersion in the plan.
 async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -> Result<()> {
     let name = closed.name();
     if lease.uid().is_none() || lease.resource_version().is_none() {
         return Err(anyhow!(
-            "Lease {name} was read without UID or resourceVersion; nothing was done to it"
+            "Lease {name} was read without UID or resourceVersion, so it was not changed"
         ));
     }
     let leases = Api::<Lease>::namespaced(client.clone(), &lease.namespace().unwrap_or_default());
@@ -221,17 +221,17 @@ async fn close(client: &Client, lease: &Lease, closed: &Berth, now: Timestamp) -
     match leases.replace(&name, &params, &changed).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
-            "berth {name} has changed since it was read; nothing was done to it: look again, and decide again"
+            "berth {name} has changed since it was read, so it was not closed; run the command again to see the new plan"
         )),
         Err(error) => Err(error).with_context(|| format!("closing berth {name}")),
     }
 }
 
-/// Writes an event that says who closed a berth, on the Node, where people look for it.
-async fn tell(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
-    let who = who(client).await.context("asking the API server who you are")?;
+/// Writes an event on the Node that names the admin who closed its berth.
+async fn write_event(client: &Client, lease: &Lease, node: (&str, &str), note: &str, now: Timestamp) -> Result<()> {
+    let user = user_name(client).await.context("asking the API server who you are")?;
     let events = Api::<Event>::namespaced(client.clone(), EVENTS);
-    let event = event(lease, node, &format!("{note}; by {}", clean(&who)), now);
+    let event = event(lease, node, &format!("{note}; by {}", clean(&user)), now);
     events
         .create(&PostParams::default(), &event)
         .await
@@ -239,13 +239,13 @@ async fn tell(client: &Client, lease: &Lease, node: (&str, &str), note: &str, no
     Ok(())
 }
 
-async fn who(client: &Client) -> Result<String> {
+async fn user_name(client: &Client) -> Result<String> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     let review = reviews
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await?;
     let name = review.status.and_then(|s| s.user_info).and_then(|u| u.username);
-    name.context("it does not say")
+    name.context("the answer has no user name")
 }
 
 fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -> Event {
@@ -266,7 +266,7 @@ fn event(lease: &Lease, (node, uid): (&str, &str), note: &str, now: Timestamp) -
     };
     Event {
         metadata: ObjectMeta {
-            // The berth's name is short, and ends with a digit; a Node's may leave no room.
+            // The berth's name is short and ends with a digit; a Node's name may leave no room for the suffix.
             generate_name: Some(format!("{}-", lease.name_any())),
             namespace: Some(EVENTS.to_owned()),
             ..ObjectMeta::default()
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_speaks_of_the_node_and_names_the_lease() {
+    fn an_event_names_the_node_and_the_lease() {
         let mut lease = Lease::default();
         lease.metadata.name = Some("workers-0".to_owned());
         lease.metadata.namespace = Some("berth-system".to_owned());
@@ -311,7 +311,7 @@ mod tests {
             (Some("Node"), Some("uid-n5"))
         );
         assert_eq!(event.related.unwrap().name.as_deref(), Some("workers-0"));
-        // Events about objects without a namespace are refused anywhere else.
+        // In another namespace the API server refuses events about objects without a namespace.
         assert_eq!(event.metadata.namespace.as_deref(), Some("default"));
     }
 }

@@ -1,4 +1,4 @@
-//! Adopting the image that a pinned pool's tag points at.
+//! `approve`: adopts the image that a pinned pool's tag points to.
 
 use berth_api::ImageRef;
 use berth_api::condition::{self, pool as types};
@@ -6,12 +6,12 @@ use berth_api::pool::{Available, BootcNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Change, NoPlan, Plan, pool_of};
+use super::plan::{Change, NoPlan, Plan, pool_of};
 use crate::Snapshot;
 use crate::members::Roster;
 use crate::text::{age, clean, seconds, short};
 
-/// Plans to adopt what a pool's tag points at.
+/// Plans to adopt the image that a pool's tag points to.
 ///
 /// # Errors
 /// When there is no such pool.
@@ -29,7 +29,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         return nothing("its image.ref is not an image reference.".to_owned());
     };
     let Some(tag) = reference.without_digest() else {
-        return nothing("its image.ref has no tag, so that nothing newer is looked for.".to_owned());
+        return nothing("its image.ref has no tag, so Berth looks for no newer image.".to_owned());
     };
     let is_current = status
         .target
@@ -37,7 +37,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         .is_some_and(|t| t.image == found.spec.image_ref());
     let Some(available) = status.available.filter(|_| is_current) else {
         return nothing(format!(
-            "no other image is known at {tag}; kubectl berth poll {pool} looks now."
+            "no other image is known at {tag}. To check it now: kubectl berth poll {pool}"
         ));
     };
     let image = named(available.version.as_deref(), &available);
@@ -55,17 +55,17 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     let mut plan = Plan {
         head: format!("Approve {image} for pool {pool}: sets image.ref to {to}."),
         facts: vec![
-            format!("It is {} until now.", found.spec.image_ref()),
+            format!("Current: {}", found.spec.image_ref()),
             format!(
                 "{count} {nodes}: from {} to {image}, by the rules of the pool's rollout.",
                 before.unwrap_or_default()
             ),
             format!(
-                "{tag} was first seen to point there {} ago.",
+                "{tag} was first seen to point to this image {} ago.",
                 age(available.since.0, now)
             ),
             format!(
-                "Where the pool is applied from a repository, write it there instead: kubectl berth approve {pool} --print."
+                "If the pool is applied from a repository, change it there instead: kubectl berth approve {pool} --print"
             ),
         ],
         changes: vec![Change::Approve {
@@ -79,7 +79,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
     };
     if found.spec.is_paused() {
         plan.warnings
-            .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+            .push("The pool is paused: no node reboots until rollout.paused is false".to_owned());
     }
     let resolved = condition::find(&status.conditions, types::IMAGE_RESOLVED);
     if let Some(missing) = resolved.filter(|c| c.reason == "NoSuchPlatform") {
@@ -96,30 +96,31 @@ fn named(version: Option<&str>, available: &Available) -> String {
     }
 }
 
-/// Says when a followed tag's image is adopted.
+/// Returns when the image of a followed tag is adopted.
 fn followed(pool: &BootcNodePool, available: &Available, image: &str) -> String {
     let minimum = pool.spec.minimum_age().as_secs();
     let when = match minimum.saturating_sub(available.seen_seconds) {
-        _ if minimum == 0 => {
-            "as soon as every node can run it; the condition ImageResolved says what is missing".to_owned()
-        }
-        0 => "once the registry has confirmed that the tag is still there".to_owned(),
-        left => format!("in about {}, if the tag stays there (image.minimumAge)", seconds(left)),
+        _ if minimum == 0 => "as soon as every node can run it (see the condition ImageResolved)".to_owned(),
+        0 => "as soon as the registry has confirmed that the tag still points to it".to_owned(),
+        left => format!(
+            "in about {}, if the tag still points to it then (image.minimumAge)",
+            seconds(left)
+        ),
     };
     let now = match minimum {
         0 => String::new(),
         _ => format!(
-            " To have it now, put @{} behind the tag in image.ref.",
+            " To adopt it now, add @{} after the tag in image.ref.",
             available.digest
         ),
     };
-    format!("its tag is followed. {image} is adopted by itself {when}.{now}")
+    format!("its tag is followed. {image} is adopted automatically {when}.{now}")
 }
 
-/// The change as a file for a repository, or for `kubectl patch --patch-file`.
+/// Returns the change as a file for a repository, or for `kubectl patch --patch-file`.
 ///
 /// # Errors
-/// With the plan in words, when there is nothing to approve.
+/// When there is nothing to approve; the error is the plan's sentence.
 pub fn print(plan: &Plan) -> Result<String, String> {
     let Some(Change::Approve { pool, to, .. }) = plan.changes.first() else {
         return Err(plan.head.clone());

@@ -1,22 +1,22 @@
-//! Asking before doing.
+//! Asks the admin for consent.
 
 use std::io::{BufRead, Result, Write};
 
 /// The admin's answer to a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Go on.
+    /// Apply the plan.
     Yes,
-    /// Do nothing. Also for an empty line, the end of the input, and anything else that is not yes.
+    /// Change nothing. Also for an empty line, the end of the input, and any other text.
     No,
 }
 
-/// Asks whether to go on.
+/// Asks whether to apply the plan.
 ///
 /// # Errors
 /// When the question cannot be written or the answer cannot be read.
 pub fn ask(input: &mut impl BufRead, output: &mut impl Write) -> Result<Answer> {
-    write!(output, "Go on? [y/N] ")?;
+    write!(output, "Continue? [y/N] ")?;
     output.flush()?;
     let mut line = String::new();
     input.read_line(&mut line)?;
@@ -33,7 +33,7 @@ mod tests {
         let answer = |text: &str| {
             let mut asked = Vec::new();
             let answer = ask(&mut text.as_bytes(), &mut asked).unwrap();
-            assert_eq!(asked, b"Go on? [y/N] ");
+            assert_eq!(asked, b"Continue? [y/N] ");
             answer
         };
         for text in ["y\n", "Y\n", "yes\n", " YES \n", "y"] {

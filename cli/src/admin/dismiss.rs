@@ -1,4 +1,4 @@
-//! Dismissing a machine that is held back on its first boot.
+//! `dismiss`: stops reporting a machine that is held back on its first boot.
 
 use berth_api::fleet::HeldMachine;
 use berth_api::keys::ANNOTATION_DISMISSED;
@@ -6,14 +6,14 @@ use berth_api::text::names;
 use berth_core::controller::fleet::held::dismissed_also;
 use kube::ResourceExt;
 
-use super::{Change, NoPlan, Plan};
+use super::plan::{Change, NoPlan, Plan};
 use crate::Snapshot;
 use crate::text::clean;
 
-/// Names in an error.
+/// Number of machines that an error names.
 const NAMED: usize = 10;
 
-/// Plans to dismiss a machine. It is reported again only if it is started and refused again.
+/// Plans to dismiss a machine, which is reported again only if it is started and refused again.
 ///
 /// # Errors
 /// When no such machine is held back, or the BootcFleet could not be read.
@@ -45,7 +45,7 @@ pub fn dismiss(snapshot: &Snapshot, machine: &str) -> Result<Plan, NoPlan> {
         ),
         facts: vec![
             clean(&found.message),
-            "It stays as it is: its kubelet does not start. If it is started and refused again, it is reported again."
+            "The machine does not change: its kubelet does not start. It is reported again if it starts and is refused again."
                 .to_owned(),
         ],
         changes: vec![Change::Dismiss {

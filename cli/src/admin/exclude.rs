@@ -1,4 +1,4 @@
-//! Taking a node out of pool and count, and back.
+//! `exclude` and `include`: takes a node out of its pool, and puts it back.
 
 use berth_api::berth::HoldPhase;
 use berth_api::pool::BootcNodePool;
@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::{Claims, Held, failure_words, named};
-use super::{Change, Mark, NoPlan, Plan};
+use super::plan::{Change, NoPlan, Plan};
 use crate::Snapshot;
+use crate::mark::Mark;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
 use crate::world::World;
@@ -26,13 +27,13 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let key = keys::LABEL_EXCLUDE;
     let mut plan = Plan::default();
     if excluded {
-        plan.head = format!("Node {node} is excluded already; nothing to do.");
+        plan.head = format!("Node {node} is already excluded; nothing to do.");
     } else {
         let from = pool.map_or_else(
-            || "which is in no pool".to_owned(),
-            |p| format!("from pool {}", p.name_any()),
+            || " (in no pool)".to_owned(),
+            |p| format!(" from pool {}", p.name_any()),
         );
-        plan.head = format!("Exclude node {node}, {from}: puts the label {key} on it.").replace(", from", " from");
+        plan.head = format!("Exclude node {node}{from}: adds label {key}.");
         plan.changes = vec![Change::label(member, Mark::Excluded, true)];
         plan.facts
             .extend(pool.map(|pool| room_without(snapshot, &roster, pool, member, &claims, now)));
@@ -44,16 +45,16 @@ pub fn exclude(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         claims
             .offered
             .iter()
-            .map(|name| format!("It is offered berth {name}; the controller withdraws that.")),
+            .map(|name| format!("It is offered berth {name}; the controller withdraws the offer.")),
     );
     plan.warnings.extend(claims.unreadable);
     plan.facts.push(format!(
-        "Nothing is done to the host. When it is well again: kubectl berth include {node}"
+        "Nothing changes on the host. To put the node back into its pool: kubectl berth include {node}"
     ));
     Ok(plan)
 }
 
-/// Describes the pool's room now, and without the node.
+/// Describes the pool's capacity now, and without the node.
 fn room_without(
     snapshot: &Snapshot,
     roster: &Roster<'_>,
@@ -73,19 +74,20 @@ fn room_without(
     let once = claims
         .held
         .first()
-        .map_or_else(String::new, |h| format!(", once berth {} is closed", h.berth.name()));
+        .map_or_else(String::new, |h| format!(" after berth {} is closed", h.berth.name()));
     let used = before
         .users
         .get(&member.name)
         .map_or_else(String::new, |why| format!(" ({why})"));
     format!(
-        "Pool {name}: {count} nodes, {} at a time, {} free{used}; without it {rest} nodes, {k} at a time, {free} free{once}.",
+        "Pool {name}: {count} nodes, {} at a time, {} free{used}; without {node}: {rest} nodes, {k} at a time, {free} free{once}.",
         before.capacity,
         before.free(),
+        node = member.name,
     )
 }
 
-/// Says what becomes of a berth that the node holds.
+/// Adds what happens to a berth that the node holds.
 fn holding(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -97,30 +99,30 @@ fn holding(
     let pool = snapshot.pool(held.berth.pool.as_str());
     let name = &member.name;
     plan.facts.push(format!("It holds {}.", held.words(member, pool, now)));
-    let committed = held.holding.phase == HoldPhase::Committed;
-    if !member.ready() {
+    let has_committed = held.holding.phase == HoldPhase::Committed;
+    if !member.is_ready() {
         plan.facts
-            .push("The Node is NotReady: the controller closes the berth (closed:excluded).".to_owned());
-        if committed {
+            .push("The Node is NotReady, so the controller closes the berth (closed:excluded).".to_owned());
+        if has_committed {
             let failure = failure_words(pool, roster, member, &held.holding.target);
-            plan.facts.push(format!("That was never proven: {failure}."));
+            plan.facts.push(format!("This update was never proven: {failure}."));
         }
         return;
     }
-    plan.facts.push(match committed {
-        false => "The Node is Ready: its agent uncordons it and gives the berth back by itself; nothing counts as failed.".to_owned(),
+    plan.facts.push(match has_committed {
+        false => "The Node is Ready, so its agent uncordons it and gives the berth back; nothing counts as failed.".to_owned(),
         true => format!(
-            "The Node is Ready: its agent gives the berth back by itself, after the reboot that it committed and without \
-             waiting for proof. If {} is what booted and is not proven, it counts as failed on {name}.",
+            "The Node is Ready, so its agent gives the berth back after the committed reboot, without waiting for proof. If {} \
+             has booted and is not proven, it counts as failed on {name}.",
             named(&held.holding.target, member, pool)
         ),
     });
     plan.facts
-        .push("The controller closes the berth only when the Node is NotReady.".to_owned());
+        .push("The controller closes the berth only if the Node is NotReady.".to_owned());
     if let Some(age) = silence(&member.status(), now) {
         plan.warnings.push(format!(
-            "No word from its agent for {age}, and the Node is Ready: nobody gives the berth back before the agent runs \
-             again. If it does not: kubectl berth release {name}"
+            "Its agent has been silent for {age}, but the Node is Ready: the berth is not given back before the agent runs \
+             again. If the agent does not come back: kubectl berth release {name}"
         ));
     }
 }
@@ -140,7 +142,7 @@ pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         });
     }
     let name = NodeName::from(node);
-    let head = format!("Include node {node}: takes the label {} off it.", keys::LABEL_EXCLUDE);
+    let head = format!("Include node {node}: removes label {}.", keys::LABEL_EXCLUDE);
     let mut plan = Plan {
         head,
         changes: vec![Change::label(member, Mark::Excluded, false)],
@@ -153,7 +155,7 @@ pub fn include(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         (_, Some(conflict)) => plan.warnings.push(conflict.message()),
         (None, None) => plan
             .facts
-            .push("No pool selects it: nothing is asked of it.".to_owned()),
+            .push("No pool selects it, so Berth does not update it.".to_owned()),
         (Some(pool), None) => joins(&mut plan, &roster, &world, pool, member),
     }
     Ok(plan)
@@ -165,9 +167,10 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
     let count = world.membership.members(&name.as_str().into()).len();
     let after = world.room(&name);
     let (k, free) = (after.capacity, after.free());
-    let uses = after.users.get(&member.name).map_or_else(String::new, |why| {
-        format!("; {why}, and uses up capacity until that is over")
-    });
+    let uses = after
+        .users
+        .get(&member.name)
+        .map_or_else(String::new, |why| format!("; {why}, which uses up capacity"));
     plan.facts.push(format!(
         "Pool {name}: {count} nodes instead of {before}, {k} at a time, {free} free{uses}."
     ));
@@ -182,9 +185,9 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
         member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
     let image = named(wanted, member, Some(pool));
     plan.facts.push(match failed {
-        true => format!("{image} failed there and is not tried again before kubectl berth retry {name}."),
-        false if member.up_to_date(target) => format!("It runs {image} already."),
-        false => format!("It is brought to {image} in its turn."),
+        true => format!("{image} failed there and is not retried. To retry it: kubectl berth retry {name}"),
+        false if member.is_up_to_date(target) => format!("It already runs {image}."),
+        false => format!("It is updated to {image} in its turn."),
     });
 }
 

@@ -1,4 +1,4 @@
-//! Holding a node back, and letting it go.
+//! `hold` and `unhold`: holds a node back, and releases it.
 
 use berth_api::pool::BootcNodePool;
 use berth_core::controller::forecast::forecast;
@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::Claims;
-use super::{Change, Mark, NoPlan, Plan};
+use super::plan::{Change, NoPlan, Plan};
 use crate::Snapshot;
+use crate::mark::Mark;
 use crate::members::{Roster, is_excluded, is_held_back};
 use crate::text::clean;
 use crate::world::World;
@@ -21,27 +22,27 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     let member = roster.node(node).ok_or_else(|| NoPlan::NoNode(node.to_owned()))?;
     let (key, undo) = (
         Mark::HeldBack.key(),
-        format!("To let it go: kubectl berth unhold {node}"),
+        format!("To release it: kubectl berth unhold {node}"),
     );
     if is_held_back(member.node) {
         return Ok(Plan {
-            head: format!("Node {node} is held back already; nothing to do."),
+            head: format!("Node {node} is already held back; nothing to do."),
             facts: vec![undo],
             ..Plan::default()
         });
     }
     let pool = roster.pool_of(node).and_then(|name| snapshot.pool(name.as_str()));
-    let of = pool.map_or_else(String::new, |pool| format!(" of pool {}", pool.name_any()));
+    let of = pool.map_or_else(String::new, |pool| format!(" (pool {})", pool.name_any()));
     let mut plan = Plan {
-        head: format!("Hold node {node}{of} back: puts the label {key} on it."),
+        head: format!("Hold back node {node}{of}: adds label {key}."),
         changes: vec![Change::label(member, Mark::HeldBack, true)],
         ..Plan::default()
     };
     plan.facts.push(match (pool, is_excluded(member.node)) {
-        (_, true) => "It is excluded: no pool has it. The label counts once it is included again.".to_owned(),
-        (None, false) => "No pool selects it: the label counts once one does.".to_owned(),
+        (_, true) => "It is excluded, so the label has no effect until it is included again.".to_owned(),
+        (None, false) => "No pool selects it, so the label has no effect until a pool does.".to_owned(),
         (Some(_), false) => {
-            "It stays a member, counts as before and stages its image; it is offered no berth, so Berth neither drains nor \
+            "It stays a member, counts as before and stages its image. It is offered no berth, so Berth neither drains nor \
              reboots it."
                 .to_owned()
         }
@@ -50,30 +51,33 @@ pub fn hold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, NoP
     for held in &claims.held {
         let of = snapshot.pool(held.berth.pool.as_str());
         plan.facts.push(format!(
-            "It holds {}. That turn goes on to its end.",
+            "It holds {}. This turn continues to its end.",
             held.words(member, of, now)
         ));
     }
     let offered = claims.offered.iter();
     plan.facts.extend(offered.map(|name| {
-        format!("It is offered berth {name}; the controller withdraws that, unless its agent takes it before.")
+        format!("It is offered berth {name}; the controller withdraws the offer, unless its agent takes it first.")
     }));
     plan.warnings.extend(claims.unreadable);
     let waiting = pool.filter(|_| !is_excluded(member.node));
-    plan.warnings
-        .extend(waiting.into_iter().flat_map(|pool| kept(snapshot, pool, node, now)));
+    plan.warnings.extend(
+        waiting
+            .into_iter()
+            .flat_map(|pool| waiting_for(snapshot, pool, node, now)),
+    );
     plan.facts.push(undo);
     Ok(plan)
 }
 
-/// Says who waits for the node while it is held back: later waves of its pool, and the pools that go after that.
-fn kept(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -> Vec<String> {
+/// Returns warnings about what waits while the node is held back: later waves of its pool, and pools after that pool.
+fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -> Vec<String> {
     let world = World::of(&snapshot.labelled(node, Mark::HeldBack, true), now);
     let name = pool.name_any();
     let Some(facts) = world.pool(&name).map(|pool| world.facts(pool)) else {
         return vec![];
     };
-    let mut kept = Vec::new();
+    let mut warnings = Vec::new();
     let forecast = forecast(&facts, now);
     let own = facts.members.iter().find(|member| member.name.as_str() == node);
     if let Some(own) = own.filter(|own| forecast.stuck.contains(&own.name)) {
@@ -81,8 +85,8 @@ fn kept(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -
             .waves
             .get(own.wave)
             .map_or_else(String::new, |wave| clean(&wave.name));
-        kept.push(format!(
-            "Wave {wave} is not proven before it is updated: no node of a later wave is offered a berth until then"
+        warnings.push(format!(
+            "Wave {wave} is not proven before this node is updated: until then no node of a later wave is offered a berth"
         ));
     }
     let waits = own.is_some_and(|own| own.booted.is_none() || own.booted != own.desired);
@@ -94,15 +98,15 @@ fn kept(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Timestamp) -
         .map(|other| clean(&other.name_any()))
         .collect();
     if waits && !after.is_empty() {
-        kept.push(format!(
-            "These pools go after {name}, and wait until it is updated: {}",
+        warnings.push(format!(
+            "These pools wait until {name} is updated: {}",
             after.join(", ")
         ));
     }
-    kept
+    warnings
 }
 
-/// Plans to let a node go that is held back.
+/// Plans to release a node that is held back.
 ///
 /// # Errors
 /// When there is no such Node.
@@ -121,13 +125,16 @@ pub fn unhold(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, N
         .and_then(|pool| pool.status.as_ref())
         .and_then(|s| s.target.as_ref());
     let fact = match pool {
-        _ if is_excluded(member.node) => format!("It stays excluded; kubectl berth include {node} takes that back."),
-        None => "No pool selects it: nothing is asked of it.".to_owned(),
-        Some(_) if member.up_to_date(target) => "It runs the image of its pool already.".to_owned(),
+        _ if is_excluded(member.node) => format!("It stays excluded. To include it: kubectl berth include {node}"),
+        None => "No pool selects it, so Berth does not update it.".to_owned(),
+        Some(_) if member.is_up_to_date(target) => "It already runs its pool's image.".to_owned(),
         Some(_) => "It is offered a berth in its turn.".to_owned(),
     };
     Ok(Plan {
-        head: format!("Let node {node} go: takes the label {} off it.", Mark::HeldBack.key()),
+        head: format!(
+            "Release the hold on node {node}: removes label {}.",
+            Mark::HeldBack.key()
+        ),
         facts: vec![fact],
         changes: vec![Change::label(member, Mark::HeldBack, false)],
         ..Plan::default()

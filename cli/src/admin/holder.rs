@@ -1,4 +1,4 @@
-//! Berths that a node holds, and what became of each.
+//! Berths of a node, and sentences about them.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 use crate::Snapshot;
 use crate::members::{Member, Roster};
-use crate::text::{age, clean, short};
+use crate::text::{age, clean, count, short};
 
 /// A berth that a node holds.
 #[derive(Debug, Clone)]
@@ -22,12 +22,12 @@ pub(super) struct Held<'a> {
     pub(super) holding: Holding,
 }
 
-/// All that Leases say of a node.
+/// Berths of a node, from the Leases.
 #[derive(Debug, Default)]
 pub(super) struct Claims<'a> {
-    /// Berths that this very Node holds.
+    /// Berths that this Node holds.
     pub(super) held: Vec<Held<'a>>,
-    /// Berths that a former Node of that name holds.
+    /// Berths that a former Node with this name holds.
     pub(super) former: Vec<Held<'a>>,
     /// Names of berths that it is offered.
     pub(super) offered: Vec<String>,
@@ -36,7 +36,7 @@ pub(super) struct Claims<'a> {
 }
 
 impl<'a> Claims<'a> {
-    /// Finds the node's berths. Looks through all pools: a node that moved may hold a berth of its former one.
+    /// Finds the node's berths in all pools: a node that moved may hold a berth of its former pool.
     pub(super) fn of(snapshot: &'a Snapshot, member: &Member<'_>) -> Self {
         let mut claims = Self::default();
         let uid = member.node.uid().unwrap_or_default();
@@ -73,7 +73,7 @@ impl<'a> Claims<'a> {
 }
 
 impl Held<'_> {
-    /// Describes it: `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
+    /// Describes the berth: `berth workers-0 for v2 (222222222222): Committed under boot b1, since 12m`.
     pub(super) fn words(&self, member: &Member<'_>, pool: Option<&BootcNodePool>, now: Timestamp) -> String {
         let target = named(&self.holding.target, member, pool);
         let phase = match self.holding.phase {
@@ -90,28 +90,27 @@ impl Held<'_> {
         )
     }
 
-    /// Says whether a reboot is licensed and, as far as the Node tells, has not begun or not ended yet.
-    pub(super) fn reboot_may_be_on_its_way(&self, member: &Member<'_>) -> bool {
+    /// True if a reboot is licensed and the Node still reports the boot from before it.
+    pub(super) fn may_be_rebooting(&self, member: &Member<'_>) -> bool {
         self.holding.phase == HoldPhase::Committed && boot_of(member) == Some(self.holding.boot_id.as_str())
     }
 
-    /// Says whether the agent can prove this turn by itself: a new boot, Ready, of the target or of the digest that ran
-    /// before.
-    pub(super) fn provable(&self, member: &Member<'_>) -> bool {
+    /// True if the agent can prove this turn: the node is Ready after a reboot and runs the target or the previous digest.
+    pub(super) fn is_provable(&self, member: &Member<'_>) -> bool {
         let booted = member.status().booted.and_then(|b| b.digest);
         let known = booted.is_some() && (booted.as_ref() == Some(&self.holding.target) || booted == self.holding.from);
         let rebooted = boot_of(member).is_some_and(|boot| boot != self.holding.boot_id.as_str());
-        self.holding.phase == HoldPhase::Committed && known && rebooted && member.ready()
+        self.holding.phase == HoldPhase::Committed && known && rebooted && member.is_ready()
     }
 }
 
-/// The boot ID that the kubelet reported.
+/// Returns the boot ID that the kubelet reported.
 pub(super) fn boot_of<'a>(member: &Member<'a>) -> Option<&'a str> {
     let info = member.node.status.as_ref()?.node_info.as_ref()?;
     Some(info.boot_id.as_str())
 }
 
-/// Names a digest with its version, where that is known: `v2 (222222222222)`.
+/// Names a digest with its version, if that is known: `v2 (222222222222)`.
 pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNodePool>) -> String {
     let status = member.status();
     let deployments = [status.booted, status.staged, status.rollback];
@@ -126,14 +125,14 @@ pub(super) fn named(digest: &Digest, member: &Member<'_>, pool: Option<&BootcNod
     }
 }
 
-/// The version of the pool's target, when the digest is one of its platforms.
+/// Returns the version of the pool's target, if the digest belongs to the target.
 pub(super) fn of_target(digest: &Digest, pool: Option<&BootcNodePool>) -> Option<String> {
     let target = pool?.status.as_ref()?.target.as_ref()?;
     let is_its = target.digest == *digest || target.platforms.iter().any(|p| p.digest == *digest);
     target.version.clone().filter(|_| is_its)
 }
 
-/// Explains what it means that a digest counts as failed on one more node.
+/// Describes the effect of a digest that counts as failed on one more node.
 pub(super) fn failure_words(
     pool: Option<&BootcNodePool>,
     roster: &Roster<'_>,
@@ -149,16 +148,22 @@ pub(super) fn failure_words(
         .iter()
         .flat_map(|s| &s.failures)
         .find(|f| f.digest == *digest);
-    let count = failed.len().max(recorded.map_or(0, |f| f.count as usize));
+    let failures = failed.len().max(recorded.map_or(0, |f| f.count as usize));
     let (most, name) = (pool.spec.max_failures(), pool.name_any());
-    let until = format!("until its image changes, or kubectl berth retry {name}");
-    match count {
-        count if count >= most => format!("{what}. With {count} of them the rollout of {name} halts, {until}"),
-        _ => format!("{what}, and is not tried there again {until}. The rollout of {name} goes on: it halts at {most}"),
+    let until = format!("until the pool's image changes or you run kubectl berth retry {name}");
+    match failures {
+        failed if failed >= most => {
+            let failures = count(failed, "failure");
+            format!("{what}. With {failures} the rollout of {name} halts, {until}")
+        }
+        _ => {
+            let most = count(most, "failure");
+            format!("{what} and is not retried there {until}. The rollout of {name} continues; it halts at {most}")
+        }
     }
 }
 
-/// The nodes on which a digest failed, by the pool's record and by the members' reports.
+/// Returns the nodes where a digest failed, from the pool's record and the members' reports.
 pub(super) fn failed_nodes(pool: &BootcNodePool, roster: &Roster<'_>, digest: &Digest) -> BTreeSet<String> {
     let recorded = pool
         .status

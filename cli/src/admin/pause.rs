@@ -1,70 +1,73 @@
-//! Pausing one pool or all of them, and letting them go on.
+//! `pause` and `resume`, for one pool or all of them.
 
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::text::names;
 use kube::ResourceExt;
 
-use super::{Change, NoPlan, Plan, pool_of};
+use super::plan::{Change, NoPlan, Plan, pool_of};
 use crate::Snapshot;
 use crate::text::clean;
 
-/// Nodes at work that a line names.
+/// Number of nodes that a line names.
 const NAMED: usize = 10;
 
-/// Whole that is paused at once.
+/// The pool, or all pools, to pause or resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whole<'a> {
-    /// The pool of that name.
+pub enum PauseTarget<'a> {
+    /// The pool with this name.
     Pool(&'a str),
-    /// All pools, by the BootcFleet.
+    /// All pools, through the BootcFleet.
     Fleet,
 }
 
 /// Plans a pause.
 ///
 /// # Errors
-/// When there is no such pool, or the BootcFleet could not be read and is what is to be changed.
-pub fn pause(snapshot: &Snapshot, whole: Whole<'_>) -> Result<Plan, NoPlan> {
-    let mut plan = change(snapshot, whole, true)?;
+/// When there is no such pool, or the BootcFleet is to be changed and could not be read.
+pub fn pause(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPlan> {
+    let mut plan = change(snapshot, target, true)?;
     if plan.is_empty() {
         return Ok(plan);
     }
-    plan.facts.push(match whole {
-        Whole::Pool(_) => "No node is offered a berth; images are staged all the same.".to_owned(),
-        Whole::Fleet => "No node of any pool is offered a berth, and none begins to pull an image.".to_owned(),
+    plan.facts.push(match target {
+        PauseTarget::Pool(_) => "No node is offered a berth; images are still staged.".to_owned(),
+        PauseTarget::Fleet => "No node of any pool is offered a berth or begins to pull an image.".to_owned(),
     });
-    plan.facts.extend(at_work(snapshot, whole));
+    plan.facts.extend(at_work(snapshot, target));
     plan.facts
-        .push(format!("To let it go on: kubectl berth resume {}", word(whole)));
+        .push(format!("To resume: kubectl berth resume {}", word(target)));
     Ok(plan)
 }
 
-/// Plans to let a pool, or all of them, go on.
+/// Plans to resume a pool, or all of them.
 ///
 /// # Errors
-/// When there is no such pool, or the BootcFleet could not be read and is what is to be changed.
-pub fn resume(snapshot: &Snapshot, whole: Whole<'_>) -> Result<Plan, NoPlan> {
-    let mut plan = change(snapshot, whole, false)?;
-    match whole {
-        Whole::Pool(_) if is_fleet_paused(snapshot) => plan
-            .warnings
-            .push("The fleet is paused, and this pool with it: kubectl berth resume --all".to_owned()),
-        Whole::Pool(_) => {}
-        Whole::Fleet => {
+/// When there is no such pool, or the BootcFleet is to be changed and could not be read.
+pub fn resume(snapshot: &Snapshot, target: PauseTarget<'_>) -> Result<Plan, NoPlan> {
+    let mut plan = change(snapshot, target, false)?;
+    match target {
+        PauseTarget::Pool(_) if is_fleet_paused(snapshot) => plan.warnings.push(
+            "The fleet is paused, and so is this pool. To resume the fleet: kubectl berth resume --all".to_owned(),
+        ),
+        PauseTarget::Pool(_) => {}
+        PauseTarget::Fleet => {
             let paused = snapshot.pools.iter().filter(|pool| pool.spec.is_paused());
             let mut paused: Vec<_> = paused.map(|pool| clean(&pool.name_any())).collect();
             paused.sort();
-            let message = format!("Pools that are paused by themselves stay so: {}", paused.join(", "));
+            let message = format!(
+                "These pools have their own pause and stay paused: {}",
+                paused.join(", ")
+            );
             plan.warnings.extend(Some(message).filter(|_| !paused.is_empty()));
         }
     }
     Ok(plan)
 }
 
-/// The change alone, unless it is so already.
-fn change(snapshot: &Snapshot, whole: Whole<'_>, paused: bool) -> Result<Plan, NoPlan> {
-    let (is_paused, what, change, field) = match whole {
-        Whole::Pool(name) => {
+/// Returns a plan with the change alone; without a change if nothing is to be done.
+fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<Plan, NoPlan> {
+    let (is_paused, what, change, field) = match target {
+        PauseTarget::Pool(name) => {
             let pool = pool_of(snapshot, name)?;
             let uid = pool.uid().unwrap_or_default();
             let pool_name = name.to_owned();
@@ -80,14 +83,14 @@ fn change(snapshot: &Snapshot, whole: Whole<'_>, paused: bool) -> Result<Plan, N
                 "rollout.paused of the pool",
             )
         }
-        Whole::Fleet => {
+        PauseTarget::Fleet => {
             if let Some(error) = &snapshot.fleet_unread {
                 return Err(NoPlan::NoFleet(clean(error)));
             }
             let uid = snapshot.fleet.as_ref().and_then(ResourceExt::uid);
             let field = match uid {
                 Some(_) => "paused of BootcFleet cluster",
-                None => "paused of BootcFleet cluster, which is created,",
+                None => "paused of BootcFleet cluster (created if missing)",
             };
             let change = Change::PauseFleet { uid, paused };
             (is_fleet_paused(snapshot), "the fleet".to_owned(), change, field)
@@ -101,10 +104,10 @@ fn change(snapshot: &Snapshot, whole: Whole<'_>, paused: bool) -> Result<Plan, N
             .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
     };
     plan.head = match (is_paused == paused, paused) {
-        (true, true) => format!("{} is paused already; nothing to do.", capital(&what)),
+        (true, true) => format!("{} is already paused; nothing to do.", capital(&what)),
         (true, false) => format!("{} is not paused; nothing to do.", capital(&what)),
         (false, true) => format!("Pause {what}: sets {field} to true."),
-        (false, false) => format!("Let {what} go on: sets {field} to false."),
+        (false, false) => format!("Resume {what}: sets {field} to false."),
     };
     if is_paused != paused {
         plan.changes.push(change);
@@ -116,19 +119,19 @@ fn is_fleet_paused(snapshot: &Snapshot) -> bool {
     snapshot.fleet.as_ref().is_some_and(|fleet| fleet.spec.paused)
 }
 
-/// Argument of the command that takes it back.
-fn word(whole: Whole<'_>) -> String {
-    match whole {
-        Whole::Pool(name) => clean(name),
-        Whole::Fleet => "--all".to_owned(),
+/// Returns the argument of the command that undoes the pause.
+fn word(target: PauseTarget<'_>) -> String {
+    match target {
+        PauseTarget::Pool(name) => clean(name),
+        PauseTarget::Fleet => "--all".to_owned(),
     }
 }
 
-/// Says what becomes of the nodes that are at work.
-fn at_work(snapshot: &Snapshot, whole: Whole<'_>) -> Vec<String> {
-    let is_of = |pool: &str| match whole {
-        Whole::Pool(name) => name == pool,
-        Whole::Fleet => true,
+/// Describes what happens to the nodes that hold berths.
+fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
+    let is_of = |pool: &str| match target {
+        PauseTarget::Pool(name) => name == pool,
+        PauseTarget::Fleet => true,
     };
     let (mut back, mut on) = (vec![], vec![]);
     for berth in snapshot.leases.iter().filter_map(|lease| lease::read(lease).ok()) {
@@ -136,7 +139,7 @@ fn at_work(snapshot: &Snapshot, whole: Whole<'_>) -> Vec<String> {
             BerthState::Held(holding) if is_of(berth.pool.as_str()) => match holding.phase {
                 HoldPhase::Taken => back.push(clean(holding.node.as_str())),
                 HoldPhase::Committed => on.push(clean(holding.node.as_str())),
-                // Its turn is over but for the last write.
+                // The turn is over except for the last write.
                 HoldPhase::Releasing(_) => {}
             },
             _ => {}
@@ -146,10 +149,7 @@ fn at_work(snapshot: &Snapshot, whole: Whole<'_>) -> Vec<String> {
         nodes.sort();
         (!nodes.is_empty()).then(|| format!("{words}: {}", names(nodes.iter().take(NAMED), nodes.len())))
     };
-    let back = line(
-        back,
-        "Not committed yet, so their berths are given back and they are uncordoned",
-    );
+    let back = line(back, "Not committed, so they give their berths back and are uncordoned");
     let on = line(on, "Committed, so they finish their turns");
     back.into_iter().chain(on).collect()
 }

@@ -1,4 +1,4 @@
-//! Having a pool's tag looked at now.
+//! `poll`: has the controller check a pool's tag now.
 
 use std::time::Duration;
 
@@ -15,10 +15,11 @@ use serde_json::json;
 use super::apply::params;
 use crate::text::{clean, short};
 
-/// Time between two looks at the pool's status, at first and at most, but for the jitter.
-const FIRST_LOOK: Duration = Duration::from_millis(50);
-const LAST_LOOK: Duration = Duration::from_millis(500);
-/// Reasons of `ImageResolved` with which a registry has answered.
+/// First delay between two checks of the pool's status, without jitter.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest delay between two checks of the pool's status.
+const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(500);
+/// Reasons of `ImageResolved` that are set only after the registry has answered.
 const ANSWERED: [&str; 5] = [
     "Resolved",
     "ImageAvailable",
@@ -27,10 +28,10 @@ const ANSWERED: [&str; 5] = [
     "BootImageSkew",
 ];
 
-/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes what it found.
+/// Requests a poll of the pool's tag, waits until the controller has acted on it, and describes the result.
 ///
 /// # Errors
-/// When the pool cannot be read or written, when the controller does not act in time, and when the registry did not answer.
+/// When the pool cannot be read or written, the controller does not act in time, or the registry did not answer.
 pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<String> {
     let pools = Api::<BootcNodePool>::all(client.clone());
     let token = Timestamp::now().to_string();
@@ -40,8 +41,8 @@ pub async fn poll(client: &Client, pool: &str, timeout: Duration) -> Result<Stri
     let waited = tokio::time::timeout(timeout, acted(&pools, pool, &token)).await;
     let Ok(found) = waited else {
         bail!(
-            "the controller has not answered within {} s; the request stands, and status.pollRequest of pool {pool} will be \
-             {token} once it has",
+            "the controller has not answered within {} s; the request is still pending; it is done when status.pollRequest of \
+             pool {pool} is {token}; check the controller: kubectl get pods -n berth-system",
             timeout.as_secs()
         );
     };
@@ -59,14 +60,14 @@ async fn acted(pools: &Api<BootcNodePool>, name: &str, token: &str) -> Result<Bo
         if obeyed.is_some_and(|obeyed| obeyed == token || Some(obeyed) == asked.map(String::as_str)) {
             return Ok(pool);
         }
-        tokio::time::sleep(retry::delay(tries, FIRST_LOOK, LAST_LOOK)).await;
+        tokio::time::sleep(retry::delay(tries, CHECK_INTERVAL, CHECK_INTERVAL_MAX)).await;
     }
 }
 
-/// Describes what a poll has found.
+/// Describes the result of a poll.
 ///
 /// # Errors
-/// With the reason, when the registry did not answer.
+/// When the registry did not answer; the error has the reason.
 pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     let name = pool.name_any();
     let status = pool.status.clone().unwrap_or_default();
@@ -75,9 +76,7 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     };
     let message = clean(&condition.message);
     if pool.metadata.deletion_timestamp.is_some() {
-        return Err(format!(
-            "pool {name} is being deleted; its tag is not looked at any more"
-        ));
+        return Err(format!("pool {name} is being deleted; its tag is no longer checked"));
     }
     if condition.status != "True" || !ANSWERED.contains(&condition.reason.as_str()) {
         return Err(format!("pool {name}: {}: {message}", condition.reason));
@@ -89,11 +88,11 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     Ok(match (&status.available, &status.target) {
         (Some(available), _) => {
             let image = image(&available.version, &available.digest);
-            format!("Pool {name}: the tag points at {image}, which is not in force.\n  {message}\n")
+            format!("Pool {name}: the tag points to {image}, which the pool does not use yet.\n  {message}\n")
         }
         (None, Some(target)) => {
             let image = image(&target.version, &target.digest);
-            format!("Pool {name}: {} is {image}, which is in force.\n", target.image)
+            format!("Pool {name}: {} is {image}, which the pool uses.\n", target.image)
         }
         (None, None) => format!("Pool {name}: {message}\n"),
     })
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_that_is_not_adopted_is_an_error_whatever_is_in_force() {
+    fn a_reference_that_is_not_adopted_is_an_error() {
         let pool = |status: &str| {
             let pool = json!({
                 "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "p" },

@@ -1,11 +1,11 @@
-//! Closes a node's berths without its agent: an admin vouches for a node that cannot be proven.
+//! `release`: closes a node's berths without its agent. An admin vouches for a node that cannot be proven.
 
 use berth_api::berth::{ClosedReason, HoldPhase};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::{Claims, Held, boot_of, failure_words, named};
-use super::{Change, NoPlan, Plan};
+use super::plan::{Change, NoPlan, Plan};
 use crate::Snapshot;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
@@ -21,12 +21,15 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let mut plan = Plan::default();
     if claims.held.is_empty() {
         plan.head = format!("Node {node} holds no berth; nothing to release.");
-        plan.facts.extend(claims.offered.iter().map(|name| {
-            format!("It is offered berth {name}; an offer that is not taken is closed by the controller.")
-        }));
+        plan.facts.extend(
+            claims
+                .offered
+                .iter()
+                .map(|name| format!("It is offered berth {name}; the controller closes an offer that is not taken.")),
+        );
         plan.facts.extend(claims.former.iter().map(|held| {
             let name = held.berth.name();
-            format!("A former Node of that name holds berth {name}; the controller closes that (closed:gone).")
+            format!("A former Node with this name holds berth {name}; the controller closes it (closed:gone).")
         }));
         plan.warnings.extend(claims.unreadable);
         return Ok(plan);
@@ -34,7 +37,7 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     let names: Vec<_> = claims.held.iter().map(|h| h.berth.name()).collect();
     let berths = if names.len() == 1 { "berth" } else { "berths" };
     plan.head = format!(
-        "Release node {node}: closes {berths} {} as closed:admin, by your word.",
+        "Release node {node}: closes {berths} {} on your authority (closed:admin).",
         names.join(", ")
     );
     plan.facts.push(format!("{}.", standing(member)));
@@ -42,14 +45,15 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         closing(&mut plan, snapshot, &roster, member, held, now);
     }
     plan.facts.push(format!(
-        "The licence ends: Berth asks for no reboot of {node} under it, and another node may have its place."
+        "Its licence to reboot ends: Berth asks for no new reboot of {node}, and another node may be offered the berth."
     ));
-    let agent = match member.cordoned() {
-        true => "Its agent finds a cordon of Berth without a berth, and uncordons it; a cordon of somebody else stays.",
-        false => "It is not cordoned, and stays so.",
+    let agent = match member.is_cordoned() {
+        true => "If Berth cordoned the node, its agent uncordons it; any other cordon stays.",
+        false => "It is not cordoned.",
     };
     plan.facts.push(agent.to_owned());
-    plan.facts.push(format!("An event on Node {node} says who did this."));
+    plan.facts
+        .push(format!("An event on Node {node} records who did this."));
     plan.warnings.extend(claims.unreadable);
     against(&mut plan, member, &claims.held, now);
     Ok(plan)
@@ -57,18 +61,18 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
 
 /// Describes the Node and the image that it runs.
 fn standing(member: &Member<'_>) -> String {
-    let ready = if member.ready() { "Ready" } else { "NotReady" };
-    let cordoned = if member.cordoned() { " and cordoned" } else { "" };
+    let ready = if member.is_ready() { "Ready" } else { "NotReady" };
+    let cordoned = if member.is_cordoned() { " and cordoned" } else { "" };
     let boot = boot_of(member).map_or_else(String::new, |boot| format!(" under boot {boot}"));
     let booted = member.status().booted.and_then(|b| b.digest);
     let runs = booted.map_or_else(
-        || "its agent has not said what it runs".to_owned(),
+        || "its agent has not reported its image".to_owned(),
         |d| format!("it runs {}", named(&d, member, None)),
     );
     format!("The Node is {ready}{cordoned}{boot}; {runs}")
 }
 
-/// Says what becomes of one berth.
+/// Adds the change that closes one berth, and its effect.
 fn closing(
     plan: &mut Plan,
     snapshot: &Snapshot,
@@ -77,7 +81,7 @@ fn closing(
     held: &Held<'_>,
     now: Timestamp,
 ) {
-    // Held under that UID, so it can be ended.
+    // Does not fail: a held berth can be ended.
     let Ok(closed) = held.berth.ended(ClosedReason::Admin) else {
         return;
     };
@@ -86,14 +90,14 @@ fn closing(
     let target = &held.holding.target;
     plan.facts.push(match held.holding.phase {
         HoldPhase::Committed => format!(
-            "That was never proven: {}.",
+            "This update was never proven: {}.",
             failure_words(pool, roster, member, target)
         ),
-        HoldPhase::Taken => "It has not committed: nothing counts as failed.".to_owned(),
+        HoldPhase::Taken => "It has not committed, so nothing counts as failed.".to_owned(),
         HoldPhase::Releasing(outcome) => format!("It is being given back; the outcome stays {}.", outcome.as_str()),
     });
     let note = format!(
-        "berth {} was closed by an admin's word while {} held it for {} ({:?})",
+        "berth {} was closed by an admin while {} held it for {} ({:?})",
         held.berth.name(),
         member.name,
         named(target, member, pool),
@@ -108,41 +112,41 @@ fn closing(
     });
 }
 
-/// Adds the reasons against it.
+/// Adds the reasons against a release.
 fn against(plan: &mut Plan, member: &Member<'_>, held: &[Held<'_>], now: Timestamp) {
     let name = &member.name;
     let status = member.status();
     let silent = silence(&status, now);
-    if !member.ready() {
+    if !member.is_ready() {
         let already = if is_excluded(member.node) {
-            ", which is done: the controller closes the berth"
+            " (already excluded: the controller closes the berth)"
         } else {
             ""
         };
         plan.warnings.push(format!(
-            "The Node is NotReady. You would vouch for a node that nobody can see: it leaves its berth and still uses up \
-             capacity. The right word is kubectl berth exclude {name}{already}"
+            "The Node is NotReady, so you cannot vouch for it; without its berth it would still use up capacity. Use \
+             instead: kubectl berth exclude {name}{already}"
         ));
     }
-    if held.iter().any(|h| h.reboot_may_be_on_its_way(member)) {
+    if held.iter().any(|h| h.may_be_rebooting(member)) {
         plan.warnings.push(format!(
-            "It committed under the boot that still runs: a reboot may be on its way, and nothing takes that back. Make sure \
-             on the host that none is (systemctl list-jobs, shutdown --show), or wait until {name} has come back"
+            "It committed under the boot that still runs, so a reboot may be pending and cannot be canceled from here. Check \
+             on the host that none is pending (systemctl list-jobs, shutdown --show), or wait until {name} is back"
         ));
     }
-    if silent.is_none() && held.iter().any(|h| h.provable(member)) {
+    if silent.is_none() && held.iter().any(|h| h.is_provable(member)) {
         plan.warnings.push(
-            "It is Ready under a new boot and runs an image that its agent can prove: wait for the agent, which gives back \
-             by itself, without a failure"
+            "It is Ready under a new boot and runs an image that its agent can prove. Wait for the agent: it gives the berth \
+             back without a failure"
                 .to_owned(),
         );
     }
     if silent.is_none() && held.iter().any(|h| h.holding.phase != HoldPhase::Committed) {
-        plan.warnings.push("Its agent is alive and has not committed: it gives back by itself, at the end of drain.timeout at the latest".to_owned());
+        plan.warnings.push("Its agent is alive and has not committed. Wait for the agent: it gives the berth back when drain.timeout ends, or earlier".to_owned());
     }
     if let Some(age) = silent {
         plan.warnings.push(format!(
-            "No word from its agent for {age}: nobody uncordons {name} before the agent runs again"
+            "Its agent has been silent for {age}: {name} is not uncordoned before the agent runs again"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! Trying again what has failed.
+//! `retry`: tries failed images again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::holder::of_target;
-use super::{Change, NoPlan, Plan, pool_of};
+use super::plan::{Change, NoPlan, Plan, pool_of};
 use crate::Snapshot;
 use crate::members::Roster;
-use crate::text::{clean, short};
+use crate::text::{clean, count, short};
 
 /// Plans a retry in a pool.
 ///
@@ -28,7 +28,7 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
         .as_ref()
         .is_some_and(|s| condition::is_true(&s.conditions, condition::pool::ROLLOUT_HALTED));
     if failed.is_empty() && !halted {
-        let head = format!("Nothing is recorded as failed in pool {pool}; nothing to retry.");
+        let head = format!("Pool {pool} has no failures on record; nothing to retry.");
         return Ok(Plan {
             head,
             ..Plan::default()
@@ -51,28 +51,23 @@ pub fn retry(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, No
         plan.facts.push(words(found, digest, nodes, wanted));
     }
     if halted {
-        plan.facts.push("The rollout is halted, and goes on.".to_owned());
+        plan.facts.push("The halted rollout continues.".to_owned());
     }
     if again {
         let k = found.spec.capacity(roster.members(pool).len());
         plan.facts.push(format!(
-            "Each of them is tried once, at most {k} at a time; the rollout halts again at {}.",
-            count_of(found.spec.max_failures())
+            "Each node tries once, at most {k} at a time; the rollout halts again at {}.",
+            count(found.spec.max_failures(), "failure")
         ));
     }
     if found.spec.is_paused() {
         plan.warnings
-            .push("The pool is paused: nothing reboots before rollout.paused is false".to_owned());
+            .push("The pool is paused: no node reboots until rollout.paused is false".to_owned());
     }
     Ok(plan)
 }
 
-fn count_of(failures: usize) -> String {
-    let word = if failures == 1 { "failure" } else { "failures" };
-    format!("{failures} {word}")
-}
-
-/// The nodes that each digest failed on, by the pool's record and by the members' reports.
+/// Returns the nodes where each digest failed, from the pool's record and the members' reports, and the recorded count.
 fn failed(pool: &BootcNodePool, roster: &Roster<'_>) -> BTreeMap<Digest, (BTreeSet<String>, usize)> {
     let mut failed: BTreeMap<Digest, (BTreeSet<String>, usize)> = BTreeMap::new();
     for record in pool.status.iter().flat_map(|s| &s.failures) {
@@ -100,7 +95,7 @@ fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<Strin
     };
     let list = names(nodes, *count);
     match wanted {
-        true => format!("{name} is tried again on {list}."),
-        false => format!("{name}, which the pool does not ask for now, may be tried again on {list}."),
+        true => format!("{name} is retried on {list}."),
+        false => format!("{name} is not an image of the pool's current target; it may be retried on {list}."),
     }
 }

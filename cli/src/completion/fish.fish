@@ -3,7 +3,7 @@ function __kubectl_berth_complete
     set -l words (commandline -opc)
     set -l token (commandline -ct)
     set -l lines (kubectl-berth __complete -- $words[2..-1] "$token" 2>/dev/null)
-    # A file may stand there and nothing else, and -f below keeps fish from offering any by itself.
+    # Only here are file names possible; -f below keeps fish from offering them elsewhere.
     if test "$lines[-1]" = :0
         __fish_complete_path "$token"
         return

@@ -1,13 +1,13 @@
-//! The preview as a table for people.
+//! The preview as a table.
 
 use jiff::Timestamp;
 
-use super::{PoolPreview, previews};
+use super::pool::{PoolPreview, previews};
 use crate::Snapshot;
 use crate::table::columns;
 use crate::text::{after_text, clean, cut, wrapped};
 
-/// The preview as text. No line is longer than `width`, unless that is 0.
+/// Returns the previews as text, in lines of at most `width` columns; 0 means unlimited.
 pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
     let mut out = String::new();
     for note in &snapshot.notes {
@@ -15,7 +15,7 @@ pub fn render_preview(snapshot: &Snapshot, now: Timestamp, width: usize) -> Stri
     }
     let previews = previews(snapshot, now);
     if previews.is_empty() {
-        out += "There are no pools: nothing is asked of any node. Create a BootcNodePool to begin.\n";
+        out += "There are no pools, so Berth updates no nodes. Create a BootcNodePool to begin.\n";
     }
     for (i, preview) in previews.iter().enumerate() {
         if i > 0 {
@@ -35,9 +35,9 @@ fn text(preview: &PoolPreview, width: usize) -> String {
     let going = preview.members - preview.up_to_date;
     let of_fleet = preview
         .fleet_limit
-        .map_or_else(String::new, |limit| format!(" and {limit} of all pools"));
+        .map_or_else(String::new, |limit| format!(" and {limit} across all pools"));
     lines.push(format!(
-        "  {} nodes, {} up to date, {going} would go, at most {} at a time{of_fleet}, {} free now",
+        "  {} nodes, {} up to date, {going} to update, at most {} at a time{of_fleet}, {} free now",
         preview.members, preview.up_to_date, preview.capacity, preview.free
     ));
     lines.extend(after_text(&preview.after).map(|text| format!("  {text}")));

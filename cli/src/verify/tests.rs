@@ -1,4 +1,4 @@
-//! Logs as files: gzipped, rotated, with lines that are too long or no JSON.
+//! Tests with log files: gzipped, rotated, with lines that are too long or not JSON.
 
 use std::io::Write;
 

@@ -4,37 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::live::Old;
+use super::live::Stale;
 use crate::insights::NodeLine;
 use crate::render::{completion, numbers};
 use crate::status::Report;
 use crate::text::{age, clean};
 
-/// Steps in which the progress of a pull is told, in percent.
-const STEP: u64 = 25;
+/// Step of the reported pull progress, in percent.
+const PROGRESS_STEP: u64 = 25;
 
-/// State that the lines have told so far.
+/// State that the lines have reported so far.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     begun: bool,
     pools: BTreeMap<String, String>,
-    /// Last words on each node, without what changes all the time.
+    /// Last reported state of each node, without ages and waiting times.
     nodes: BTreeMap<String, String>,
     findings: BTreeSet<String>,
-    old: bool,
+    stale: bool,
 }
 
 impl Lines {
-    /// Lines for what has changed since the last time. The first time, they tell of each pool, of the nodes that are at work or
-    /// have something to say, and of what needs a look.
-    pub(super) fn next(&mut self, report: &Report, old: Option<&Old>, now: Timestamp) -> String {
+    /// Returns lines for the changes since the last call. The first call reports each pool, nodes that are being updated or
+    /// have a message, and all health findings.
+    pub(super) fn next(&mut self, report: &Report, stale: Option<&Stale>, now: Timestamp) -> String {
         let mut out: Vec<String> = Vec::new();
-        match (old, self.old) {
-            (Some(old), false) => out.push(old.text(now)),
-            (None, true) => out.push("what is shown is up to date again".to_owned()),
+        match (stale, self.stale) {
+            (Some(stale), false) => out.push(stale.text(now)),
+            (None, true) => out.push("up to date again".to_owned()),
             _ => {}
         }
-        self.old = old.is_some();
+        self.stale = stale.is_some();
         self.pools(report, &mut out);
         self.nodes(report, &mut out);
         self.findings(report, now, &mut out);
@@ -61,20 +61,20 @@ impl Lines {
         let mut nodes = BTreeMap::new();
         for line in report.pools.iter().flat_map(|pool| &pool.nodes) {
             let name = clean(&line.row.name);
-            let said = said(line);
-            let key = format!("{said}: {}", line.cause);
+            let state = state(line);
+            let key = format!("{state}: {}", line.cause);
             let quiet = line.cause.is_empty() && matches!(line.assessment, Some("Completed" | "Outdated"));
             if self.nodes.get(&name) != Some(&key) && (self.begun || !quiet) {
                 let message = match line.row.message.as_str() {
                     "" => String::new(),
                     message => format!(": {message}"),
                 };
-                out.push(format!("node {name}: {said}{message}"));
+                out.push(format!("node {name}: {state}{message}"));
             }
             nodes.insert(name, key);
         }
         let gone = self.nodes.keys().filter(|name| !nodes.contains_key(*name));
-        out.extend(gone.map(|name| format!("node {name}: in no pool that is shown any more")));
+        out.extend(gone.map(|name| format!("node {name}: no longer in a pool that is shown")));
         self.nodes = nodes;
     }
 
@@ -91,23 +91,23 @@ impl Lines {
             findings.insert(text);
         }
         let gone = self.findings.iter().filter(|text| !findings.contains(*text));
-        out.extend(gone.map(|text| format!("health: over: {text}")));
+        out.extend(gone.map(|text| format!("health: resolved: {text}")));
         self.findings = findings;
     }
 }
 
 /// `Progressing, Updating, 4.1, 50% pulled`.
-fn said(line: &NodeLine) -> String {
+fn state(line: &NodeLine) -> String {
     let version = if line.row.version.is_empty() {
         "?"
     } else {
         &line.row.version
     };
-    let mut said = format!("{}, {}, {version}", line.assessment.unwrap_or_default(), line.phase());
+    let mut state = format!("{}, {}, {version}", line.assessment.unwrap_or_default(), line.phase());
     if let Some(percent) = line.row.progress.as_ref().and_then(|p| p.percent) {
-        said += &format!(", {}% pulled", percent / STEP * STEP);
+        state += &format!(", {}% pulled", percent / PROGRESS_STEP * PROGRESS_STEP);
     }
-    said
+    state
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
         "2026-03-01T12:00:00Z".parse().unwrap()
     }
 
-    /// A pool with one node in that phase, with these parts of its status besides.
+    /// Returns a report on a pool with one node in this phase; `more` is added to its status.
     fn rollout(phase: &str, runs: usize, more: Value) -> Report {
         let version = if runs == 0 { "v1" } else { "v2" };
         let mut status = json!({
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_appended_for_each_change_and_for_nothing_else() {
+    fn each_change_appends_one_line() {
         let mut lines = Lines::default();
         let mut next = |report: &Report| {
             let text = lines.next(report, None, now());
@@ -197,33 +197,29 @@ mod tests {
         for part in [
             "pool workers: Completed, 100% (1/1)",
             "node n1: Completed, Updated, v2\n",
-            "health: over: Warning, Update Speed: Node n1 cannot be drained\n",
+            "health: resolved: Warning, Update Speed: Node n1 cannot be drained\n",
         ] {
             assert!(done.contains(part), "{part}\n{done}");
         }
     }
 
     #[test]
-    fn what_is_old_is_said_once_and_taken_back_once() {
+    fn stale_data_is_reported_and_cleared_once() {
         let mut lines = Lines::default();
         let report = rollout("Waiting", 0, json!({}));
         lines.next(&report, None, now());
-        let mut old = Old {
+        let mut stale = Stale {
             kinds: "Nodes".to_owned(),
             since: now(),
             why: "connection refused".to_owned(),
         };
-        let said = lines.next(&report, Some(&old), now());
+        let text = lines.next(&report, Some(&stale), now());
         assert!(
-            said.contains("what is shown is old, for 0s (Nodes): connection refused"),
-            "{said}"
+            text.contains("not updated for 0s (Nodes): connection refused"),
+            "{text}"
         );
-        "Nodes, Leases".clone_into(&mut old.kinds);
-        assert_eq!(lines.next(&report, Some(&old), now()), "");
-        assert!(
-            lines
-                .next(&report, None, now())
-                .ends_with("what is shown is up to date again\n")
-        );
+        "Nodes, Leases".clone_into(&mut stale.kinds);
+        assert_eq!(lines.next(&report, Some(&stale), now()), "");
+        assert!(lines.next(&report, None, now()).ends_with("up to date again\n"));
     }
 }

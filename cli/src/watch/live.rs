@@ -1,4 +1,4 @@
-//! The objects as watches tell of them, and whether that is still true. No I/O: events go in, a report comes out.
+//! The cluster's objects from watch events, and whether they are current. No I/O: events go in, a report comes out.
 
 use std::mem;
 
@@ -16,26 +16,26 @@ use crate::snapshot::explained;
 use crate::status::{Report, report};
 use crate::text::{age, clean};
 
-/// Seconds after which a watch on which nothing came hangs. Each is asked for anew sooner than that.
-const SILENCE: i64 = 90;
+/// A watch counts as hung after this many seconds without an event. A healthy watch is renewed sooner than that.
+const WATCH_SILENCE: i64 = 90;
 
-/// Kind of the objects.
+/// Kind of watched objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pools,
-    Hosts,
+    BootcNodes,
     Nodes,
     Leases,
     Fleets,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Pools, Self::Hosts, Self::Nodes, Self::Leases, Self::Fleets];
+    const ALL: [Self; 5] = [Self::Pools, Self::BootcNodes, Self::Nodes, Self::Leases, Self::Fleets];
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Pools => "BootcNodePools",
-            Self::Hosts => "BootcNodes",
+            Self::BootcNodes => "BootcNodes",
             Self::Nodes => "Nodes",
             Self::Leases => "Leases",
             Self::Fleets => "BootcFleets",
@@ -43,54 +43,54 @@ impl Kind {
     }
 }
 
-/// Event of a watch, in a box: the kinds differ much in size.
-pub(crate) type Told<K> = Box<watcher::Result<Event<K>>>;
+/// Event of a watch; boxed, since the kinds differ much in size.
+pub(crate) type Received<K> = Box<watcher::Result<Event<K>>>;
 
-/// Something that happened on a watch.
+/// Event of one of the watches.
 #[derive(Debug)]
-pub(crate) enum News {
-    Pool(Told<BootcNodePool>),
-    Host(Told<BootcNode>),
-    Node(Told<Node>),
-    Lease(Told<Lease>),
-    Fleet(Told<BootcFleet>),
+pub(crate) enum WatchEvent {
+    Pool(Received<BootcNodePool>),
+    BootcNode(Received<BootcNode>),
+    Node(Received<Node>),
+    Lease(Received<Lease>),
+    Fleet(Received<BootcFleet>),
     /// The API server has answered a new watch.
     Answered(Kind),
 }
 
-/// Freshness of what is known of a kind.
+/// Freshness of the objects of a kind.
 #[derive(Debug, Clone, Default)]
-struct Trust {
-    /// All objects were listed once.
+struct Freshness {
+    /// True after the first complete list.
     ready: bool,
-    /// Time when the API server last sent something.
+    /// Time of the last event from the API server.
     heard: Option<Timestamp>,
-    /// Time when the watch broke, and how.
+    /// Time when the watch broke, and the last error.
     broken: Option<(Timestamp, String)>,
-    /// The API server's word that there is nothing to list, or nothing for this user.
+    /// Error if the kind does not exist or this user may not list it.
     refused: Option<String>,
 }
 
-impl Trust {
+impl Freshness {
     fn hear(&mut self, now: Timestamp) {
         self.heard = Some(now);
         (self.broken, self.refused) = (None, None);
     }
 
-    fn old(&self, now: Timestamp) -> Option<(Timestamp, String)> {
-        let silent = self.heard.filter(|at| now.as_second() - at.as_second() > SILENCE);
-        let silent = silent.map(|at| (at, "the API server sends nothing".to_owned()));
+    fn stale(&self, now: Timestamp) -> Option<(Timestamp, String)> {
+        let silent = self.heard.filter(|at| now.as_second() - at.as_second() > WATCH_SILENCE);
+        let silent = silent.map(|at| (at, "the API server is silent".to_owned()));
         self.broken.clone().or(silent)
     }
 }
 
-/// Objects of one kind, by name.
+/// Objects of one kind, sorted by name.
 #[derive(Debug)]
 struct Table<K> {
     objects: Vec<K>,
-    /// Objects of a list that is under way; they then take the place of the others.
+    /// Objects of an incomplete list; they replace the others when it is complete.
     listed: Option<Vec<K>>,
-    trust: Trust,
+    freshness: Freshness,
 }
 
 impl<K> Default for Table<K> {
@@ -98,13 +98,13 @@ impl<K> Default for Table<K> {
         Self {
             objects: vec![],
             listed: None,
-            trust: Trust::default(),
+            freshness: Freshness::default(),
         }
     }
 }
 
 impl<K: ResourceExt> Table<K> {
-    /// Takes an event in, and says whether there may be something new to show.
+    /// Takes in an event. True if there may be something new to show.
     fn take(&mut self, event: watcher::Result<Event<K>>, now: Timestamp) -> bool {
         let place = |objects: &[K], name: &str| {
             let of = |k: &K| k.meta().name.clone().unwrap_or_default();
@@ -122,11 +122,11 @@ impl<K: ResourceExt> Table<K> {
             Ok(Event::InitDone) => {
                 self.objects = self.listed.take().unwrap_or_default();
                 self.objects.sort_by_cached_key(ResourceExt::name_any);
-                self.trust.ready = true;
-                self.trust.hear(now);
+                self.freshness.ready = true;
+                self.freshness.hear(now);
             }
             Ok(Event::Apply(object)) => {
-                self.trust.hear(now);
+                self.freshness.hear(now);
                 let name = object.name_any();
                 match place(&self.objects, &name) {
                     Ok(at) => {
@@ -138,22 +138,22 @@ impl<K: ResourceExt> Table<K> {
                 }
             }
             Ok(Event::Delete(object)) => {
-                self.trust.hear(now);
+                self.freshness.hear(now);
                 if let Ok(at) = place(&self.objects, &object.name_any()) {
                     self.objects.remove(at);
                 }
             }
             Err(error) => {
-                let since = self.trust.broken.as_ref().map_or(now, |(since, _)| *since);
-                self.trust.broken = Some((since, clean(&error.to_string())));
-                self.trust.refused = refused(error);
+                let since = self.freshness.broken.as_ref().map_or(now, |(since, _)| *since);
+                self.freshness.broken = Some((since, clean(&error.to_string())));
+                self.freshness.refused = refused(error);
             }
         }
         true
     }
 }
 
-/// Words for an answer that stays the same however often one asks.
+/// Returns the error if asking again does not help: the kind is missing (404) or forbidden (403).
 fn refused(error: watcher::Error) -> Option<String> {
     let watcher::Error::InitialListFailed(error) = error else {
         return None;
@@ -162,30 +162,30 @@ fn refused(error: watcher::Error) -> Option<String> {
     is_final.then(|| clean(&format!("{:#}", explained(error))))
 }
 
-/// Kinds of which what is shown may have been overtaken.
+/// Kinds whose shown objects may be outdated.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Old {
-    /// Their names.
+pub(crate) struct Stale {
+    /// Names of the kinds.
     pub(crate) kinds: String,
-    /// Time since when the first of them is.
+    /// Time when the first of them became stale.
     pub(crate) since: Timestamp,
-    /// The error.
+    /// Error of that kind.
     pub(crate) why: String,
 }
 
-impl Old {
-    /// One line that says so.
+impl Stale {
+    /// Returns the line to show.
     pub(crate) fn text(&self, now: Timestamp) -> String {
         let (kinds, age, why) = (&self.kinds, age(self.since, now), &self.why);
-        format!("what is shown is old, for {age} ({kinds}): {why}")
+        format!("not updated for {age} ({kinds}): {why}")
     }
 }
 
-/// The objects of the cluster as watches tell of them.
+/// The cluster's objects, kept up to date by watches.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     pools: Table<BootcNodePool>,
-    hosts: Table<BootcNode>,
+    bootc_nodes: Table<BootcNode>,
     nodes: Table<Node>,
     leases: Table<Lease>,
     fleets: Table<BootcFleet>,
@@ -194,7 +194,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Nothing yet of this pool, or of all.
+    /// Creates an empty state that shows one pool, or all.
     pub(crate) fn of(only: Option<String>) -> Self {
         Self {
             only,
@@ -202,91 +202,91 @@ impl Live {
         }
     }
 
-    /// Takes the news in, and says whether there may be something new to show.
-    pub(crate) fn take(&mut self, news: News, now: Timestamp) -> bool {
-        match news {
-            News::Pool(event) => self.pools.take(*event, now),
-            News::Host(event) => self.hosts.take(*event, now),
-            News::Node(event) => self.nodes.take(*event, now),
-            News::Lease(event) => self.leases.take(*event, now),
-            News::Fleet(event) => self.fleets.take(*event, now),
-            News::Answered(kind) => {
-                // While a list is under way, what is shown is what was there before.
+    /// Takes in an event. True if there may be something new to show.
+    pub(crate) fn take(&mut self, event: WatchEvent, now: Timestamp) -> bool {
+        match event {
+            WatchEvent::Pool(event) => self.pools.take(*event, now),
+            WatchEvent::BootcNode(event) => self.bootc_nodes.take(*event, now),
+            WatchEvent::Node(event) => self.nodes.take(*event, now),
+            WatchEvent::Lease(event) => self.leases.take(*event, now),
+            WatchEvent::Fleet(event) => self.fleets.take(*event, now),
+            WatchEvent::Answered(kind) => {
+                // Until a list is complete, the objects from before it are shown.
                 let lists = match kind {
                     Kind::Pools => self.pools.listed.is_some(),
-                    Kind::Hosts => self.hosts.listed.is_some(),
+                    Kind::BootcNodes => self.bootc_nodes.listed.is_some(),
                     Kind::Nodes => self.nodes.listed.is_some(),
                     Kind::Leases => self.leases.listed.is_some(),
                     Kind::Fleets => self.fleets.listed.is_some(),
                 };
-                let trust = self.trust_mut(kind);
-                if trust.ready && !lists {
-                    trust.hear(now);
+                let freshness = self.freshness_mut(kind);
+                if freshness.ready && !lists {
+                    freshness.hear(now);
                 }
                 true
             }
         }
     }
 
-    fn trust_mut(&mut self, kind: Kind) -> &mut Trust {
+    fn freshness_mut(&mut self, kind: Kind) -> &mut Freshness {
         match kind {
-            Kind::Pools => &mut self.pools.trust,
-            Kind::Hosts => &mut self.hosts.trust,
-            Kind::Nodes => &mut self.nodes.trust,
-            Kind::Leases => &mut self.leases.trust,
-            Kind::Fleets => &mut self.fleets.trust,
+            Kind::Pools => &mut self.pools.freshness,
+            Kind::BootcNodes => &mut self.bootc_nodes.freshness,
+            Kind::Nodes => &mut self.nodes.freshness,
+            Kind::Leases => &mut self.leases.freshness,
+            Kind::Fleets => &mut self.fleets.freshness,
         }
     }
 
-    fn trust(&self, kind: Kind) -> &Trust {
+    fn freshness(&self, kind: Kind) -> &Freshness {
         match kind {
-            Kind::Pools => &self.pools.trust,
-            Kind::Hosts => &self.hosts.trust,
-            Kind::Nodes => &self.nodes.trust,
-            Kind::Leases => &self.leases.trust,
-            Kind::Fleets => &self.fleets.trust,
+            Kind::Pools => &self.pools.freshness,
+            Kind::BootcNodes => &self.bootc_nodes.freshness,
+            Kind::Nodes => &self.nodes.freshness,
+            Kind::Leases => &self.leases.freshness,
+            Kind::Fleets => &self.fleets.freshness,
         }
     }
 
-    /// Says whether there is enough to show: the pools and their nodes are needed, what else cannot be read is told.
+    /// True if there is enough to show: the pools and BootcNodes are known, and each other kind is known or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let ready = |kind| self.trust(kind).ready;
-        let tried = |kind| ready(kind) || self.trust(kind).broken.is_some();
-        ready(Kind::Pools) && ready(Kind::Hosts) && Kind::ALL.into_iter().all(tried)
+        let ready = |kind| self.freshness(kind).ready;
+        let tried = |kind| ready(kind) || self.freshness(kind).broken.is_some();
+        ready(Kind::Pools) && ready(Kind::BootcNodes) && Kind::ALL.into_iter().all(tried)
     }
 
-    /// The API server's word that the pools or their nodes cannot be shown.
+    /// Returns the error if the pools or BootcNodes are missing or forbidden.
     pub(crate) fn refused(&self) -> Option<&str> {
-        let needed = [Kind::Pools, Kind::Hosts].into_iter();
-        needed.filter_map(|kind| self.trust(kind).refused.as_deref()).next()
+        let needed = [Kind::Pools, Kind::BootcNodes].into_iter();
+        needed.filter_map(|kind| self.freshness(kind).refused.as_deref()).next()
     }
 
-    /// Kinds of which what is shown may have been overtaken, or was never there.
-    pub(crate) fn old(&self, now: Timestamp) -> Option<Old> {
-        let old = Kind::ALL
+    /// Returns the kinds whose objects may be outdated or were never read.
+    pub(crate) fn stale(&self, now: Timestamp) -> Option<Stale> {
+        let stale = Kind::ALL
             .into_iter()
-            .filter_map(|kind| Some((kind, self.trust(kind).old(now)?)));
-        let old: Vec<_> = old.collect();
-        let (_, (since, why)) = old.iter().min_by_key(|(_, (since, _))| *since)?.clone();
-        let kinds: Vec<&str> = old.iter().map(|(kind, _)| kind.as_str()).collect();
-        Some(Old {
+            .filter_map(|kind| Some((kind, self.freshness(kind).stale(now)?)));
+        let stale: Vec<_> = stale.collect();
+        let (_, (since, why)) = stale.iter().min_by_key(|(_, (since, _))| *since)?.clone();
+        let kinds: Vec<&str> = stale.iter().map(|(kind, _)| kind.as_str()).collect();
+        Some(Stale {
             kinds: kinds.join(", "),
             since,
             why,
         })
     }
 
-    /// The pools' names.
+    /// Returns the pools' names.
     pub(crate) fn pools(&self) -> Vec<String> {
         self.pools.objects.iter().map(ResourceExt::name_any).collect()
     }
 
-    /// The report on what is known now.
+    /// Returns the report on the current objects.
     pub(crate) fn report(&mut self, now: Timestamp) -> Report {
-        // Lent for the time of the report: a copy of a large cluster, four times a second, would be most of the work.
+        // Moved into the snapshot and back: copying a large cluster four times a second would be most of the work.
         let mut snapshot = Snapshot {
             pools: mem::take(&mut self.pools.objects),
-            bootc_nodes: mem::take(&mut self.hosts.objects),
+            bootc_nodes: mem::take(&mut self.bootc_nodes.objects),
             nodes: mem::take(&mut self.nodes.objects),
             leases: mem::take(&mut self.leases.objects),
             fleet: self
@@ -301,7 +301,7 @@ impl Live {
         };
         let report = report(&snapshot, now);
         self.pools.objects = mem::take(&mut snapshot.pools);
-        self.hosts.objects = mem::take(&mut snapshot.bootc_nodes);
+        self.bootc_nodes.objects = mem::take(&mut snapshot.bootc_nodes);
         self.nodes.objects = mem::take(&mut snapshot.nodes);
         self.leases.objects = mem::take(&mut snapshot.leases);
         report
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    fn host(name: &str) -> BootcNode {
+    fn bootc(name: &str) -> BootcNode {
         let spec = serde_json::json!({ "metadata": { "name": name }, "spec": { "poolName": "gone", "nodeUID": "u" } });
         serde_json::from_value(spec).unwrap()
     }
@@ -338,18 +338,18 @@ mod tests {
     }
 
     fn listed(live: &mut Live, now: Timestamp) {
-        for news in [
-            News::Pool(Box::new(Ok(Event::Init))),
-            News::Pool(Box::new(Ok(Event::InitDone))),
-            News::Host(Box::new(Ok(Event::Init))),
-            News::Host(Box::new(Ok(Event::InitApply(host("b"))))),
-            News::Host(Box::new(Ok(Event::InitApply(host("a"))))),
-            News::Host(Box::new(Ok(Event::InitDone))),
-            News::Lease(Box::new(Ok(Event::InitDone))),
-            News::Fleet(Box::new(Ok(Event::InitDone))),
+        for event in [
+            WatchEvent::Pool(Box::new(Ok(Event::Init))),
+            WatchEvent::Pool(Box::new(Ok(Event::InitDone))),
+            WatchEvent::BootcNode(Box::new(Ok(Event::Init))),
+            WatchEvent::BootcNode(Box::new(Ok(Event::InitApply(bootc("b"))))),
+            WatchEvent::BootcNode(Box::new(Ok(Event::InitApply(bootc("a"))))),
+            WatchEvent::BootcNode(Box::new(Ok(Event::InitDone))),
+            WatchEvent::Lease(Box::new(Ok(Event::InitDone))),
+            WatchEvent::Fleet(Box::new(Ok(Event::InitDone))),
         ] {
             assert!(!live.is_complete());
-            live.take(news, now);
+            live.take(event, now);
         }
     }
 
@@ -367,54 +367,53 @@ mod tests {
         let mut live = Live::default();
         listed(&mut live, at(0));
         assert!(!live.is_complete(), "nothing is known of Nodes");
-        live.take(News::Node(Box::new(broken())), at(0));
-        assert!(live.is_complete(), "they cannot be read, which is told");
+        live.take(WatchEvent::Node(Box::new(broken())), at(0));
+        assert!(live.is_complete(), "Nodes failed, which is shown");
         assert_eq!(
-            live.old(at(5)).map(|old| (old.kinds, old.since)),
+            live.stale(at(5)).map(|stale| (stale.kinds, stale.since)),
             Some(("Nodes".to_owned(), at(0)))
         );
-        live.take(News::Node(Box::new(Ok(Event::Init))), at(6));
-        live.take(News::Node(Box::new(Ok(Event::InitApply(node("a"))))), at(6));
-        live.take(News::Node(Box::new(Ok(Event::InitDone))), at(6));
-        assert_eq!(live.old(at(6)), None);
+        live.take(WatchEvent::Node(Box::new(Ok(Event::Init))), at(6));
+        live.take(WatchEvent::Node(Box::new(Ok(Event::InitApply(node("a"))))), at(6));
+        live.take(WatchEvent::Node(Box::new(Ok(Event::InitDone))), at(6));
+        assert_eq!(live.stale(at(6)), None);
         assert_eq!(names(&mut live), ["a", "b"]);
-        assert!(live.take(News::Host(Box::new(Ok(Event::Apply(host("aa"))))), at(7)));
-        assert!(live.take(News::Host(Box::new(Ok(Event::Delete(host("a"))))), at(7)));
-        live.take(News::Host(Box::new(Ok(Event::Apply(host("b"))))), at(7));
+        assert!(live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Apply(bootc("aa"))))), at(7)));
+        assert!(live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Delete(bootc("a"))))), at(7)));
+        live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Apply(bootc("b"))))), at(7));
         assert_eq!(names(&mut live), ["aa", "b"]);
-        assert_eq!(names(&mut live), ["aa", "b"], "a report leaves all where it was");
+        assert_eq!(names(&mut live), ["aa", "b"], "a report moves the objects back");
         assert!(
-            !live.take(News::Host(Box::new(Ok(Event::Init))), at(8)),
-            "a list that begins changes nothing"
+            !live.take(WatchEvent::BootcNode(Box::new(Ok(Event::Init))), at(8)),
+            "the start of a list changes nothing"
         );
         assert_eq!(names(&mut live), ["aa", "b"]);
-        live.take(News::Host(Box::new(Ok(Event::InitDone))), at(8));
+        live.take(WatchEvent::BootcNode(Box::new(Ok(Event::InitDone))), at(8));
         assert!(names(&mut live).is_empty());
     }
 
     #[test]
-    fn what_is_old_is_told_until_the_watch_goes_on() {
+    fn a_kind_is_stale_until_its_watch_recovers() {
         let mut live = Live::default();
         listed(&mut live, at(0));
-        live.take(News::Node(Box::new(Ok(Event::InitDone))), at(0));
-        live.take(News::Pool(Box::new(broken())), at(10));
-        live.take(News::Pool(Box::new(broken())), at(20));
-        let old = live.old(at(30)).unwrap();
-        assert_eq!((old.kinds.as_str(), old.since), ("BootcNodePools", at(10)));
+        live.take(WatchEvent::Node(Box::new(Ok(Event::InitDone))), at(0));
+        live.take(WatchEvent::Pool(Box::new(broken())), at(10));
+        live.take(WatchEvent::Pool(Box::new(broken())), at(20));
+        let stale = live.stale(at(30)).unwrap();
+        assert_eq!((stale.kinds.as_str(), stale.since), ("BootcNodePools", at(10)));
         assert!(
-            old.text(at(30))
-                .starts_with("what is shown is old, for 20s (BootcNodePools): "),
-            "{old:?}"
+            stale.text(at(30)).starts_with("not updated for 20s (BootcNodePools): "),
+            "{stale:?}"
         );
-        live.take(News::Answered(Kind::Pools), at(31));
-        assert_eq!(live.old(at(31)), None, "it goes on where it was, without a change");
-        live.take(News::Pool(Box::new(broken())), at(40));
-        live.take(News::Pool(Box::new(Ok(Event::Init))), at(41));
-        live.take(News::Answered(Kind::Pools), at(41));
-        assert!(live.old(at(41)).is_some(), "what is listed is not shown yet");
-        live.take(News::Pool(Box::new(Ok(Event::InitDone))), at(42));
-        assert_eq!(live.old(at(42)), None);
-        let silent = live.old(at(91)).unwrap();
+        live.take(WatchEvent::Answered(Kind::Pools), at(31));
+        assert_eq!(live.stale(at(31)), None, "the watch continues without a change");
+        live.take(WatchEvent::Pool(Box::new(broken())), at(40));
+        live.take(WatchEvent::Pool(Box::new(Ok(Event::Init))), at(41));
+        live.take(WatchEvent::Answered(Kind::Pools), at(41));
+        assert!(live.stale(at(41)).is_some(), "the new list is not complete");
+        live.take(WatchEvent::Pool(Box::new(Ok(Event::InitDone))), at(42));
+        assert_eq!(live.stale(at(42)), None);
+        let silent = live.stale(at(91)).unwrap();
         assert!(
             !silent.kinds.contains("BootcNodePools") && silent.kinds.contains("Nodes"),
             "{silent:?}"

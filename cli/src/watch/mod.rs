@@ -1,5 +1,5 @@
-//! The status as it changes, from the API server's watches: drawn again in its place on a terminal, a line for each change
-//! elsewhere.
+//! `status --watch`: the status from the API server's watches, redrawn in place on a terminal, and elsewhere as a line for each
+//! change.
 
 mod lines;
 mod live;
@@ -30,17 +30,17 @@ use crate::snapshot::known;
 use crate::table::Look;
 
 use lines::Lines;
-use live::{Kind, Live, News};
+use live::{Kind, Live, WatchEvent};
 pub use screen::{Frames, Size};
 
 /// Least time between two drawings.
-const LEAST: Duration = Duration::from_millis(250);
-/// Time after which a view is drawn although nothing has changed: ages go on.
-const TICK: Duration = Duration::from_secs(1);
-/// Objects of one answer to a list.
-const PAGE: u32 = 500;
-/// Time after which each watch is asked for anew, in seconds: so one that hangs is found out.
-const WATCH_FOR: u32 = 60;
+const MIN_DRAW_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of drawings without a change, since ages grow.
+const DRAW_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of objects in one page of a list.
+const PAGE_SIZE: u32 = 500;
+/// Seconds until each watch is renewed, so that a hung watch is noticed.
+const WATCH_TIMEOUT: u32 = 60;
 
 /// Choice of what to watch, and how to show it.
 #[derive(Debug)]
@@ -51,23 +51,23 @@ pub struct Watching {
     pub pool: Option<String>,
     /// Amount to show.
     pub detail: Detail,
-    /// Longest time until there is something to show.
+    /// Timeout until there is something to show.
     pub limit: Duration,
-    /// The output is a terminal that moves its cursor, and has colours or not. `None`: lines are appended.
+    /// For a terminal that can move its cursor: true to use colours. `None` to append lines.
     pub colours: Option<bool>,
 }
 
-/// Shows the status on `out` until `end`, or until nobody reads it any more.
+/// Shows the status on `out` until `end`, or until the reader closes the pipe.
 ///
 /// # Errors
 /// When there is nothing to show within the limit, there is no such pool, or the output cannot be written.
 pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: impl Future<Output = ()>) -> Result<()> {
-    let mut news = pin!(news(client, &watching.namespace));
+    let mut events = pin!(all_events(client, &watching.namespace));
     let mut end = pin!(end);
     let mut live = Live::of(watching.pool.clone());
     let first = async {
         while !live.is_complete() && live.refused().is_none() {
-            let Some(item) = news.next().await else { break };
+            let Some(item) = events.next().await else { break };
             live.take(item, Timestamp::now());
         }
     };
@@ -80,8 +80,8 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     }
     if !live.is_complete() {
         let why = live
-            .old(Timestamp::now())
-            .map_or_else(|| "it does not answer".to_owned(), |old| old.why);
+            .stale(Timestamp::now())
+            .map_or_else(|| "it does not answer".to_owned(), |stale| stale.why);
         bail!(
             "the API server could not be watched within {} s: {why}",
             watching.limit.as_secs()
@@ -94,24 +94,24 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     let mut drawn = Instant::now();
     let mut changed = true;
     loop {
-        if changed || drawn.elapsed() >= TICK {
+        if changed || drawn.elapsed() >= DRAW_INTERVAL {
             match view.show(&mut live) {
-                // Nobody reads it any more, as after `| head`.
+                // The reader has closed the pipe, as after `| head`.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
                 shown => shown.context("cannot write the status")?,
             }
             (drawn, changed) = (Instant::now(), false);
         }
-        // What comes within the least time is drawn together.
-        let mut next = drawn + TICK;
+        // Events within the least time are drawn together.
+        let mut next = drawn + DRAW_INTERVAL;
         loop {
             tokio::select! {
                 biased;
                 () = &mut end => return Ok(()),
                 () = sleep_until(next) => break,
-                Some(item) = news.next() => {
+                Some(item) = events.next() => {
                     if live.take(item, Timestamp::now()) {
-                        (changed, next) = (true, drawn + LEAST);
+                        (changed, next) = (true, drawn + MIN_DRAW_INTERVAL);
                     }
                 }
             }
@@ -119,14 +119,14 @@ pub async fn watch(client: &Client, watching: &Watching, out: impl Write, end: i
     }
 }
 
-/// View on the screen, and its place.
+/// The status on its output.
 struct View<W: Write> {
     detail: Detail,
-    to: To,
+    form: Form,
     out: W,
 }
 
-enum To {
+enum Form {
     /// A terminal with its frames, and whether it has colours.
     Screen(Frames, bool),
     Lines(Lines),
@@ -134,23 +134,23 @@ enum To {
 
 impl<W: Write> View<W> {
     fn new(watching: &Watching, out: W) -> Self {
-        let to = match watching.colours {
-            Some(colours) => To::Screen(Frames::default(), colours),
-            None => To::Lines(Lines::default()),
+        let form = match watching.colours {
+            Some(colours) => Form::Screen(Frames::default(), colours),
+            None => Form::Lines(Lines::default()),
         };
         let mut this = Self {
             detail: watching.detail,
-            to,
+            form,
             out,
         };
         this.cursor(screen::HIDE);
         this
     }
 
-    /// Hides or shows the cursor of a terminal. One that cannot be written is told of by the next text.
-    fn cursor(&mut self, how: &str) {
-        if matches!(self.to, To::Screen(..)) {
-            self.print(how).unwrap_or_default();
+    /// Hides or shows the cursor of a terminal. Ignores errors: writing the next text fails likewise.
+    fn cursor(&mut self, sequence: &str) {
+        if matches!(self.form, Form::Screen(..)) {
+            self.print(sequence).unwrap_or_default();
         }
     }
 
@@ -161,18 +161,18 @@ impl<W: Write> View<W> {
 
     fn show(&mut self, live: &mut Live) -> std::io::Result<()> {
         let now = Timestamp::now();
-        let (report, old) = (live.report(now), live.old(now));
-        let text = match &mut self.to {
-            To::Screen(frames, colours) => {
+        let (report, stale) = (live.report(now), live.stale(now));
+        let text = match &mut self.form {
+            Form::Screen(frames, colours) => {
                 let size = size();
                 let look = Look {
                     width: size.width,
                     colours: *colours,
                 };
-                let text = screen::text(report, old.as_ref(), now, look, self.detail);
+                let text = screen::text(report, stale.as_ref(), now, look, self.detail);
                 frames.next(&text, size)
             }
-            To::Lines(lines) => lines.next(&report, old.as_ref(), now),
+            Form::Lines(lines) => lines.next(&report, stale.as_ref(), now),
         };
         self.print(&text)
     }
@@ -184,7 +184,7 @@ impl<W: Write> Drop for View<W> {
     }
 }
 
-/// Size of the terminal, asked for each time: people change it.
+/// Returns the current size of the terminal, which its user may change at any time.
 fn size() -> Size {
     let known = terminal_size::terminal_size();
     known.map_or(Size { width: 80, height: 24 }, |(width, height)| Size {
@@ -193,29 +193,37 @@ fn size() -> Size {
     })
 }
 
-/// Everything that the watches tell. They begin again by themselves after errors.
-fn news(client: &Client, namespace: &str) -> impl Stream<Item = News> + use<> {
+/// Returns the events of all watches. Watches restart after errors.
+fn all_events(client: &Client, namespace: &str) -> impl Stream<Item = WatchEvent> + use<> {
     let (answered, answers) = mpsc::unbounded_channel();
     let of = |kind: Kind| {
         let answered = answered.clone();
         with_watch_listener(client, move |starts| {
             if starts {
-                // An error says that the view has ended.
-                answered.send(News::Answered(kind)).unwrap_or_default();
+                // Fails only when the view has ended.
+                answered.send(WatchEvent::Answered(kind)).unwrap_or_default();
             }
         })
     };
     let leases = Api::namespaced(of(Kind::Leases), namespace);
     let answers = unfold(answers, async |mut answers| Some((answers.recv().await?, answers)));
     select_all([
-        events(Api::all(of(Kind::Pools)), None, |event| News::Pool(Box::new(event))),
-        events(Api::all(of(Kind::Hosts)), None, |event| News::Host(Box::new(event))),
-        events(Api::all(of(Kind::Nodes)), None, |event| {
-            News::Node(Box::new(event.map(trimmed)))
+        events(Api::all(of(Kind::Pools)), None, |event| {
+            WatchEvent::Pool(Box::new(event))
         }),
-        // The controller's own lease lies beside the berths.
-        events(leases, Some(keys::LABEL_POOL), |event| News::Lease(Box::new(event))),
-        events(Api::all(of(Kind::Fleets)), None, |event| News::Fleet(Box::new(event))),
+        events(Api::all(of(Kind::BootcNodes)), None, |event| {
+            WatchEvent::BootcNode(Box::new(event))
+        }),
+        events(Api::all(of(Kind::Nodes)), None, |event| {
+            WatchEvent::Node(Box::new(event.map(trimmed)))
+        }),
+        // The label leaves out the controller's own Lease.
+        events(leases, Some(keys::LABEL_POOL), |event| {
+            WatchEvent::Lease(Box::new(event))
+        }),
+        events(Api::all(of(Kind::Fleets)), None, |event| {
+            WatchEvent::Fleet(Box::new(event))
+        }),
         answers.boxed(),
     ])
 }
@@ -223,17 +231,17 @@ fn news(client: &Client, namespace: &str) -> impl Stream<Item = News> + use<> {
 fn events<K>(
     api: Api<K>,
     labels: Option<&str>,
-    news: impl Fn(watcher::Result<Event<K>>) -> News + Send + 'static,
-) -> BoxStream<'static, News>
+    wrap: impl Fn(watcher::Result<Event<K>>) -> WatchEvent + Send + 'static,
+) -> BoxStream<'static, WatchEvent>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut config = watcher::Config::default().page_size(PAGE).timeout(WATCH_FOR);
+    let mut config = watcher::Config::default().page_size(PAGE_SIZE).timeout(WATCH_TIMEOUT);
     config.label_selector = labels.map(str::to_owned);
-    follow(api, config).default_backoff().map(news).boxed()
+    follow(api, config).default_backoff().map(wrap).boxed()
 }
 
-/// A Node without what is most of it and never shown.
+/// Removes large fields of a Node that are never shown.
 fn trimmed(event: Event<Node>) -> Event<Node> {
     let trim = |mut node: Node| {
         node.metadata.managed_fields = None;

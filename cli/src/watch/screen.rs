@@ -1,10 +1,10 @@
-//! The live view of a terminal: a text that is drawn again in its place.
+//! Live view on a terminal: redraws a text in place.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::live::Old;
+use super::live::Stale;
 use crate::render::{Detail, render_report};
 use crate::status::Report;
 use crate::table::Look;
@@ -12,7 +12,7 @@ use crate::text::cut;
 
 /// Hides the cursor.
 pub(super) const HIDE: &str = "\x1b[?25l";
-/// Shows it again, on a line of its own.
+/// Clears the line and shows the cursor again.
 pub(super) const SHOW: &str = "\r\x1b[K\x1b[?25h";
 
 /// Width and height of a terminal, in columns and lines.
@@ -24,17 +24,17 @@ pub struct Size {
     pub height: usize,
 }
 
-/// The text of a terminal that is drawn again in its place.
+/// Redraws a text in place on a terminal.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// Size of the terminal, and lines of the last text.
+    /// Size of the terminal and number of lines at the last drawing.
     last: Option<(Size, usize)>,
     text: String,
 }
 
 impl Frames {
-    /// Bytes to write so that the text takes the place of the last one; nothing if it is the same. It is no higher than the
-    /// terminal. Each line is cleared behind its end and nothing before that, so that it does not flicker.
+    /// Returns the bytes that replace the last text; empty if nothing changed. The text is cut to the terminal's height. Each
+    /// line is cleared only behind its end, which avoids flicker.
     pub fn next(&mut self, text: &str, size: Size) -> String {
         let same = self.last.is_some_and(|(last, _)| last == size);
         if same && text == self.text {
@@ -42,7 +42,7 @@ impl Frames {
         }
         let mut out = match self.last {
             Some((_, lines)) if same && lines > 0 => format!("\x1b[{lines}A"),
-            // After a change of size nobody knows where the lines went.
+            // After a resize the positions of the lines are unknown.
             Some(_) => "\x1b[H\x1b[2J".to_owned(),
             None => String::new(),
         };
@@ -61,11 +61,11 @@ impl Frames {
     }
 }
 
-/// The text of the view.
-pub(super) fn text(mut report: Report, old: Option<&Old>, now: Timestamp, look: Look, detail: Detail) -> String {
-    report.notes.extend(old.map(|old| old.text(now)));
+/// Returns the text of the view.
+pub(super) fn text(mut report: Report, stale: Option<&Stale>, now: Timestamp, look: Look, detail: Detail) -> String {
+    report.notes.extend(stale.map(|stale| stale.text(now)));
     let text = render_report(&report, now, look, detail);
-    let first = cut(&format!("{now:.0}  Ctrl-C ends"), look.width);
+    let first = cut(&format!("{now:.0}  Ctrl-C to quit"), look.width);
     format!("{first}\n{text}")
 }
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_no_higher_than_the_screen() {
+    fn a_frame_fits_the_screen_height() {
         let low = Size { width: 80, height: 3 };
         let mut frames = Frames::default();
         let expected = "a\x1b[K\r\n… 2 more lines\x1b[K\r\n\x1b[J";
@@ -100,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn a_view_says_what_is_old() {
+    fn a_view_reports_stale_data() {
         let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
         let report = crate::report(&crate::Snapshot::default(), now);
-        let old = Old {
+        let stale = Stale {
             kinds: "Nodes".to_owned(),
             since: now - jiff::SignedDuration::from_secs(12),
             why: "connection refused".to_owned(),
@@ -112,9 +112,8 @@ mod tests {
             width: 60,
             colours: false,
         };
-        let text = text(report, Some(&old), now, look, Detail::default());
-        let expected =
-            "2026-03-01T12:00:00Z  Ctrl-C ends\n! what is shown is old, for 12s (Nodes): connection refused\n";
+        let text = text(report, Some(&stale), now, look, Detail::default());
+        let expected = "2026-03-01T12:00:00Z  Ctrl-C to quit\n! not updated for 12s (Nodes): connection refused\n";
         assert!(text.starts_with(expected), "{text}");
         let narrow = Look {
             width: 12,

@@ -1,4 +1,4 @@
-//! An API server that answers reads from a table and writes down what it is asked to change.
+//! An API server that answers reads from a table and records writes.
 
 #![allow(dead_code, reason = "each test file needs a part of it")]
 
@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers a GET of one of these paths, and every write with what was written.
+    /// Starts a server that answers a GET of these paths, and accepts every write.
     pub fn start(answers: BTreeMap<&'static str, Value>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let this = Self {
@@ -38,12 +38,12 @@ impl Server {
         this
     }
 
-    /// A kubeconfig that names it, in a directory for the tests.
+    /// Writes a kubeconfig for the server, in a directory for the tests.
     pub fn kubeconfig(&self, name: &str) -> PathBuf {
         kubeconfig(name, self.port)
     }
 
-    /// The writes so far.
+    /// Returns the writes so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
@@ -76,7 +76,7 @@ impl Server {
             },
             _ => {
                 let body: Value = serde_json::from_slice(&body).unwrap();
-                // Enough of an object for the client.
+                // The client needs no more of the object.
                 let name = path.rsplit('/').next();
                 let written = json!({"metadata": {"name": name}, "spec": {}});
                 self.asked.lock().unwrap().push((method, target.clone(), body));
@@ -97,12 +97,12 @@ fn not_found() -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404, "message": "not there"})
 }
 
-/// A list of these objects.
+/// Returns a list of these objects.
 pub fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-/// A kubeconfig for a port of this machine.
+/// Writes a kubeconfig for a port of this machine.
 pub fn kubeconfig(name: &str, port: u16) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubeconfigs");
     fs::create_dir_all(&directory).unwrap();

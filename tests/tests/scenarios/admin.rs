@@ -189,7 +189,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let counts = format!("counts as failed on {name}");
     let texts = [
         "It holds berth workers-0",
-        "The Node is NotReady: the controller closes the berth",
+        "The Node is NotReady, so the controller closes the berth",
         &counts,
     ];
     berth(&cluster, &["exclude", name, "--dry-run"]).await?.well(&texts)?;
@@ -211,7 +211,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
         .well(&[&format!("excluded: {name}"), "100% (2/2)"])?;
     berth(&cluster, &["exclude", name, "--yes"])
         .await?
-        .well(&["excluded already; nothing to do"])?;
+        .well(&["is already excluded; nothing to do"])?;
     // It comes back, with the image that it ran before, and is a member again: once more only by an admin's word.
     lost.power_on().await?;
     until_ready(&cluster, lost).await?;
@@ -223,11 +223,11 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let again = berth(&cluster, &["include", name, "--yes"]).await?;
     again.well(&[
         "3 nodes instead of 2",
-        "is not tried again before kubectl berth retry workers",
+        "is not retried. To retry it: kubectl berth retry workers",
     ])?;
     berth(&cluster, &["retry", "workers", "--yes"])
         .await?
-        .well(&[&format!("is tried again on {name}")])?;
+        .well(&[&format!("is retried on {name}")])?;
     cluster.until_all_run(&v2, LONG).await?;
     ended("a_lost_node_is_excluded_and_comes_back", &cluster, start, None)
 }
@@ -270,7 +270,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     );
     let counts = format!("counts as failed on {name}");
     let texts = [
-        "closes berth workers-0 as closed:admin",
+        "closes berth workers-0 on your authority (closed:admin)",
         "it runs 9.0.0",
         "never proven",
         &counts,
@@ -390,12 +390,14 @@ async fn a_failed_image_is_retried() -> Result<()> {
         host.settings(|s| s.never_ready.clear());
     }
     let texts = [
-        format!("is tried again on {name}."),
-        "The rollout is halted, and goes on.".to_owned(),
+        format!("is retried on {name}."),
+        "The halted rollout continues.".to_owned(),
     ];
-    berth(&cluster, &["retry", "workers", "--yes"])
-        .await?
-        .well(&[&texts[0], &texts[1], "Pool workers retries."])?;
+    berth(&cluster, &["retry", "workers", "--yes"]).await?.well(&[
+        &texts[0],
+        &texts[1],
+        "Pool workers retries its failed images.",
+    ])?;
     cluster.until_all_run(&v2, LONG).await?;
     cluster
         .until("nothing is recorded as failed", SOON, || async {

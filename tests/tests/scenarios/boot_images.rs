@@ -76,7 +76,7 @@ pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
     part.until_says("ImageResolved", "True", "BootImageSkew", "is not adopted", SOON)
         .await?;
     let (_, said) = berth(part, &["status", "--preview"]).await?;
-    let closed = "closed to the next image (BootImageSkew)";
+    let closed = "the next image is refused (BootImageSkew)";
     ensure!(said.contains(closed) && said.contains(why), "{said}");
     let target = part.status().await?.target.context("there is no target")?;
     ensure!(

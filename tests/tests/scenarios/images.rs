@@ -138,13 +138,13 @@ async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
     let spec = part.cluster.pools().get(&part.name).await?.metadata.generation;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(
-        well && said.contains("1.0.0-follows") && said.contains("is in force"),
+        well && said.contains("1.0.0-follows") && said.contains("which the pool uses"),
         "{said}"
     );
     let v2 = moved(part, "2.0.0").await?;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(
-        well && said.contains("2.0.0-follows") && said.contains("is in force"),
+        well && said.contains("2.0.0-follows") && said.contains("which the pool uses"),
         "{said}"
     );
     part.until_all_run(&v2, LONG).await?;
@@ -165,7 +165,7 @@ async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
     let v2 = moved(part, "2.0.0").await?;
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(
-        well && said.contains("2.0.0-pinned") && said.contains("not in force"),
+        well && said.contains("2.0.0-pinned") && said.contains("which the pool does not use yet"),
         "{said}"
     );
     let available = part.status().await?.available.context("nothing is available")?;
@@ -179,7 +179,7 @@ async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
     ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
     part.is_untouched(1, boots).await?;
     let (well, said) = berth(part, &["approve", "--yes"]).await?;
-    ensure!(well && said.contains("goes to"), "{said}");
+    ensure!(well && said.contains("is set to"), "{said}");
     part.until_all_run(&v2, LONG).await?;
     part.until("nothing is available any more", SOON, || async {
         Ok(part.status().await?.available.is_none())
@@ -242,7 +242,7 @@ async fn pulled_back(part: &Part<'_>) -> Result<()> {
     ensure!(well && said.contains("is adopted in"), "{said}");
     let (_, said) = berth(part, &["approve", "--yes"]).await?;
     ensure!(
-        said.contains("Nothing to approve") && said.contains("by itself"),
+        said.contains("Nothing to approve") && said.contains("automatically"),
         "{said}"
     );
     moved(part, "1.0.0").await?;

@@ -62,17 +62,17 @@ fn every_known_shape_is_read() {
 }
 
 #[test]
-fn a_note_that_makes_no_sense_says_so() {
+fn an_invalid_record_gives_its_error() {
     let long = vec![b' '; MAX_LENGTH + 1];
     for (text, why) in [
-        (&b"{"[..], "no JSON:"),
-        (b"[]", "no JSON object"),
-        (b"\xff", "no JSON:"),
+        (&b"{"[..], "not JSON:"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "not JSON:"),
         (&long, "longer than"),
     ] {
         let found = read("/x", Ok(text));
         assert!(found.error.is_some_and(|error| error.contains(why)), "{why}");
-        assert_eq!(found.source, "/x", "people look there");
+        assert_eq!(found.source, "/x", "the file is named");
         assert_eq!((found.version, found.image), (None, None));
     }
     let mut longest = br#"{"version": "9.6"}"#.to_vec();

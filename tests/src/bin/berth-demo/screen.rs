@@ -89,7 +89,7 @@ impl Screen {
 /// # Errors
 /// When the cluster cannot be read.
 pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
-    let snapshot = Snapshot::read(client, NAMESPACE, Scope::Hosts).await?;
+    let snapshot = Snapshot::read(client, NAMESPACE, Scope::WithoutNodes).await?;
     picture(&snapshot, pool, Timestamp::now()).map_err(anyhow::Error::msg)
 }
 

@@ -188,7 +188,7 @@ async fn the_api_server_is_away_for_a_while() -> Result<()> {
             let watched = Watched::start(cluster).await?;
             some_in(cluster, "Rebooting").await?;
             cluster.control_plane.stop_apiserver().await?;
-            watched.says(cluster, "what is shown is old, for ").await?;
+            watched.says(cluster, "not updated for ").await?;
             let booted = async || Ok(cluster.boots().values().any(|&boots| boots == 2));
             cluster.until("the host that reboots is back", SOON, booted).await?;
             // Its berth is free some 40 ms after its proof, where the API server answers.
@@ -205,7 +205,7 @@ async fn the_api_server_is_away_for_a_while() -> Result<()> {
             );
             cluster.control_plane.start_apiserver().await?;
             cluster.until_all_run(&v2, LONG).await?;
-            watched.says(cluster, "what is shown is up to date again").await?;
+            watched.says(cluster, "up to date again").await?;
             watched.says(cluster, ": Progressing, Rebooting, ").await?;
             watched.says(cluster, "pool workers: Completed, 100% (3/3)").await?;
             watched.end().await

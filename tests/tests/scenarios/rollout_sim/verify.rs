@@ -109,7 +109,7 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
     tokio::task::spawn_blocking(move || {
         let program = programs::kubectl()?;
         let said = verify(&program, &log, &[])?;
-        said.ensure(0, &["No violation.", "Updated: Ready with it under boot "])?;
+        said.ensure(0, &["No violation.", "Updated: Ready with the target under boot "])?;
         let json: Value = serde_json::from_str(&verify(&program, &log, &["-o", "json"])?.out)?;
         let of_kind = |field: &str, kind: &str| {
             let all = json["turns"].as_array().into_iter().flatten();

@@ -1,5 +1,4 @@
-//! Preview of what would happen: which nodes of a pool would go, to what, and what stands in the way. The order and the reasons are
-//! the controller's own: its plan of the pool, made from the same objects.
+//! Preview of one pool, in the order of its plan.
 
 use std::collections::BTreeSet;
 
@@ -27,11 +26,7 @@ use crate::nodes::{silence, versions};
 use crate::text::{clean, short, until};
 use crate::world::Room;
 
-mod table;
-
-pub use table::render_preview;
-
-/// Number of nodes that a line names, and of lines that name one each.
+/// Number of nodes that a line names, and of lines that name one node each.
 const NAMED: usize = 3;
 
 /// Preview of a pool.
@@ -40,30 +35,30 @@ const NAMED: usize = 3;
 pub struct PoolPreview {
     /// Name of the pool.
     pub name: String,
-    /// The reference that its admin wrote.
+    /// Image reference in the spec.
     pub image: String,
-    /// Target that the reference is resolved to, in words.
+    /// Version and digest of the target, if the reference is resolved.
     pub target: Option<String>,
-    /// Nodes that the selector matches and that belong to this pool.
+    /// Number of members.
     pub members: usize,
-    /// Members that run the target already.
+    /// Number of members that run the target.
     pub up_to_date: usize,
-    /// Number of members that may be worked on at once.
+    /// Number of members that may be updated at once.
     pub capacity: usize,
     /// Part of the capacity that is free now.
     pub free: usize,
-    /// Number of nodes of all pools that may be unavailable at once, when the fleet has a limit.
+    /// Limit on unavailable nodes across all pools, if the fleet has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet_limit: Option<usize>,
-    /// Names of the pools that go before this one.
+    /// Names of the pools that are updated before this one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub after: Vec<String>,
     /// Reasons that block the whole pool, or use up its capacity.
     pub blocks: Vec<String>,
-    /// Notes on what the order takes for granted, what is not known here, and what will be away meanwhile.
+    /// Notes on assumptions, unknown facts, and API servers that will be down.
     pub notes: Vec<String>,
-    /// The members that would go, in the order in which they would be offered a berth; then those that cannot go, and nodes
-    /// in conflict or excluded.
+    /// Members to update, in the order of their berths; then members that cannot be updated, and nodes in conflict or
+    /// excluded.
     pub nodes: Vec<PreviewRow>,
 }
 
@@ -71,12 +66,12 @@ pub struct PoolPreview {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewRow {
-    /// Name of the pool.
+    /// Name of the node.
     pub name: String,
-    /// The number of its turn, from 1; none when something is in its way that does not end by itself.
+    /// Position in the order, from 1; `None` if the node is blocked until an admin acts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<usize>,
-    /// The wave that it goes in, when there is more than one.
+    /// Its wave; `None` if the spec has no waves and all nodes are in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wave: Option<String>,
     /// Image that it runs.
@@ -89,7 +84,7 @@ pub struct PreviewRow {
     pub blocks: Vec<String>,
 }
 
-/// The pools that the snapshot shows, by name.
+/// Returns previews of the pools to show, sorted by name.
 pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
     let roster = Roster::of(snapshot, now);
     snapshot
@@ -99,7 +94,7 @@ pub fn previews(snapshot: &Snapshot, now: Timestamp) -> Vec<PoolPreview> {
         .collect()
 }
 
-/// A pool as it is planned, and the order that comes of it.
+/// A pool, its plan and the resulting order.
 struct Outlook<'a> {
     roster: &'a Roster<'a>,
     pool: &'a BootcNodePool,
@@ -142,17 +137,17 @@ impl<'a> Outlook<'a> {
             .map_or_else(String::new, |wave| clean(&wave.name))
     }
 
-    /// The members that would go, or should and cannot.
+    /// Returns rows for the members that would be updated, or should be and cannot.
     fn rows(&self) -> Vec<PreviewRow> {
         let turns = &self.forecast.turns;
         let waves: Vec<usize> = turns.iter().map(|turn| turn.wave).collect();
-        // Without a wave that somebody wrote, and with one kind of nodes, the word would be the same in each row.
-        let told =
+        // Without waves in the spec, and with one kind of nodes, the wave would be the same in each row.
+        let shows_waves =
             !self.pool.spec.rollout().waves.is_empty() || waves.windows(2).any(|pair| matches!(pair, [a, b] if a != b));
         let row = |(place, turn): (usize, &Turn)| {
             let mut row = self.row(self.roster.node(turn.node.as_str())?);
             row.turn = turn.comes.then_some(place + 1);
-            row.wave = told.then(|| self.wave(turn.wave));
+            row.wave = shows_waves.then(|| self.wave(turn.wave));
             Some(row)
         };
         let mut rows: Vec<_> = turns.iter().enumerate().filter_map(row).collect();
@@ -192,7 +187,7 @@ impl<'a> Outlook<'a> {
         }
     }
 
-    /// Reason for which the plan offers the member nothing; none while the image is not resolved.
+    /// Returns why the plan offers the member no berth; `None` while the image is not resolved.
     fn wait(&self, member: &Member<'_>) -> Option<BlockReason> {
         let waits = self.plan.waiting.get(&NodeName::from(member.name.as_str())).copied();
         waits.filter(|_| self.target.is_some())
@@ -203,7 +198,7 @@ impl<'a> Outlook<'a> {
         let conflict = conflicts.get(&NodeName::from(member.name.as_str()));
         let mut blocks: Vec<_> = conflict.map(|conflict| conflict.message()).into_iter().collect();
         let Some(bootc) = member.bootc else {
-            blocks.push("nothing is published to it yet".to_owned());
+            blocks.push("it has no BootcNode yet".to_owned());
             return blocks;
         };
         if bootc.status.is_none() {
@@ -231,7 +226,7 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// Why the target has no image for a member.
+    /// Returns why the target has no image for a member.
     fn without_image(&self, member: &Member<'_>) -> String {
         let machine = member.machine();
         let platform = machine.platform(member.reported_variant());
@@ -239,12 +234,12 @@ impl<'a> Outlook<'a> {
             Some(Choice::VariantUnknown) if platform.variant == Variant::NotReported => {
                 "waits for its agent to report its CPU".to_owned()
             }
-            Some(Choice::VariantUnknown) => "which of the index's images its CPU runs is not known".to_owned(),
+            Some(Choice::VariantUnknown) => "it is not known which image of the index its CPU can run".to_owned(),
             _ => format!("the image has no manifest for {platform}"),
         }
     }
 
-    /// Words of a row for a reason to wait: none where another column, or a line above, says it.
+    /// Returns the text for a reason to wait; `None` if another column or a line above shows it.
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
         let wave = || {
             let mut waves = self.plan.waves.iter();
@@ -255,9 +250,9 @@ impl<'a> Outlook<'a> {
             BlockReason::Wave => format!("waits for wave {}", wave()),
             BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
             BlockReason::NoImage => self.without_image(member),
-            BlockReason::FailedBefore => "this digest failed here and is not tried again".to_owned(),
-            BlockReason::HeldBack => format!("held back; kubectl berth unhold {} lets it go", member.name),
-            BlockReason::OtherNode => "its BootcNode is of an older Node of that name".to_owned(),
+            BlockReason::FailedBefore => "this digest failed here and is not retried".to_owned(),
+            BlockReason::HeldBack => format!("held back; to release it: kubectl berth unhold {}", member.name),
+            BlockReason::OtherNode => "its BootcNode belongs to a former Node with this name".to_owned(),
             BlockReason::NotPublished
             | BlockReason::Leaving
             | BlockReason::NotObserved
@@ -285,24 +280,24 @@ impl<'a> Outlook<'a> {
         })
     }
 
-    /// Reasons that block all of it, or use up its capacity.
+    /// Returns reasons that block the whole pool, or use up its capacity.
     fn pool_blocks(&self, room: &Room) -> Vec<String> {
         let mut blocks = Vec::new();
         let image = clean(self.pool.spec.image_ref());
         let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
         let skew = condition::find(conditions, condition::pool::BOOT_IMAGE_SKEW).filter(|c| c.status == "True");
         let refused = skew.filter(|c| c.reason == Why::NextImageRefused.as_str());
-        blocks.extend(refused.map(|c| format!("closed to the next image (BootImageSkew): {}", clean(&c.message))));
-        let told = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
-        // The line above says it in the same words.
-        let is_said = refused.is_some() && told.is_some_and(|c| c.reason == Why::BootImageSkew.as_str());
-        if self.target.is_none() && !is_said {
-            let why = told.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
+        blocks.extend(refused.map(|c| format!("the next image is refused (BootImageSkew): {}", clean(&c.message))));
+        let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+        // The line above already says this.
+        let is_repeated = refused.is_some() && unresolved.is_some_and(|c| c.reason == Why::BootImageSkew.as_str());
+        if self.target.is_none() && !is_repeated {
+            let why = unresolved.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));
             blocks.push(format!("{image} is not resolved to a digest yet{why}"));
         }
         blocks.extend(self.facts.gate.as_ref().map(|gate| match gate.reason {
             GateReason::Paused => {
-                "paused: images are staged, but nothing reboots until rollout.paused is false".to_owned()
+                "paused: images are staged, but no node reboots until rollout.paused is false".to_owned()
             }
             GateReason::FleetPaused | GateReason::FleetUnreadable => format!("paused: {}", gate.message),
             reason => format!("no window is open: {}: {}", reason.as_str(), clean(&gate.message)),
@@ -323,7 +318,8 @@ impl<'a> Outlook<'a> {
         blocks
     }
 
-    /// `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, when that does not end by itself.
+    /// Returns `wave canary is not proven: n3 (the image has no manifest for arm64) and 4 more`, if that lasts until an admin
+    /// acts.
     fn stuck(&self) -> Option<String> {
         let stuck = &self.forecast.stuck;
         let first = self.facts.members.iter().find(|m| stuck.first() == Some(&m.name))?;
@@ -339,7 +335,7 @@ impl<'a> Outlook<'a> {
                 )
             });
             let why = wait.and_then(|wait| self.wait_words(wait, member));
-            let why = why.unwrap_or_else(|| match member.ready() {
+            let why = why.unwrap_or_else(|| match member.is_ready() {
                 true => "it does not run the image".to_owned(),
                 false => "not Ready".to_owned(),
             });
@@ -349,16 +345,16 @@ impl<'a> Outlook<'a> {
         Some(format!("wave {} is not proven: {named}", self.wave(first.wave)))
     }
 
-    /// Says what the order takes for granted, what is not known here, and what will be away meanwhile.
+    /// Returns notes on assumptions, unknown facts, and API servers that will be down.
     fn notes(&self, control_plane: &[&str]) -> Vec<String> {
         let mut notes = vec![];
         let going = || self.forecast.turns.iter().filter(|turn| turn.comes);
         if going().count() > 1 {
-            notes.push("the order takes every image as staged, every gate as open and every soak as over".to_owned());
+            notes.push("assumes all images staged, gates open, and soaks finished".to_owned());
             if !self.pool.spec.after().is_empty() {
-                notes.push("the order takes the pools that go first as updated".to_owned());
+                notes.push("assumes that the pools before this one are updated".to_owned());
             }
-            notes.push("who let offers lapse is known only from the last one of each berth".to_owned());
+            notes.push("only the last lapsed offer of each berth is known; the order may differ".to_owned());
         }
         let of_control_plane = |turn: &&Turn| control_plane.contains(&turn.node.as_str());
         let servers: Vec<_> = going()
@@ -370,9 +366,7 @@ impl<'a> Outlook<'a> {
         }
         notes.push(match Meanwhile::of(control_plane.len()) {
             Some(meanwhile) => format!("{} is {}", servers.join(" or "), meanwhile.words()),
-            None => {
-                "which API servers answer is known to the controller alone; the order takes it that they do".to_owned()
-            }
+            None => "assumes that all API servers answer; only the controller knows which do".to_owned(),
         });
         notes
     }
@@ -408,7 +402,7 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
     }
 }
 
-/// Nodes that the selector matches and that do not go: in conflict, or excluded.
+/// Returns rows for nodes that the selector matches, but that are in conflict or excluded.
 fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     let name = PoolName::from(pool);
     let membership = &roster.world.membership;
@@ -421,14 +415,14 @@ fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     };
     let excluded = |member: &Member<'_>| {
         let key = keys::LABEL_EXCLUDE;
-        let how = format!("label {key}; kubectl berth include {} takes it off", member.name);
+        let how = format!("label {key}; to remove it: kubectl berth include {}", member.name);
         outsider(member, "excluded", how)
     };
     let excluded = roster.excluded(pool).into_iter().map(excluded);
     strays.filter_map(conflict).chain(excluded).collect()
 }
 
-/// Target of the pool's reference; none while the status speaks of an older spec.
+/// Returns the pool's target; `None` while the status is about an older reference.
 fn target(pool: &BootcNodePool) -> Option<&Target> {
     let target = pool.status.as_ref()?.target.as_ref()?;
     (target.image == pool.spec.image_ref()).then_some(target)
@@ -453,7 +447,7 @@ fn outsider(member: &Member<'_>, state: &str, why: String) -> PreviewRow {
     }
 }
 
-/// The tag or digest that the admin asked for, while nobody knows what is behind it.
+/// Returns the tag or digest of a reference that is not resolved.
 fn unresolved(pool: &BootcNodePool) -> String {
     match pool.spec.image_ref().parse::<ImageRef>() {
         Ok(reference) => match (reference.digest(), reference.tag()) {

@@ -1,0 +1,194 @@
+//! Plan of an admin command.
+
+use berth_api::Digest;
+use berth_api::berth::Berth;
+use berth_api::pool::BootcNodePool;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt;
+
+use crate::Snapshot;
+use crate::mark::Mark;
+use crate::text::clean;
+
+/// Changes, and sentences that describe them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plan {
+    /// The plan in one sentence.
+    pub head: String,
+    /// Facts that explain it.
+    pub facts: Vec<String>,
+    /// Reasons against it.
+    pub warnings: Vec<String>,
+    /// The changes, in order; empty if there is nothing to do.
+    pub changes: Vec<Change>,
+}
+
+/// A change of one object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Adds a label to a Node, or removes it.
+    Label {
+        /// Name of the Node.
+        node: String,
+        /// UID of the Node.
+        uid: String,
+        /// The label.
+        mark: Mark,
+        /// True to add the label, false to remove it.
+        on: bool,
+    },
+    /// Pauses or resumes a pool.
+    Pause {
+        /// Name of the pool.
+        pool: String,
+        /// UID of the pool.
+        uid: String,
+        /// True to pause, false to resume.
+        paused: bool,
+    },
+    /// Pauses or resumes all pools through the BootcFleet.
+    PauseFleet {
+        /// UID of the BootcFleet; `None` to create it.
+        uid: Option<String>,
+        /// True to pause, false to resume.
+        paused: bool,
+    },
+    /// Stops reporting a machine that is held back on its first boot.
+    Dismiss {
+        /// UID of the BootcFleet.
+        uid: String,
+        /// Name of the machine.
+        machine: String,
+        /// New value of the annotation.
+        value: String,
+    },
+    /// Closes a held berth without its holder.
+    Close {
+        /// The Lease as it was read.
+        lease: Box<Lease>,
+        /// The closed berth.
+        closed: Box<Berth>,
+        /// Name of the node that held it.
+        node: String,
+        /// UID of that Node.
+        uid: String,
+        /// Text of the event; the name of the admin is appended.
+        note: String,
+    },
+    /// Pins a pool to another image, if the pool has not changed.
+    Approve {
+        /// Name of the pool.
+        pool: String,
+        /// UID of the pool.
+        uid: String,
+        /// Current reference.
+        from: String,
+        /// New reference.
+        to: String,
+        /// Digest that must still be available.
+        digest: Digest,
+    },
+    /// Sets a pool's retry token.
+    Retry {
+        /// Name of the pool.
+        pool: String,
+        /// UID of the pool.
+        uid: String,
+        /// The token.
+        token: String,
+    },
+}
+
+/// Why a command cannot be planned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlan {
+    /// The Node does not exist.
+    #[error("there is no Node {0:?}; if it was deleted, the controller closes its berths (closed:gone)")]
+    NoNode(String),
+    /// The pool does not exist.
+    #[error("there is no pool {name:?}; there are: {known}")]
+    NoPool {
+        /// The name that was asked for.
+        name: String,
+        /// Names of the pools that exist.
+        known: String,
+    },
+    /// No machine of that name is held back.
+    #[error("no machine {name:?} is held back on its first boot; machines held back: {known}")]
+    NoMachine {
+        /// The name that was asked for.
+        name: String,
+        /// Names of the machines that are.
+        known: String,
+    },
+    /// The BootcFleet could not be read, so that it is not known whether it is paused.
+    #[error("reading BootcFleet cluster: {0}; nothing was changed, since it is not known whether the fleet is paused")]
+    NoFleet(String),
+}
+
+impl Plan {
+    /// Returns the plan as text. Lines are not cut: half a sentence may say the opposite.
+    pub fn render(&self) -> String {
+        let facts = self.facts.iter().map(|fact| format!("  {fact}\n"));
+        let warnings = self.warnings.iter().map(|warning| format!("  ! {warning}\n"));
+        let mut out = format!("{}\n", self.head);
+        out.extend(facts.chain(warnings));
+        out
+    }
+
+    /// Adds warnings about objects that could not be read.
+    #[must_use]
+    pub fn noting(mut self, snapshot: &Snapshot) -> Self {
+        self.warnings.extend(snapshot.notes.iter().map(|note| clean(note)));
+        self
+    }
+
+    /// True if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// Returns a plan for all pools, made of the plans of each pool that has something to do.
+///
+/// # Errors
+/// When one of the pools cannot be planned.
+pub fn in_all_pools(
+    snapshot: &Snapshot,
+    one: impl Fn(&Snapshot, &str) -> Result<Plan, NoPlan>,
+) -> Result<Plan, NoPlan> {
+    let mut all = Plan::default();
+    let mut pools = 0;
+    for name in snapshot.pool_names() {
+        let plan = one(snapshot, &name)?;
+        if plan.is_empty() {
+            continue;
+        }
+        pools += 1;
+        all.facts.push(plan.head);
+        all.facts.extend(plan.facts.into_iter().map(|fact| format!("  {fact}")));
+        let warnings = plan.warnings.into_iter();
+        all.warnings
+            .extend(warnings.map(|warning| format!("Pool {name}: {warning}")));
+        all.changes.extend(plan.changes);
+    }
+    all.head = match pools {
+        0 => "Nothing to do in any pool.".to_owned(),
+        1 => "In one pool:".to_owned(),
+        count => format!("In {count} pools:"),
+    };
+    Ok(all)
+}
+
+/// Returns the pool with this name.
+pub(super) fn pool_of<'a>(snapshot: &'a Snapshot, pool: &str) -> Result<&'a BootcNodePool, NoPlan> {
+    snapshot.pool(pool).ok_or_else(|| NoPlan::NoPool {
+        name: pool.to_owned(),
+        known: snapshot
+            .pools
+            .iter()
+            .map(ResourceExt::name_any)
+            .collect::<Vec<_>>()
+            .join(", "),
+    })
+}
