@@ -45,6 +45,7 @@ fetch_tools() {
 check() {
     step 'check: format' cargo fmt --all -- --check -l --color=never
     build 'check: lints' cargo clippy --workspace --all-targets -- -D warnings
+    step 'check: prose and imports' cargo test --quiet --workspace --test house
     step 'check: generated files' generated_is_current
     step 'check: dependencies and licences' cargo deny check bans licenses sources
 }

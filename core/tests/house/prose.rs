@@ -1,0 +1,231 @@
+//! The English of comments, messages and pages: phrases that make a reader read twice, and better ones.
+
+use std::path::Path;
+
+use regex::Regex;
+
+use super::sources;
+
+/// Phrases that are not used, and the words to use instead. Where a pattern has a group, only a match of the group counts: what is
+/// matched before it is allowed.
+const PHRASES: [(&str, &str); 10] = [
+    (
+        r"(?i)\b((?:in|on|at|by|for|from|of|with|under|after|before|to|through|during|within|without|into|over|upon|behind|beside|between|among|against|about|until|since|as) which)\b",
+        "turn the clause round, with its subject first",
+    ),
+    (
+        r"(?i)\b(what (?:is|was|are|were|it|they|has|had|have|he|does|did))\b",
+        "name the thing",
+    ),
+    (
+        r"(?i)\b(nobody|somebody|whoever|whomever|no one|anybody|everybody)\b",
+        "name the actor",
+    ),
+    (r"\b(Says (?:whether|if|how|what|which|that))\b", "True if, Returns"),
+    (r"(?i)\b(tell|tells|told|telling)\b", "report, write, log, show"),
+    (
+        r"(?i)\b(anew|go on|goes on|went on|gone on|going on|in force|until now|by itself|by themselves|let go|lets go|in vain|of its own accord)\b",
+        "again, continue, current, so far, automatically, release",
+    ),
+    (
+        r"(?i)\bthere (?:is|are|was|were) no\b|\b(?:is|are|was|were) (?:no|none) (?:longer|more|later|earlier|older|newer|less|fewer)\b|\b((?:is|are|was|were) (?:no|none))\b",
+        "is not a",
+    ),
+    (r"(?i), (and not)\b", "a sentence of its own for the exception"),
+    (
+        r"(?i)\b(that of|those of|such as are|so long)\b",
+        "repeat the noun; that long",
+    ),
+    (OPENER, "begin with the noun"),
+];
+
+/// Matches the beginning of a comment only.
+const OPENER: &str = r"^(It|They|The same|One|What|Who|Whose)\b";
+
+/// One piece of prose: its line, whether it is a comment, and its text in one line.
+struct Passage {
+    line: usize,
+    is_comment: bool,
+    text: String,
+}
+
+/// Returns the marker of a comment line, and the comment.
+fn comment(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start();
+    let marker = ["///", "//!", "//"]
+        .into_iter()
+        .find(|marker| line.starts_with(marker))?;
+    Some((marker, line[marker.len()..].trim()))
+}
+
+/// Returns the comments and strings of a Rust source. Consecutive lines of a comment are one passage.
+fn of_rust(text: &str) -> Vec<Passage> {
+    let literal = Regex::new(r#""((?:[^"\\]|\\.)*)""#).unwrap();
+    let mut passages: Vec<Passage> = vec![];
+    let mut open: Option<&str> = None;
+    let mut code = String::new();
+    let mut code_line = 0;
+    for (index, line) in text.lines().enumerate() {
+        if let Some((marker, words)) = comment(line) {
+            match passages.last_mut() {
+                Some(last) if open == Some(marker) => last.text.push_str(&format!(" {words}")),
+                _ => passages.push(Passage {
+                    line: index + 1,
+                    is_comment: true,
+                    text: words.to_owned(),
+                }),
+            }
+            open = Some(marker);
+            continue;
+        }
+        open = None;
+        if code.is_empty() {
+            code_line = index + 1;
+        }
+        // A string goes on in the next line after a backslash.
+        if let Some(begun) = line.strip_suffix('\\') {
+            code.push_str(begun.trim());
+            code.push(' ');
+            continue;
+        }
+        code.push_str(line.trim());
+        for found in literal.captures_iter(&code) {
+            passages.push(Passage {
+                line: code_line,
+                is_comment: false,
+                text: found[1].to_owned(),
+            });
+        }
+        if let Some((_, words)) = code.split_once(" // ") {
+            passages.push(Passage {
+                line: code_line,
+                is_comment: true,
+                text: words.to_owned(),
+            });
+        }
+        code.clear();
+    }
+    passages
+}
+
+/// Returns the paragraphs of a page, each item of a list and row of a table as one.
+fn of_markdown(text: &str) -> Vec<Passage> {
+    let mut passages: Vec<Passage> = vec![];
+    let mut is_open = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let begins = line.starts_with("- ") || line.starts_with("* ") || line.starts_with(['|', '#']);
+        match passages.last_mut() {
+            _ if line.is_empty() => is_open = false,
+            Some(last) if is_open && !begins => last.text.push_str(&format!(" {line}")),
+            _ => {
+                passages.push(Passage {
+                    line: index + 1,
+                    is_comment: false,
+                    text: line.to_owned(),
+                });
+                is_open = true;
+            }
+        }
+    }
+    passages
+}
+
+/// Returns each line.
+fn of_lines(text: &str) -> Vec<Passage> {
+    let passage = |(index, line): (usize, &str)| Passage {
+        line: index + 1,
+        is_comment: false,
+        text: line.to_owned(),
+    };
+    text.lines().enumerate().map(passage).collect()
+}
+
+fn passages(path: &Path, text: &str) -> Vec<Passage> {
+    match path.extension().unwrap_or_default().to_str() {
+        Some("rs") => of_rust(text),
+        Some("md") => of_markdown(text),
+        Some("yaml" | "sh" | "txt" | "toml" | "service") => of_lines(text),
+        None if path.ends_with("Makefile") => of_lines(text),
+        _ => vec![],
+    }
+}
+
+/// Returns the phrases in a passage that are to be replaced, each with the advice.
+fn faults(passage: &Passage, phrases: &[(Regex, &'static str)]) -> Vec<(String, &'static str)> {
+    let mut found = vec![];
+    for (pattern, instead) in phrases {
+        if pattern.as_str() == OPENER && !passage.is_comment {
+            continue;
+        }
+        for captures in pattern.captures_iter(&passage.text) {
+            if let Some(phrase) = captures.get(1) {
+                found.push((phrase.as_str().to_owned(), *instead));
+            }
+        }
+    }
+    found
+}
+
+fn phrases() -> Vec<(Regex, &'static str)> {
+    PHRASES
+        .map(|(pattern, instead)| (Regex::new(pattern).unwrap(), instead))
+        .to_vec()
+}
+
+#[test]
+fn prose_is_read_once() {
+    let phrases = phrases();
+    let mut report = vec![];
+    for path in sources::files("") {
+        // The rules themselves.
+        if path.ends_with("house/prose.rs") {
+            continue;
+        }
+        let Some(text) = sources::text(&path) else {
+            continue;
+        };
+        for passage in passages(&path, &text) {
+            for (phrase, instead) in faults(&passage, &phrases) {
+                report.push(format!("{}:{}: \"{phrase}\": {instead}", path.display(), passage.line));
+            }
+        }
+    }
+    assert!(
+        report.is_empty(),
+        "{} phrases to rewrite:\n{}",
+        report.len(),
+        report.join("\n")
+    );
+}
+
+#[test]
+fn phrases_are_found_where_they_stand() {
+    let phrases = phrases();
+    let found = |path: &str, text: &str| {
+        let passages = passages(Path::new(path), text);
+        let faults = passages.iter().flat_map(|passage| {
+            faults(passage, &phrases)
+                .into_iter()
+                .map(|(phrase, _)| (passage.line, phrase))
+        });
+        faults.collect::<Vec<_>>()
+    };
+    let at = |line: usize, phrase: &str| vec![(line, phrase.to_owned())];
+    assert_eq!(
+        found("a.rs", "\n/// A rule under\n/// which it falls."),
+        at(2, "under which")
+    );
+    assert_eq!(found("a.rs", "// It is here."), at(1, "It"));
+    assert_eq!(found("a.rs", "let it = \"It is here\";"), []);
+    assert_eq!(found("a.rs", "let a = 1; // nobody knows"), at(1, "nobody"));
+    assert_eq!(found("a.rs", "f(\"the node \\\n   was told\");"), at(1, "told"));
+    assert_eq!(
+        found(
+            "a.md",
+            "There is no node.\nIt is no longer one.\n\n- The node\n  is no host.\n"
+        ),
+        at(4, "is no")
+    );
+    assert_eq!(found("a.yaml", "# made anew"), at(1, "anew"));
+}
