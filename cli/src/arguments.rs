@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::completion::Shell;
-use crate::{Detail, WhatIf};
+use crate::render::Detail;
+use crate::what_if::WhatIf;
 
 /// Shows the state of pools of bootc nodes, and controls their updates.
 ///

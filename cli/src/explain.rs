@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::mark::Mark;
 use crate::members::{Member, Roster, is_excluded};
 use crate::preview::{PoolPreview, preview};
+use crate::snapshot::Snapshot;
 use crate::text::{clean, count, seconds, until};
 
 /// Number of nodes ahead in the order that are named.

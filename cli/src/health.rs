@@ -17,9 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::insights::NodeLine;
 use crate::nodes::silence;
+use crate::snapshot::Snapshot;
 use crate::story::advice;
 use crate::text::clean;
 use crate::view::{PoolView, Warning};

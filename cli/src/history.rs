@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut};
 

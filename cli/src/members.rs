@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::world::World;
 
 /// Objects of one node.

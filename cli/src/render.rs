@@ -6,10 +6,10 @@ use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use berth_api::text::names;
 use jiff::Timestamp;
 
-use crate::Snapshot;
 use crate::health::{HealthInsight, Level};
 use crate::insights::{Counts, NodeLine, PoolAssessment, counts};
 use crate::nodes::ProgressView;
+use crate::snapshot::Snapshot;
 use crate::status::{Report, report};
 use crate::table::{Look, Tint, tinted};
 use crate::text::{after_text, age, bar, clean, cut, seconds, short, size, wrapped};

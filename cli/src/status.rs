@@ -14,10 +14,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::health::{self, HealthInsight};
 use crate::insights::{NodeLine, PoolAssessment, PoolContext, counts, line, sort};
 use crate::members::{Roster, is_excluded};
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 use crate::unread::unread;
 use crate::view::{Berths, ClosedBerth, PoolView, Warning, WaveView};

@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::nodes::{self, NodeRow, silence};
+use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut, seconds, short, wrapped};
 use crate::view::Warning;

@@ -9,7 +9,7 @@ use berth_api::node::timeline::{Chapter, ChapterName, NodeUpdate};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::story::from_to;
 use crate::text::{clean, cut, seconds};
 

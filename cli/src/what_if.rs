@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSche
 use kube::{CustomResourceExt, ResourceExt};
 use serde_json::{Map, Value};
 
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 
 /// Number of similar paths that an error names.
 const NEAR: usize = 5;

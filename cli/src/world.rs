@@ -29,8 +29,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DeserializeGuard;
 
-use crate::Snapshot;
 use crate::nodes::silence;
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 
 /// Port of the API servers that are assumed for the preview. No request is sent to it.

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{Change, NoPlan, Plan, pool_of};
-use crate::Snapshot;
 use crate::members::Roster;
+use crate::snapshot::Snapshot;
 use crate::text::{age, clean, seconds, short};
 
 /// Plans to adopt the image that a pool's tag points to.

@@ -7,7 +7,7 @@ use berth_core::controller::fleet::held::dismissed_also;
 use kube::ResourceExt;
 
 use super::plan::{Change, NoPlan, Plan};
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 
 /// Number of machines that an error names.

@@ -8,10 +8,10 @@ use kube::ResourceExt;
 
 use super::holder::{Claims, Held, failure_words, named};
 use super::plan::{Change, NoPlan, Plan};
-use crate::Snapshot;
 use crate::mark::Mark;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
+use crate::snapshot::Snapshot;
 use crate::world::World;
 
 /// Plans to exclude a node.

@@ -7,9 +7,9 @@ use kube::ResourceExt;
 
 use super::holder::Claims;
 use super::plan::{Change, NoPlan, Plan};
-use crate::Snapshot;
 use crate::mark::Mark;
 use crate::members::{Roster, is_excluded, is_held_back};
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 use crate::world::World;
 

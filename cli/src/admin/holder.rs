@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use crate::Snapshot;
 use crate::members::{Member, Roster};
+use crate::snapshot::Snapshot;
 use crate::text::{age, clean, count, short};
 
 /// A berth that a node holds.

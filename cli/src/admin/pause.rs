@@ -5,7 +5,7 @@ use berth_api::text::names;
 use kube::ResourceExt;
 
 use super::plan::{Change, NoPlan, Plan, pool_of};
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 
 /// Number of nodes that a line names.

@@ -6,8 +6,8 @@ use berth_api::pool::BootcNodePool;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
-use crate::Snapshot;
 use crate::mark::Mark;
+use crate::snapshot::Snapshot;
 use crate::text::clean;
 
 /// Changes, and sentences that describe them.

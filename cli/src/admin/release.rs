@@ -6,9 +6,9 @@ use kube::ResourceExt;
 
 use super::holder::{Claims, Held, boot_of, failure_words, named};
 use super::plan::{Change, NoPlan, Plan};
-use crate::Snapshot;
 use crate::members::{Member, Roster, is_excluded};
 use crate::nodes::silence;
+use crate::snapshot::Snapshot;
 
 /// Plans to release a node.
 ///

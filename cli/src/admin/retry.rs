@@ -11,8 +11,8 @@ use kube::ResourceExt;
 
 use super::holder::of_target;
 use super::plan::{Change, NoPlan, Plan, pool_of};
-use crate::Snapshot;
 use crate::members::Roster;
+use crate::snapshot::Snapshot;
 use crate::text::{clean, count, short};
 
 /// Plans a retry in a pool.

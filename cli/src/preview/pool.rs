@@ -20,9 +20,9 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::Snapshot;
 use crate::members::{Member, Roster};
 use crate::nodes::{silence, versions};
+use crate::snapshot::Snapshot;
 use crate::text::{clean, short, until};
 use crate::world::Room;
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::pool::{PoolPreview, previews};
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{after_text, clean, cut, wrapped};
 

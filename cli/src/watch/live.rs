@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::runtime::watcher::{self, Event};
 
-use crate::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::snapshot::explained;
 use crate::status::{Report, report};
 use crate::text::{age, clean};
