@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
+use super::figure::{Figure, median};
 use super::memory::Memory;
-use super::{Figure, Progress, Selection, runs};
+use super::progress::Progress;
+use super::settings::{Selection, runs};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{Catalog, SimHost, SimHostConfig};
 use crate::images::Image;
@@ -130,7 +132,7 @@ fn figures(machine: &Machine, agent: &Path, [time, memory]: [bool; 2], progress:
         progress.say("measuring first boots");
         let run = |_| {
             let checks = (0..CHECKS).map(|_| machine.time(agent)).collect::<Result<Vec<_>>>()?;
-            Ok(super::median(&checks))
+            Ok(median(&checks))
         };
         let all = (0..runs()).map(run).collect::<Result<Vec<_>>>()?;
         Figure::new(BENCHES[0], "ms", &all)

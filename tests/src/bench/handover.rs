@@ -13,10 +13,13 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::figure::{Figure, median};
 use super::fleet::POOL;
 use super::handovers::{self, Handover, percentile};
+use super::progress::Progress;
+use super::settings::{Selection, setting};
 use super::waiting::Waiting;
-use super::{Figure, Progress, Selection, cpu, median, setting, thousand};
+use super::{cpu, thousand};
 use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::controlplane::Bound;

@@ -10,8 +10,11 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::cpu;
+use super::figure::{Figure, median};
 use super::handovers::{self, Turn};
-use super::{Figure, Progress, cpu, median, runs, setting};
+use super::progress::Progress;
+use super::settings::{runs, setting};
 use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;

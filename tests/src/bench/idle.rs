@@ -8,9 +8,11 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::figure::{Figure, median};
 use super::fleet::{Fleet, HOSTS, by_agent};
 use super::memory::Memory;
-use super::{Figure, Progress, Selection, idle, median, setting};
+use super::progress::Progress;
+use super::settings::{Selection, idle_time, setting};
 use crate::audit::Record;
 
 /// The figures of this module.
@@ -28,9 +30,9 @@ pub fn size(agent: &Path) -> Result<Figure> {
 
 /// Leaves the agents alone, and then measures.
 pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
-    progress.say(&format!("leaving {HOSTS} agents alone for {} s", idle().as_secs()));
+    progress.say(&format!("leaving {HOSTS} agents alone for {} s", idle_time().as_secs()));
     let begin = Instant::now();
-    tokio::time::sleep(idle()).await;
+    tokio::time::sleep(idle_time()).await;
     if selection.wants_one(&["agent-memory", "agent-memory-anonymous"]) {
         memory(fleet)?;
     }

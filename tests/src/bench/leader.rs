@@ -13,8 +13,11 @@ use kube::ResourceExt;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use super::figure::Figure;
 use super::fleet::{POOL, by_controller};
-use super::{Figure, Progress, Selection, runs, setting, thousand};
+use super::progress::Progress;
+use super::settings::{Selection, runs, setting};
+use super::thousand;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 

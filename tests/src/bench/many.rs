@@ -7,9 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
+use super::figure::Figure;
 use super::fleet::POOL;
 use super::memory::{CONTROLLER, Memory, of_controller, relist};
-use super::{Figure, Progress, Selection, idle, setting, thousand};
+use super::progress::Progress;
+use super::settings::{Selection, idle_time, setting};
+use super::thousand;
 use crate::cluster::{Cluster, ClusterOptions, LONG};
 use crate::controlplane::Options;
 
@@ -37,7 +40,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         );
         let cluster = reporting(count, progress).await?;
         progress.say("leaving it alone");
-        tokio::time::sleep(idle()).await;
+        tokio::time::sleep(idle_time()).await;
         let rest = of_controller(&cluster)?;
         at_rest.push((count, rest.resident));
         progress.say(&format!("{rest:?}; publishing an image to all"));
@@ -180,7 +183,7 @@ async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
         Ok(has(&thousand::name(0)).await? && has(&last).await?)
     })
     .await?;
-    tokio::time::sleep(idle()).await;
+    tokio::time::sleep(idle_time()).await;
     of_controller(cluster)
 }
 

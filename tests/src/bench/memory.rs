@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::idle;
+use super::settings::idle_time;
 use crate::cluster::Cluster;
 
 /// The cluster's first controller.
@@ -71,7 +71,7 @@ pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
     Memory::forget_peak(pid(cluster)?)?;
     cluster.control_plane.stop_apiserver().await?;
     cluster.control_plane.start_apiserver().await?;
-    tokio::time::sleep(idle()).await;
+    tokio::time::sleep(idle_time()).await;
     // Of many Nodes the lists take longer than that: the peak is reached when it stays.
     let (start, mut peak) = (Instant::now(), of_controller(cluster)?.peak);
     while start.elapsed() < limit {

@@ -8,7 +8,9 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::{Figure, Progress, Selection, median};
+use super::figure::{Figure, median};
+use super::progress::Progress;
+use super::settings::Selection;
 use crate::programs;
 
 /// The figures of this module.

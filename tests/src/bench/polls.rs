@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{Figure, Progress, Selection, runs};
+use super::figure::Figure;
+use super::progress::Progress;
+use super::settings::{Selection, runs};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::HostChange;
 

@@ -14,9 +14,12 @@ use kube::Api;
 use kube::api::{ListParams, Patch};
 use serde_json::json;
 
+use super::figure::Figure;
 use super::fleet::{POOL, by_controller, manager};
 use super::memory::{self, CONTROLLER, Memory, relist};
-use super::{Figure, Progress, Selection, idle, runs, setting, thousand};
+use super::progress::Progress;
+use super::settings::{Selection, idle_time, runs, setting};
+use super::thousand;
 use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
 
@@ -67,7 +70,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say(&format!(
         "first publish took {first:.2} s; leaving the controller alone"
     ));
-    tokio::time::sleep(idle()).await;
+    tokio::time::sleep(idle_time()).await;
     let after = bench.memory()?;
     if selection.wants_one(&BENCHES[..3]) {
         let resident = Figure::new(BENCHES[0], "MiB", &[after.resident]).peer(110.0);

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_json::json;
 
+use super::figure::{Figure, median};
 use super::fleet::{Fleet, HOSTS, Span};
-use super::{Figure, Progress, Selection, median, runs, turns};
+use super::progress::Progress;
+use super::settings::{Selection, runs};
+use super::turns;
 use crate::writes::{Kind, Writes};
 
 /// The figures of this module.

@@ -11,8 +11,10 @@ use kube::api::{ObjectMeta, Patch, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::figure::{Figure, median, round, skip};
 use super::fleet::manager;
-use super::{Figure, Progress, median, setting, skip};
+use super::progress::Progress;
+use super::settings::setting;
 use crate::controlplane::{Bound, ControlPlane, Kubeconfig, Options};
 use crate::hosts::HostLog;
 use crate::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts, unavailable};
@@ -67,7 +69,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
     let figure = Figure::new(BENCH, "s more than by hand", &more).aim(0.2_f64.max(0.02 * median(&by_hand)));
     let figure = figure
         .floor(&by_hand)
-        .detail("through the agent, s", json!(super::round(median(&through))));
+        .detail("through the agent, s", json!(round(median(&through))));
     figure
         .detail("megabytes", json!(PAYLOAD.iter().sum::<u64>() / 1_000_000))
         .print();

@@ -7,7 +7,10 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::process::Command;
 
-use super::{Figure, Progress, Selection, many, runs, setting};
+use super::figure::Figure;
+use super::many;
+use super::progress::Progress;
+use super::settings::{Selection, runs, setting};
 use crate::programs;
 
 /// The figures of this module.

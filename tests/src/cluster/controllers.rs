@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use tokio::task::AbortHandle;
 
-use super::site::tail;
+use super::tail::tail;
 use crate::controlplane::{Bound, ControlPlane};
 use crate::process::Process;
 use crate::registry::Registry;

@@ -15,8 +15,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::site::is_said;
-use super::{Cluster, Published, SOON};
+use super::limits::SOON;
+use super::simulated::Cluster;
+use super::site::{Published, is_said};
 use crate::audit::AuditLog;
 use crate::hosts::HostChange;
 use crate::hosts::sim::SimHost;

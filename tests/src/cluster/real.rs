@@ -15,9 +15,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::site::tail;
+use super::controllers::Controllers;
+use super::site::{Published, Site};
+use super::tail::tail;
 use super::workload::Workload;
-use super::{Controllers, Published, Site};
 use crate::controlplane::{ControlPlane, Options};
 use crate::hosts::HostLog;
 use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, OsVersion, RealHost, RealHosts};

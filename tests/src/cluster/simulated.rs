@@ -12,8 +12,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
-use super::site::tail;
-use super::{ControllerSettings, Controllers, Published, Site, Ways};
+use super::controllers::{ControllerSettings, Controllers};
+use super::site::{Published, Site};
+use super::tail::tail;
+use super::ways::Ways;
 use crate::controlplane::{Bound, ControlPlane, Options};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{

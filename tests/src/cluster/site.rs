@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::Controllers;
+use super::controllers::Controllers;
 use super::workload::Workload;
 use crate::audit::AuditLog;
 use crate::controlplane::ControlPlane;
@@ -368,11 +367,4 @@ impl Site {
 pub(super) fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
     condition::find(conditions, type_)
         .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
-}
-
-/// The last lines of a file.
-pub(crate) fn tail(path: &Path, lines: usize) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let all: Vec<_> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
 }

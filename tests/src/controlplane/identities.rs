@@ -1,65 +1,14 @@
 //! Kubeconfigs for the identities that a test needs: users, nodes, service accounts.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
 use kube::api::PostParams;
-use kube::config::KubeConfigOptions;
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, ResourceExt};
 
-use super::ControlPlane;
-use super::pki::{Authority, Credential, kubeconfig};
-use super::servers::Layout;
-
-/// A kubeconfig in a file, with certificates and tokens embedded, so that the text works anywhere.
-#[derive(Debug, Clone)]
-pub struct Kubeconfig {
-    /// Its file, in the control plane's directory.
-    pub path: PathBuf,
-    /// Its text.
-    pub text: String,
-}
-
-impl Kubeconfig {
-    pub(super) fn write(directory: &Path, name: &str, text: String) -> Result<Self> {
-        let safe: String = name
-            .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() || "-.".contains(c) {
-                    c
-                } else {
-                    '_'
-                }
-            })
-            .collect();
-        let path = directory.join(format!("{safe}.kubeconfig"));
-        replace(&path, &text).with_context(|| format!("writing {}", path.display()))?;
-        Ok(Self { path, text })
-    }
-
-    /// A client with this identity.
-    pub async fn client(&self) -> Result<Client> {
-        crate::install_crypto();
-        let parsed = kube::config::Kubeconfig::from_yaml(&self.text)?;
-        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
-        Ok(Client::try_from(config)?)
-    }
-}
-
-/// Writes a file whole: one that another part of a scenario reads is never half written.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let readable = Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().permissions(readable).tempfile_in(directory)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path).map(drop).map_err(std::io::Error::from)
-}
+use super::kubeconfig::Kubeconfig;
+use super::pki::{Credential, kubeconfig};
+use super::plane::ControlPlane;
 
 /// Object that a token is bound to; the token dies with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,14 +135,4 @@ where
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(error).with_context(|| format!("creating {}", object.meta().name.as_deref().unwrap_or("?"))),
     }
-}
-
-/// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
-pub(super) fn admin(authority: &Authority, layout: &Layout) -> Result<String> {
-    let pair = authority.client("berth-test-admin", &["system:masters"])?;
-    kubeconfig(
-        &layout.url(Ipv4Addr::LOCALHOST.into()),
-        &authority.certificate(),
-        &Credential::Certificate(pair),
-    )
 }

@@ -12,7 +12,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use super::ControlPlane;
+use super::plane::ControlPlane;
 use super::servers::etcd_url;
 
 /// Number of writes that are under way at the same time.

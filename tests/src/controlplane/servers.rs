@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::Options;
-use super::identities::Kubeconfig;
+use super::kubeconfig::Kubeconfig;
+use super::options::Options;
 use super::pki::{Authority, Credential, kubeconfig, write_token_keys};
 use crate::process::Process;
 

@@ -16,8 +16,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::io::AsyncReadExt;
 
-use super::layer::Content;
-use super::{INDEX, Image, Index, Layer, MANIFEST};
+use super::image::{INDEX, Image, Index, MANIFEST, digest};
+use super::layer::{Content, Layer};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -94,7 +94,7 @@ impl RegistryClient {
         let media_type = header(&response, CONTENT_TYPE)?;
         let bytes = response.into_body().collect().await?.to_bytes();
         Ok(Some(Manifest {
-            digest: super::digest(&bytes)?,
+            digest: digest(&bytes)?,
             media_type,
             bytes,
         }))

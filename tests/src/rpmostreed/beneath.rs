@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Reference;
+use super::reference::Reference;
 
 /// One deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

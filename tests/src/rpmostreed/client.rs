@@ -9,7 +9,7 @@ use futures::StreamExt;
 use tokio::time::sleep;
 use zbus::{Connection, MessageStream, OwnedObjectPath, OwnedVariant, Variant, proxy};
 
-use super::SOCKET;
+use super::names::SOCKET;
 
 #[allow(missing_docs)]
 mod proxies {

@@ -1,21 +1,20 @@
 //! The interfaces of the daemon.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 
-use tokio::sync::watch;
 use zbus::message::Header;
-use zbus::object_server::SignalEmitter;
-use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
+use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
-use super::beneath::{Deployment, SysrootLock};
-use super::daemon::{Core, gio};
+use super::begin::begin;
+use super::beneath::Deployment;
+use super::core::{Core, gio};
 use super::dictionary::{self, Dictionary};
 use super::faults::Call;
+use super::names::os_path;
 use super::options::Options;
 use super::order::{Order, Stage};
-use super::os_path;
-use super::transaction::{Names, Transaction};
+use super::transaction::Names;
 use crate::named_error::NamedError;
 
 type Given = HashMap<String, OwnedVariant>;
@@ -153,7 +152,7 @@ impl OsFace {
             path: os_path(&self.core.config.osname),
             output_to_self: options.flag("output-to-self", false),
         };
-        let begun = self.core.begin(names, order);
+        let begun = begin(&self.core, names, order);
         let is_lost = self.core.config.faults.with(|f| {
             f.calls.push(Call {
                 method: method.to_owned(),
@@ -308,68 +307,4 @@ impl OsFace {
         self.core.enter().await;
         false
     }
-}
-
-/// `…rpmostree1.Transaction`, on the socket of the transaction.
-pub(super) struct TransactionFace {
-    pub(super) core: Weak<Core>,
-    pub(super) transaction: Arc<Transaction>,
-    /// True once this client is one of those that are told.
-    pub(super) is_met: watch::Receiver<bool>,
-    pub(super) work: Arc<Mutex<Option<(Order, SysrootLock)>>>,
-}
-
-#[interface(name = "org.projectatomic.rpmostree1.Transaction")]
-impl TransactionFace {
-    async fn start(&self, #[zbus(connection)] peer: &Connection) -> bool {
-        // Whoever asks for a short piece of work would not hear of its end. An error means that the client is gone.
-        let _ = self.is_met.clone().wait_for(|met| *met).await;
-        let work = || self.work.lock().unwrap_or_else(|e| e.into_inner()).take();
-        if self.transaction.start() {
-            if let (Some((order, lock)), Some(core)) = (work(), self.core.upgrade()) {
-                core.launch(&self.transaction, order, lock);
-            }
-            return true;
-        }
-        if let Some(result) = self.transaction.finished() {
-            Transaction::tell_end(peer, &result).await;
-        }
-        false
-    }
-
-    async fn cancel(&self) {
-        let leaves = |core: Arc<Core>| core.config.faults.strikes(|f| &mut f.leaves_on_cancel);
-        match self.core.upgrade().is_some_and(leaves) {
-            true => self.transaction.leave(),
-            false => self.transaction.cancel(),
-        }
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn title(&self) -> String {
-        self.transaction.title().to_owned()
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn initiating_client_description(&self) -> String {
-        format!("client(id:? dbus:{} uid:0)", self.transaction.names.sender)
-    }
-
-    #[zbus(signal)]
-    async fn message(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn task_begin(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn task_end(emitter: &SignalEmitter<'_>, text: String) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn percent_progress(emitter: &SignalEmitter<'_>, text: String, percentage: u32) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn progress_end(emitter: &SignalEmitter<'_>) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn finished(emitter: &SignalEmitter<'_>, success: bool, error_message: String) -> zbus::Result<()>;
 }

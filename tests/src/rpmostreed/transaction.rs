@@ -9,10 +9,10 @@ use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use zbus::object_server::Interface;
 use zbus::{Connection, DynamicType, Guid};
 
 use super::beneath::Tell;
-use super::faces::TransactionFace;
 use super::faults::SharedFaults;
 
 /// The interface of the object at `/` of the socket.
@@ -54,12 +54,12 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Binds the socket anew, whatever was there before, and lets clients in. On the host `socket` has the path `shown`.
-    pub(super) fn open(
+    pub(super) fn open<F: Interface>(
         names: Names,
         socket: &Path,
         shown: &str,
         faults: SharedFaults,
-        face: impl Fn(Arc<Self>, watch::Receiver<bool>) -> TransactionFace + Send + Sync + 'static,
+        face: impl Fn(Arc<Self>, watch::Receiver<bool>) -> F + Send + Sync + 'static,
     ) -> std::io::Result<Arc<Self>> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -187,12 +187,12 @@ async fn emit<B: Serialize + DynamicType>(peer: &Connection, signal: &str, body:
     }
 }
 
-async fn accept(
+async fn accept<F: Interface>(
     listener: UnixListener,
     guid: Guid<'static>,
     faults: SharedFaults,
     transaction: Arc<Transaction>,
-    face: Arc<dyn Fn(Arc<Transaction>, watch::Receiver<bool>) -> TransactionFace + Send + Sync>,
+    face: Arc<dyn Fn(Arc<Transaction>, watch::Receiver<bool>) -> F + Send + Sync>,
 ) {
     let mut unanswered = vec![];
     while let Ok((stream, _)) = listener.accept().await {
@@ -216,10 +216,10 @@ async fn accept(
     }
 }
 
-async fn greet(
+async fn greet<F: Interface>(
     client: UnixStream,
     guid: Guid<'static>,
-    face: TransactionFace,
+    face: F,
     transaction: Arc<Transaction>,
 ) -> zbus::Result<Connection> {
     // A client that this process does not see, such as a test outside of the host, has no process ID, which zbus takes for a

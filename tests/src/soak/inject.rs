@@ -10,8 +10,9 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::draw::{CAPACITY, CONTROLLERS, Timed};
 use super::fault::{Fault, Rescue, Vanish, Who};
-use super::plan::{CONTROLLERS, Plan, Timed};
+use super::plan::Plan;
 use super::scene::{self, Scene};
 use crate::cluster::{Cluster, Published};
 use crate::hosts::sim::SimHost;
@@ -206,7 +207,7 @@ impl Injector<'_> {
                 sleep(lasts).await;
                 rollout(json!({ "maxUnavailable": second })).await?;
                 sleep(lasts).await;
-                rollout(json!({ "maxUnavailable": super::plan::CAPACITY })).await
+                rollout(json!({ "maxUnavailable": CAPACITY })).await
             }
             Fault::Cordon(node, lasts) => {
                 self.cordon_all(&[node], true).await?;

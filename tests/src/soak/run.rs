@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use kube::api::ListParams;
 use serde_json::json;
 
+use super::draw::{CAPACITY, CONTROLLERS};
 use super::fault::{Fault, Rescue};
 use super::inject::{Injector, LABEL_SPARE, POOL, SPARE};
 use super::judge::{Judge, Verdict};
-use super::plan::{CAPACITY, CONTROLLERS, Plan};
+use super::plan::Plan;
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
 use crate::programs::{self, Programs};

@@ -11,8 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
+use super::cache::{SCRATCH, cache_dir};
+use super::modules::{GoModule, KUBERNETES, REGISTRY};
 use super::progress::{Progress, time_left};
-use super::{SCRATCH, Tool, cache_dir};
+use super::tool::Tool;
 use crate::process;
 
 /// Flags that make the build shorter. These programs are not debugged, so they need no DWARF. Compiling without inlining is faster;
@@ -23,39 +25,6 @@ const COMPILER_FLAGS: [&str; 4] = [
     "-gcflags=k8s.io/client-go/...=-dwarf=false -l",
     "-gcflags=k8s.io/api/...=-dwarf=false -l",
 ];
-
-/// A Go module of this repository.
-#[derive(Debug)]
-pub(super) struct GoModule {
-    go_mod: &'static str,
-    go_sum: &'static str,
-    /// Its own program: the package's directory, and its source.
-    program: (&'static str, &'static str),
-}
-
-pub(super) static KUBERNETES: GoModule = GoModule {
-    go_mod: include_str!("../../controlplane/go.mod"),
-    go_sum: include_str!("../../controlplane/go.sum"),
-    program: ("servers", include_str!("../../controlplane/servers/main.go")),
-};
-
-pub(super) static REGISTRY: GoModule = GoModule {
-    go_mod: include_str!("../../controlplane/registry/go.mod"),
-    go_sum: include_str!("../../controlplane/registry/go.sum"),
-    program: ("registry", include_str!("../../controlplane/registry/main.go")),
-};
-
-impl GoModule {
-    /// The version (without `v`) that `go.mod` requires of a module.
-    pub(super) fn version(&self, module: &str) -> Result<&'static str> {
-        self.go_mod
-            .lines()
-            .filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '))
-            .find(|(name, _)| *name == module)
-            .and_then(|(_, rest)| rest.split_whitespace().next()?.strip_prefix('v'))
-            .with_context(|| format!("go.mod requires no {module}"))
-    }
-}
 
 /// The package of a tool, and the name that Go gives to its program.
 fn package(tool: Tool) -> (&'static str, &'static str) {

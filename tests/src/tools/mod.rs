@@ -4,10 +4,14 @@
 //! sites that `tests/controlplane/releases.txt` pins; a build from the Go modules in `tests/controlplane`. What is fetched or built
 //! goes into the cache, by version.
 
+mod cache;
+mod find;
 mod go;
+mod modules;
 mod packages;
 mod progress;
 mod release;
+mod tool;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,83 +20,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use go::GoModule;
+pub use cache::cache_dir;
+pub use find::find_program;
 pub use packages::ensure_packages;
+pub use tool::Tool;
 
-/// A program that the harness runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tool {
-    /// The API server's store.
-    Etcd,
-    /// The API server.
-    KubeApiserver,
-    /// Garbage collection, disruption budgets, service account tokens, node lifecycle.
-    KubeControllerManager,
-    /// The scheduler.
-    KubeScheduler,
-    /// The command line client.
-    Kubectl,
-    /// The node's agent, for real hosts.
-    Kubelet,
-    /// The image registry (CNCF distribution).
-    Registry,
-}
-
-impl Tool {
-    /// Every tool, cheapest and most needed first.
-    pub const ALL: [Self; 7] = [
-        Self::Etcd,
-        Self::Registry,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::Kubectl,
-        Self::Kubelet,
-        Self::KubeScheduler,
-    ];
-
-    /// The name of its file.
-    pub fn file_name(self) -> &'static str {
-        match self {
-            Self::Etcd => "etcd",
-            Self::KubeApiserver => "kube-apiserver",
-            Self::KubeControllerManager => "kube-controller-manager",
-            Self::KubeScheduler => "kube-scheduler",
-            Self::Kubectl => "kubectl",
-            Self::Kubelet => "kubelet",
-            Self::Registry => "registry",
-        }
-    }
-
-    /// Version that is built, and that a release binary has to fit.
-    fn version(self) -> Result<&'static str> {
-        match self {
-            Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),
-            Self::Registry => self.module().version("github.com/distribution/distribution/v3"),
-            _ => self.module().version("k8s.io/kubernetes"),
-        }
-    }
-
-    /// The Go module that builds it.
-    fn module(self) -> &'static GoModule {
-        match self {
-            Self::Registry => &go::REGISTRY,
-            _ => &go::KUBERNETES,
-        }
-    }
-
-    /// Its file in the cache, whose directory is named by version.
-    fn cached(self) -> Result<PathBuf> {
-        let name = match self {
-            Self::Registry => format!("registry-{}", self.version()?),
-            _ => format!(
-                "controlplane-k8s-{}-etcd-{}",
-                Self::KubeApiserver.version()?,
-                Self::Etcd.version()?
-            ),
-        };
-        Ok(cache_dir()?.join(name).join(self.file_name()))
-    }
-}
+use cache::sweep;
 
 /// Paths of the tools that were asked for.
 #[derive(Debug, Clone)]
@@ -143,21 +76,6 @@ impl Tools {
     pub fn iter(&self) -> impl Iterator<Item = (Tool, &Path)> {
         self.paths.iter().map(|(tool, path)| (*tool, path.as_path()))
     }
-}
-
-/// The harness's cache: `$XDG_CACHE_HOME/berth`, else `~/.cache/berth`. Made if it is not there.
-pub fn cache_dir() -> Result<PathBuf> {
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let base = absolute("XDG_CACHE_HOME")
-        .or_else(|| Some(absolute("HOME")?.join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME names a directory for the cache")?;
-    let directory = base.join("berth");
-    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-    Ok(directory)
 }
 
 /// The directory that `KUBEBUILDER_ASSETS` names, if it has all of these.
@@ -221,19 +139,6 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
     Ok(paths)
 }
 
-/// Beginning of the names of what fetches and builds work with in the cache.
-const SCRATCH: &str = ".build-";
-
-/// Removes what fetches and builds that were killed left. The caller holds the lock of the tools, so none of it is in use.
-fn sweep(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
-            // It is only tidiness: what cannot be removed may stay.
-            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
-        }
-    }
-}
-
 /// The tool of a distribution's package, after its build has failed with `error`. Debian has a registry, and none of the others.
 fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
     if tool != Tool::Registry {
@@ -272,27 +177,9 @@ fn fits(wanted: &str, said: &str) -> bool {
     found.is_some() && found == minor(wanted)
 }
 
-/// Looks a program up on `PATH`.
-pub fn find_program(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
-        .filter(|directory| directory.is_absolute())
-        .map(|directory| directory.join(name))
-        .find(|file| file.is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_come_from_go_mod() {
-        assert_eq!(Tool::Kubelet.version().unwrap(), "1.36.3");
-        assert_eq!(Tool::Etcd.version().unwrap(), "3.6.8");
-        assert_eq!(Tool::Registry.version().unwrap(), "3.0.0");
-        assert!(go::KUBERNETES.version("example.com/none").is_err());
-    }
 
     #[test]
     fn a_release_binary_fits_by_its_minor_version() {

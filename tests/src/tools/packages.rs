@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::{cache_dir, find_program};
+use super::cache::cache_dir;
+use super::find::find_program;
 use crate::process;
 
 /// Sees to it that these distribution packages are installed.

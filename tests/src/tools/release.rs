@@ -16,8 +16,9 @@ use reqwest::{Client, Url};
 use tempfile::NamedTempFile;
 use tokio::time::timeout;
 
+use super::cache::{SCRATCH, cache_dir};
 use super::progress::Progress;
-use super::{SCRATCH, Tool, cache_dir};
+use super::tool::Tool;
 
 /// What is fetched unless [`VARIABLE`] names another file.
 const PINNED: &str = include_str!("../../controlplane/releases.txt");

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::blocking::blocking;
 use super::machine::{Boot, Machine};
-use super::{Site, blocking, network, shell};
+use super::site::Site;
+use super::{network, shell};
 use crate::process::with_parent;
 
 /// Whole environment of commands on a host: `container` in particular would mislead bootc.

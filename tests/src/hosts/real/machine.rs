@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use super::cgroup::Cgroup;
 use super::disk::{BootedImage, Disk};
 use super::network;
+use super::rpm_ostree::is_rpm_ostree_real;
 use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
 use crate::process::{last_lines, spawn_lasting};
@@ -242,7 +243,7 @@ impl Hardware {
             "--console=pipe",
             "--boot",
         ]);
-        if super::is_rpm_ostree_real() {
+        if is_rpm_ostree_real() {
             nspawn.arg("--bind=/dev/fuse");
         }
         nspawn.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");

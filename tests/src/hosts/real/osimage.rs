@@ -76,7 +76,7 @@ impl OsImages {
     /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may name a real bootc, and
     /// `BERTH_TEST_RPM_OSTREE` a directory with a real rpm-ostree.
     pub fn ensure(kubelet: Option<&Path>) -> Result<Self> {
-        super::packages()?;
+        super::packages::ensure()?;
         let real = std::env::var_os("BERTH_TEST_BOOTC").map(PathBuf::from);
         let rpm_ostree = super::rpm_ostree::real();
         let root = root::ensure(real.is_some(), rpm_ostree.is_some())?;

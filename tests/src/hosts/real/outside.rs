@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::RealHost;
+use super::host::RealHost;
 use super::programs::stand_in;
 use crate::rpmostreed::SOCKET;
 use crate::rpmostreed::client::Client;

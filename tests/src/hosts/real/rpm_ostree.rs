@@ -2,13 +2,11 @@
 //! real one, which is part of every image.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use super::programs::stand_in;
-use super::{RealHost, blocking};
 
 /// A file of a host: path, permissions, content.
 pub type HostFile = (String, u32, Vec<u8>);
@@ -59,31 +57,4 @@ pub fn rpm_ostree() -> Result<Vec<HostFile>> {
         .collect();
     files.push(("var/lib/rpm-ostreed/standin".to_owned(), 0o755, program));
     Ok(files)
-}
-
-/// Gives a host that runs rpm-ostree.
-///
-/// # Errors
-/// When the stand-in does not build, or the host does not take its files.
-pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
-    if is_rpm_ostree_real() {
-        return Ok(());
-    }
-    let root = host.path("/")?;
-    blocking(move || {
-        for (path, mode, bytes) in rpm_ostree()? {
-            let path = root.join(path);
-            let directory = path.parent().context("a file without a directory")?;
-            fs::create_dir_all(directory)
-                .and_then(|()| fs::write(&path, bytes))
-                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
-                .with_context(|| format!("writing {}", path.display()))?;
-        }
-        Ok(())
-    })
-    .await?;
-    host.exec(&["systemctl", "daemon-reload"]).await?;
-    // Its files say who may have the name, and where services are looked for.
-    host.exec(&["systemctl", "reload", "dbus.service"]).await?;
-    Ok(())
 }

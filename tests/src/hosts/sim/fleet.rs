@@ -3,7 +3,7 @@
 use anyhow::Result;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{SimHost, SimHostConfig};
+use super::host::{SimHost, SimHostConfig};
 
 /// Number of hosts that are made at the same time: each of them starts processes.
 const AT_ONCE: usize = 16;

@@ -503,7 +503,7 @@ impl Os {
                 "Switching: Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment",
             );
         }
-        let mut record = PullRecord::begin(self, digest);
+        let mut record = PullRecord::begin(&self.log, &self.host, digest);
         if let Err(text) = self.pull(&switch, digest, settings, io).await {
             return io.fail(&format!("Switching: Switching (ostree): {text}"));
         }

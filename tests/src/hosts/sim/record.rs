@@ -1,6 +1,5 @@
 //! The record of a pull, by whichever program it is made.
 
-use super::process::Os;
 use crate::hosts::{HostChange, HostLog};
 
 /// Records the end of a pull however it ends, a kill included.
@@ -14,13 +13,13 @@ pub(super) struct PullRecord {
 
 impl PullRecord {
     /// Records the begin of a pull, and its end when this is dropped.
-    pub(super) fn begin(os: &Os, digest: &str) -> Self {
+    pub(super) fn begin(log: &HostLog, host: &str, digest: &str) -> Self {
         let digest = digest.to_owned();
         let started = HostChange::PullStarted { digest: digest.clone() };
-        os.log.record(&os.host, started);
+        log.record(host, started);
         Self {
-            log: os.log.clone(),
-            host: os.host.clone(),
+            log: log.clone(),
+            host: host.to_owned(),
             digest,
             ok: false,
         }

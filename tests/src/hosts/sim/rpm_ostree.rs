@@ -180,7 +180,7 @@ impl Software {
         };
         // Other packages on the image that runs are no pull of an image.
         let fetches = self.os.deployments(|d| d.booted().is_none_or(|b| b.digest != digest));
-        let mut record = fetches.then(|| PullRecord::begin(&self.os, digest));
+        let mut record = fetches.then(|| PullRecord::begin(&self.os.log, &self.os.host, digest));
         let cached = self.os.deployments(|d| d.is_cached(digest));
         let found = self.os.find(image, digest, &settings);
         let found = found.map_err(|words| format!("Importing: {words}"))?;

@@ -1,0 +1,20 @@
+//! Progress of a run.
+
+use std::time::Instant;
+
+/// Tells on standard error what is going on, with the time since the start.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress(Instant);
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Progress {
+    /// One line.
+    pub fn say(&self, what: &str) {
+        eprintln!("{:>6.1} s  {what}", self.0.elapsed().as_secs_f64());
+    }
+}

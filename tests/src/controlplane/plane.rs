@@ -1,0 +1,283 @@
+//! A running control plane.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client};
+
+use super::apply;
+use super::kubeconfig::Kubeconfig;
+use super::options::Options;
+use super::pki::{Authority, Credential, kubeconfig};
+use super::servers::Layout;
+use crate::ports::Port;
+use crate::process::Process;
+use crate::programs::workspace_root;
+use crate::scratch::Scratch;
+use crate::tools::{Tool, Tools};
+
+/// A running control plane. Dropping it ends its servers and removes its files.
+pub struct ControlPlane {
+    // Stopped in the order of `stop_all`, which Drop calls; the directory goes last.
+    servers: Mutex<Servers>,
+    tools: Tools,
+    pub(super) layout: Layout,
+    pub(super) authority: Authority,
+    admin: Client,
+    _ports: [Port; 3],
+    _directory: Scratch,
+}
+
+impl std::fmt::Debug for ControlPlane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlPlane")
+            .field("url", &self.url())
+            .field("directory", &self.directory())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Servers {
+    etcd: Option<Process>,
+    apiserver: Option<Process>,
+    controllers: Vec<Process>,
+}
+
+impl Servers {
+    /// The API server hangs at shutdown once etcd is gone, hence the order.
+    fn stop_all(&mut self) {
+        self.controllers.clear();
+        self.stop_apiserver();
+        self.etcd = None;
+    }
+
+    fn stop_apiserver(&mut self) {
+        if let Some(mut server) = self.apiserver.take() {
+            server.stop(Duration::from_secs(2));
+        }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.etcd
+            .iter_mut()
+            .chain(&mut self.apiserver)
+            .chain(&mut self.controllers)
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        // After a panic of another thread the processes still have to end.
+        match self.servers.lock() {
+            Ok(mut servers) => servers.stop_all(),
+            Err(poisoned) => poisoned.into_inner().stop_all(),
+        }
+    }
+}
+
+impl ControlPlane {
+    /// Starts one and waits until it is ready. Builds the servers first if they are not there.
+    pub async fn start(options: Options) -> Result<Self> {
+        crate::install_crypto();
+        let mut wanted = vec![Tool::Etcd, Tool::KubeApiserver];
+        if options.controller_manager {
+            wanted.push(Tool::KubeControllerManager);
+        }
+        if options.scheduler {
+            wanted.push(Tool::KubeScheduler);
+        }
+        let tools = tokio::task::spawn_blocking(move || Tools::ensure(&wanted)).await??;
+        let directory = Scratch::new("berth-controlplane-")?;
+        let ports = [Port::reserve()?, Port::reserve()?, Port::reserve()?];
+        let authority = Authority::new()?;
+        let [api, etcd, peer] = &ports;
+        let layout = Layout::write(
+            directory.path(),
+            options,
+            &authority,
+            [api.number(), etcd.number(), peer.number()],
+        )?;
+        let admin = admin_kubeconfig(&authority, &layout)?;
+        let admin = Kubeconfig::write(layout.directory(), "admin", admin)?.client().await?;
+        let this = Self {
+            servers: Mutex::default(),
+            tools,
+            layout,
+            authority,
+            admin,
+            _ports: ports,
+            _directory: directory,
+        };
+        this.start_all().await?;
+        Ok(this)
+    }
+
+    async fn start_all(&self) -> Result<()> {
+        let etcd = self.layout.etcd(self.tools.path(Tool::Etcd)?)?;
+        self.with_servers(|servers| servers.etcd = Some(etcd))?;
+        self.start_apiserver().await?;
+        let options = &self.layout.options;
+        let mut controllers = Vec::new();
+        if options.controller_manager {
+            let program = self.tools.path(Tool::KubeControllerManager)?;
+            controllers.push(self.layout.controller_manager(program, &self.authority)?);
+        }
+        if options.scheduler {
+            let program = self.tools.path(Tool::KubeScheduler)?;
+            controllers.push(self.layout.scheduler(program, &self.authority)?);
+        }
+        self.with_servers(|servers| servers.controllers = controllers)?;
+        if options.controller_manager {
+            self.wait("controller manager", async || self.has_default_account().await)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The controller manager makes this account, and without it no pod can be created.
+    async fn has_default_account(&self) -> bool {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), "default");
+        accounts.get("default").await.is_ok()
+    }
+
+    /// Takes the API server away. Its clients get connection errors until [`Self::start_apiserver`].
+    pub async fn stop_apiserver(&self) -> Result<()> {
+        let server = self.with_servers(|servers| servers.apiserver.take())?;
+        if let Some(mut server) = server {
+            tokio::task::spawn_blocking(move || server.stop(Duration::from_secs(2))).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the API server (again, on the same port and data) and waits until it is ready.
+    pub async fn start_apiserver(&self) -> Result<()> {
+        let server = self.layout.apiserver(self.tools.path(Tool::KubeApiserver)?)?;
+        self.with_servers(|servers| servers.apiserver = Some(server))?;
+        self.wait("API server", async || self.is_ready().await).await
+    }
+
+    /// Starts one more API server of this cluster, on that port of every address. Whoever lists the servers must be
+    /// told of it by the test. It ends when the value is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn another_apiserver(&self, port: u16) -> Result<Process> {
+        self.layout
+            .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
+    }
+
+    /// Says whether the API server answers that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
+            return false;
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(2), self.admin.request_text(request));
+        matches!(answer.await, Ok(Ok(text)) if text == "ok")
+    }
+
+    /// Waits for a condition, and fails early and with its last words if a server ends.
+    async fn wait(&self, what: &str, mut ready: impl AsyncFnMut() -> bool) -> Result<()> {
+        let (started, limit) = (Instant::now(), self.layout.options.ready_deadline);
+        while !ready().await {
+            self.with_servers(|servers| servers.all().try_for_each(Process::check))??;
+            if started.elapsed() > limit {
+                let words = self.with_servers(|servers| {
+                    let tails: Vec<String> = servers.all().map(|server| server.log_tail()).collect();
+                    tails.join("\n")
+                })?;
+                bail!("the {what} was not ready within {limit:?}; {words}");
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tracing::debug!(what, time = ?started.elapsed(), "ready");
+        Ok(())
+    }
+
+    fn with_servers<T>(&self, change: impl FnOnce(&mut Servers) -> T) -> Result<T> {
+        let mut servers = self
+            .servers
+            .lock()
+            .map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
+        Ok(change(&mut servers))
+    }
+
+    /// A client that may do everything (`system:masters`).
+    pub fn admin_client(&self) -> Client {
+        self.admin.clone()
+    }
+
+    /// `https://…`, by the advertised address if there is one.
+    pub fn url(&self) -> String {
+        let address = self.layout.options.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
+        self.layout.url(address)
+    }
+
+    /// The API server's certificate authority, in PEM.
+    pub fn ca_certificate(&self) -> String {
+        self.authority.certificate()
+    }
+
+    /// The certificate authority, for more certificates (a kubelet's server certificate, a webhook's).
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The private directory of this control plane; it goes when the control plane is dropped.
+    pub fn directory(&self) -> &Path {
+        self.layout.directory()
+    }
+
+    /// The audit log, see [`crate::audit`].
+    pub fn audit_log(&self) -> PathBuf {
+        self.layout.audit_log()
+    }
+
+    /// Applies every YAML document of a file, or of a directory's `*.yaml` files in order of their names
+    /// (what `kubectl kustomize` makes of it, if there is a `kustomization.yaml`), server-side and in order.
+    pub async fn apply_manifests(&self, path: &Path) -> Result<()> {
+        apply::path(&self.admin, path)
+            .await
+            .with_context(|| format!("applying {}", path.display()))
+    }
+
+    /// Installs Berth as an admin does: everything in `manifests/` but the workloads, which the harness runs itself.
+    ///
+    /// # Errors
+    /// When the API server refuses something.
+    pub async fn install(&self) -> Result<()> {
+        self.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"])
+            .await
+    }
+
+    /// Applies these files of `manifests/`, in this order.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub async fn apply_files(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            self.apply_manifests(&workspace_root().join("manifests").join(name))
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Applies every document of a YAML text, server-side and in order.
+    pub async fn apply_yaml(&self, text: &str) -> Result<()> {
+        apply::text(&self.admin, text).await
+    }
+}
+
+/// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
+fn admin_kubeconfig(authority: &Authority, layout: &Layout) -> Result<String> {
+    let pair = authority.client("berth-test-admin", &["system:masters"])?;
+    kubeconfig(
+        &layout.url(Ipv4Addr::LOCALHOST.into()),
+        &authority.certificate(),
+        &Credential::Certificate(pair),
+    )
+}

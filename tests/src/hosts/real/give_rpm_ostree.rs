@@ -1,0 +1,37 @@
+//! rpm-ostree for a host that runs.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use anyhow::{Context, Result};
+
+use super::blocking::blocking;
+use super::host::RealHost;
+use super::rpm_ostree::{is_rpm_ostree_real, rpm_ostree};
+
+/// Gives a host that runs rpm-ostree.
+///
+/// # Errors
+/// When the stand-in does not build, or the host does not take its files.
+pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
+    if is_rpm_ostree_real() {
+        return Ok(());
+    }
+    let root = host.path("/")?;
+    blocking(move || {
+        for (path, mode, bytes) in rpm_ostree()? {
+            let path = root.join(path);
+            let directory = path.parent().context("a file without a directory")?;
+            fs::create_dir_all(directory)
+                .and_then(|()| fs::write(&path, bytes))
+                .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
+                .with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    })
+    .await?;
+    host.exec(&["systemctl", "daemon-reload"]).await?;
+    // Its files say who may have the name, and where services are looked for.
+    host.exec(&["systemctl", "reload", "dbus.service"]).await?;
+    Ok(())
+}

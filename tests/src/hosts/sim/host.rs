@@ -1,0 +1,413 @@
+//! A simulated host, as tests handle it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc;
+
+use super::agent::{AgentCommand, AgentConfig, Agents};
+use super::bootc::{self, Deployment};
+use super::bus::Bus;
+use super::catalog::{Catalog, CatalogImage};
+use super::kubelet::{Kubelet, KubeletConfig};
+use super::login::Login;
+use super::machine::{Down, Machine, Parts};
+use super::process::Os;
+use super::rpm_ostree::RpmOstree;
+use super::settings::{Settings, SharedSettings};
+use super::units::Units;
+use crate::hosts::HostLog;
+use crate::rpmostreed::{self, Faults};
+use crate::scratch::Scratch;
+
+/// Configuration of a simulated host.
+#[derive(Debug, Clone)]
+pub struct SimHostConfig {
+    /// Name of the host and of its Node.
+    pub name: String,
+    /// Reference of the image that it was installed with, such as `registry.test/os@sha256:…`.
+    pub image: String,
+    /// Manifest digest of that image.
+    pub digest: String,
+    /// OCI architecture of the host.
+    pub architecture: String,
+    /// Names of the packages that rpm-ostree has layered on it.
+    pub packages: Vec<String>,
+    /// The images that exist.
+    pub catalog: Catalog,
+    /// Record of the host's events.
+    pub log: HostLog,
+    /// Properties and faults at the start.
+    pub settings: Settings,
+    /// The agent; `None` for a host whose test is the agent.
+    pub agent: Option<AgentConfig>,
+    /// The kubelet stand-in; `None` for a host without Kubernetes.
+    pub kubelet: Option<KubeletConfig>,
+}
+
+impl SimHostConfig {
+    /// A host with neither agent nor kubelet that was installed with `repository@digest`.
+    pub fn new(name: &str, repository: &str, digest: &str, catalog: &Catalog, log: &HostLog) -> Self {
+        Self {
+            name: name.to_owned(),
+            image: format!("{repository}@{digest}"),
+            digest: digest.to_owned(),
+            architecture: "amd64".to_owned(),
+            packages: vec![],
+            catalog: catalog.clone(),
+            log: log.clone(),
+            settings: Settings::default(),
+            agent: None,
+            kubelet: None,
+        }
+    }
+}
+
+/// True state of a host, whatever its agent believes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The boot ID; `None` while the host is down.
+    pub boot_id: Option<String>,
+    /// Digest of the image that runs, or ran last.
+    pub booted: String,
+    /// Its version.
+    pub version: String,
+    /// Digest of the staged image.
+    pub staged: Option<String>,
+    /// The staged image is locked: a shutdown discards it.
+    pub locked: bool,
+    /// Digest of the rollback image.
+    pub rollback: Option<String>,
+    /// Names of the packages that are layered on the image that runs.
+    pub packages: Vec<String>,
+}
+
+/// A simulated host. Cheap to clone; when the last clone is dropped, its processes are killed.
+#[derive(Debug, Clone)]
+pub struct SimHost(Arc<Owner>);
+
+#[derive(Debug)]
+struct Owner {
+    machine: Arc<Machine>,
+    reboots: tokio::task::AbortHandle,
+    dir: Scratch,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.reboots.abort();
+        self.machine.abandon();
+    }
+}
+
+impl SimHost {
+    /// Makes a host and boots it.
+    pub async fn start(config: SimHostConfig) -> Result<Self> {
+        let host = Self::off(config)?;
+        host.power_on().await?;
+        Ok(host)
+    }
+
+    /// Makes a host that is not powered on yet.
+    pub fn off(config: SimHostConfig) -> Result<Self> {
+        // A short name, because the path of the bus's socket may not be long.
+        let dir = Scratch::new("berth-sim-")?;
+        let root = dir.path().join("root");
+        for directory in ["var/lib", "etc/berth"] {
+            std::fs::create_dir_all(root.join(directory)).context("cannot make the root of a simulated host")?;
+        }
+        let settings = SharedSettings::new(config.settings);
+        let (sender, requests) = mpsc::unbounded_channel();
+        let bus = Bus::new(dir.path())?;
+        let command = config.agent.map(|agent| AgentCommand {
+            node: config.name.clone(),
+            bus: bus.address(),
+            root: root.clone(),
+            config: agent,
+        });
+        let mut booted = deployment(&config.catalog, &config.image, &config.digest, &config.architecture);
+        booted.packages = config.packages;
+        let os = Arc::new(Os::new(
+            &config.name,
+            root.clone(),
+            booted,
+            config.catalog,
+            settings.clone(),
+            config.log.clone(),
+        ));
+        let login = Login::new(settings.clone(), sender);
+        let units = Units::new(os.clone(), root.clone());
+        let rpm_ostree = RpmOstree::new(bus.address(), dir.path(), os.clone(), login.clone(), units.clone())?;
+        let machine = Arc::new(Machine::new(Parts {
+            os,
+            units,
+            rpm_ostree,
+            kubelet: config.kubelet.map(|k| {
+                Kubelet::new(
+                    &config.name,
+                    &config.architecture,
+                    k,
+                    settings.clone(),
+                    config.log.clone(),
+                )
+            }),
+            agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
+            login,
+            name: config.name,
+            log: config.log,
+            root,
+            settings,
+            bus,
+        }));
+        let reboots = tokio::spawn(serve_requests(machine.clone(), requests)).abort_handle();
+        Ok(Self(Arc::new(Owner { machine, reboots, dir })))
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.0.machine
+    }
+
+    /// The host's and its Node's name.
+    pub fn name(&self) -> &str {
+        &self.machine().name
+    }
+
+    /// Address of the host's bus; it stays the same across reboots.
+    pub fn bus_address(&self) -> String {
+        self.machine().bus.address()
+    }
+
+    /// Names of the units that its service manager has loaded.
+    pub fn units(&self) -> Vec<String> {
+        self.machine().units.names()
+    }
+
+    /// The host's root as a directory, for `--host-root`.
+    pub fn root(&self) -> &Path {
+        &self.machine().root
+    }
+
+    /// Reads or changes the settings; a change has effect at once, except on what is already under way.
+    pub fn settings<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
+        let value = self.machine().settings.with(f);
+        self.machine().apply_settings();
+        value
+    }
+
+    /// Reads the true state.
+    pub fn facts(&self) -> Facts {
+        let boot_id = self.machine().boot_id();
+        self.machine().os.deployments(|d| {
+            let booted = d.booted();
+            let booted = booted.map(|b| (b.digest.clone(), b.version.clone(), b.packages.clone()));
+            let (booted, version, packages) = booted.unwrap_or_default();
+            Facts {
+                packages,
+                boot_id,
+                booted,
+                version,
+                staged: d.staged().map(|s| s.deployment.digest.clone()),
+                locked: d.staged().is_some_and(bootc::Staged::is_locked),
+                rollback: d.rollback().map(|r| r.digest.clone()),
+            }
+        })
+    }
+
+    /// Directory where ostree checks out what is staged. On a simulated host it is not there until a test makes it.
+    pub fn staged_files(&self) -> Option<PathBuf> {
+        let name = self.machine().os.deployments(|d| {
+            let staged = &d.staged()?.deployment;
+            Some(format!("{}.{}", staged.checksum(), staged.serial))
+        });
+        let deployments = format!("sysroot/ostree/deploy/{}/deploy", bootc::STATEROOT);
+        Some(self.root().join(deployments).join(name?))
+    }
+
+    /// Lengths of the times in which a shutdown would have applied what was staged, as far as they have ended.
+    pub fn armed_times(&self) -> Vec<Duration> {
+        self.machine().os.armed_times()
+    }
+
+    /// Every command that units have run on the host, in one line each.
+    pub fn commands(&self) -> Vec<String> {
+        self.machine().os.commands()
+    }
+
+    /// Boots, unless the host is up.
+    pub async fn power_on(&self) -> Result<()> {
+        self.machine().power_on().await
+    }
+
+    /// An orderly shutdown that stays off; it applies an unlocked staged image.
+    pub async fn power_off(&self) {
+        self.machine().power_off(Down::Orderly(Duration::ZERO)).await;
+    }
+
+    /// An orderly reboot that nobody in the cluster asked for. Returns when the host is up again.
+    pub async fn reboot_now(&self) -> Result<()> {
+        self.machine().reboot(Down::Orderly(Duration::ZERO), None).await
+    }
+
+    /// The power fails and comes back: what was staged is lost. Returns when the host is up again.
+    pub async fn power_cut(&self) -> Result<()> {
+        self.machine().reboot(Down::PowerCut, None).await
+    }
+
+    /// The power fails and stays away until [`power_on`](Self::power_on).
+    pub async fn power_loss(&self) {
+        self.machine().power_off(Down::PowerCut).await;
+    }
+
+    /// The message bus is restarted: all its clients lose their connections.
+    pub async fn restart_bus(&self) -> Result<()> {
+        self.machine().restart_bus().await
+    }
+
+    /// Reads or changes the faults of rpm-ostree; a change has effect at once.
+    pub fn rpm_ostree<T>(&self, f: impl FnOnce(&mut Faults) -> T) -> T {
+        self.machine().rpm_ostree.faults().with(f)
+    }
+
+    /// Connects to rpm-ostree, as somebody who uses its command does.
+    pub async fn rpm_ostree_client(&self) -> Result<rpmostreed::client::Client> {
+        rpmostreed::client::Client::connect(&self.bus_address(), &self.root().join("run")).await
+    }
+
+    /// Says whether rpm-ostree's daemon runs.
+    pub fn rpm_ostree_runs(&self) -> bool {
+        self.machine().units.get(rpmostreed::UNIT).active == "active"
+    }
+
+    /// Kills rpm-ostree's daemon, if it runs.
+    pub async fn kill_rpm_ostree(&self) {
+        self.machine().rpm_ostree.stop().await;
+    }
+
+    /// Puts packages on the deployment that runs, as if rpm-ostree had layered them long ago.
+    pub fn layer(&self, packages: &[&str]) {
+        self.machine().os.deployments(|d| d.layer(packages));
+    }
+
+    /// Somebody else stages an image, unlocked, behind the agent's back. The image must be in the catalog.
+    pub fn stage_behind_the_agent(&self, image: &str, digest: &str) {
+        let machine = self.machine();
+        machine.os.stage_image(image, digest);
+    }
+
+    /// Somebody else unlocks what is staged.
+    pub fn unlock_behind_the_agent(&self) -> Result<()> {
+        let done = self.machine().os.deployments(|d| d.unlock());
+        done.map(drop).map_err(anyhow::Error::msg)
+    }
+
+    /// Somebody else runs `bootc rollback`: queues the rollback deployment for the next boot, or takes that back.
+    pub fn roll_back_behind_the_agent(&self) -> Result<()> {
+        let done = self.machine().os.deployments(|d| d.toggle_rollback());
+        done.map(drop).map_err(anyhow::Error::msg)
+    }
+
+    /// SIGKILL for every agent on the host. They come back after `settings.agent_restart`.
+    pub fn kill_agent(&self) {
+        self.machine().agents.kill();
+    }
+
+    /// Ends the agents (SIGTERM) until [`start_agent`](Self::start_agent).
+    pub async fn stop_agent(&self) {
+        self.machine().agents.want(0);
+        self.machine().agents.stop(0, Some(Duration::from_millis(50))).await;
+    }
+
+    /// Starts the agent again after [`stop_agent`](Self::stop_agent), or when it may not restart by itself.
+    pub fn start_agent(&self) {
+        self.run_agents(1);
+    }
+
+    /// Starts a second agent beside the first one, as a surging DaemonSet does. It stays over reboots.
+    pub fn second_agent(&self) {
+        self.run_agents(2);
+    }
+
+    /// Ends the second agent again.
+    pub async fn end_second_agent(&self) {
+        self.machine().agents.want(1);
+        self.machine().agents.stop(1, Some(Duration::from_millis(50))).await;
+    }
+
+    fn run_agents(&self, count: usize) {
+        self.machine().agents.want(count);
+        if self.machine().boot_id().is_some() {
+            self.machine().agents.start();
+        }
+    }
+
+    /// Process IDs of the agents that run now.
+    pub fn agent_pids(&self) -> Vec<u32> {
+        self.machine().agents.pids()
+    }
+
+    /// File with the standard error of the first agent, over all its lives.
+    pub fn agent_log(&self) -> PathBuf {
+        self.machine().agents.log(0)
+    }
+
+    /// The directory with everything of this host; it goes with the host.
+    pub fn dir(&self) -> &Path {
+        self.0.dir.path()
+    }
+
+    /// Registers the Node again after a test deleted it: the same name, another UID, the current boot.
+    pub async fn register(&self) -> Result<()> {
+        let kubelet = self
+            .machine()
+            .kubelet
+            .as_ref()
+            .context("this host has no kubelet stand-in")?;
+        kubelet.register().await?;
+        self.machine().restart_kubelet().await;
+        Ok(())
+    }
+
+    /// Stops the kubelet stand-in alone: the Node goes stale, pods are no longer looked after.
+    pub fn stop_kubelet(&self) {
+        if let Some(kubelet) = &self.machine().kubelet {
+            kubelet.stop();
+        }
+    }
+
+    /// Starts the kubelet stand-in again, under the boot that runs.
+    pub async fn start_kubelet(&self) {
+        self.machine().restart_kubelet().await;
+    }
+}
+
+fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) -> Deployment {
+    let known = catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
+    Deployment {
+        image: image.to_owned(),
+        digest: digest.to_owned(),
+        version: known.version,
+        timestamp: known.timestamp,
+        architecture: architecture.to_owned(),
+        signed: false,
+        packages: vec![],
+        serial: 0,
+    }
+}
+
+/// Carries out the reboots that logind accepted, each for the boot in which it was asked for.
+async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Duration>) {
+    while let Some(longer) = requests.recv().await {
+        let Some(boot) = machine.boot_id() else {
+            continue;
+        };
+        if let Err(error) = machine.reboot(Down::Orderly(longer), Some(&boot)).await {
+            tracing::error!(
+                host = machine.name,
+                error = format!("{error:#}"),
+                "the host did not come up again"
+            );
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The begin of a transaction.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use super::core::{Core, busy, gio, locked};
+use super::names::SOCKET;
+use super::order::Order;
+use super::transaction::{Names, Transaction};
+use super::transaction_face::TransactionFace;
+use crate::named_error::NamedError;
+
+/// Makes a transaction, or joins an identical one. Answers its address.
+pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<String, NamedError> {
+    let mut active = locked(&daemon.active);
+    if let Some(running) = &*active {
+        if running.names.fingerprint == names.fingerprint {
+            return Ok(running.address.clone());
+        }
+        let title = running.title();
+        return Err(busy(&format!(
+            "Transaction in progress: {title}\n You can cancel the current transaction with `rpm-ostree cancel`"
+        )));
+    }
+    if daemon.rebooting.load(Ordering::SeqCst) {
+        return Err(gio(0, "Reboot initiated, cannot start new transaction"));
+    }
+    let Some(lock) = daemon.config.beneath.try_lock() else {
+        return Err(busy("System transaction in progress"));
+    };
+    let work = Arc::new(Mutex::new(Some((order, lock))));
+    let core = Arc::downgrade(daemon);
+    let face = move |transaction: Arc<Transaction>, is_met| TransactionFace {
+        core: core.clone(),
+        transaction,
+        is_met,
+        work: work.clone(),
+    };
+    let shown = format!("/run/{SOCKET}");
+    let (socket, faults) = (daemon.config.run.join(SOCKET), daemon.config.faults.clone());
+    let transaction = Transaction::open(names, &socket, &shown, faults, face)
+        .map_err(|error| gio(0, &format!("Error binding to address: {error}")))?;
+    if daemon.config.faults.strikes(|f| &mut f.no_socket) {
+        // An error means that it is gone already.
+        let _ = std::fs::remove_file(daemon.config.run.join(SOCKET));
+    }
+    tracing::info!(method = transaction.names.method, "a transaction is made");
+    let address = transaction.address.clone();
+    locked(&daemon.open).push(transaction.clone());
+    *active = Some(transaction);
+    Ok(address)
+}

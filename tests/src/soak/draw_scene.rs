@@ -1,0 +1,151 @@
+//! Drawing a scene.
+
+use std::time::Duration;
+
+use super::draw::{CAPACITY, Draw};
+use super::fault::{Fault, Rescue, Vanish, Who};
+use super::scene::{Moment, Scene};
+
+impl Draw {
+    /// A scene for a node, and what goes wrong besides from the begin.
+    pub(super) fn scene(&mut self) -> (Scene, Vec<Fault>) {
+        let node = self.node();
+        let moment = Moment::OF_TURN[self.random.index(Moment::OF_TURN.len())];
+        let soon = self.lasting(0..=150);
+        let one = |fault| vec![(soon, fault)];
+        let plain = |moment, faults| {
+            (
+                Scene {
+                    node,
+                    moment,
+                    slow: vec![],
+                    faults,
+                },
+                vec![],
+            )
+        };
+        match self.random.within(1..=11) {
+            1 => (self.gate_closes(node), vec![]),
+            2 => (self.capacity_shrinks(node), vec![]),
+            3 => (self.node_is_replaced(node), vec![]),
+            4 => self.gate_closes_over_a_lost_reboot(node),
+            5 => (self.leader_is_late(node), vec![]),
+            11 => self.shrinks_below_what_is_held(node),
+            6 => plain(moment, one(Fault::KillAgent(node))),
+            7 => plain(moment, one(Fault::Move(node, self.stay()))),
+            8 => plain(moment, one(Fault::PowerCut(node))),
+            9 => {
+                let retarget = Fault::Retarget(self.lasting(300..=2_000));
+                plain(moment, vec![(Duration::ZERO, Fault::KillAgent(node)), (soon, retarget)])
+            }
+            _ => plain(moment, one(Fault::Outage(Who::Leader, self.lasting(300..=5_000)))),
+        }
+    }
+
+    /// The node takes what is withdrawn at that very moment.
+    fn gate_closes(&mut self, node: usize) -> Scene {
+        let slow = vec![(Who::Agent(node), self.lasting(150..=400))];
+        let lasts = self.lasting(300..=1_500);
+        let fault = match self.random.within(1..=3) {
+            1 => Fault::Pause(lasts),
+            2 => Fault::Resize(1, self.random.within(1..=4), lasts),
+            _ => Fault::Retarget(lasts),
+        };
+        Scene {
+            node,
+            moment: Moment::Offered,
+            slow,
+            faults: vec![(Duration::ZERO, fault)],
+        }
+    }
+
+    /// The node takes what a smaller capacity has no room for, and what no controller could withdraw.
+    fn capacity_shrinks(&mut self, node: usize) -> Scene {
+        let slow = vec![(Who::Agent(node), self.lasting(100..=250))];
+        let refuse = Fault::RefuseBerths(self.lasting(2_000..=3_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let faults = vec![(Duration::ZERO, refuse), (Duration::from_millis(100), shrink)];
+        Scene {
+            node,
+            moment: Moment::Offered,
+            slow,
+            faults,
+        }
+    }
+
+    /// More nodes hold a berth than may, while others wait that are unavailable already and would come first.
+    fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
+        let lasts = self.lasting(700..=1_500);
+        let fault = Fault::Resize(5, 1, lasts);
+        let scene = Scene {
+            node,
+            moment: Moment::Offered,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, fault)],
+        };
+        let lasts = self.lasting(3_000..=5_000);
+        let others = (1..=self.nodes).filter(|other| *other != node).take(8);
+        let cordons = others.chain([node]).map(|other| Fault::Cordon(other, lasts));
+        (scene, cordons.collect())
+    }
+
+    /// Another Node comes under the holder's name before a controller can see it.
+    fn node_is_replaced(&mut self, node: usize) -> Scene {
+        let moment = if self.random.once_in(2) {
+            Moment::Taken
+        } else {
+            Moment::Committed
+        };
+        let how = if self.random.once_in(2) {
+            Vanish::PowerLoss
+        } else {
+            Vanish::Stopped
+        };
+        let blind = Fault::Outage(Who::Controllers, self.lasting(2_500..=5_000));
+        let vanish = Fault::Vanish(node, how, self.lasting(100..=1_000));
+        Scene {
+            node,
+            moment,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)],
+        }
+    }
+
+    /// A revoke finds a berth that is committed, and stays so for a while.
+    fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
+        let lasts = self.lasting(300..=1_500);
+        let fault = if self.random.once_in(3) {
+            Fault::Retarget(lasts)
+        } else {
+            Fault::Pause(lasts)
+        };
+        let rescue = if self.random.once_in(2) {
+            Rescue::AgentKill
+        } else {
+            Rescue::Reboot
+        };
+        let lost = Fault::LostReboot(node, rescue, self.lasting(1_000..=2_500));
+        let scene = Scene {
+            node,
+            moment: Moment::Committed,
+            slow: vec![],
+            faults: vec![(Duration::ZERO, fault)],
+        };
+        (scene, vec![lost])
+    }
+
+    /// Delays a leader's writes until another leader has taken its place, and the capacity is another.
+    fn leader_is_late(&mut self, node: usize) -> Scene {
+        let latency = self.lasting(100..=300);
+        let stall = Fault::Stall(Who::Leader, self.lasting(4_000..=5_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let slow = vec![(Who::Controllers, latency)];
+        let faults = vec![(self.lasting(0..=600), stall), (Duration::from_millis(700), shrink)];
+        Scene {
+            node,
+            moment: Moment::Released,
+            slow,
+            faults,
+        }
+    }
+}

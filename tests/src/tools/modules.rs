@@ -1,0 +1,36 @@
+//! The Go modules that fix the versions of the tools: `tests/controlplane`.
+
+use anyhow::{Context, Result};
+
+/// A Go module of this repository.
+#[derive(Debug)]
+pub(super) struct GoModule {
+    pub(super) go_mod: &'static str,
+    pub(super) go_sum: &'static str,
+    /// Its own program: the package's directory, and its source.
+    pub(super) program: (&'static str, &'static str),
+}
+
+pub(super) static KUBERNETES: GoModule = GoModule {
+    go_mod: include_str!("../../controlplane/go.mod"),
+    go_sum: include_str!("../../controlplane/go.sum"),
+    program: ("servers", include_str!("../../controlplane/servers/main.go")),
+};
+
+pub(super) static REGISTRY: GoModule = GoModule {
+    go_mod: include_str!("../../controlplane/registry/go.mod"),
+    go_sum: include_str!("../../controlplane/registry/go.sum"),
+    program: ("registry", include_str!("../../controlplane/registry/main.go")),
+};
+
+impl GoModule {
+    /// The version (without `v`) that `go.mod` requires of a module.
+    pub(super) fn version(&self, module: &str) -> Result<&'static str> {
+        self.go_mod
+            .lines()
+            .filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '))
+            .find(|(name, _)| *name == module)
+            .and_then(|(_, rest)| rest.split_whitespace().next()?.strip_prefix('v'))
+            .with_context(|| format!("go.mod requires no {module}"))
+    }
+}

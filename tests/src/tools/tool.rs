@@ -1,0 +1,96 @@
+//! The programs that the harness runs: their files and versions.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use super::cache::cache_dir;
+use super::modules::{self, GoModule};
+
+/// A program that the harness runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tool {
+    /// The API server's store.
+    Etcd,
+    /// The API server.
+    KubeApiserver,
+    /// Garbage collection, disruption budgets, service account tokens, node lifecycle.
+    KubeControllerManager,
+    /// The scheduler.
+    KubeScheduler,
+    /// The command line client.
+    Kubectl,
+    /// The node's agent, for real hosts.
+    Kubelet,
+    /// The image registry (CNCF distribution).
+    Registry,
+}
+
+impl Tool {
+    /// Every tool, cheapest and most needed first.
+    pub const ALL: [Self; 7] = [
+        Self::Etcd,
+        Self::Registry,
+        Self::KubeApiserver,
+        Self::KubeControllerManager,
+        Self::Kubectl,
+        Self::Kubelet,
+        Self::KubeScheduler,
+    ];
+
+    /// The name of its file.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::Kubectl => "kubectl",
+            Self::Kubelet => "kubelet",
+            Self::Registry => "registry",
+        }
+    }
+
+    /// Version that is built, and that a release binary has to fit.
+    pub(super) fn version(self) -> Result<&'static str> {
+        match self {
+            Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),
+            Self::Registry => self.module().version("github.com/distribution/distribution/v3"),
+            _ => self.module().version("k8s.io/kubernetes"),
+        }
+    }
+
+    /// The Go module that builds it.
+    pub(super) fn module(self) -> &'static GoModule {
+        match self {
+            Self::Registry => &modules::REGISTRY,
+            _ => &modules::KUBERNETES,
+        }
+    }
+
+    /// Its file in the cache, whose directory is named by version.
+    pub(super) fn cached(self) -> Result<PathBuf> {
+        let name = match self {
+            Self::Registry => format!("registry-{}", self.version()?),
+            _ => format!(
+                "controlplane-k8s-{}-etcd-{}",
+                Self::KubeApiserver.version()?,
+                Self::Etcd.version()?
+            ),
+        };
+        Ok(cache_dir()?.join(name).join(self.file_name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_go_mod() {
+        assert_eq!(Tool::Kubelet.version().unwrap(), "1.36.3");
+        assert_eq!(Tool::Etcd.version().unwrap(), "3.6.8");
+        assert_eq!(Tool::Registry.version().unwrap(), "3.0.0");
+        assert!(modules::KUBERNETES.version("example.com/none").is_err());
+    }
+}
