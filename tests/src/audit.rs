@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 pub use berth_judge::audit::Record;
 use berth_judge::audit::parse;
 
-/// A reader of the log that keeps what it has read.
+/// Reads the audit log; keeps the records it has read.
 #[derive(Debug)]
 pub struct AuditLog {
     path: PathBuf,
@@ -18,7 +18,7 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Reads what is there. A log that is not there yet is empty.
+    /// Reads the records written so far. A log that does not exist yet is empty.
     pub fn read(path: &Path) -> Result<Self> {
         let mut this = Self {
             path: path.to_owned(),
@@ -29,7 +29,7 @@ impl AuditLog {
         Ok(this)
     }
 
-    /// Reads what has been added; returns it.
+    /// Reads and returns the records added since the last read.
     pub fn refresh(&mut self) -> Result<&[Record]> {
         let from = self.records.len();
         let mut text = Vec::new();
@@ -38,7 +38,7 @@ impl AuditLog {
             file.seek(SeekFrom::Start(self.offset))?;
             file.read_to_end(&mut text)?;
         }
-        // The last line may be half written: it is left for the next time.
+        // The last line may be incomplete: it is read next time.
         let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |i| i + 1);
         for line in text.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n') {
             if let Some(record) = parse(line).with_context(|| String::from_utf8_lossy(line).into_owned())? {
@@ -49,7 +49,7 @@ impl AuditLog {
         Ok(self.records.get(from..).unwrap_or_default())
     }
 
-    /// Gives away the records read so far; the next [`Self::refresh`] goes on behind them. For runs of hours.
+    /// Removes and returns the records read so far, so that a run of hours does not keep them all.
     pub fn take(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.records)
     }
@@ -66,7 +66,7 @@ impl AuditLog {
             .filter(|record| record.is_write() && record.succeeded())
     }
 
-    /// The requests that were refused for lack of permission.
+    /// Requests refused for lack of permission.
     pub fn forbidden(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|record| record.code == 403)
     }

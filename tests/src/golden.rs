@@ -1,5 +1,5 @@
-//! Walk of a node through its conditions, write by write, beside a golden file. The audit log has every write of a BootcNode's
-//! status with its answer, so that nothing is missed, as a watch may.
+//! Compares the history of a node's conditions with a golden file. The history comes from the audit log, which has every write of
+//! a BootcNode's status with its response; a watch may miss some.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,13 +16,13 @@ use serde_json::Value;
 use crate::audit::{AuditLog, Record};
 use crate::programs::workspace_root;
 
-/// Variable that makes [`ensure_golden`] write the files in place of comparing.
+/// Variable that makes [`ensure_golden`] write the files instead of comparing.
 const BLESS: &str = "BERTH_BLESS";
 
-/// The state of a turn that each node writes: its agent reports it before it asks for the reboot.
+/// State that every turn must show: the agent reports it before it requests the reboot.
 const REBOOTING: &str = "False/Rebooting";
 
-/// Files that this process has written: what comes again under the same name is compared.
+/// Files written by this process: a second history of the same name is compared with the first.
 static BLESSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Statuses of a node's BootcNode, in the order of the writes, each with the program that wrote it.
@@ -41,7 +41,7 @@ pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u
     Ok(found)
 }
 
-/// The statuses since a node was last asked to go to an image and its agent had read that, whatever it is asked for now.
+/// Statuses from the time when the agent had last read that the node should use an image. It may use another image by now.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
     let asks = |object: &BootcNode| object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image);
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
@@ -58,11 +58,11 @@ fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest
     since.skip_while(|object| !has_read(object)).collect()
 }
 
-/// Every `status/reason` that each condition went through, one line for each type. What fails is tried again: two states that
-/// follow one another, neither of them True, count once however often they do.
+/// Every `status/reason` that each condition went through, one line per type. Failed steps are retried: two states that
+/// alternate, neither of them True, count once.
 ///
 /// # Errors
-/// When there is no status, or a condition of a type that nobody has documented.
+/// If there is no status, or a condition of an undocumented type.
 fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Result<String> {
     let mut walks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for object in statuses {
@@ -89,11 +89,11 @@ fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Re
     Ok(lines.collect())
 }
 
-/// Fails unless the walk is one that `tests/tests/golden/NAME.txt` allows. With `BERTH_BLESS=1` it writes the file; the second
-/// walk of that name is compared with the first one.
+/// Fails unless `tests/tests/golden/NAME.txt` allows the history. With `BERTH_BLESS=1` writes the file; a second history of that
+/// name is compared with the first.
 ///
 /// # Errors
-/// When it is not allowed; the error shows both.
+/// If it is not allowed; the error shows both.
 fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     let file = workspace_root().join(format!("tests/tests/golden/{name}.txt"));
     let mut blessed = BLESSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,9 +113,9 @@ fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     Ok(())
 }
 
-/// True if a walk has the types of the golden one, and of each the same states in the same order, up to the last. A state before the
-/// last may be missing, unless it is True or [`REBOOTING`]: the agent writes what is true when it writes, a quick turn leaves a state
-/// before the next write, and a pull that ends within a second is not reported.
+/// True if a history has the types of the golden one, and of each type the same states in the same order, up to the last. An
+/// earlier state may be missing unless it is True or [`REBOOTING`]: the agent writes the current state only, a short turn may
+/// leave a state before the next write, and a pull that ends within a second is not reported.
 fn allows(golden: &str, walk: &str) -> bool {
     let (golden, walk) = (lines_of(golden), lines_of(walk));
     golden.len() == walk.len()
@@ -125,7 +125,7 @@ fn allows(golden: &str, walk: &str) -> bool {
             .all(|((type_, whole), (found, seen))| type_ == found && allows_states(whole, seen))
 }
 
-/// The states of each type, in the order of the lines.
+/// States of each type, in the order of the lines.
 fn lines_of(text: &str) -> Vec<(&str, Vec<&str>)> {
     let lines = text.lines().filter_map(|line| line.split_once(": "));
     lines
@@ -133,11 +133,11 @@ fn lines_of(text: &str) -> Vec<(&str, Vec<&str>)> {
         .collect()
 }
 
-/// True if `seen` is what is left of `whole` when states that may be missing are taken out of it. Two equal states become one
-/// when the state between them is missing.
+/// True if `seen` is `whole` without some states that may be missing. Two equal states become one if the state between them is
+/// missing.
 fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     let last = whole.len().saturating_sub(1);
-    // How many states of `seen` the states of `whole` so far can account for.
+    // Number of states of `seen` that the states of `whole` so far can account for.
     let mut reached = BTreeSet::from([0]);
     for (n, state) in whole.iter().enumerate() {
         let may_be_missing = n != last && !state.starts_with("True/") && *state != REBOOTING;
@@ -158,18 +158,18 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
     reached.contains(&seen.len())
 }
 
-/// Compares all conditions that a node has gone through with the golden file of that name. None of its agent's writes may have
-/// said nothing.
+/// Compares all conditions of a node's history with a golden file. Also fails if a write of its agent changed nothing.
 ///
 /// # Errors
-/// When the file does not allow the walk, or a write said nothing, or the audit log cannot be read.
+/// If the file does not allow the history, a write changed nothing, or the audit log cannot be read.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| {
         statuses.iter().map(|(_, _, object)| object).collect()
     })
 }
 
-/// Tries for 2 s: the API server answers a request a little before its audit log has it. `choose` takes the statuses to compare.
+/// Retries for 2 s: the API server answers a request shortly before it appears in the audit log. `choose` selects the statuses to
+/// compare.
 fn soon(
     audit_log: &Path,
     node: &str,
@@ -190,10 +190,10 @@ fn soon(
     check()
 }
 
-/// As [`ensure_walk`], of the conditions since the node was last asked to go to an image. It may be asked for another one by now.
+/// Like [`ensure_walk`], for the conditions since the node should last use an image. It may use another one by now.
 ///
 /// # Errors
-/// As [`ensure_walk`].
+/// See [`ensure_walk`].
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }
@@ -207,10 +207,10 @@ fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u6
     statuses(audit.records(), node)
 }
 
-/// Writes of statuses of a node by its agent that said nothing new. A sign of life is new.
+/// The agent's writes of a node's status that changed nothing. A heartbeat is a change.
 ///
 /// # Errors
-/// As [`statuses`].
+/// See [`statuses`].
 pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
     let statuses = statuses(records, node)?;
     let idle = statuses.windows(2).filter_map(|pair| {
@@ -223,7 +223,7 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
     Ok(idle.collect())
 }
 
-/// Writes of such statuses that said nothing new, of all objects of that kind.
+/// Writes of the statuses of a kind that changed nothing.
 fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
     let mut written: BTreeMap<&str, Vec<(u64, &Record, &Value)>> = BTreeMap::new();
     let of_kind = |r: &&Record| r.is_write() && r.succeeded() && r.group == "berth.dev" && r.target() == target;
@@ -254,7 +254,7 @@ fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// A status as it was written: the digest that is asked for, the generation and the one that was read, `Updated`.
+    /// A written status: digest and generation of the spec, the observed generation, and the reason of `Updated`.
     fn status(digest: char, generation: i64, read: i64, reason: &str) -> (&'static str, u64, BootcNode) {
         let digest = format!("sha256:{}", digest.to_string().repeat(64));
         let time = "2026-01-01T00:00:00Z";
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_begins_where_the_image_was_last_asked_for_and_read() {
+    fn a_walk_begins_when_the_image_was_last_read() {
         let statuses = [
             status('b', 1, 1, "Old"),
             status('a', 2, 2, "Updated"),
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_may_be_missed_and_none_may_be_added_or_come_out_of_order() {
+    fn states_may_be_missing_but_not_added_or_reordered() {
         let golden = "Cordoned: False/A True/B False/A\nUpdated: False/X False/Y False/Rebooting False/P True/Z\n";
         let cordoned = "Cordoned: False/A True/B False/A\n";
         for (walk, allowed) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_states_are_one_when_the_state_between_them_is_missed() {
+    fn equal_states_merge_without_the_one_between() {
         let golden = "Pulled: Unknown/P True/A Unknown/N True/A\n";
         for (walk, allowed) in [
             ("Pulled: Unknown/P True/A Unknown/N True/A\n", true),

@@ -1,6 +1,6 @@
-//! OCI images made here, byte for byte the same from the same input, so that digests repeat.
+//! Reproducible OCI images: the same input gives the same bytes, and so the same digests.
 //!
-//! No external tool takes part: a test decides what an image holds, and knows its digest before it pushes it.
+//! Built without external tools: a test decides the content of an image and knows its digest before the push.
 
 mod image;
 mod layer;

@@ -1,4 +1,4 @@
-//! The harness that every Berth test stands on: a real control plane, a real registry, and real or simulated hosts.
+//! The harness of Berth's tests: a real control plane, a real registry, and real or simulated hosts.
 
 pub mod audit;
 pub mod bench;

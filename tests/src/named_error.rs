@@ -1,9 +1,9 @@
-//! Errors with the names that a host's services give them.
+//! D-Bus errors with the names that a host's services use.
 
 use zbus::message::{Header, Message};
 use zbus::names::ErrorName;
 
-/// A D-Bus error with any name.
+/// A D-Bus error with an arbitrary name.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedError {
     name: ErrorName<'static>,
@@ -11,7 +11,7 @@ pub(crate) struct NamedError {
 }
 
 impl NamedError {
-    /// An error with this full name; a name that D-Bus does not allow becomes `…Error.Failed`.
+    /// An error with this full name; an invalid name becomes `…Error.Failed`.
     pub(crate) fn new(name: &str, message: impl Into<String>) -> Self {
         let failed = ErrorName::from_static_str_unchecked("org.freedesktop.DBus.Error.Failed");
         Self {
@@ -20,12 +20,12 @@ impl NamedError {
         }
     }
 
-    /// An error of systemd, by the last part of its name.
+    /// An error of systemd, from the last part of its name.
     pub(crate) fn systemd(name: &str, message: impl Into<String>) -> Self {
         Self::new(&format!("org.freedesktop.systemd1.{name}"), message)
     }
 
-    /// The error for a call that makes no sense.
+    /// The error for invalid arguments.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new("org.freedesktop.DBus.Error.InvalidArgs", message)
     }

@@ -1,4 +1,4 @@
-//! Free TCP ports that stay free.
+//! Reservation of free TCP ports.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -9,11 +9,10 @@ use anyhow::{Context, Result, bail};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A port that is reserved among test processes for as long as this value lives.
+/// A port reserved among test processes while this value lives.
 ///
-/// It lies below the range of the ports that the kernel gives to outgoing connections. A port from that range
-/// can be taken by any client while a server is stopped for a test, and a client that keeps trying to reach
-/// the stopped server can even end up connected to itself.
+/// Not in the kernel's range for outgoing connections: any client could take such a port while a server is stopped for a test,
+/// and a client that retries the stopped server could even connect to itself.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -22,13 +21,13 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port that nobody listens on.
+    /// Reserves a port without a listener.
     pub fn reserve() -> Result<Self> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        // One for each user: the files of another user's run could not be opened. Their ports show by being in use.
+        // A directory per user: files of another user cannot be opened. Ports of another user's run show as in use.
         let directory = std::env::temp_dir().join(format!("berth-ports-{}", nix::unistd::getuid()));
         std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-        // Processes that start together begin far apart.
+        // Processes that start together begin at distant ports.
         let offset = u16::try_from(std::process::id() % 1200)? * 10;
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -41,7 +40,7 @@ impl Port {
         bail!("no free port between {FIRST} and {}", FIRST + COUNT)
     }
 
-    /// Its number.
+    /// Returns the port number.
     pub fn number(&self) -> u16 {
         self.number
     }

@@ -1,4 +1,4 @@
-//! Child processes that end with the harness, whatever ends the harness.
+//! Child processes that end with the harness, even if it is killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 
 type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-/// The same command, run so that it is killed when the thread that starts it ends.
+/// Returns the same command, killed when the thread that starts it ends.
 ///
-/// Takes over program, arguments, environment and working directory, not the standard streams.
+/// Keeps program, arguments, environment and working directory, but not the standard streams.
 pub fn with_parent(command: &Command) -> Command {
     let mut wrapped = Command::new("setpriv");
     wrapped
@@ -35,15 +35,15 @@ pub fn with_parent(command: &Command) -> Command {
 
 /// Starts a command from a thread that lives as long as this process.
 ///
-/// The kernel sends the parent-death signal when the parent *thread* ends. A test's thread or a blocking thread
-/// of the runtime ends long before the process, so [`with_parent`] is only sound together with this.
+/// The kernel sends the parent-death signal when the parent *thread* ends. A test's thread or a blocking thread of the runtime
+/// ends long before the process, so [`with_parent`] only works together with this function.
 pub fn spawn_lasting(command: Command) -> Result<Child> {
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Request>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (sender, requests) = mpsc::channel::<Request>();
         std::thread::spawn(move || {
             for (mut command, reply) in requests {
-                // A requester that is gone has no use for the child: dropping it closes nothing here.
+                // If the requester is gone, the child is dropped; that closes nothing here.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -63,7 +63,7 @@ pub fn spawn_lasting(command: Command) -> Result<Child> {
         .with_context(|| format!("starting {program}"))
 }
 
-/// A server with its output in a file. Killed when dropped.
+/// A server that writes its output to a file. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -92,7 +92,7 @@ impl Process {
         })
     }
 
-    /// Its process ID.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -102,14 +102,14 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
-    /// The last lines of its output, under a line that names it; for error messages.
+    /// Last lines of the output, below a line with the process's name; for error messages.
     pub fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         format!("last words of {}:\n{}", self.name, last_lines(&text, 15))
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the process has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.exit_status() {
             Some(status) => anyhow::bail!("{} ended: {status}; {}", self.name, self.log_tail()),
@@ -117,7 +117,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end, and kills it after `grace`. Returns when it is gone.
+    /// Sends SIGTERM, and SIGKILL after `grace`. Returns when the process has ended.
     pub fn stop(&mut self, grace: Duration) {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + grace;
@@ -127,23 +127,23 @@ impl Process {
         self.kill();
     }
 
-    /// Kills it now. Returns when it is gone.
+    /// Sends SIGKILL. Returns when the process has ended.
     pub fn kill(&mut self) {
         if self.exit_status().is_none() {
-            // Both can only fail when it is gone already.
+            // Both can only fail if it has already ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 
-    /// Sends it a signal (stop and continue, say).
+    /// Sends a signal (SIGSTOP or SIGCONT, for example).
     pub fn signal(&mut self, signal: Signal) {
-        // Once it is reaped, its ID may be another's.
+        // After it is reaped, another process may have its ID.
         if self.exit_status().is_some() {
             return;
         }
         if let Ok(id) = i32::try_from(self.child.id()) {
-            // It can only fail when it is gone already.
+            // This can only fail if it has already ended.
             let _ = kill(Pid::from_raw(id), signal);
         }
     }
@@ -155,7 +155,7 @@ impl Drop for Process {
     }
 }
 
-/// The last `count` lines of a text.
+/// Returns the last `count` lines of a text.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let from = lines.len().saturating_sub(count);

@@ -1,4 +1,4 @@
-//! Berth's own programs, built as they are shipped (in the profile of the tests) and found by asking cargo.
+//! Berth's own programs, built in the profile of the tests or as shipped. Cargo reports their paths.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,11 +20,11 @@ pub struct Programs {
     pub controller: PathBuf,
 }
 
-/// All that is shipped. Built together, since each other choice would compile the libraries with other features.
+/// All shipped programs. Built together: any other selection would rebuild the libraries with other features.
 const SHIPPED: [&str; 6] = ["-p", "berth-agent", "-p", "berth-controller", "-p", "kubectl-berth"];
 
-/// Root of the checkout. Cargo tells a program that it runs where its package lies. That comes first: two checkouts that
-/// share a target directory share the programs too, and the path that was compiled in is that of the other one.
+/// Root of the checkout. A program that cargo runs gets the path of its package from the environment. This has priority over the
+/// path that was compiled in: checkouts with a common target directory share their programs.
 pub fn workspace_root() -> PathBuf {
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
@@ -33,10 +33,10 @@ pub fn workspace_root() -> PathBuf {
 
 static BUILT: Mutex<Option<Programs>> = Mutex::new(None);
 
-/// The programs, built once for each process.
+/// Builds the programs, once per process.
 ///
 /// # Errors
-/// When they do not build; the error has the compiler's words.
+/// If they do not build; the error has the compiler's output.
 pub fn programs() -> Result<Programs> {
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(programs) = &*built {
@@ -51,10 +51,10 @@ pub fn programs() -> Result<Programs> {
     Ok(programs)
 }
 
-/// `kubectl-berth`, built once for each process.
+/// Builds `kubectl-berth`, once per process.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn kubectl() -> Result<PathBuf> {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     if let Some(path) = BUILT.get() {
@@ -64,10 +64,10 @@ pub fn kubectl() -> Result<PathBuf> {
     Ok(BUILT.get_or_init(|| path).clone())
 }
 
-/// Builds the programs as they are shipped: static, in release.
+/// Builds the programs as shipped: static, with the release profile.
 ///
 /// # Errors
-/// When they do not build; they need musl's C compiler.
+/// If they do not build; they need musl's C compiler.
 pub fn shipped() -> Result<Programs> {
     let one = |name: &str| {
         let found = build(&["--release", "--target", "x86_64-unknown-linux-musl", "-p", name])?;
@@ -79,10 +79,10 @@ pub fn shipped() -> Result<Programs> {
     })
 }
 
-/// The controller's decisions without its I/O, as a program that measures them; built as they are shipped.
+/// Builds the benchmark of the controller's decisions with the shipped settings.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn planner() -> Result<PathBuf> {
     take(
         &build(&[
@@ -100,26 +100,26 @@ pub fn planner() -> Result<PathBuf> {
     )
 }
 
-/// `kubectl-berth`, and the program that measures its text without a cluster; built as they are shipped.
+/// Builds `kubectl-berth` and the benchmark of its text output with the shipped settings.
 ///
 /// # Errors
-/// When they do not build.
+/// If they do not build.
 pub fn shipped_kubectl() -> Result<(PathBuf, PathBuf)> {
     let args = ["--release", "--target", STATIC, "-p", "kubectl-berth"];
     let found = build(&[&args[..], &["--bins", "--example", "status"]].concat())?;
     Ok((take(&found, "kubectl-berth")?, take(&found, "status")?))
 }
 
-/// Makes [`programs`] give these from now on: for measurements.
+/// Makes [`programs`] return these, for measurements.
 pub fn choose(programs: &Programs) {
     *BUILT.lock().unwrap_or_else(|e| e.into_inner()) = Some(programs.clone());
 }
 
-/// Agent and controller with deliberate bugs compiled in, each asleep until `BERTH_SEEDED_BUG` names it. They have a
-/// target directory of their own, so that they never lie where the real ones are expected.
+/// Builds agent and controller with deliberate bugs compiled in, each disabled unless `BERTH_SEEDED_BUG` names it. They have
+/// their own target directory, so that they never replace the real ones.
 ///
 /// # Errors
-/// When they do not build.
+/// If they do not build.
 pub fn seeded() -> Result<Programs> {
     static BUILT: OnceLock<Programs> = OnceLock::new();
     if let Some(programs) = BUILT.get() {
@@ -146,22 +146,22 @@ pub fn seeded() -> Result<Programs> {
     Ok(BUILT.get_or_init(|| programs).clone())
 }
 
-/// The agent of [`seeded`].
+/// Builds the agent of [`seeded`].
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn seeded_agent() -> Result<PathBuf> {
     Ok(seeded()?.agent)
 }
 
-/// Rust's name for the platform of the shipped agent.
+/// Target of the shipped agent.
 const STATIC: &str = "x86_64-unknown-linux-musl";
 
-/// The agent as its container image has it: static. In the profile of the tests, which builds in a fraction of the
-/// time of the shipped one; `BERTH_TEST_RELEASE=1` asks for that one.
+/// Builds the agent as its container image has it: static. In the profile of the tests, which builds much faster than the shipped
+/// one; `BERTH_TEST_RELEASE=1` selects the shipped one.
 ///
 /// # Errors
-/// When it does not build; the error has the compiler's words.
+/// If it does not build; the error has the compiler's output.
 pub fn static_agent() -> Result<PathBuf> {
     crate::tools::ensure_packages(&["musl-tools"])?;
     let mut args = vec!["-p", "berth-agent", "--target", STATIC];
@@ -178,12 +178,12 @@ fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo built no program {name}"))
 }
 
-/// Names a directory in which the test processes of one run share the answers of cargo. Without it, each process asks.
-const SHARED: &str = "BERTH_TEST_BUILT";
+/// Directory where the test processes of one run share cargo's answers. Without it, each process runs cargo.
+const ANSWERS_VARIABLE: &str = "BERTH_TEST_BUILT";
 
-/// Builds these programs. Returns their paths by name.
+/// Builds these programs; returns their paths by name.
 fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
-    let Some(directory) = std::env::var_os(SHARED) else {
+    let Some(directory) = std::env::var_os(ANSWERS_VARIABLE) else {
         return ask_cargo(args);
     };
     let directory = PathBuf::from(directory);
@@ -197,7 +197,7 @@ fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     if let Ok(text) = fs::read(&answer) {
         return serde_json::from_slice(&text).with_context(|| format!("cannot read {}", answer.display()));
     }
-    // Other builds put other programs where cargo has put these.
+    // Copied, because other builds may overwrite cargo's files.
     let kept = directory.join(&name);
     fs::create_dir_all(&kept).with_context(|| format!("cannot create {}", kept.display()))?;
     let mut found = ask_cargo(args)?;
@@ -221,13 +221,13 @@ fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
         .current_dir(workspace_root())
         .args(["build", "--message-format=json-render-diagnostics"])
         .args(args);
-    // A build takes minutes at first: somebody who looks on sees cargo's own progress.
+    // The first build takes minutes: cargo's own progress goes to the terminal.
     match std::io::stderr().is_terminal() {
         true => command.stderr(Stdio::inherit()),
         false => command.arg("--quiet"),
     };
-    // What cargo tells a test of its own package would make build scripts that look at it run again, and everything
-    // that depends on them be built again, each time.
+    // Cargo's variables for a test would make build scripts that read them run again, and rebuild everything that depends on
+    // them, each time.
     let told = [
         "CARGO_MANIFEST_",
         "CARGO_PKG_",

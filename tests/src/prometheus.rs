@@ -1,4 +1,4 @@
-//! Prometheus: its server, which scrapes what runs, and its own tool, by which metrics, alerts and queries are judged.
+//! Prometheus: its server scrapes the programs under test, and promtool checks metrics, alerts and queries.
 
 use std::fs;
 use std::io::Write;
@@ -16,13 +16,13 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::tools::find_program;
 
-/// Time between two scrapes, and between two evaluations of the rules.
+/// Interval of scrapes and of rule evaluations.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs promtool in this directory, with this on its standard input. Answers what it said.
+/// Runs promtool in this directory with this standard input; returns its output.
 ///
 /// # Errors
-/// When it is not on `PATH`, or finds something; with all that it said.
+/// If it is not on `PATH` or reports a problem; the error has its output.
 pub fn promtool(directory: &Path, args: &[&str], input: &str) -> Result<String> {
     let mut child = Command::new(program("promtool")?)
         .args(args)
@@ -47,7 +47,7 @@ fn program(name: &str) -> Result<std::path::PathBuf> {
         .with_context(|| format!("{name} is not on PATH; make test fetches it, or see https://prometheus.io/download"))
 }
 
-/// A running server. It ends when dropped, and its files go.
+/// A running server. Dropping it ends it and removes its files.
 #[derive(Debug)]
 pub struct Prometheus {
     url: String,
@@ -57,20 +57,20 @@ pub struct Prometheus {
     directory: Scratch,
 }
 
-/// A series of a query's answer.
+/// A series in a query's result.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Series {
-    /// Its labels.
+    /// Labels of the series.
     pub metric: std::collections::BTreeMap<String, String>,
-    /// Its values with their times.
+    /// Values with their times.
     pub values: Vec<(f64, String)>,
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these addresses and evaluates a rule file's `groups`.
+    /// Starts a server that scrapes these addresses and evaluates a rule file's `groups`.
     ///
     /// # Errors
-    /// When it is not on `PATH` or cannot be started.
+    /// If it is not on `PATH` or cannot be started.
     pub fn start(addresses: &[&str], rules: &Value) -> Result<Self> {
         let program = program("prometheus")?;
         let directory = Scratch::new("berth-prometheus-")?;
@@ -85,7 +85,7 @@ impl Prometheus {
                 { "job_name": "prometheus", "static_configs": [{ "targets": [&address] }] },
             ],
         });
-        // Either is YAML as it is JSON.
+        // JSON is also YAML.
         fs::write(directory.path().join("prometheus.yaml"), config.to_string())?;
         fs::write(directory.path().join("rules.yaml"), rules.to_string())?;
         let mut command = Command::new(program);
@@ -105,10 +105,10 @@ impl Prometheus {
         })
     }
 
-    /// All that a query yields, second by second, from the server's start until now.
+    /// Returns the result of a query, second by second, since the server's start.
     ///
     /// # Errors
-    /// When the server has ended, or refuses the query.
+    /// If the server has ended or rejects the query.
     pub fn range(&mut self, query: &str) -> Result<Vec<Series>> {
         self.process.check()?;
         let [start, end] = [self.begin, Timestamp::now()].map(|time| time.as_second().to_string());

@@ -1,5 +1,5 @@
-//! A TCP proxy in front of the API server, so that a test can take the server away from one client, or make the way
-//! to it slow, without touching the server itself. TLS goes through as it is.
+//! A TCP proxy in front of the API server: a test can cut off or slow down one client without touching the server. TLS passes
+//! through unchanged.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,18 +13,18 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::ports::Port;
 
-/// State of the way through a proxy.
+/// State of the route through a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Weather {
-    /// Connections are cut and new ones are not served. What was on its way is lost, in either direction.
+    /// Connections are cut and new ones are refused. Data in flight is lost, in both directions.
     pub down: bool,
-    /// Connections stay, and nothing comes through; it goes on where it was when this ends.
+    /// Connections stay but carry no data; when this ends, they continue where they stopped.
     pub stalled: bool,
-    /// Additional time that everything takes, in each direction.
+    /// Additional delay in each direction.
     pub latency: Duration,
 }
 
-/// A proxy on a port of this machine's loopback. It ends when dropped, and cuts its connections.
+/// A proxy on a loopback port. Dropping it cuts its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -40,10 +40,10 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts one that leads to `target`, in good weather.
+    /// Starts a proxy for `target`, in good weather.
     ///
     /// # Errors
-    /// When it has no port to listen on.
+    /// If it cannot listen on a port.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = Port::reserve()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await;
@@ -59,19 +59,19 @@ impl Proxy {
         })
     }
 
-    /// Address on which the proxy listens.
+    /// Address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes the weather; a change has effect at once, also on what is on its way.
+    /// Changes the weather, immediately and also for data in flight.
     pub fn weather(&self, change: impl FnOnce(&mut Weather)) {
         self.weather.send_modify(change);
     }
 }
 
 async fn serve(listener: TcpListener, target: SocketAddr, weather: watch::Receiver<Weather>) {
-    // Dropped, and its tasks with it, when this task is aborted.
+    // Dropped with its tasks when this task is aborted.
     let mut connections = JoinSet::new();
     loop {
         let client = match listener.accept().await {
@@ -89,18 +89,18 @@ async fn serve(listener: TcpListener, target: SocketAddr, weather: watch::Receiv
     }
 }
 
-/// One connection, until one side ends it or the weather does.
+/// Serves a connection until one side or the weather ends it.
 async fn connect(client: TcpStream, target: SocketAddr, weather: watch::Receiver<Weather>) {
     let Ok(server) = TcpStream::connect(target).await else {
         return;
     };
-    // Small messages that wait for each other are what this carries.
+    // The connection carries small messages that wait for each other.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     let mut cut = weather.clone();
     tokio::select! {
         _ = async { tokio::join!(pump(from_client, to_server, weather.clone()), pump(from_server, to_client, weather)) } => {}
-        // Also when the proxy is gone.
+        // Also ends when the proxy is dropped.
         _ = cut.wait_for(|w| w.down) => {}
     }
 }
@@ -117,7 +117,7 @@ async fn pump(
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;
         }
-        // An error says that the proxy is gone; `connect` sees that too.
+        // An error means that the proxy is dropped; `connect` sees that too.
         let _ = weather.wait_for(|w| !w.stalled).await;
         match buffer.get(..count) {
             None | Some([]) => return to.shutdown().await,
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers each byte with the next one.
+    /// A server that answers each byte with the byte plus one.
     async fn adder() -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_outage_cuts_what_is_there_and_refuses_what_comes() {
+    async fn an_outage_cuts_and_refuses_connections() {
         let proxy = Proxy::start(adder().await).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         assert_eq!(ask(&mut stream, 1).await.unwrap(), 2);

@@ -1,4 +1,5 @@
-//! A real image registry of one's own, over plain HTTP; and doors to it that want TLS, a name and a password.
+//! A real image registry for one test, over plain HTTP, and further servers for its content with TLS, name and password
+//! ("doors").
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,7 +17,7 @@ use crate::process::Process;
 use crate::scratch::Scratch;
 use crate::tools::{Tool, Tools};
 
-/// A running registry. Dropping it ends it and removes what it holds.
+/// A running registry. Dropping it ends it and removes its content.
 #[derive(Debug)]
 pub struct Registry {
     address: SocketAddr,
@@ -27,27 +28,27 @@ pub struct Registry {
     directory: Scratch,
 }
 
-/// The name `berth` and the password `secret`, as a registry knows them.
+/// User `berth` with the password `secret`, in htpasswd format.
 pub const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
-/// The same, as `auth` of an auth file.
+/// That user and password, as `auth` of an auth file.
 pub const AUTH: &str = "YmVydGg6c2VjcmV0";
 
-/// Demands of a registry's door on everybody.
+/// Requirements of a door for its clients.
 #[derive(Debug, Default)]
 pub struct Guard<'a> {
     /// TLS with this certificate.
     pub tls: Option<&'a Pair>,
-    /// A name and a password, as a line of htpasswd with bcrypt.
+    /// A line of htpasswd (bcrypt) with the accepted name and password.
     pub htpasswd: Option<&'a str>,
 }
 
 impl Registry {
-    /// Starts one on a free port of this address (loopback, or a bridge's) and waits until it answers.
+    /// Starts a registry on a free port of this address (loopback or a bridge's) and waits until it answers.
     pub async fn start(bind: IpAddr) -> Result<Self> {
         Self::launch(bind, None, &Guard::default()).await
     }
 
-    /// Opens another door to what this one holds, on the same address and another port.
+    /// Starts another server for the same content, on the same address and another port.
     pub async fn door(&self, guard: &Guard<'_>) -> Result<Self> {
         Self::launch(self.address.ip(), Some(self.data()), guard).await
     }
@@ -91,19 +92,19 @@ impl Registry {
         Ok(this)
     }
 
-    /// Starts one on loopback.
+    /// Starts a registry on loopback.
     pub async fn start_local() -> Result<Self> {
         Self::start(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// Starts it again, on the same port and with what it held.
+    /// Starts the registry again, with the same port and content.
     pub async fn restart(&self) -> Result<()> {
         self.stop()?;
         let mut command = Command::new(&self.program);
         command
             .arg("serve")
             .arg(self.directory.path().join("config.yml"))
-            // It would otherwise look for a collector of traces.
+            // Otherwise it would look for a collector of traces.
             .env("OTEL_TRACES_EXPORTER", "none");
         let process = Process::start("registry", &command, &self.log())?;
         self.with_process(|slot| *slot = Some(process))?;
@@ -119,7 +120,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes it away; its clients get connection errors until [`Self::restart`].
+    /// Stops the registry; its clients get connection errors until [`Self::restart`].
     pub fn stop(&self) -> Result<()> {
         self.with_process(|slot| drop(slot.take()))
     }
@@ -134,17 +135,17 @@ impl Registry {
         self.address.to_string()
     }
 
-    /// A client that pushes to it and looks at what it holds.
+    /// Returns a client for pushing and reading.
     pub fn client(&self) -> RegistryClient {
         RegistryClient::new(&self.url())
     }
 
-    /// Its output, with a line for every request it answered.
+    /// Path of its log, with a line for every answered request.
     pub fn log(&self) -> PathBuf {
         self.directory.path().join("registry.log")
     }
 
-    /// Its directory of data (`data/docker/registry/v2/…`).
+    /// Directory of its content (`data/docker/registry/v2/…`).
     pub fn data(&self) -> PathBuf {
         self.data.clone()
     }

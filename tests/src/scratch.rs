@@ -1,4 +1,4 @@
-//! Private directories that do not stay behind, not even after a kill.
+//! Private temporary directories that are removed even after a kill.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,17 +9,17 @@ use tempfile::TempDir;
 
 const LOCK: &str = ".in-use";
 
-/// A private directory, removed when dropped. If its process was killed, the next one to make a directory
-/// with the same prefix removes it.
+/// A private directory, removed when dropped. If its process was killed, the next process that creates a directory with the same
+/// prefix removes it.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
-    // Held for as long as the directory is in use; the kernel lets go of it when the process ends.
+    // Held while the directory is in use; the kernel releases it when the process ends.
     _lock: File,
 }
 
 impl Scratch {
-    /// Makes `/tmp/<prefix>…`, and removes what killed processes left of the same prefix.
+    /// Creates `/tmp/<prefix>…`, and removes directories with the same prefix of killed processes.
     pub fn new(prefix: &str) -> Result<Self> {
         let parent = std::env::temp_dir();
         sweep(&parent, prefix);
@@ -38,7 +38,7 @@ impl Scratch {
     }
 }
 
-/// Removes the directories that nobody uses. What cannot be removed or looked at is left: it is only tidiness.
+/// Removes unused directories. Errors are ignored: this is only cleanup.
 fn sweep(parent: &Path, prefix: &str) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix) && is_abandoned(&entry.path()) {
@@ -51,7 +51,7 @@ fn is_abandoned(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK)) else {
         return false;
     };
-    // A fresh one may be between its creation and its lock.
+    // A new one may be between its creation and its lock.
     let is_old = lock
         .metadata()
         .and_then(|data| data.modified())
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_left_is_swept() {
+    fn leftovers_of_a_killed_process_are_removed() {
         let prefix = "berth-scratch-test-";
         let used = Scratch::new(prefix).unwrap();
         let left = Scratch::new(prefix).unwrap();
@@ -73,7 +73,7 @@ mod tests {
             let lock = File::options().write(true).open(scratch.path().join(LOCK)).unwrap();
             lock.set_modified(old).unwrap();
         }
-        // As a kill would: the lock goes, the directory stays.
+        // As after a kill: the lock is released, the directory stays.
         let Scratch { directory, _lock } = left;
         drop(_lock);
         let abandoned = directory.keep();

@@ -1,4 +1,4 @@
-//! Walk of each node through its updates, as a watch of its BootcNode shows it.
+//! History of each node through its updates, from a watch of its BootcNode.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use tokio::task::JoinHandle;
 
-/// Insights of all nodes since this was made: of each run of equal phases, one.
+/// Insights of all nodes since the start of the watch; consecutive ones of the same phase count once.
 #[derive(Debug)]
 pub struct Walks {
     seen: Arc<Mutex<BTreeMap<String, Vec<NodeInsight>>>>,
@@ -27,7 +27,7 @@ impl Drop for Walks {
 }
 
 impl Walks {
-    /// Begins to watch.
+    /// Starts the watch.
     pub fn of(nodes: Api<BootcNode>) -> Self {
         let seen = Arc::new(Mutex::new(BTreeMap::<String, Vec<NodeInsight>>::new()));
         let all = seen.clone();
@@ -53,8 +53,8 @@ impl Walks {
         Self { seen, task }
     }
 
-    /// Fails unless each of these nodes went through these phases in this order, whatever lay between them, and each insight keeps
-    /// the bounds of its type.
+    /// Fails unless each of these nodes went through these phases in this order, with any others in between, and each insight is
+    /// valid for its type.
     pub fn ensure(&self, nodes: &[&str], phases: &[&str]) -> Result<()> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for node in nodes {

@@ -1,4 +1,4 @@
-//! Writes of a rollout by cause, counted in the audit log: who wrote what, and what for.
+//! Writes of a rollout by cause, from the audit log: the program, the object and the reason.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use crate::audit::Record;
 
-/// Kind of object that a write changes, as far as its cost is concerned.
+/// Kind of a write, by its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A BootcNode or a Node, or the status of one.
+    /// A BootcNode or a Node, or its status.
     Node,
     /// A berth.
     Berth,
@@ -22,21 +22,21 @@ pub enum Kind {
     Pool,
     /// An event.
     Event,
-    /// The BootcFleet's status, and what is written once for each pool or cluster.
+    /// The BootcFleet's status, and objects that are written once per pool or cluster.
     Other,
-    /// A write that was refused.
+    /// A rejected write.
     Refused,
 }
 
-/// Number of writes of Berth's programs by kind and cause.
+/// Number of writes of Berth's programs, by kind and cause.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Writes(pub BTreeMap<(Kind, String), usize>);
 
 impl Writes {
-    /// Counts the writes of agents and controllers among these records. The leader's renewals of its own Lease are left out.
+    /// Counts the writes of agents and controllers in these records, except the leader's renewals of its Lease.
     ///
     /// # Errors
-    /// When an object in the log cannot be read.
+    /// If an object in the log cannot be parsed.
     pub fn of<'a>(records: impl Iterator<Item = &'a Record>) -> Result<Self> {
         let mut writes = Self::default();
         for record in records.filter(|r| is_ours(r)) {
@@ -52,13 +52,13 @@ impl Writes {
         Ok(writes)
     }
 
-    /// Number of writes of one kind.
+    /// Number of writes of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         let of_kind = self.0.iter().filter(|((k, _), _)| *k == kind);
         of_kind.map(|(_, count)| count).sum()
     }
 
-    /// Number of writes of each cause, divided by `nodes`, with three decimals.
+    /// Number of writes of each cause, divided by `nodes`, rounded to three decimals.
     pub fn per_node(&self, nodes: usize) -> BTreeMap<String, f64> {
         let share = |count: usize| (count as f64 / nodes as f64 * 1000.0).round() / 1000.0;
         let rows = self.0.iter();
@@ -112,14 +112,14 @@ fn cause(record: &Record) -> Result<String> {
     Ok(format!("{who} {verb} {target} {detail}").trim_end().to_owned())
 }
 
-/// Phase that a status reports.
+/// Phase in a written status.
 fn phase(body: &Value) -> Result<String> {
     let object: BootcNode = serde_json::from_value(body.clone()).context("a BootcNode in the audit log")?;
     let phase = object.status.and_then(|status| status.phase);
     Ok(phase.map_or("", |phase| phase.as_str()).to_owned())
 }
 
-/// State that a berth is written in.
+/// State in a written berth.
 fn state(body: &Value) -> Result<String> {
     let object: Lease = serde_json::from_value(body.clone()).context("a Lease in the audit log")?;
     Ok(match lease::read(&object)?.state {
@@ -144,7 +144,7 @@ fn mark(body: &Value) -> String {
     words.to_owned()
 }
 
-/// Conditions of Berth's that a Node has after a write of its status.
+/// Berth's conditions in a written Node status.
 fn conditions(body: &Value) -> String {
     use berth_api::condition::lifecycle::{ALL, REASON};
     let all = body["status"]["conditions"].as_array();

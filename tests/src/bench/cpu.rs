@@ -1,8 +1,8 @@
-//! Load of the machine, by the kernel's account. A measurement on a machine that is full measures the machine.
+//! CPU load of the machine, from the kernel's counters. On a machine without idle CPUs a measurement shows only that.
 
 use anyhow::{Context, Result};
 
-/// The time that all processors have spent so far, in ticks.
+/// Time that all CPUs have spent so far, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     busy: u64,
@@ -10,13 +10,13 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Reads the account as of now.
+    /// Reads the counters.
     pub(super) fn now() -> Result<Self> {
         let text = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
         parse(&text).context("/proc/stat has no line of all processors")
     }
 
-    /// The share of the time since then that the processors were busy, with whatever: from 0 to 1.
+    /// Returns the share of the time since then that the CPUs were busy with any work: from 0 to 1.
     pub(super) fn busy_since(self) -> Result<f64> {
         let now = Self::now()?;
         let all = now.all.saturating_sub(self.all).max(1);

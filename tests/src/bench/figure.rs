@@ -3,29 +3,29 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// One measured figure.
+/// A measured figure.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figure {
-    /// Its name.
+    /// Name of the figure.
     pub bench: &'static str,
     /// Value to quote: the median of the runs.
     pub value: f64,
     /// Unit of `value`, `runs`, `median`, `floor`, `aim` and `peer`.
     pub unit: &'static str,
-    /// Each run.
+    /// Value of each run.
     pub runs: Vec<f64>,
-    /// Their median.
+    /// Median of the runs.
     pub median: f64,
-    /// Cost of the same thing without Berth, measured in the same run; the median where there were several.
+    /// Cost of the same work without Berth, measured in the same run; the median if there were several runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
-    /// Value that we want.
+    /// Target value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aim: Option<f64>,
-    /// Value of bootc-operator, measured on a machine with two cores.
+    /// Value measured for bootc-operator on a machine with two cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<f64>,
-    /// The same figure as it was at the last landing.
+    /// Recorded value of this figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Last>,
     /// Facts that explain the figure.
@@ -48,7 +48,7 @@ impl Figure {
         }
     }
 
-    /// Adds the value that is wanted.
+    /// Adds the target value.
     #[must_use]
     pub fn aim(mut self, aim: f64) -> Self {
         self.aim = Some(aim);
@@ -62,14 +62,14 @@ impl Figure {
         self
     }
 
-    /// Adds the floor's runs.
+    /// Adds the runs of the floor.
     #[must_use]
     pub fn floor(mut self, floors: &[f64]) -> Self {
         self.floor = Some(round(median(floors)));
         self
     }
 
-    /// Adds one more fact that explains it.
+    /// Adds a fact that explains the figure.
     #[must_use]
     pub fn detail(mut self, name: &str, value: Value) -> Self {
         self.detail.insert(name.to_owned(), value);
@@ -77,12 +77,12 @@ impl Figure {
     }
 }
 
-/// Says why a figure is not there.
+/// Prints why a figure is missing.
 pub fn skip(bench: &str, why: &str) {
     println!("{}", json!({ "bench": bench, "skipped": why }));
 }
 
-/// The middle one; the mean of the two in the middle when their number is even; 0 of none.
+/// Median; the mean of the two middle values if their number is even; 0 if there are none.
 pub fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -104,15 +104,15 @@ pub(super) fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// The value and machine of the last landing beside a new figure.
+/// Recorded value and machine, printed with a new figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Last {
-    /// The value then.
+    /// Recorded value.
     pub value: f64,
-    /// The new value divided by that one; absent if that is 0.
+    /// New value divided by the recorded one; absent if that is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// Machine on which it was measured, if that is another one.
+    /// Machine of the recorded value, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `berth-agent firstboot` on a simulated host, from its start to its decision, with a registry on loopback: time and memory.
+//! Time and memory of `berth-agent firstboot` on a simulated host, from its start to its decision, with a registry on loopback.
 
 use std::fs;
 use std::path::Path;
@@ -20,14 +20,14 @@ use crate::registry::Registry;
 /// The figures of this module.
 pub const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
 
-/// Checks in one run; a run's figure is their median, or the most that one had.
+/// Number of checks in one run. The figure of a run is their median time, or their highest memory.
 const CHECKS: u64 = 10;
-/// Time between two looks at the memory of a check that runs.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
-/// Time after which a check hangs.
-const HANGS: Duration = Duration::from_secs(60);
+/// Interval between two reads of a running check's memory.
+const MEMORY_READ_INTERVAL: Duration = Duration::from_micros(200);
+/// Timeout of a check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A host that would be allowed to go on.
+/// A host whose first boot is allowed.
 struct Machine {
     host: SimHost,
     _registry: Registry,
@@ -58,7 +58,7 @@ impl Machine {
         })
     }
 
-    /// Starts a check on the first boot of this machine.
+    /// Starts a check as on the first boot of this machine.
     fn begin(&self, agent: &Path) -> Result<Child> {
         let root = self.host.root();
         let _ = fs::remove_dir_all(root.join("var/lib/berth"));
@@ -74,7 +74,7 @@ impl Machine {
             .with_context(|| format!("cannot start {}", agent.display()))
     }
 
-    /// Makes sure that the check came to a decision, and to which.
+    /// Fails unless the check allowed the first boot.
     fn is_allowed(&self) -> Result<()> {
         let path = self.host.root().join("var/lib/berth/firstboot.json");
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -83,7 +83,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Time of a check, in milliseconds.
+    /// Returns the time of a check, in milliseconds.
     fn time(&self, agent: &Path) -> Result<f64> {
         let begin = Instant::now();
         let status = self.begin(agent)?.wait()?;
@@ -93,23 +93,23 @@ impl Machine {
         Ok(took.as_secs_f64() * 1000.0)
     }
 
-    /// The most that was resident in a check, as far as it could be looked at, which is almost to its end.
+    /// Returns the peak resident memory of a check. Read until shortly before its end.
     fn peak(&self, agent: &Path) -> Result<Memory> {
         let begin = Instant::now();
         let mut child = self.begin(agent)?;
         let mut most = Memory::default();
         while child.try_wait()?.is_none() {
-            if begin.elapsed() > HANGS {
+            if begin.elapsed() > CHECK_TIMEOUT {
                 child.kill()?;
                 bail!("the check does not end");
             }
-            // One that has ended shows none.
+            // /proc/PID/status of a process that has ended has no memory lines.
             if let Ok(now) = Memory::of(child.id())
                 && now.peak > most.peak
             {
                 most = now;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(MEMORY_READ_INTERVAL);
         }
         ensure!(most.peak > 0.0, "the check ended before anybody could look");
         self.is_allowed()?;
@@ -117,12 +117,12 @@ impl Machine {
     }
 }
 
-/// Measures with this agent.
+/// Measures this agent.
 pub async fn measure(agent: &Path, selection: &Selection, progress: Progress) -> Result<()> {
     let machine = Machine::start().await?;
     let agent = agent.to_owned();
     let wants = BENCHES.map(|bench| selection.wants(bench));
-    // The host and the registry go on meanwhile.
+    // The host and the registry keep running on the other threads.
     tokio::task::spawn_blocking(move || figures(&machine, &agent, wants, progress)).await?
 }
 

@@ -1,4 +1,4 @@
-//! The cluster that the figures of rollouts and of idle agents are measured on: ten simulated hosts and one pool.
+//! Cluster for the figures of rollouts and of idle agents: ten simulated hosts and one pool.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +13,28 @@ use crate::hosts::sim::SimHost;
 
 /// Number of hosts.
 pub const HOSTS: usize = 10;
-/// The pool over all of them.
+/// Pool that selects all hosts.
 pub const POOL: &str = "workers";
-/// Time between two questions to the API server whether something is done, and so the error of any time.
-const TICK: Duration = Duration::from_millis(20);
-/// Longest time for all hosts, one after the other.
-const LIMIT: Duration = Duration::from_secs(180);
+/// Interval of the queries to the API server, and therefore the error of each measured time.
+const QUERY_INTERVAL: Duration = Duration::from_millis(20);
+/// Timeout for all hosts, one after the other.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Ten hosts that run the pool's first image, and nothing to do.
+/// A cluster of ten hosts that run the pool's first image.
 #[derive(Debug)]
 pub struct Fleet {
     /// The cluster.
     pub cluster: Cluster,
 }
 
-/// Begin and end of a rollout.
+/// Start and end of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
-    /// Just before the pool was changed.
+    /// Time just before the pool was changed.
     pub begin: Timestamp,
-    /// Time when the pool's status said that all is done.
+    /// Time when the pool's status reported the end of the rollout.
     pub end: Timestamp,
-    /// Seconds from one to the other.
+    /// Seconds from start to end.
     pub seconds: f64,
 }
 
@@ -54,7 +54,7 @@ impl Fleet {
         Ok(this)
     }
 
-    /// Rolls the pool, one node at a time, and waits until its status says that all is done.
+    /// Updates the pool, one node at a time, and waits until its status reports the end of the rollout.
     pub async fn roll(&self, image: &Published) -> Result<Span> {
         let (begin, start) = (Timestamp::now(), Instant::now());
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
@@ -66,21 +66,21 @@ impl Fleet {
             if here && usize::try_from(status.nodes.updated)? == HOSTS && status.berths.held == 0 {
                 break;
             }
-            if start.elapsed() > LIMIT {
+            if start.elapsed() > TIMEOUT {
                 anyhow::bail!(
-                    "no end of the rollout within {LIMIT:?}\n{}",
+                    "no end of the rollout within {TIMEOUT:?}\n{}",
                     self.cluster.describe().await
                 );
             }
-            tokio::time::sleep(TICK).await;
+            tokio::time::sleep(QUERY_INTERVAL).await;
         }
         let span = Span {
             begin,
             end: Timestamp::now(),
             seconds: start.elapsed().as_secs_f64(),
         };
-        self.cluster.until_all_run(image, LIMIT).await?;
-        // What is written a moment later belongs to the rollout as well.
+        self.cluster.until_all_run(image, TIMEOUT).await?;
+        // Writes that follow within a moment also belong to the rollout.
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok(Span {
             end: Timestamp::now(),
@@ -88,7 +88,7 @@ impl Fleet {
         })
     }
 
-    /// Reboots a host that has nothing staged, and answers how long it took until its Node was Ready again.
+    /// Reboots a host that has nothing staged; returns the seconds until its Node was Ready again.
     pub async fn plain_reboot(&self, host: &SimHost) -> Result<f64> {
         let start = Instant::now();
         self.cluster.unrelated_reboot(host).await?;
@@ -104,14 +104,14 @@ impl Fleet {
             if ready && status.node_info.is_some_and(|info| info.boot_id == boot) {
                 return Ok(start.elapsed().as_secs_f64());
             }
-            if start.elapsed() > LIMIT {
+            if start.elapsed() > TIMEOUT {
                 anyhow::bail!("{} is not Ready after a plain reboot", host.name());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// All requests to the API server in a time.
+    /// Returns all requests to the API server in an interval.
     pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         Ok(log
@@ -123,17 +123,17 @@ impl Fleet {
     }
 }
 
-/// Says whether a request came from the agent, under either of its identities.
+/// True if the agent sent the request, under either of its identities.
 pub fn by_agent(record: &Record) -> bool {
     record.program() == "berth-agent"
 }
 
-/// Says whether a request came from the controller.
+/// True if the controller sent the request.
 pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }
 
-/// Field manager of what the measurement itself writes.
+/// Field manager of the benchmark's own writes.
 pub(super) fn manager() -> PatchParams {
     PatchParams {
         field_manager: Some("berth-bench".to_owned()),

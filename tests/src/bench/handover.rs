@@ -1,4 +1,4 @@
-//! Time from "berth given back" to "the next node holds it", while a thousand nodes wait for theirs: the shipped
+//! Time from "berth given back" to "the next node holds it", while a thousand nodes wait for a berth. Runs the shipped
 //! controller, a real API server, and for each node the shipped waiting loop with two watches of its own.
 
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ pub const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"
 
 /// Number of berths in the second measurement; the first has one.
 const MANY: usize = 10;
-/// Longest time for anything.
-const LIMIT: Duration = Duration::from_secs(600);
+/// Timeout of each step.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 struct Bench {
     cluster: Cluster,
     /// Number of nodes that wait at any time.
     waiting: usize,
-    /// Number of turns that are measured with one berth, and again with many.
+    /// Number of turns measured with one berth, and again with many.
     turns: usize,
     /// Number of agents that have had their turn.
     done: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measurements with one number of berths.
+/// Measurements with a given number of berths.
 struct Measured {
     handovers: Vec<Handover>,
     turns: usize,
@@ -52,8 +52,8 @@ struct Measured {
     busy: f64,
 }
 
-/// Measures all of it. `BERTH_BENCH_NODES` asks for another number of waiting nodes, `BERTH_BENCH_TURNS` for another
-/// number of turns with one berth, and again with ten.
+/// Measures all figures. `BERTH_BENCH_NODES` sets the number of waiting nodes, `BERTH_BENCH_TURNS` the number of turns with one
+/// berth and again with ten.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
@@ -76,14 +76,14 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
 }
 
 impl Bench {
-    /// Makes the nodes, publishes an image to them and lets their agents wait. Who has had a turn waits no more, so
-    /// that there are as many more nodes as there are turns.
+    /// Creates the nodes, publishes an image to them and starts their agents. A node that has had its turn no longer waits, so
+    /// there is one more node for each turn.
     async fn gather(&mut self) -> Result<()> {
         let nodes = self.waiting + 2 * self.turns;
         self.progress.say(&format!("creating {nodes} Nodes"));
         thousand::make(&self.cluster.client(), nodes + 1).await?;
-        // The last one is down, and that uses up the only berth until the measurement begins. A pause would do as well, but
-        // then its end would be told to every node.
+        // The last node is not Ready and so uses up the only berth until the measurement begins. Ending a pause instead would
+        // cause a write to every node.
         self.last_is_ready(false).await?;
         let image = self.cluster.publish("2.0.0").await?;
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
@@ -98,13 +98,13 @@ impl Bench {
             self.agents.spawn(agent.run(self.done.clone()));
         }
         self.cluster
-            .until("the pool counts them all", LIMIT, || async {
+            .until("the pool counts them all", TIMEOUT, || async {
                 let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
                 Ok(usize::try_from(status.nodes.staged)? == nodes)
             })
             .await?;
         self.progress.say("all of them wait");
-        // What this has set going comes to rest.
+        // Waits until the writes that follow have ended.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(())
     }
@@ -127,12 +127,12 @@ impl Bench {
         let identity = plane
             .service_account_kubeconfig("berth-system", "berth-agent", Bound::Node(&name))
             .await?;
-        // Not all the same, so that turns do not keep step with anything.
+        // Holding times differ, so that the turns do not synchronize.
         let hold = Duration::from_millis(50 + (number as u64 * 37) % 100);
         Waiting::start(&name, &identity.path, &self.cluster.client(), hold).await
     }
 
-    /// Lets this number of nodes have their turns, with this number of berths.
+    /// Runs this number of turns with this number of berths.
     async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
         let wanted = self.done.load(Ordering::Relaxed) + turns;
         let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
@@ -156,7 +156,7 @@ impl Bench {
         })
     }
 
-    /// Waits until this number of agents have had their turn, and none has failed.
+    /// Waits until this number of agents have had their turn; fails if one of them failed.
     async fn until_done(&mut self, wanted: usize) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -167,9 +167,9 @@ impl Bench {
             if let Some(ended) = self.agents.try_join_next() {
                 ended.context("an agent's task ended")??;
             }
-            if start.elapsed() > LIMIT {
+            if start.elapsed() > TIMEOUT {
                 bail!(
-                    "{done} of {wanted} turns within {LIMIT:?}\n{}",
+                    "{done} of {wanted} turns within {TIMEOUT:?}\n{}",
                     self.cluster.controllers.tail(20)
                 );
             }
@@ -200,7 +200,7 @@ impl Measured {
     }
 }
 
-/// The figures are those of one berth, which is handed over while nothing else happens; the runs have both.
+/// Prints the figures of one berth, which is handed over while nothing else happens; the details have both numbers of berths.
 fn print(selection: &Selection, one: &Measured, many: &Measured, waiting: usize) {
     let with = |figure: Figure| {
         let figure = figure

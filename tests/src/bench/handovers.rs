@@ -1,4 +1,4 @@
-//! Turns with a berth and what lies between them, by the API server's own account of who wrote which Lease when.
+//! Turns and the handovers between them, from the Lease writes in the audit log.
 
 use std::collections::BTreeMap;
 
@@ -9,30 +9,30 @@ use k8s_openapi::api::coordination::v1::Lease;
 use super::fleet::{by_agent, by_controller};
 use crate::audit::Record;
 
-/// One node's turn with a berth.
+/// Turn of one node with a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     /// Time of the offer.
     pub(super) offered: Timestamp,
-    /// Time of the take.
+    /// Time when the node took the berth.
     pub(super) taken: Timestamp,
     /// Time when the berth was given back.
     pub(super) given_back: Timestamp,
 }
 
 impl Turn {
-    /// Seconds from the offer to the end.
+    /// Seconds from the offer until the berth was given back.
     pub(super) fn seconds(&self) -> f64 {
         seconds(self.offered, self.given_back)
     }
 }
 
-/// Time from "given back" to "the next node holds it", in seconds.
+/// A handover, from "given back" to "the next node holds it".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Handover {
-    /// Seconds until the controller had offered it.
+    /// Seconds until the controller offered the berth.
     pub(super) to_offer: f64,
-    /// Seconds from there until the next node had taken it.
+    /// Seconds from the offer until the next node took it.
     pub(super) to_take: f64,
 }
 
@@ -40,7 +40,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
-/// The turns that ended, of each berth, in their order.
+/// Ended turns of each berth, in order.
 pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
     #[derive(Default)]
     struct Open {
@@ -93,9 +93,9 @@ pub(super) fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
         .collect()
 }
 
-/// Writes of berths that lost against another one: who wanted to write what, and how often.
+/// Rejected berth writes (409 Conflict): number by writer and kind of write.
 pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
-    // The leader's own Lease is no berth.
+    // The controller's leader election Lease is not a berth.
     let lost = |r: &&Record| r.resource == "leases" && r.is_write() && r.code == 409 && r.name != "berth-controller";
     let mut conflicts = BTreeMap::new();
     for record in records.iter().filter(lost) {
@@ -104,7 +104,7 @@ pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
             r if by_controller(r) => "controller",
             _ => "somebody",
         };
-        // Of a refused write the log has the request: `closed:…`, `offered:NODE`, or the name of the holder.
+        // For a rejected write the log has only the request: `closed:…`, `offered:NODE`, or the name of the holder.
         let holder = record
             .request
             .as_ref()
@@ -119,7 +119,7 @@ pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
     conflicts
 }
 
-/// The value that this share of all is no larger than: 0.99 for the 99th of 100. 0 of none.
+/// Percentile: 0.99 returns the 99th of 100 sorted values. 0 if there are none.
 pub(super) fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handover_lies_between_two_turns_of_one_berth() {
+    fn a_handover_is_between_turns_of_a_berth() {
         let turns = [
             vec![turn(1, 2, 5), turn(6, 9, 20), turn(22, 25, 26)],
             vec![turn(1, 1, 30)],

@@ -1,6 +1,6 @@
-//! A rollout of a hundred simulated nodes, ten at a time, against ten rounds of what one node takes by itself.
+//! A rollout of a hundred simulated nodes, ten at a time, compared with ten times the turn of a single node.
 //!
-//! All images are staged before the first berth is offered, so that turns are measured and not pulls.
+//! All images are staged before the first berth is offered, so that turns are measured, not pulls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub const BENCH: &str = "rollout-hundred";
 /// The pool with all hosts but one, and the pool with that one.
 const MANY: &str = "many";
 const SINGLE: &str = "single";
-/// Label of the Nodes, by which the pools select.
+/// Node label that the pools select.
 const LABEL: &str = "bench.berth.dev/pool";
 /// Number of nodes that may be unavailable at a time.
 const AT_ONCE: usize = 10;
-/// Number of undisturbed turns that are measured; their median is the ideal.
-const ALONE: usize = 3;
-/// Longest time for anything.
-const LIMIT: Duration = Duration::from_secs(900);
+/// Number of turns of the single node; their median is the ideal.
+const SINGLE_TURNS: usize = 3;
+/// Timeout of each step.
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 struct Bench {
     cluster: Cluster,
@@ -40,7 +40,7 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measurements of one pool's rollout.
+/// Measurements of one rollout of a pool.
 struct Rolled {
     seconds: f64,
     turns: Vec<Vec<Turn>>,
@@ -48,8 +48,8 @@ struct Rolled {
     busy: f64,
 }
 
-/// Measures it. `BERTH_BENCH_HUNDRED` asks for another number of nodes, `BERTH_BENCH_REBOOT` for another time of a
-/// reboot: that must be long enough for this machine to play ten reboots at a time and still have time to spare.
+/// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the time of a reboot: long enough
+/// that this machine can simulate ten reboots at a time without being busy.
 pub async fn measure(progress: Progress) -> Result<()> {
     let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
     let reboot = Duration::from_secs(setting("BERTH_BENCH_REBOOT", 10));
@@ -84,7 +84,7 @@ pub async fn measure(progress: Progress) -> Result<()> {
 impl Bench {
     async fn run(&self, reboot: Duration) -> Result<()> {
         let mut alone = vec![];
-        for run in 0..ALONE {
+        for run in 0..SINGLE_TURNS {
             let rolled = self.roll(SINGLE, 1, 1, &format!("2.{run}.0")).await?;
             self.progress
                 .say(&format!("one node alone took {:.2} s", rolled.seconds));
@@ -113,8 +113,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Stages an image on every member while the pool is paused, then lets go, and measures until the last berth is
-    /// given back.
+    /// Stages an image on every member while the pool is paused, ends the pause, and measures until the last berth is given back.
     async fn roll(&self, pool: &str, members: usize, at_once: usize, version: &str) -> Result<Rolled> {
         let image = self.cluster.publish(version).await?;
         let rollout = json!({ "maxUnavailable": at_once, "maxStaging": "100%", "paused": true });
@@ -122,7 +121,7 @@ impl Bench {
             .pool_of(pool, json!({ LABEL: pool }), &image.reference, rollout)
             .await?;
         self.until(pool, &image, "staged", members).await?;
-        // What the staging has set going comes to rest.
+        // Waits until the writes that follow the staging have ended.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
         self.cluster
@@ -148,12 +147,12 @@ impl Bench {
         })
     }
 
-    /// Waits until the pool's status counts so many members in that state, and no berth is held.
+    /// Waits until the pool's status counts this many members in that state, and no berth is held.
     async fn until(&self, pool: &str, image: &Published, state: &str, members: usize) -> Result<()> {
         let what = format!("all nodes of {pool} are {state}");
         self.cluster
-            .until(&what, LIMIT, || async {
-                // Asked rarely enough to be no load.
+            .until(&what, TIMEOUT, || async {
+                // Polls slowly, so as not to load the API server.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let status = self.cluster.pools().get(pool).await?.status.unwrap_or_default();
                 let here = status.target.is_some_and(|t| t.image == image.reference);
@@ -168,7 +167,7 @@ impl Bench {
 }
 
 impl Rolled {
-    /// Details that explain the time: whether turns took longer than alone, and what lay between them.
+    /// Details that explain the time: whether turns took longer than the single node's, and the gaps between turns.
     fn detail(&self) -> Value {
         let lengths: Vec<f64> = self.turns.iter().flatten().map(Turn::seconds).collect();
         let handovers = handovers::handovers(&self.turns);

@@ -1,4 +1,4 @@
-//! Agents that have nothing to do: their size, and their requests to the API server.
+//! Idle agents: their size, and their requests to the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::audit::Record;
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
 
-/// Size of the agent as it is shipped.
+/// Size of the shipped agent.
 pub fn size(agent: &Path) -> Result<Figure> {
     let bytes = std::fs::metadata(agent)
         .with_context(|| format!("cannot read {}", agent.display()))?
@@ -28,7 +28,7 @@ pub fn size(agent: &Path) -> Result<Figure> {
         .peer(32.3))
 }
 
-/// Leaves the agents alone, and then measures.
+/// Leaves the agents idle, then measures.
 pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
     progress.say(&format!("leaving {HOSTS} agents alone for {} s", idle_time().as_secs()));
     let begin = Instant::now();
@@ -63,13 +63,13 @@ fn memory(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// Time after which each agent has given its first sign of life at rest. With that one it reads the cluster once more.
-const FIRST_SIGN: Duration = Duration::from_secs(130);
+/// Time until each agent has sent its first heartbeat while idle. Only then it reads all objects once more.
+const FIRST_HEARTBEAT: Duration = Duration::from_secs(130);
 
-/// The window has room for two signs of life, which are the rarest thing that an idle agent does.
+/// The interval has room for two heartbeats, the rarest action of an idle agent.
 async fn requests(fleet: &Fleet, since: Instant, progress: Progress) -> Result<()> {
     let window = Duration::from_secs(setting("BERTH_BENCH_IDLE_REQUESTS", 240));
-    tokio::time::sleep(FIRST_SIGN.saturating_sub(since.elapsed())).await;
+    tokio::time::sleep(FIRST_HEARTBEAT.saturating_sub(since.elapsed())).await;
     progress.say(&format!(
         "counting the requests of idle agents for {} s",
         window.as_secs()

@@ -1,5 +1,5 @@
-//! A change of leader while a thousand nodes wait, each for a reason of its own: what it writes to them, and how soon a
-//! pool that is no longer paused makes its first offer meanwhile.
+//! A change of leader while a thousand nodes wait, each for its own reason: what the new leader writes to them, and how soon a
+//! pool makes its first offer after its pause ends.
 
 use std::time::Duration;
 
@@ -24,19 +24,19 @@ use crate::cluster::{Cluster, ClusterOptions, Published};
 /// The figures of this module.
 pub const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
 
-/// Longest time for anything.
-const LIMIT: Duration = Duration::from_secs(600);
-/// Time that a new leader is given: what it has not written by then it does not write because it is new.
-const QUIET: Duration = Duration::from_secs(15);
+/// Timeout of each step.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a new leader is watched. Writes after that are not due to the change.
+const SETTLE_TIME: Duration = Duration::from_secs(15);
 
 struct Bench {
     cluster: Cluster,
-    /// So many wait for a wave that is never proven: one more node, without an agent.
+    /// Number of nodes that wait for a wave that is never proven: the wave has one more node, without an agent.
     waiting: usize,
     progress: Progress,
 }
 
-/// Measures both. `BERTH_BENCH_NODES` asks for another number of waiting nodes.
+/// Measures both figures. `BERTH_BENCH_NODES` sets the number of waiting nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
@@ -46,7 +46,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         progress,
     };
     bench.gather().await?;
-    let told = bench.log()?.records().iter().filter(|r| is_told(r)).count();
+    let told = bench.log()?.records().iter().filter(|r| is_bootc_node_write(r)).count();
     progress.say("all of them say why they wait; changing the leader");
     let leader = bench.change_leader().await?;
     if selection.wants(BENCHES[0]) {
@@ -69,8 +69,8 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// A write of the controller to a BootcNode.
-fn is_told(record: &Record) -> bool {
+/// True if the controller wrote a BootcNode.
+fn is_bootc_node_write(record: &Record) -> bool {
     record.is_write() && record.succeeded() && by_controller(record) && record.resource == "bootcnodes"
 }
 
@@ -84,13 +84,13 @@ impl Bench {
         AuditLog::read(&self.cluster.control_plane.audit_log())
     }
 
-    /// Writes of the controller to BootcNodes since then.
+    /// Number of controller writes to BootcNodes since then.
     fn writes_since(&self, begin: Timestamp) -> Result<usize> {
         let log = self.log()?;
         Ok(log
             .records()
             .iter()
-            .filter(|r| is_told(r) && r.received >= begin)
+            .filter(|r| is_bootc_node_write(r) && r.received >= begin)
             .count())
     }
 
@@ -125,7 +125,7 @@ impl Bench {
             node.name_any() == canary || waiting.is_some_and(|w| w.reason == "WaveWaiting")
         })
         .await?;
-        // What this has set going comes to rest.
+        // Waits until the writes that follow have ended.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(())
     }
@@ -133,15 +133,15 @@ impl Bench {
     async fn until_all(&self, what: &str, is: impl Fn(&BootcNode) -> bool) -> Result<()> {
         let what = format!("it {what} all");
         let all = || async {
-            // Listing them all is work for the server.
+            // Listing all of them is expensive for the server, so poll slowly.
             tokio::time::sleep(Duration::from_secs(2)).await;
             let nodes = self.nodes().await?;
             Ok(nodes.len() == self.waiting + 1 && nodes.iter().all(&is))
         };
-        self.cluster.until(&what, LIMIT, all).await
+        self.cluster.until(&what, TIMEOUT, all).await
     }
 
-    /// Says what the agent of a node says that has staged its image.
+    /// Reports what the agent of a node with a staged image reports.
     async fn report(&self, node: &BootcNode, image: &Published) -> Result<()> {
         let now = Timestamp::now();
         let body = json!({
@@ -165,7 +165,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Kills the leader, and counts what is written to BootcNodes until the next one has settled.
+    /// Kills the leader; returns the number of writes to BootcNodes until the next leader has settled.
     async fn change_leader(&self) -> Result<usize> {
         self.cluster.controllers.start(1)?;
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -179,21 +179,21 @@ impl Bench {
         let (before, begin) = (epoch().await?, Timestamp::now());
         self.cluster.controllers.kill(0);
         self.cluster
-            .until("the next leader fences the berths", LIMIT, || async {
+            .until("the next leader fences the berths", TIMEOUT, || async {
                 Ok(epoch().await? != before)
             })
             .await?;
-        tokio::time::sleep(QUIET).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         self.writes_since(begin)
     }
 
-    /// Pauses the pool, and counts what that writes to BootcNodes.
+    /// Pauses the pool; returns the number of writes to BootcNodes that follow.
     async fn pause(&self) -> Result<usize> {
         let begin = Timestamp::now();
         let paused = json!({ "rollout": { "paused": true, "waves": waves() } });
         self.cluster.patch_pool(POOL, paused).await?;
         self.cluster
-            .until("the pool is paused, and nothing is offered", LIMIT, || async {
+            .until("the pool is paused, and nothing is offered", TIMEOUT, || async {
                 let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
                 Ok(is_true(&status.conditions, pool::PAUSED) && status.berths.offered == 0)
             })
@@ -202,19 +202,19 @@ impl Bench {
         self.writes_since(begin)
     }
 
-    /// Ends the pause and the waves, so that every node has something else to say; answers after how many milliseconds a
+    /// Ends the pause and removes the waves, so that the wait reason of every node changes; returns the milliseconds until a
     /// berth was offered.
     async fn unpause(&self) -> Result<f64> {
         let begin = Timestamp::now();
         let rollout = json!({ "rollout": { "paused": false, "waves": null } });
         self.cluster.patch_pool(POOL, rollout).await?;
         self.cluster
-            .until("a berth is offered", LIMIT, || async {
+            .until("a berth is offered", TIMEOUT, || async {
                 let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
                 Ok(status.berths.offered > 0)
             })
             .await?;
-        // The next pause comes while they are told.
+        // The next pause starts while the wait reasons are still being written.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let log = self.log()?;
         let offers = log.records().iter().filter(|r| {

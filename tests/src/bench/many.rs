@@ -1,5 +1,5 @@
-//! A controller over as many Nodes as the largest clusters have, each with a BootcNode on which an agent has told of a rollout:
-//! its memory at rest, while all are published to, and while everything is listed anew.
+//! Memory of a controller with as many Nodes as the largest clusters have, each with a BootcNode that reports a rollout: idle,
+//! after an image is published to all, and during a relist.
 
 use std::time::{Duration, Instant};
 
@@ -18,25 +18,25 @@ use crate::controlplane::Options;
 
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
-/// Numbers of Nodes that are measured.
+/// Numbers of Nodes to measure.
 const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
-/// Number of Nodes, and the MiB that the controller should do with.
+/// Number of Nodes with a target, and the target in MiB.
 const AIMED: (usize, f64) = (5_000, 48.0);
-/// What a controller of as many should do with while it lists all of them again.
+/// Target during a relist with that number of Nodes, in MiB.
 const RELIST: f64 = 64.0;
-/// Longest time until the controller has counted, or published to, that many Nodes.
-const LIMIT: Duration = Duration::from_secs(1200);
+/// Timeout for the controller to count this many Nodes, or to publish to them.
+const TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// Measures all of it. `BERTH_BENCH_MANY` asks for one number of Nodes in place of three.
+/// Measures all figures. `BERTH_BENCH_MANY` sets a single number of Nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let asked = usize::try_from(setting("BERTH_BENCH_MANY", 0))?;
     let sizes = if asked == 0 { SIZES.to_vec() } else { vec![asked] };
     let mut at_rest = vec![];
     for count in sizes {
         ensure!(
-            (2..=thousand::MOST).contains(&count),
+            (2..=thousand::MAX_NODES).contains(&count),
             "BERTH_BENCH_MANY is {count}; ask for 2 to {}",
-            thousand::MOST
+            thousand::MAX_NODES
         );
         let cluster = reporting(count, progress).await?;
         progress.say("leaving it alone");
@@ -58,7 +58,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         }
         if selection.wants(BENCHES[1]) {
             progress.say(&format!("{published:?}; starting the API server anew"));
-            let mut figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, LIMIT).await?]);
+            let mut figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, TIMEOUT).await?]);
             if count == AIMED.0 {
                 figure = figure.aim(RELIST);
             }
@@ -73,8 +73,8 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// A cluster of so many Nodes with a BootcNode each, on which an agent has told of a rollout, and one host of which all others are
-/// copies. The controller has counted them.
+/// Starts a cluster with this many Nodes and reporting BootcNodes: one is a host, all others are copies of it. Waits until the
+/// controller has counted them.
 pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluster> {
     let cluster = one_host().await?;
     progress.say("a rollout of one host, whose BootcNode is the pattern of all others");
@@ -100,12 +100,12 @@ pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluste
     Ok(cluster)
 }
 
-/// A cluster of one host. What would itself take memory for each object is not there: the controller manager, an audit log.
+/// Starts a cluster of one host, without the parts that need memory per object: the controller manager and the audit log.
 async fn one_host() -> Result<Cluster> {
     let mut control_plane = Options {
         controller_manager: false,
-        // It reads all that is there before it is ready.
-        ready_deadline: LIMIT,
+        // The controller reads all objects before it is ready.
+        ready_deadline: TIMEOUT,
         ..Options::simulated_nodes()
     };
     control_plane.apiserver_arguments.push("--audit-log-path=".to_owned());
@@ -113,14 +113,14 @@ async fn one_host() -> Result<Cluster> {
         hosts: 1,
         scheduler: false,
         control_plane,
-        // As it is shipped: an API server that lists so much answers late.
+        // Shipped timeouts: an API server that lists this many objects answers late.
         controller_args: vec!["--leader-lease-duration=15s".to_owned()],
         ..ClusterOptions::default()
     };
     Cluster::start(options).await
 }
 
-/// Writes that many Nodes, and BootcNodes as that of the cluster's host is, while controller and API server are stopped.
+/// Writes this many Nodes, with copies of the host's BootcNode, while controller and API server are stopped.
 async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result<()> {
     cluster.controllers.stop(CONTROLLER);
     let pattern = cluster.bootc_nodes().list(&ListParams::default()).await?;
@@ -132,7 +132,7 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
     cluster.control_plane.stop_apiserver().await?;
     let objects = (0..count).flat_map(|number| {
         let name = thousand::name(number);
-        let node = identified(&thousand::again(&node, number), &name, &uid(number));
+        let node = identified(&thousand::copy(&node, number), &name, &uid(number));
         let mut host = identified(&pattern, &name, &uid(count + number));
         host["spec"]["nodeUID"] = json!(uid(number));
         for owner in host["metadata"]["ownerReferences"].as_array_mut().into_iter().flatten() {
@@ -149,7 +149,7 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
     cluster.control_plane.start_apiserver().await
 }
 
-/// Rules of the pool. By a share of its nodes, more would stage the more nodes there are, at another interval of progress, which
+/// Rules of the pool. With a percentage, more nodes would stage in larger clusters, and their progress interval, another one,
 /// would be written to all of them at the start.
 fn rollout() -> Value {
     json!({ "maxStaging": 100 })
@@ -159,7 +159,7 @@ fn uid(number: usize) -> String {
     format!("00000000-0000-4000-9000-{number:012x}")
 }
 
-/// The object under another name and UID.
+/// Returns the object with another name and UID.
 fn identified(object: &Value, name: &str, uid: &str) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -170,7 +170,7 @@ fn identified(object: &Value, name: &str, uid: &str) -> Value {
     object
 }
 
-/// Publishes an image to all Nodes, whose agents do not answer, and tells the memory after the last write.
+/// Publishes an image to all Nodes, whose agents do not answer; returns the memory after the last write.
 async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
     let image = cluster.publish("4.0.0").await?;
     cluster.pool(POOL, &image.reference, rollout()).await?;
@@ -190,8 +190,8 @@ async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
 async fn until(cluster: &Cluster, what: &str, mut done: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !done().await? {
-        if start.elapsed() > LIMIT {
-            bail!("not within {LIMIT:?}: {what}\n{}", cluster.controllers.tail(20));
+        if start.elapsed() > TIMEOUT {
+            bail!("not within {TIMEOUT:?}: {what}\n{}", cluster.controllers.tail(20));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

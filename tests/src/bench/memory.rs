@@ -1,4 +1,4 @@
-//! Memory of a process, by the kernel's account, and that of a controller above all.
+//! Memory of a process as the kernel reports it, and of the controller in particular.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use super::settings::idle_time;
 use crate::cluster::Cluster;
 
-/// The cluster's first controller.
+/// Number of the cluster's first controller.
 pub(super) const CONTROLLER: usize = 0;
-/// Time for which a peak must stay to be the last one.
-const PEAK_STAYS: Duration = Duration::from_secs(10);
+/// A peak is final if it does not rise for this long.
+const PEAK_STABLE: Duration = Duration::from_secs(10);
 
 /// The memory of a process, in MiB.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Memory {
-    /// All that is resident.
+    /// Resident memory.
     pub resident: f64,
-    /// Part of it that is backed by no file: heap and stacks.
+    /// Resident memory without a file behind it: heap and stacks.
     pub anonymous: f64,
-    /// Part of it that is the program's own text and data.
+    /// Resident memory of the program's text and data.
     pub file: f64,
-    /// The most that was ever resident.
+    /// Peak resident memory.
     pub peak: f64,
 }
 
@@ -40,13 +40,13 @@ impl Memory {
         })
     }
 
-    /// Lets a process' peak begin at what it has now.
+    /// Resets the peak of a process to its current memory.
     pub fn forget_peak(pid: u32) -> Result<()> {
         let path = format!("/proc/{pid}/clear_refs");
         std::fs::write(&path, "5").with_context(|| format!("cannot write {path}"))
     }
 
-    /// The same as JSON.
+    /// Returns the values as JSON.
     pub fn json(self) -> Value {
         let round = |mib: f64| (mib * 100.0).round() / 100.0;
         json!({
@@ -65,17 +65,17 @@ fn pid(cluster: &Cluster) -> Result<u32> {
     cluster.controllers.pid(CONTROLLER).context("no controller runs")
 }
 
-/// The most memory, in MiB, that the controller takes while the API server starts anew, which makes it list all objects again and
-/// hold the old ones meanwhile.
+/// Returns the peak memory of the controller, in MiB, while the API server restarts: the controller then lists all objects again
+/// and still holds the old ones.
 pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
     Memory::forget_peak(pid(cluster)?)?;
     cluster.control_plane.stop_apiserver().await?;
     cluster.control_plane.start_apiserver().await?;
     tokio::time::sleep(idle_time()).await;
-    // Of many Nodes the lists take longer than that: the peak is reached when it stays.
+    // Large lists take longer: the peak is final if it stays the same.
     let (start, mut peak) = (Instant::now(), of_controller(cluster)?.peak);
     while start.elapsed() < limit {
-        tokio::time::sleep(PEAK_STAYS).await;
+        tokio::time::sleep(PEAK_STABLE).await;
         let now = of_controller(cluster)?.peak;
         if now <= peak {
             return Ok(now);

@@ -1,4 +1,4 @@
-//! Measurements, and how they are told: one JSON line for each figure. Nothing here judges a time.
+//! Measurements, printed as one JSON line per figure. Nothing here fails because of a time.
 
 mod cpu;
 mod figure;

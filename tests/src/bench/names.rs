@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_figures_on_record_are_figures_of_the_benchmarks() {
+    fn recorded_figures_exist_and_are_sorted() {
         let text = std::fs::read_to_string(path()).unwrap();
         let book = Book::parse(&text, "").unwrap();
         let known = names();

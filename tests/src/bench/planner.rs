@@ -1,5 +1,5 @@
-//! The controller's decisions without its I/O, for 5,000 and for 65,000 nodes. `core/examples/plan.rs` measures them; here it is
-//! built as it is shipped, and run.
+//! The controller's decisions without I/O, for 5,000 and for 65,000 nodes. Builds `core/examples/plan.rs` with the shipped
+//! settings and runs it.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::programs;
 
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["planner", "planner-one-pool", "planner-racks"];
-/// Of each of them: nodes, how they are spread, and the milliseconds that a plan may take.
+/// For each figure: nodes, how they are spread, and the target in milliseconds.
 const WORLDS: [(&str, &str, f64); 3] = [
     ("5000", "100 pools", 20.0),
     ("5000", "1 pool", 20.0),
     ("65000", "1625 racks", 250.0),
 ];
 
-/// A line of what the program prints.
+/// A line of the program's output.
 #[derive(Deserialize)]
 struct Line {
     /// Such as `plan, 100 pools`.
@@ -30,7 +30,7 @@ struct Line {
     milliseconds: Vec<f64>,
 }
 
-/// Measures all of it.
+/// Measures all figures.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("building the planner as it is shipped");
     let program = tokio::task::spawn_blocking(programs::planner).await??;
@@ -56,7 +56,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// The plans of all pools, and beside that what they are made from.
+/// Figure for the plans of all pools; the details have the steps before planning.
 fn figure(
     bench: &'static str,
     (nodes, spread, aim): (&str, &str, f64),

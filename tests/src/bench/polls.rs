@@ -1,4 +1,4 @@
-//! Following tags: the time from a tag's move to the first pull, and the requests that many pools on few tags cost.
+//! Polling of tags: the time from a tag's move to the first pull, and the number of requests for many pools with few tags.
 
 use std::fs;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::hosts::HostChange;
 pub const BENCHES: [&str; 2] = ["poll-to-pull", "polls-per-interval"];
 
 const POOL: &str = "followed";
-const LIMIT: Duration = Duration::from_secs(60);
-/// Pools, and the tags that they have in common.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of pools, and of the tags they share.
 const POOLS: usize = 500;
 const TAGS: usize = 20;
-/// The shortest interval that a pool can have, and the number of them that are watched.
+/// Shortest poll interval of a pool, and the number of intervals to watch.
 const INTERVAL: Duration = Duration::from_secs(60);
 const INTERVALS: u32 = 2;
 
-/// Measures both.
+/// Measures both figures.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 1,
@@ -49,13 +49,13 @@ async fn to_pull(cluster: &Cluster, progress: Progress) -> Result<()> {
     cluster
         .pool(POOL, &first.reference, json!({ "maxUnavailable": 1 }))
         .await?;
-    cluster.until_all_run(&first, LIMIT).await?;
+    cluster.until_all_run(&first, TIMEOUT).await?;
     let mut seconds = vec![];
     for run in 1..=runs() {
         let image = cluster.move_tag("bench", &format!("bench-{run}")).await?;
         let moved = Timestamp::now();
         cluster.request_poll(POOL).await?;
-        cluster.until_all_run(&image, LIMIT).await?;
+        cluster.until_all_run(&image, TIMEOUT).await?;
         let began = pull_of(cluster, &image).context("nobody has pulled the image")?;
         seconds.push(began.duration_since(moved).as_secs_f64());
         progress.say(&format!("pulled {:?} s after the tag moved", seconds.last()));
@@ -102,7 +102,7 @@ async fn per_interval(cluster: &Cluster, progress: Progress) -> Result<()> {
         .await?;
     let target = |pool: &berth_api::pool::BootcNodePool| pool.status.as_ref().is_some_and(|s| s.target.is_some());
     cluster
-        .until("every pool has an image", LIMIT, || async {
+        .until("every pool has an image", TIMEOUT, || async {
             Ok(pools
                 .list(&kube::api::ListParams::default())
                 .await?
@@ -123,7 +123,7 @@ async fn per_interval(cluster: &Cluster, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// Requests for tags that the registry has answered.
+/// Number of requests for tags that the registry has answered.
 fn polls(cluster: &Cluster) -> Result<usize> {
     let log = fs::read_to_string(cluster.registry.log())?;
     let polls = log

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// Tells on standard error what is going on, with the time since the start.
+/// Writes progress to standard error, with the time since the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress(Instant);
 
@@ -13,7 +13,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// One line.
+    /// Writes one line.
     pub fn say(&self, what: &str) {
         eprintln!("{:>6.1} s  {what}", self.0.elapsed().as_secs_f64());
     }

@@ -1,5 +1,5 @@
-//! A controller with a thousand Nodes: its memory, and the time until a new digest is published to all of them, against
-//! the bare patches of a client that only writes.
+//! A controller with a thousand Nodes: its memory, and the time until a new digest is published to all of them, compared with a
+//! client that only sends the patches.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -38,9 +38,9 @@ pub const BENCHES: [&str; 5] = [
     "publish-first",
 ];
 
-/// Longest time until a digest is published to a thousand Nodes or fewer; to more, in proportion.
-const LIMIT: Duration = Duration::from_secs(300);
-/// BootcNodes in one answer of the API server.
+/// Timeout for publishing to a thousand Nodes or fewer; scaled up for more.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// BootcNodes per page of a list.
 const PAGE: u32 = 500;
 
 struct Bench {
@@ -49,13 +49,13 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measures all of it. `BERTH_BENCH_NODES` asks for another number of Nodes.
+/// Measures all figures. `BERTH_BENCH_NODES` sets the number of Nodes.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let nodes = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     ensure!(
-        (1..=thousand::MOST).contains(&nodes),
+        (1..=thousand::MAX_NODES).contains(&nodes),
         "BERTH_BENCH_NODES is {nodes}; ask for 1 to {}",
-        thousand::MOST
+        thousand::MAX_NODES
     );
     let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
     progress.say(&format!("creating {nodes} Nodes"));
@@ -105,10 +105,10 @@ impl Bench {
 
     fn limit(&self) -> Duration {
         let thousands = u32::try_from(self.nodes.div_ceil(1000)).unwrap_or(u32::MAX);
-        LIMIT.saturating_mul(thousands)
+        TIMEOUT.saturating_mul(thousands)
     }
 
-    /// The controller and the naive client in turns, so that both meet the same API server.
+    /// Alternates the controller and the naive client, so that both meet the same API server.
     async fn new_digests(&self) -> Result<()> {
         let (mut ours, mut naive) = (vec![], vec![]);
         for run in 0..runs() {
@@ -116,7 +116,7 @@ impl Bench {
                 self.publish(&self.cluster.publish(&format!("3.{run}.0")).await?)
                     .await?,
             );
-            // Undone by the controller once it is back: the next run starts from what it wants.
+            // The controller reverts this when it runs again: the next run starts from the pool's image.
             self.cluster.controllers.stop(CONTROLLER);
             naive.push(self.naive(run).await?);
             self.cluster.controllers.start(CONTROLLER)?;
@@ -141,8 +141,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Changes the pool; answers how long it took until each BootcNode was written, by the audit log. Later writes of one are
-    /// not counted: these nodes have no agents, and permits to pull wander from one silent node to the next.
+    /// Changes the pool; returns the time until each BootcNode was first written, from the audit log. Later writes do not count:
+    /// these nodes have no agents, so pull permits move from one silent node to the next.
     async fn publish(&self, image: &Published) -> Result<f64> {
         let begin = Timestamp::now();
         self.cluster.pool(POOL, &image.reference, json!({})).await?;
@@ -164,7 +164,7 @@ impl Bench {
         Ok(last.duration_since(begin).as_secs_f64())
     }
 
-    /// Asks rarely: listing them all is work for the server.
+    /// Polls slowly: listing all of them is expensive for the server.
     async fn until_all(&self, digest: &Digest) -> Result<()> {
         let (start, limit) = (Instant::now(), self.limit());
         let mut pause = Duration::from_secs(2);
@@ -182,7 +182,7 @@ impl Bench {
         )
     }
 
-    /// Number of BootcNodes to which a digest is published, counted page by page.
+    /// Returns the number of BootcNodes with this digest, counted page by page.
     async fn count(&self, digest: &Digest) -> Result<usize> {
         let has = |n: &&BootcNode| n.spec.image.as_ref().is_some_and(|i| i.digest == *digest);
         let mut params = ListParams::default().limit(PAGE);
@@ -197,7 +197,7 @@ impl Bench {
         }
     }
 
-    /// A client that only writes: one patch of the same field for each, as many at a time as the controller has.
+    /// Patches the same field of each BootcNode, with as many requests in flight as the controller; returns the seconds.
     async fn naive(&self, run: u64) -> Result<f64> {
         let image = |digest: &str| json!({ "ref": format!("registry.example.com/os@{digest}"), "digest": digest, "indexDigest": digest });
         let body = json!({ "spec": { "image": image(&format!("sha256:{:064x}", run + 1)) } });

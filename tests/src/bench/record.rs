@@ -1,5 +1,4 @@
-//! Figures of the last landing, which stand beside the new ones: `tests/benchmarks.jsonl`, one line for each figure. `RECORD=1`
-//! writes the new ones there.
+//! Recorded figures: `tests/benchmarks.jsonl`, one line per figure. New figures are printed with them; `RECORD=1` replaces them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,27 +11,27 @@ use serde_json::json;
 use super::figure::{Figure, Last, round};
 use crate::programs::workspace_root;
 
-/// A figure of the last landing.
+/// A recorded figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recorded {
     /// Name of the figure.
     pub bench: String,
-    /// Number of nodes, where the figure depends on it.
+    /// Number of nodes, if the figure depends on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
-    /// Its value.
+    /// Value of the figure.
     pub value: f64,
     /// Unit of the value.
     pub unit: String,
-    /// Machine on which it was measured.
+    /// Machine that ran the measurement.
     pub machine: String,
 }
 
 /// Figures by name and number of nodes.
 type Figures = BTreeMap<(String, Option<u64>), Recorded>;
 
-/// The figures of the last landing, and those of this run.
+/// Recorded figures, and the figures of this run.
 #[derive(Debug, Default)]
 pub struct Book {
     machine: String,
@@ -41,10 +40,10 @@ pub struct Book {
 }
 
 impl Book {
-    /// Reads the text of the file, for a run on this machine.
+    /// Parses the file, for a run on this machine.
     ///
     /// # Errors
-    /// When a line is no figure; the error has its number.
+    /// If a line is malformed; the error has its number.
     pub fn parse(text: &str, machine: &str) -> Result<Self> {
         let mut last = Figures::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -58,7 +57,7 @@ impl Book {
         })
     }
 
-    /// Takes in a figure of this run, and returns that of the last landing.
+    /// Adds a figure of this run; returns the recorded one.
     pub fn compare(&mut self, figure: &Figure) -> Option<Last> {
         let nodes = figure.detail.get("nodes").and_then(serde_json::Value::as_u64);
         let key = (figure.bench.to_owned(), nodes);
@@ -78,13 +77,13 @@ impl Book {
         })
     }
 
-    /// The figures of the last landing.
+    /// Recorded figures.
     #[cfg(test)]
     pub(super) fn last(&self) -> impl Iterator<Item = &Recorded> {
         self.last.values()
     }
 
-    /// The text of the file with the figures of this run. Those that were not measured stay.
+    /// Text of the file with the figures of this run. Figures that were not measured stay.
     pub fn text(&self) -> String {
         let mut all = self.last.clone();
         all.extend(self.new.clone());
@@ -92,17 +91,17 @@ impl Book {
     }
 }
 
-/// The book of this process. Empty before [`open`].
+/// Figures of this process. Empty before [`open`].
 static BOOK: Mutex<Option<Book>> = Mutex::new(None);
 
 pub(super) fn path() -> PathBuf {
     workspace_root().join("tests/benchmarks.jsonl")
 }
 
-/// Reads the figures of the last landing.
+/// Reads the recorded figures.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// If the file cannot be read.
 pub fn open() -> Result<()> {
     let path = path();
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -112,23 +111,23 @@ pub fn open() -> Result<()> {
 }
 
 impl Figure {
-    /// Prints the figure beside that of the last landing.
+    /// Prints the figure, with the recorded one.
     pub fn print(mut self) {
         self.last = compare(&self);
         println!("{}", json!(self));
     }
 }
 
-/// Takes in a figure of this run, and returns that of the last landing.
+/// Adds a figure of this run; returns the recorded one.
 fn compare(figure: &Figure) -> Option<Last> {
     let mut book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
     book.as_mut()?.compare(figure)
 }
 
-/// Writes the figures of this run into the file.
+/// Writes the figures of this run to the file.
 ///
 /// # Errors
-/// When it cannot be written.
+/// If the file cannot be written.
 pub fn save() -> Result<()> {
     let book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
     let text = book.as_ref().map(Book::text).unwrap_or_default();
@@ -136,7 +135,7 @@ pub fn save() -> Result<()> {
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Cores and processor of this machine.
+/// Number of cores and processor model of this machine.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info
@@ -159,7 +158,7 @@ mod tests {
     );
 
     #[test]
-    fn the_last_figure_stands_beside_the_new_one() {
+    fn a_new_figure_is_compared_with_the_recorded_one() {
         let mut book = Book::parse(LAST, "2 cores, a").unwrap();
         let size = Figure::new("agent-size", "MiB", &[6.0]);
         let last = book.compare(&size).unwrap();
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_replaces_what_was_measured_again() {
+    fn new_figures_replace_recorded_ones() {
         let mut book = Book::parse(LAST, "4 cores, b").unwrap();
         book.compare(&Figure::new("agent-size", "MiB", &[7.0]));
         let again = Book::parse(&book.text(), "c").unwrap();

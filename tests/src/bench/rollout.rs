@@ -21,7 +21,7 @@ pub const BENCHES: [&str; 5] = [
     "rollout-events",
 ];
 
-/// Measurements of the rollouts, run by run.
+/// Measurements per run.
 #[derive(Debug, Default)]
 struct Measured {
     overhead: Vec<f64>,
@@ -36,7 +36,7 @@ struct Measured {
     stretches: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// Measures all of it.
+/// Measures all figures.
 pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
     let mut all = Measured::default();
     for run in 0..runs() {
@@ -46,7 +46,7 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
             plain.push(fleet.plain_reboot(host).await?);
         }
         let image = fleet.cluster.publish(&format!("2.{run}.0")).await?;
-        // The agents have to see their hosts up again before the next change.
+        // The agents must see their hosts up again before the next change.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         progress.say("a rollout, one node at a time");
         let span = fleet.roll(&image).await?;
@@ -64,7 +64,7 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
 impl Measured {
     fn add(&mut self, fleet: &Fleet, span: Span, plain: &[f64]) -> Result<()> {
         let nodes = HOSTS as f64;
-        // All pulls run at the same time before the first reboot.
+        // All pulls run at the same time, before the first reboot.
         let staging = fleet.cluster.host(1).settings(|s| s.pull_time.as_secs_f64());
         self.overhead
             .push((span.seconds - staging - plain.iter().sum::<f64>()) / nodes);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Selection of figures: those that begin with one of the names in `BERTH_BENCH_ONLY`, or all.
+/// Selected figures: those whose names begin with an entry of `BERTH_BENCH_ONLY`; all if it is empty.
 #[derive(Debug, Clone, Default)]
 pub struct Selection(Vec<String>);
 
 impl Selection {
-    /// Reads the text of the variable.
+    /// Parses the value of the variable.
     pub fn parse(text: &str) -> Self {
         Self(
             text.split(',')
@@ -18,18 +18,18 @@ impl Selection {
         )
     }
 
-    /// Says whether a figure is wanted.
+    /// True if the figure is selected.
     pub fn wants(&self, bench: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|name| bench.starts_with(name.as_str()))
     }
 
-    /// Says whether one of some figures is wanted.
+    /// True if one of the figures is selected.
     pub fn wants_one(&self, benches: &[&str]) -> bool {
         benches.iter().any(|bench| self.wants(bench))
     }
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 pub(super) fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -37,12 +37,12 @@ pub(super) fn setting(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Number of runs of each repeatable measurement: `BERTH_BENCH_RUNS`.
+/// Number of runs of each repeatable measurement (`BERTH_BENCH_RUNS`).
 pub(super) fn runs() -> u64 {
     setting("BERTH_BENCH_RUNS", 3)
 }
 
-/// Time for which a process is left alone before its memory is read: `BERTH_BENCH_IDLE`, in seconds.
+/// How long a process is left idle before its memory is read (`BERTH_BENCH_IDLE`, in seconds).
 pub(super) fn idle_time() -> Duration {
     Duration::from_secs(setting("BERTH_BENCH_IDLE", 60))
 }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_selection_is_a_list_of_beginnings() {
+    fn a_selection_is_a_list_of_prefixes() {
         let some = Selection::parse("agent, rollout-writes");
         assert!(some.wants("agent-memory") && some.wants("rollout-writes"));
         assert!(!some.wants("rollout-overhead") && some.wants_one(&["x", "agent-size"]));

@@ -25,8 +25,8 @@ use crate::registry::Registry;
 pub const BENCH: &str = "real-staging";
 
 const NODE: &str = "host1";
-const LIMIT: Duration = Duration::from_secs(180);
-/// Payload that each image adds to the one before: four layers of 5 MB.
+const TIMEOUT: Duration = Duration::from_secs(180);
+/// Layers that each image adds to its predecessor: four of 5 MB.
 const PAYLOAD: [u64; 4] = [5 << 20; 4];
 
 struct Bench<'a> {
@@ -37,7 +37,7 @@ struct Bench<'a> {
     registry: Registry,
 }
 
-/// Measures in pairs; `BERTH_BENCH_PAIRS` says how many.
+/// Measures pairs of stagings; `BERTH_BENCH_PAIRS` sets their number.
 pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
     if let Some(why) = unavailable() {
         skip(BENCH, &why);
@@ -50,7 +50,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
     let (mut through, mut by_hand) = (vec![], vec![]);
     for (number, pair) in images.1.chunks_exact(2).enumerate() {
         let [one, two] = pair else { continue };
-        // Whoever is first changes from pair to pair.
+        // The order alternates from pair to pair.
         let (ours, theirs) = if number % 2 == 0 { (one, two) } else { (two, one) };
         if number % 2 == 0 {
             through.push(bench.through_the_agent(ours).await?);
@@ -76,7 +76,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// Makes the image that the host is installed with, and others of the same size with other content.
+/// Builds the image that the host is installed with, and others of the same size with other content.
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
@@ -121,7 +121,7 @@ impl<'a> Bench<'a> {
         Api::all(self.plane.admin_client())
     }
 
-    /// The agent runs on this computer, and reaches into the host as its pod would.
+    /// Starts the agent on this computer, with the access to the host's files that its pod has.
     fn agent(&self) -> Result<Process> {
         let [own, kubelet] = &self.identities;
         let mut command = Command::new(self.agent);
@@ -135,7 +135,7 @@ impl<'a> Bench<'a> {
             .arg(&own.path)
             .arg("--kubelet-kubeconfig")
             .arg(&kubelet.path);
-        // The kubelet would make it, for the pod's mount.
+        // The kubelet would create it for the pod's mount.
         std::fs::create_dir_all(self.host.path("/etc/berth")?)?;
         command.arg("--host-root").arg(self.host.path("/")?);
         Process::start("berth-agent", &command, &self.plane.directory().join("agent.log"))
@@ -146,11 +146,11 @@ impl<'a> Bench<'a> {
         self.host.output(&["ostree", "admin", "undeploy", "0"]).await.map(drop)
     }
 
-    /// Seconds from the change of the BootcNode to the status that says: staged and locked.
+    /// Returns the seconds from the change of the BootcNode until the status reports the image as staged and locked.
     async fn through_the_agent(&self, image: &OsImage) -> Result<f64> {
         let before = self.api().get(NODE).await?.status.and_then(|s| s.heartbeat_time);
         let mut agent = self.agent()?;
-        // Each agent begins with a sign of life: what an earlier one said does not count.
+        // Each agent starts with a heartbeat: a report of an earlier agent does not count.
         self.until(&mut agent, |phase, s| phase == "Updated" && s.heartbeat_time != before)
             .await?;
         let start = Instant::now();
@@ -158,7 +158,7 @@ impl<'a> Bench<'a> {
         self.until(&mut agent, |phase, s| phase == "Waiting" && staged(s) == image.digest)
             .await?;
         let time = start.elapsed().as_secs_f64();
-        // Nothing but what is booted is wanted any more: the agent removes what it staged.
+        // Only the booted image is wanted now, so the agent removes the staged one.
         self.publish(None).await?;
         self.until(&mut agent, |phase, s| phase == "Updated" && staged(s).is_empty())
             .await?;
@@ -169,7 +169,7 @@ impl<'a> Bench<'a> {
     async fn by_hand(&self, image: &OsImage) -> Result<f64> {
         let reference = image.reference(&self.registry.host(), "os");
         let start = Instant::now();
-        // In a scope of the host, so that both are in the same cgroup and compete with others alike.
+        // In a scope of the host, so that both are in the same cgroup.
         self.host
             .exec(&["systemd-run", "--scope", "--quiet", "bootc", "switch", &reference])
             .await?;
@@ -178,7 +178,7 @@ impl<'a> Bench<'a> {
         Ok(time)
     }
 
-    /// Publishes an image; without one, what is booted.
+    /// Publishes an image; the booted one if there is none.
     async fn publish(&self, image: Option<&OsImage>) -> Result<()> {
         let (digest, reference) = match image {
             Some(image) => (image.digest.clone(), image.reference(&self.registry.host(), "os")),
@@ -207,7 +207,7 @@ impl<'a> Bench<'a> {
                 return Ok(());
             }
             agent.check()?;
-            if start.elapsed() > LIMIT {
+            if start.elapsed() > TIMEOUT {
                 bail!("the agent is not done; it says {status:?}; {}", agent.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -215,7 +215,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Digest of what is staged; empty when nothing is.
+/// Digest of the staged image; empty if none is staged.
 fn staged(status: &BootcNodeStatus) -> String {
     status
         .staged
@@ -225,7 +225,7 @@ fn staged(status: &BootcNodeStatus) -> String {
         .unwrap_or_default()
 }
 
-/// Makes the Node and its BootcNode; answers the agent's identity and the kubelet's.
+/// Creates the Node and its BootcNode; returns the kubeconfigs of the agent and the kubelet.
 async fn objects(plane: &ControlPlane) -> Result<[Kubeconfig; 2]> {
     let nodes: Api<Node> = Api::all(plane.admin_client());
     let metadata = ObjectMeta {

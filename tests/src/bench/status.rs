@@ -1,4 +1,4 @@
-//! `kubectl berth status` over 5,000 nodes, as it is shipped: with the list from a real API server, and without.
+//! The shipped `kubectl berth status` with 5,000 nodes: with and without the list requests to a real API server.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ struct Line {
     milliseconds: Vec<f64>,
 }
 
-/// Measures both. `BERTH_BENCH_STATUS` asks for another number of nodes in the cluster.
+/// Measures both figures. `BERTH_BENCH_STATUS` sets the number of nodes in the cluster.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     progress.say("building kubectl berth as it is shipped");
     let (program, example) = tokio::task::spawn_blocking(programs::shipped_kubectl).await??;
@@ -39,7 +39,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     }
     if selection.wants(BENCHES[1]) {
         let nodes = usize::try_from(setting("BERTH_BENCH_STATUS", 5000))?;
-        // With the host that the others are copies of.
+        // Including the host that the others are copies of.
         let cluster = many::reporting(nodes.saturating_sub(1), progress).await?;
         let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
         let mut seconds = vec![];

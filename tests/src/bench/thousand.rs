@@ -1,4 +1,4 @@
-//! Many Nodes of realistic size, without hosts, for a controller to read and to keep.
+//! Many Nodes of realistic size, without hosts.
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -7,15 +7,15 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// Number of requests that are under way at the same time.
+/// Number of requests in flight at the same time.
 pub(super) const AT_ONCE: usize = 16;
 /// Number of images that the kubelet reports: its default limit.
 const IMAGES: usize = 50;
 
-/// Most Nodes that [`make`] can make: each has a network of its own in 10.0.0.0/8.
-pub(super) const MOST: usize = 1 << 16;
+/// Most Nodes that [`make`] can create: each has its own network in 10.0.0.0/8.
+pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// Makes so many Nodes. Their managedFields are what the API server makes of these writes.
+/// Creates this many Nodes. The API server derives their managedFields from these writes.
 pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let one = |number: usize| {
@@ -33,7 +33,7 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
                     &object,
                 )
                 .await?;
-            // Another writer has fields of its own, as the controller manager and a network plugin do.
+            // Another writer with its own fields, as the controller manager and a network plugin are.
             let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
             let params = PatchParams {
                 field_manager: Some("network-plugin".to_owned()),
@@ -43,7 +43,7 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
                 .patch(&name, &params, &others)
                 .await
                 .with_context(|| format!("the annotations of {name}"))?;
-            // Last, for it is large: etcd keeps each version of an object for minutes.
+            // Last, because it is large: etcd keeps each version of an object for minutes.
             let params = PatchParams {
                 field_manager: kubelet(),
                 ..PatchParams::default()
@@ -62,8 +62,8 @@ pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
         .await
 }
 
-/// Another Node as the API server answered one, with what tells this one from the others.
-pub(super) fn again(pattern: &Value, number: usize) -> Value {
+/// Copies a Node that the API server returned, with the fields that differ between Nodes.
+pub(super) fn copy(pattern: &Value, number: usize) -> Value {
     let (mut object, new) = (pattern.clone(), node(number));
     object["metadata"]["labels"] = new["metadata"]["labels"].clone();
     object["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
@@ -162,7 +162,7 @@ fn status(number: usize) -> Value {
     })
 }
 
-/// Each by digest and by tag, as the kubelet reports them.
+/// Each image by digest and by tag, as the kubelet reports it.
 fn images(number: usize) -> Vec<Value> {
     let image = |n: usize| {
         let repository = format!("registry.example.com/platform/team-{}/service-{n}", n % 7);

@@ -1,4 +1,4 @@
-//! Parts of a turn's time, joined from the writes of the berth and the events of the host.
+//! Phases of a turn's time, from the berth's writes and the host's events.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::fleet::by_agent;
 use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
-/// The moments of one turn, in order.
+/// Events of one turn, in order.
 const MOMENTS: [&str; 8] = [
     "1 offered",
     "2 taken",
@@ -24,13 +24,13 @@ const MOMENTS: [&str; 8] = [
 
 const FIRST: &str = "0 first offered";
 
-/// Time from each moment of a turn to the next, for each turn. The first of them counts from the end of the turn
-/// before, or from the beginning.
+/// Seconds from each event of a turn to the next, for each turn. The first counts from the end of the turn before, or from the
+/// beginning.
 pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> BTreeMap<&'static str, Vec<f64>> {
     let mut stretches: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut before = begin;
     for (moment, at) in moments(records, hosts, begin) {
-        // The first offer waits for the staging as well.
+        // The first offer also waits for the staging.
         let moment = if before == begin { FIRST } else { moment };
         stretches
             .entry(moment)
@@ -43,7 +43,7 @@ pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestam
 
 fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'static str, Timestamp)> {
     let mut all: Vec<(&'static str, Timestamp)> = records.iter().filter_map(of_berth).collect();
-    // The agent shows its turn there as well, under the same identity.
+    // The agent also shows its turn in nodes/status, under the same identity.
     let kubelet = |r: &&Record| r.target() == "nodes/status" && r.user.starts_with("system:node:") && !by_agent(r);
     let said: Vec<Timestamp> = records.iter().filter(kubelet).map(|r| r.at).collect();
     for event in hosts.iter().filter(|e| e.at >= begin) {
@@ -51,7 +51,7 @@ fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'
             HostChange::Down => all.push((MOMENTS[3], event.at)),
             HostChange::Up { .. } => {
                 all.push((MOMENTS[4], event.at));
-                // After a boot the kubelet stand-in speaks twice: not ready, and then ready.
+                // After a boot the kubelet stand-in writes twice: first not ready, then ready.
                 all.extend(
                     said.iter()
                         .filter(|at| **at > event.at)

@@ -1,6 +1,6 @@
-//! An agent that waits for a berth, without a host: the shipped client, watches and decision, in a task of this
-//! process. It has staged its image, takes the berth that it is offered, gives it back a moment later, and reports
-//! that it runs the image. What a real turn does in between, and the host, are not there.
+//! An agent that waits for a berth, without a host: the shipped client, watches and decision, in a task of this process. It has
+//! staged its image, takes the offered berth, gives it back a moment later, and reports that it runs the image. The host, and all
+//! that a turn does in between, are missing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use serde_json::json;
 use tokio::sync::watch;
 
 /// Longest sleep of the shipped loop.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Namespace of the berths.
 const NAMESPACE: &str = "berth-system";
 
-/// One of them.
+/// A waiting agent.
 pub(super) struct Waiting {
     facts: AgentFacts,
     object: watch::Receiver<Seen>,
-    /// The BootcNode as it was published to it.
+    /// The latest published BootcNode.
     published: BootcNode,
     berths: Berths,
     status: StatusWriter,
-    /// Time for which it keeps its berth.
+    /// How long it keeps its berth.
     hold: Duration,
 }
 
 impl Waiting {
-    /// Opens both watches under the identity in that kubeconfig, and reports that the node waits. `admin` reads the
-    /// Node, which the kubelet's identity does for a real one.
+    /// Opens both watches with the given kubeconfig, and reports that the node waits. `admin` reads the Node, in place of the
+    /// kubelet's identity.
     pub(super) async fn start(name: &str, kubeconfig: &Path, admin: &Client, hold: Duration) -> Result<Self> {
         let node = NodeName::from(name);
         let client = clients::agent_client(Some(kubeconfig), kubeconfig, Path::new("/")).await?;
@@ -70,7 +70,7 @@ impl Waiting {
         Ok(this)
     }
 
-    /// Waits, has its turn, and keeps its first watch for ever after, as an idle agent does.
+    /// Waits, has its turn, then keeps its first watch open for ever, as an idle agent does.
     pub(super) async fn run(mut self, done: Arc<AtomicUsize>) -> Result<()> {
         loop {
             self.look();
@@ -80,15 +80,15 @@ impl Waiting {
                     Ok(()) => break,
                     Err(error) => self.lost(&error).await?,
                 },
-                // The host answers at once.
+                // The simulated host answers at once.
                 Step::LookAtHost => self.facts.host.fresh = true,
-                // A real one asks at its start and once an hour, and so long before most offers.
+                // A real agent asks at its start and once an hour, so usually well before an offer.
                 Step::TryGuard => {
                     self.facts.guard.answer = Guard::Refuses;
-                    self.facts.guard.next_try = LONGEST_WAIT;
+                    self.facts.guard.next_try = WAIT_MAX;
                 }
                 Step::Wait(_, wait) => {
-                    let wait = wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
+                    let wait = wait.unwrap_or(WAIT_MAX).min(WAIT_MAX);
                     let _ = tokio::time::timeout(wait, async {
                         tokio::select! {
                             () = self.berths.changed() => {}
@@ -101,7 +101,7 @@ impl Waiting {
                 other => bail!("{} should {other:?}, which it is not made for", self.facts.node),
             }
         }
-        // By the time that a real one is proven and gives back, what it reported of its new boot is long there.
+        // When a real node is proven and gives back its berth, the report of its new boot is already in the BootcNode.
         self.report(true).await?;
         tokio::time::sleep(self.hold).await;
         self.give_back().await?;
@@ -113,7 +113,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Reads a new generation of its BootcNode, and reports that it has seen it.
+    /// Reads a new generation of its BootcNode, and reports that it was seen.
     async fn follow(&mut self) -> Result<()> {
         let object = match &*self.object.borrow_and_update() {
             Seen::Is(object) if object.metadata.generation != self.published.metadata.generation => object.clone(),
@@ -124,7 +124,7 @@ impl Waiting {
         self.report(false).await
     }
 
-    /// The image is staged and locked from now on.
+    /// Sets the image as staged and locked.
     fn stage(&mut self) -> Result<()> {
         self.facts.desired = Desired::of(Some(&self.published));
         let image = self.published.spec.image.as_ref().context("no image is published")?;
@@ -151,7 +151,8 @@ impl Waiting {
         self.berths.put(&taken).await
     }
 
-    /// Gives back by the protocol's two writes. An agent that loses one of them decides anew, as the shipped loop does.
+    /// Gives the berth back with the protocol's two writes. An agent that loses one of them decides again, as the shipped loop
+    /// does.
     async fn give_back(&mut self) -> Result<()> {
         loop {
             self.look();
@@ -207,7 +208,7 @@ impl Waiting {
     }
 }
 
-/// The BootcNode, once an image is published in it.
+/// Waits for a BootcNode with a published image.
 async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
     let has_image = |seen: &Seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some());
     let seen = object

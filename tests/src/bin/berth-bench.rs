@@ -1,5 +1,4 @@
-//! Measures Berth and prints one JSON line for each figure; progress goes to standard error. Nothing here fails
-//! because of a time.
+//! Measures Berth and prints one JSON line for each figure; progress goes to standard error. No measured time makes it fail.
 
 use std::path::PathBuf;
 
@@ -14,23 +13,23 @@ use clap::Parser;
 
 /// Measures Berth and prints one JSON line for each figure.
 ///
-/// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot 1 s, and there are
-/// no pods. The agent and the controller are the static release builds. "runs" has each run, "value" is their median, "floor" is the
-/// same thing without Berth in the same run, "aim" is what we want, "peer" is bootc-operator, "last" is the figure of the last
-/// landing, with the ratio of the new one to it.
+/// Hosts are simulated unless the figure's name begins with "real": staging takes 0.2 s, a reboot 1 s, and there are no pods. The
+/// agent and the controller are the static release builds. "value" is the median of "runs", "floor" the cost of the same work
+/// without Berth in the same run, "aim" the target, "peer" the value of bootc-operator, "last" the recorded figure with the ratio
+/// of the new one to it.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",
     after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (240)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_MANY           How many Nodes and reporting agents a large cluster has (1000, 5000 and 20000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
 )]
 struct Arguments {
-    /// Names, separated by commas. Only figures whose names begin with one of these are measured.
+    /// Measure only figures whose names begin with one of these, separated by commas.
     #[arg(long, env = "BERTH_BENCH_ONLY", value_name = "NAMES", default_value = "")]
     only: String,
-    /// Measure the berth-agent and the berth-controller in this directory, in place of building them.
+    /// Measure the berth-agent and the berth-controller in this directory instead of building them.
     #[arg(long, env = "BERTH_BENCH_PROGRAMS", value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Write the new figures into tests/benchmarks.jsonl, in place of those of the last landing.
+    /// Write the new figures to tests/benchmarks.jsonl.
     #[arg(long)]
     record: bool,
 }

@@ -1,4 +1,4 @@
-//! Soaks Berth: rollout after rollout on simulated hosts while everything around them fails.
+//! Soaks Berth: rollout after rollout on simulated hosts under injected faults.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,34 +14,33 @@ use clap::Parser;
 /// Soaks Berth: rollouts of twelve simulated hosts with a real API server, while agents and controllers are killed,
 /// the API server goes away, admins contradict each other, reboots get lost and nodes vanish.
 ///
-/// What goes wrong is drawn from the seed; the same seed and number of a rollout always mean the same faults. A run
-/// that was interrupted goes on when it is started again with its seed.
+/// The seed and the number of a rollout determine its faults. To continue an interrupted run, start it again with its seed.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-soak",
     after_help = "EXIT STATUS\n  0  No violation; with --bug: the judge objected.\n  1  A violation; with --bug: none was found; or the harness failed.\n  2  The command line was wrong."
 )]
 struct Arguments {
-    /// Seed of the run. Default: another one each time.
+    /// Seed of the run. Default: a random one.
     #[arg(long, env = "SEED", value_name = "NUMBER")]
     seed: Option<u64>,
     /// Number of the first rollout. Default: where the run of that seed was interrupted, or 0.
     #[arg(long, env = "FROM", value_name = "NUMBER")]
     from: Option<u64>,
-    /// Number of rollouts of the whole run, which count from 0.
+    /// Number of rollouts of the whole run, counted from 0.
     #[arg(long, env = "ROLLOUTS", value_name = "NUMBER", default_value_t = 200)]
     rollouts: u64,
-    /// Wakes this deliberate bug, and expects the judge to object. Without a seed: in the rollout that is known to find it.
-    /// `all`: one after the other, each in its rollout.
+    /// Enables this deliberate bug and expects the judge to find a violation. Without a seed: in the rollout known to show it.
+    /// `all`: every bug, each in its rollout.
     #[arg(long, env = "BUG", value_name = "NAME")]
     bug: Option<String>,
-    /// Keeps the evidence of every rollout, not only of those with a violation.
+    /// Keeps the evidence of every rollout, not only after a violation.
     #[arg(long)]
     keep: bool,
-    /// Injects nothing: for comparison.
+    /// Injects no fault, for comparison.
     #[arg(long)]
     quiet: bool,
-    /// Prints what would go wrong in each rollout, and makes none.
+    /// Prints the faults of each rollout without running any.
     #[arg(long)]
     dry_run: bool,
 }
@@ -58,7 +57,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Number of tries of a rollout that is known to find a bug, since some are races.
+/// Tries of a rollout that is known to show a bug: some bugs are races.
 const TRIES: usize = 4;
 
 async fn soak(arguments: &Arguments) -> Result<bool> {
@@ -75,7 +74,7 @@ async fn soak(arguments: &Arguments) -> Result<bool> {
     }
 }
 
-/// Every deliberate bug that the soak can find, in the rollout that is known for it.
+/// Finds every deliberate bug within reach, each in the rollout known to show it.
 async fn find_all() -> Result<bool> {
     let mut missed = vec![];
     for bug in Bug::ALL.iter().copied() {
@@ -95,15 +94,15 @@ async fn find_all() -> Result<bool> {
     Ok(missed.is_empty())
 }
 
-/// Makes one rollout with a bug awake, and again, until the judge objects.
+/// Runs a rollout with a bug enabled, up to [`TRIES`] times, until the judge finds a violation.
 async fn find(bug: Bug, rollout: u64) -> Result<bool> {
     let mut plan = Plan::new(known::SEED, rollout, HOSTS, true);
-    // The others are found where the pools have room, and none waits for the other.
+    // The other bugs are found where the pools have free berths and do not wait for each other.
     plan.fleet = plan.fleet.filter(|_| bug == Bug::FleetLimitIgnored);
     plan.order = plan.order.filter(|_| bug == Bug::OrderIgnored);
     println!("{}: seed {} {plan}", bug.name(), known::SEED);
     for tried in 1..=TRIES {
-        // A new one each time: the image of a rollout is new to a cluster only once.
+        // A new cluster for each try: the image of a rollout is new to a cluster only once.
         let mut soak = Soak::start(&Options {
             bug: Some(bug.name().to_owned()),
             ..Options::default()
@@ -176,7 +175,7 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
                 println!("the judge objects to {bug} after {} rollouts", state.rollouts);
                 return Ok(true);
             }
-            // The next rollout would begin in what this one left behind.
+            // The next rollout would start with the leftovers of this one.
             if found.iter().any(|v| v.starts_with("I10")) {
                 soak = Soak::start(&Options::default()).await?;
             }

@@ -1,4 +1,4 @@
-//! Fetches or builds what Berth's tests need, ahead of time and with times, so that no test waits for a build.
+//! Fetches or builds the programs that Berth's tests need and prints how long it took, so that no test waits for a build.
 
 use std::time::Instant;
 
@@ -12,21 +12,21 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
-    command: What,
+    command: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Find or build all of them, and say where they are.
+enum Action {
+    /// Find or build all programs, and print their paths.
     Fetch {
-        /// Distribution packages that must be there as well.
+        /// Distribution packages to install as well.
         #[arg(long = "package")]
         packages: Vec<String>,
     },
 }
 
 fn main() -> Result<()> {
-    let What::Fetch { packages } = Arguments::parse().command;
+    let Action::Fetch { packages } = Arguments::parse().command;
     let started = Instant::now();
     println!("cache: {}", cache_dir()?.display());
     build_programs()?;
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds Berth's programs as the tests want them.
+/// Builds Berth's programs for the tests.
 fn build_programs() -> Result<()> {
     let begun = Instant::now();
     programs::programs()?;

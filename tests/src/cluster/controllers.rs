@@ -1,4 +1,4 @@
-//! The controllers of a cluster: the real program, as many as a scenario wants, killed and started at its word.
+//! The controllers of a cluster: processes of the real program that a scenario starts and kills.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,17 +15,17 @@ use crate::controlplane::{Bound, ControlPlane};
 use crate::process::Process;
 use crate::registry::Registry;
 
-/// Time after which a controller that ended by itself is started again, as a Deployment would.
-const RESTART: Duration = Duration::from_millis(500);
+/// Delay before a controller that exited is started again, as by a Deployment.
+const RESTART_DELAY: Duration = Duration::from_millis(500);
 
-/// Settings of controllers that differ from the usual.
+/// Settings of controllers that differ from the default.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerSettings {
-    /// Another way to the API server for the controller with that number.
+    /// Kubeconfigs of single controllers, by number: another route to the API server.
     pub kubeconfigs: BTreeMap<usize, PathBuf>,
-    /// More environment, such as the name of a seeded bug.
+    /// Additional environment, such as the name of a seeded bug.
     pub env: Vec<(String, String)>,
-    /// More arguments.
+    /// Additional arguments.
     pub args: Vec<String>,
 }
 
@@ -62,7 +62,7 @@ impl Inner {
         self.directory.join(format!("berth-controller-{number}.log"))
     }
 
-    /// Times of the leader's lease, unless they are asked for: short, so that a scenario with a killed leader does not wait long.
+    /// Times of the leader's lease, unless set by arguments: short, so that a scenario with a killed leader need not wait long.
     fn lease(&self) -> &[&str] {
         match self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
             true => &[],
@@ -91,10 +91,10 @@ impl Inner {
         Process::start("berth-controller", &command, &self.log(number)).context("cannot start the controller")
     }
 
-    /// Starts again what ended by itself: a controller ends when it loses the leadership.
+    /// Restarts controllers that exited: a controller exits when it loses the leadership.
     async fn supervise(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(RESTART).await;
+            tokio::time::sleep(RESTART_DELAY).await;
             let mut running = self.running();
             let ended = |(n, p): (&usize, &mut Process)| p.exit_status().is_some().then_some(*n);
             let ended: Vec<_> = running.iter_mut().filter_map(ended).collect();
@@ -142,7 +142,7 @@ impl Controllers {
         self.inner.log(number)
     }
 
-    /// Starts the controller with this number, unless it runs; it is started again when it ends by itself.
+    /// Starts the controller with this number, unless it runs. It is restarted if it exits.
     pub fn start(&self, number: usize) -> Result<()> {
         let mut running = self.running();
         if running.get_mut(&number).is_some_and(|p| p.exit_status().is_none()) {
@@ -153,28 +153,28 @@ impl Controllers {
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&self, number: usize) {
         if let Some(mut process) = self.running().remove(&number) {
             process.kill();
         }
     }
 
-    /// SIGTERM, and SIGKILL when that does not help.
+    /// Sends SIGTERM, then SIGKILL if it does not exit.
     pub fn stop(&self, number: usize) {
         if let Some(mut process) = self.running().remove(&number) {
             process.stop(Duration::from_secs(3));
         }
     }
 
-    /// Freezes or thaws the process: a leader that wakes up late must find itself deposed.
+    /// Freezes or thaws the process: a leader that continues too late must notice that it has lost the leadership.
     pub fn freeze(&self, number: usize, frozen: bool) {
         if let Some(process) = self.running().get_mut(&number) {
             process.signal(if frozen { Signal::SIGSTOP } else { Signal::SIGCONT });
         }
     }
 
-    /// Says whether a controller runs.
+    /// True if the controller runs.
     pub fn runs(&self, number: usize) -> bool {
         self.running()
             .get_mut(&number)

@@ -10,7 +10,7 @@ use super::limits::SOON;
 use super::site::Site;
 
 impl Site {
-    /// Makes a Deployment with so many replicas, spread over the nodes, and waits until all are available.
+    /// Creates a Deployment, spreads its replicas over the nodes, and waits until all are available.
     pub async fn deploy(&self, name: &str, replicas: usize) -> Result<()> {
         let labels = json!({ "app": name });
         let spread = json!([{
@@ -44,7 +44,7 @@ impl Site {
         .await
     }
 
-    /// Makes or changes a disruption budget over a Deployment.
+    /// Creates or changes a disruption budget for a Deployment.
     pub async fn budget(&self, name: &str, min_available: usize) -> Result<()> {
         let object = json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
@@ -63,7 +63,7 @@ impl Site {
         .await
     }
 
-    /// Takes a disruption budget away.
+    /// Deletes a disruption budget.
     pub async fn remove_budget(&self, name: &str) -> Result<()> {
         let api: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> = Api::namespaced(self.client(), "default");
         api.delete(name, &DeleteParams::default())

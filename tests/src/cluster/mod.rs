@@ -1,5 +1,4 @@
-//! Whole clusters to run scenarios on: the changes that a scenario makes, and the questions that it asks.
-//! [`berth_judge`] judges whether all was right.
+//! Whole clusters for scenarios: functions that change a cluster and functions that query it. [`berth_judge`] checks the outcome.
 
 mod controllers;
 mod deploy;

@@ -1,5 +1,5 @@
-//! A part of a simulated cluster: some of its hosts, which a pool of their own selects. Scenarios on different parts of
-//! one cluster do not meet, so that they can run at the same time.
+//! A part of a simulated cluster: some of its hosts, selected by a pool of their own. Scenarios on different parts do not affect
+//! each other, so they can run at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -17,15 +17,15 @@ use serde_json::{Value, json};
 
 use super::limits::SOON;
 use super::simulated::Cluster;
-use super::site::{Published, is_said};
+use super::site::{Published, has_condition};
 use crate::audit::AuditLog;
 use crate::hosts::HostChange;
 use crate::hosts::sim::SimHost;
 
-/// The label that says which part a node belongs to.
+/// Label with the part of a node.
 const LABEL: &str = "part";
 
-/// True if a berth could be offered to the node: its agent has read the published spec, and reports that it is prepared.
+/// True if a berth could be offered to the node: its agent has read the published spec and reports that it is prepared.
 pub fn is_prepared(object: &BootcNode) -> bool {
     object.status.as_ref().is_some_and(|status| {
         status.observed_generation == object.metadata.generation
@@ -36,16 +36,16 @@ pub fn is_prepared(object: &BootcNode) -> bool {
 /// Hosts of a cluster, and the pool of the same name that selects them.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// The whole.
+    /// The whole cluster.
     pub cluster: &'a Cluster,
     /// Name of the part and of its pool.
     pub name: String,
-    /// The part's hosts, in the order of their names.
+    /// Hosts of the part, sorted by name.
     pub hosts: Vec<&'a SimHost>,
 }
 
 impl<'a> Part<'a> {
-    /// Takes these hosts, numbered from 1, as a part of that name. There is no pool yet.
+    /// Takes these hosts, numbered from 1, as a part of this name. Creates no pool.
     pub async fn new(cluster: &'a Cluster, name: &str, hosts: impl IntoIterator<Item = usize>) -> Result<Self> {
         let part = Self {
             cluster,
@@ -58,12 +58,12 @@ impl<'a> Part<'a> {
         Ok(part)
     }
 
-    /// Its `n`th host, from 1.
+    /// Returns the `n`th host, from 1.
     pub fn host(&self, n: usize) -> &'a SimHost {
         self.hosts[n - 1]
     }
 
-    /// Name of its `n`th host, from 1.
+    /// Returns the name of the `n`th host, from 1.
     pub fn node(&self, n: usize) -> &'a str {
         self.host(n).name()
     }
@@ -73,7 +73,7 @@ impl<'a> Part<'a> {
         self.label(host.name(), LABEL, Some(&self.name)).await
     }
 
-    /// Takes a node out of the pool.
+    /// Removes a node from the pool.
     pub async fn leave(&self, host: &SimHost) -> Result<()> {
         self.label(host.name(), LABEL, None).await
     }
@@ -99,12 +99,12 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Says whether the Node is unschedulable.
+    /// True if the Node is unschedulable.
     pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
         self.cluster.is_cordoned(node).await
     }
 
-    /// Makes a Node say that it is not Ready, until its kubelet says otherwise at its next start.
+    /// Sets a Node not Ready, until its kubelet starts again and reports otherwise.
     pub async fn not_ready(&self, node: &str) -> Result<()> {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let condition = json!({
@@ -119,7 +119,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Puts a pod on a node that no drain moves away: nobody would create it again.
+    /// Creates a pod without an owner on a node: no drain evicts it, because nothing would re-create it.
     pub async fn block(&self, node: &str) -> Result<()> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": format!("block-{node}") },
@@ -136,7 +136,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Takes that pod away.
+    /// Deletes the pod of [`Self::block`].
     pub async fn unblock(&self, node: &str) -> Result<()> {
         let name = format!("block-{node}");
         self.pods()
@@ -150,19 +150,20 @@ impl<'a> Part<'a> {
         Api::namespaced(self.cluster.client(), "default")
     }
 
-    /// Pushes an image for this part alone.
+    /// Pushes an image for this part only.
     pub async fn publish(&self, version: &str) -> Result<Published> {
         self.cluster.publish(&format!("{version}-{}", self.name)).await
     }
 
-    /// Pushes an image, and makes or changes the pool so that it asks for that one. Every member may stage at once.
+    /// Pushes an image and creates or changes the pool to use it. All members may stage at once.
     pub async fn roll_to(&self, version: &str, rollout: Value) -> Result<Published> {
         let image = self.publish(version).await?;
         self.pool(&image, rollout).await?;
         Ok(image)
     }
 
-    /// The same, and nobody is offered a berth before all members have staged it: the order of their turns is known then.
+    /// Like [`Self::roll_to`], but offers no berth before all members have staged the image, so that the order of their turns is
+    /// known.
     pub async fn roll_once_staged(&self, image: &Published, mut rollout: Value) -> Result<()> {
         rollout["paused"] = json!(true);
         self.pool(image, rollout).await?;
@@ -175,7 +176,7 @@ impl<'a> Part<'a> {
         self.rollout(json!({ "paused": false })).await
     }
 
-    /// True if a berth could be offered to each host, see [`is_prepared`].
+    /// True if a berth could be offered to every host, see [`is_prepared`].
     async fn are_prepared(&self) -> Result<bool> {
         for host in &self.hosts {
             if !is_prepared(&self.bootc_node(host.name()).await?) {
@@ -185,7 +186,7 @@ impl<'a> Part<'a> {
         Ok(true)
     }
 
-    /// Makes the pool, or changes its spec. Every member may stage at once.
+    /// Creates the pool or changes its spec. All members may stage at once.
     pub async fn pool(&self, image: &Published, mut rollout: Value) -> Result<()> {
         rollout["maxStaging"] = json!("100%");
         self.cluster
@@ -206,12 +207,12 @@ impl<'a> Part<'a> {
         self.cluster.pool_status(&self.name).await
     }
 
-    /// A node's BootcNode.
+    /// Reads the BootcNode of a node.
     pub async fn bootc_node(&self, node: &str) -> Result<BootcNode> {
         Ok(self.cluster.bootc_nodes().get(node).await?)
     }
 
-    /// The pool's berths, in the order of their numbers.
+    /// Reads the pool's berths, sorted by number.
     pub async fn berths(&self) -> Result<Vec<Berth>> {
         let list = ListParams::default().labels(&format!("berth.dev/pool={}", self.name));
         let leases = self.cluster.berths().list(&list).await?;
@@ -225,7 +226,7 @@ impl<'a> Part<'a> {
         Ok(berths)
     }
 
-    /// Reads who holds a berth of the pool.
+    /// Reads the pool's held berths.
     pub async fn holdings(&self) -> Result<Vec<Holding>> {
         Ok(self
             .berths()
@@ -235,14 +236,14 @@ impl<'a> Part<'a> {
             .collect())
     }
 
-    /// Names of the holders.
+    /// Names of the nodes that hold a berth.
     pub async fn holders(&self) -> Result<Vec<String>> {
         let mut names: Vec<_> = self.holdings().await?.into_iter().map(|h| h.node.to_string()).collect();
         names.sort();
         Ok(names)
     }
 
-    /// Everyone that a berth's Lease ever named as its holder: a node, or a word such as `closed:gone`.
+    /// Every holder that the berth's Lease ever had: a node, or a value such as `closed:gone`.
     pub fn ever(&self, index: u32) -> Result<Vec<String>> {
         let audit = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let name = format!("{}-{index}", self.name);
@@ -257,7 +258,7 @@ impl<'a> Part<'a> {
             .collect())
     }
 
-    /// Waits until a question is answered with yes.
+    /// Waits until a query returns true.
     pub async fn until<F: Future<Output = Result<bool>>>(
         &self,
         what: &str,
@@ -291,12 +292,12 @@ impl<'a> Part<'a> {
         let what = format!("{node} says {type_}={status}, {reason}: {words:?}");
         self.until(&what, limit, || async {
             let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
-            Ok(is_said(&conditions, type_, status, reason, words))
+            Ok(has_condition(&conditions, type_, status, reason, words))
         })
         .await
     }
 
-    /// Waits until these nodes say that they wait, for a reason of their own.
+    /// Waits until each of these nodes reports a wait reason of its own.
     pub async fn until_waiting(&self, nodes: &[&str], reason: &str, words: &str, limit: Duration) -> Result<()> {
         for node in nodes {
             self.until_node_says(node, (condition::node::WAITING, "True", reason, words), limit)
@@ -305,7 +306,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Fails if one of these nodes says that it waits: what concerns the whole pool is said there.
+    /// Fails if one of these nodes reports a wait reason: reasons that concern the whole pool belong to the pool.
     pub async fn is_said_of_none(&self, nodes: &[&str]) -> Result<()> {
         for node in nodes {
             let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
@@ -316,7 +317,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Waits until a node is in that phase.
+    /// Waits until a node is in the given phase.
     pub async fn until_phase(&self, node: &str, phase: &str, limit: Duration) -> Result<()> {
         self.until(&format!("{node} is {phase}"), limit, || async {
             Ok(self.cluster.phase(node).await? == phase)
@@ -334,7 +335,7 @@ impl<'a> Part<'a> {
         .await
     }
 
-    /// Waits until these hosts run an image, their BootcNodes say so, and none of them holds a berth.
+    /// Waits until these hosts run an image, their BootcNodes report it, and none of them holds a berth.
     pub async fn until_run(&self, image: &Published, hosts: &[usize], limit: Duration) -> Result<()> {
         let digest = image.digest.to_string();
         self.until(&format!("{hosts:?} run {}", image.reference), limit, || async {
@@ -354,14 +355,14 @@ impl<'a> Part<'a> {
         .await
     }
 
-    /// Waits until all hosts run an image, and the pool says that it is done.
+    /// Waits until all hosts run an image and the pool reports the end of the rollout.
     pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
         let all: Vec<_> = (1..=self.hosts.len()).collect();
         self.until_run(image, &all, limit).await?;
         self.until_says("Progressing", "False", "Updated", "", limit).await
     }
 
-    /// Names of the hosts in the order in which they booted an image for the first time.
+    /// Names of the hosts, in the order of their first boot of an image.
     pub fn order(&self, image: &Published) -> Vec<String> {
         let digest = image.digest.to_string();
         let mut order = vec![];
@@ -379,7 +380,7 @@ impl<'a> Part<'a> {
         self.cluster.boots().get(self.node(n)).copied().unwrap_or_default()
     }
 
-    /// Fails unless the Node is schedulable and the host has booted so often.
+    /// Fails unless the Node is schedulable and the host has booted this many times.
     pub async fn is_untouched(&self, n: usize, boots: usize) -> Result<()> {
         let (node, now) = (self.node(n), self.boots(n));
         ensure!(now == boots, "{node} booted {now} times, not {boots}");
@@ -388,12 +389,12 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A scenario on a part of a cluster, and its name.
+/// A named scenario on a part of a cluster.
 pub type Scenario<'a> = (&'static str, LocalBoxFuture<'a, Result<()>>);
 
-/// Waits until a controller leads and knows the cluster: so many agents begin at once that this may take a while, which is
-/// no scenario's time.
-async fn until_somebody_leads(cluster: &Cluster) -> Result<()> {
+/// Waits until a controller leads and knows the cluster. With this many agents starting at once that may take a while, so it does
+/// not count for a scenario.
+async fn until_a_controller_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;
     nobody
@@ -401,13 +402,11 @@ async fn until_somebody_leads(cluster: &Cluster) -> Result<()> {
         .await
 }
 
-/// Runs scenarios on different parts of one cluster at the same time, prints how long each took, and lets the judge
-/// speak.
+/// Runs scenarios on different parts of one cluster at the same time, prints their times, and checks the ground truth.
 ///
-/// # Errors
-/// With everything that failed, in whichever scenario.
+/// With the failures of all scenarios.
 pub async fn together(cluster: &Cluster, scenarios: Vec<Scenario<'_>>) -> Result<()> {
-    until_somebody_leads(cluster).await?;
+    until_a_controller_leads(cluster).await?;
     let start = Instant::now();
     let timed = scenarios.into_iter().map(|(name, scenario)| async move {
         let result = scenario.await;

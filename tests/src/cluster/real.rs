@@ -1,5 +1,5 @@
-//! A whole real cluster: hosts with systemd, ostree, containerd and a kubelet, a real control plane and registry, and
-//! the agent as the shipped DaemonSet. Only the controller is a process of the harness.
+//! A whole real cluster: hosts with systemd, ostree, containerd and a kubelet, a real control plane and registry, and the agent
+//! from the shipped DaemonSet. Only the controller is a process of the harness.
 
 use std::fs;
 use std::ops::Deref;
@@ -29,28 +29,28 @@ use crate::tools::{Tool, Tools};
 
 /// Repository of the OS images.
 const REPOSITORY: &str = "os";
-/// Bytes that a version adds to the one before, for each of its layers.
+/// Sizes of the layers that each version adds.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
-/// Setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
+/// logind setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
 const DELAY: &str = "[Login]\nInhibitDelayMaxSec=90\n";
-/// The Secret with which the controller asks.
+/// The controller's pull secret.
 const PULL_SECRET: &str = "berth-pull";
-/// The agent's pods and DaemonSet.
+/// Name of the agent's program and DaemonSet.
 const AGENT: &str = "berth-agent";
-/// Longest time until the whole cluster is ready once everything is built.
-const READY: Duration = Duration::from_secs(120);
+/// Timeout until the whole cluster is ready, not counting builds.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A running cluster of real hosts. Dropping it ends all of it.
+/// A running cluster of real hosts. Dropping it ends everything.
 #[derive(Debug)]
 pub struct RealCluster {
     /// The hosts, `node1` and so on.
     pub hosts: Vec<RealHost>,
     site: Site,
     images: OsImages,
-    /// The place that the references of OS images name, and that the controller asks. It wants a password, and for the hosts it
-    /// is away.
+    /// The registry in the references of OS images, which the controller queries. It needs a password and is unreachable for the
+    /// hosts.
     pub origin: Box<Registry>,
-    /// The only place from which hosts get OS images. It wants a password.
+    /// The only registry that hosts get OS images from. It needs a password.
     pub mirror: Box<Registry>,
     _network: RealHosts,
 }
@@ -63,7 +63,7 @@ impl Deref for RealCluster {
     }
 }
 
-/// Things that are built before anything is started.
+/// Programs and images that are built before anything starts.
 #[derive(Debug)]
 struct Built {
     controller: PathBuf,
@@ -87,7 +87,7 @@ fn build() -> Result<Built> {
     })
 }
 
-/// Says how long each step took.
+/// Prints the time of each step.
 struct Clock(Instant);
 
 impl Clock {
@@ -102,7 +102,7 @@ impl Clock {
 }
 
 impl RealCluster {
-    /// Builds what is needed and starts everything but a pool. The hosts run version `1.0.0`, and one controller runs.
+    /// Builds the programs and images and starts everything except a pool. The hosts run version `1.0.0`; one controller runs.
     pub async fn start(hosts: usize) -> Result<Self> {
         let Built {
             controller,
@@ -123,7 +123,7 @@ impl RealCluster {
             ..Guard::default()
         };
         let (origin, mirror) = tokio::try_join!(registry.door(&guard), registry.door(&guard))?;
-        // Before the pods, which would see it some minutes later.
+        // Before the pods, which would see a later change only after minutes.
         tokio::try_join!(
             give_credentials(&control_plane, "berth-host-pull", &mirror),
             give_credentials(&control_plane, PULL_SECRET, &origin),
@@ -134,7 +134,7 @@ impl RealCluster {
         let controllers = Controllers::new(controller, &control_plane, &origin).await?;
         controllers.start(0)?;
         let mut site = Site::new(controllers, registry, control_plane, log);
-        // With one pod on each node at any time every drain has something to evict.
+        // With one pod on each node at any time, every drain has a pod to evict.
         site.workload = Workload {
             image: GUEST_IMAGE.to_owned(),
             uneven: "DoNotSchedule".to_owned(),
@@ -156,10 +156,10 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    /// Waits until every Node is Ready under its host's boot, and every agent is.
+    /// Waits until every agent and every Node is Ready, with the host's current boot ID.
     async fn until_ready(&self) -> Result<()> {
         let sets: Api<DaemonSet> = Api::namespaced(self.client(), "berth-system");
-        self.until("nodes and agents are ready", READY, || async {
+        self.until("nodes and agents are ready", READY_TIMEOUT, || async {
             for host in &self.hosts {
                 if !self.is_ready(host).await? {
                     return Ok(false);
@@ -171,7 +171,7 @@ impl RealCluster {
         .await
     }
 
-    /// Says whether a host's Node is Ready under the boot that runs.
+    /// True if the Node of a host is Ready with the current boot ID.
     pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
         let Some(boot) = host.boot() else { return Ok(false) };
         let status = self
@@ -188,12 +188,12 @@ impl RealCluster {
         Ok(ready && status.node_info.is_some_and(|info| info.boot_id == boot.boot_id))
     }
 
-    /// The host with that number, from 1.
+    /// Returns the host with this number, from 1.
     pub fn host(&self, n: usize) -> &RealHost {
         &self.hosts[n - 1]
     }
 
-    /// The host of that name.
+    /// Returns the host of this name.
     pub fn named(&self, name: &str) -> Result<&RealHost> {
         self.hosts
             .iter()
@@ -206,18 +206,18 @@ impl RealCluster {
         self.hosts.iter().filter(|h| runs(h, image)).count()
     }
 
-    /// Makes and pushes an OS image of that version.
+    /// Builds and pushes an OS image of this version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
         self.push(version, os_version(version)).await
     }
 
-    /// The same with an image that is bound to it.
+    /// Builds and pushes an OS image with another image bound to it.
     pub async fn publish_bound(&self, version: &str, bound: &str) -> Result<Published> {
         let spec = os_version(version).bound_to(bound);
         self.push(version, spec).await
     }
 
-    /// The same with labels.
+    /// Builds and pushes an OS image with these labels.
     pub async fn publish_labelled(&self, version: &str, labels: &[(&str, &str)]) -> Result<Published> {
         let labels = labels
             .iter()
@@ -233,12 +233,12 @@ impl RealCluster {
         publish(&self.images, (&self.registry, &self.origin), tag, spec).await
     }
 
-    /// Makes a tag point at the OS image of that version, whatever it pointed at before.
+    /// Points a tag to the OS image of this version.
     pub async fn move_tag(&self, tag: &str, version: &str) -> Result<Published> {
         self.push(tag, os_version(version)).await
     }
 
-    /// Waits until every host runs this image, all BootcNodes say so, and every berth is given back.
+    /// Waits until every host runs this image, all BootcNodes report it, and no berth is held.
     pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
         self.until(&format!("all run {}", image.reference), limit, || async {
             if self.running(image) < self.hosts.len() {
@@ -254,7 +254,7 @@ impl RealCluster {
         .await
     }
 
-    /// [`Site::until`] with what the hosts say beside what the API server says.
+    /// Like [`Site::until`]; the error also has the state of the hosts.
     pub async fn until<F: Future<Output = Result<bool>>>(
         &self,
         what: &str,
@@ -267,17 +267,17 @@ impl RealCluster {
         }
     }
 
-    /// Reboots a host in order, without asking Berth, and waits until its Node and agent are back.
+    /// Reboots a host without asking Berth, and waits until its Node and agent are back.
     pub async fn unrelated_reboot(&self, host: &RealHost) -> Result<()> {
         let before = host.boot().context("the host is down")?.boot_id;
         self.excuse(host.name());
         host.reboot_now().await?;
-        host.wait_boot(Some(&before), READY).await?;
+        host.wait_boot(Some(&before), READY_TIMEOUT).await?;
         self.until_ready().await
     }
 
-    /// SIGKILL for the agent on a host. Its pod is deleted as well: the DaemonSet makes another one at once, where the
-    /// kubelet would wait longer each time.
+    /// Kills the agent on a host (SIGKILL) and deletes its pod: the DaemonSet re-creates a pod at once, but the kubelet waits
+    /// longer before each restart.
     pub async fn kill_agent(&self, host: &RealHost) -> Result<()> {
         host.exec(&["pkill", "--signal", "KILL", "--exact", AGENT]).await?;
         let pods: Api<Pod> = Api::namespaced(self.client(), "berth-system");
@@ -294,13 +294,13 @@ impl RealCluster {
         Ok(())
     }
 
-    /// The process of the agent on a host, as the host counts; empty when none runs.
+    /// PID of the agent on a host, in the host's PID namespace; empty if none runs.
     pub async fn agent_process(&self, host: &RealHost) -> Result<String> {
         let out = host.output(&["pidof", AGENT]).await?;
         Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
     }
 
-    /// Each host with the end of its agent's log, and what runs or does not run on them.
+    /// Describes each host with the end of its agent's log, and the pods and events.
     async fn describe_hosts(&self) -> String {
         let mut text = String::new();
         for host in &self.hosts {
@@ -347,7 +347,7 @@ fn runs(host: &RealHost, image: &Published) -> bool {
     host.boot().is_some_and(|b| b.digest == image.digest.to_string())
 }
 
-/// The end of the logs of all agents that ran in this pod, as the kubelet keeps them.
+/// End of the logs of all agents that ran in this pod, from the kubelet's files.
 fn agent_log(host: &RealHost) -> Result<String> {
     let mut files = vec![];
     for pod in fs::read_dir(host.path("/var/log/pods")?)?.flatten() {
@@ -378,7 +378,7 @@ fn os_version(version: &str) -> OsVersion {
     }
 }
 
-/// Pushes by a door that wants no password, and names the one that does.
+/// Pushes through a door without a password; returns references to the one with a password.
 async fn publish(
     images: &OsImages,
     (open, origin): (&Registry, &Registry),
@@ -403,7 +403,8 @@ async fn publish(
     blocking.await.context("the push ended")?
 }
 
-/// Makes a Secret with the name and the password for a registry: one that the agents bring to their hosts, or the controller's.
+/// Creates a Secret with the name and password for a registry: for the agents, which bring it to their hosts, or for the
+/// controller.
 async fn give_credentials(control_plane: &ControlPlane, name: &str, registry: &Registry) -> Result<()> {
     let auths = json!({ "auths": { registry.host(): { "auth": AUTH } } }).to_string();
     let secret: Secret = serde_json::from_value(json!({
@@ -416,7 +417,7 @@ async fn give_credentials(control_plane: &ControlPlane, name: &str, registry: &R
     Ok(())
 }
 
-/// Makes the controller ask with its Secret for the images of all pools.
+/// Makes the controller use its Secret for the images of all pools.
 async fn ask_with_credentials(control_plane: &ControlPlane) -> Result<()> {
     let object = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
@@ -438,7 +439,7 @@ async fn add_hosts(
     (origin, mirror): (&Registry, &Registry),
     count: usize,
 ) -> Result<Vec<RealHost>> {
-    // For the hosts the origin of OS images is away, all the time.
+    // For the hosts the origin of OS images is always unreachable.
     let mirrors = format!(
         "[[registry]]\nprefix = \"{0}/{REPOSITORY}\"\nlocation = \"origin.invalid/{REPOSITORY}\"\n\
          [[registry.mirror]]\nlocation = \"{1}/{REPOSITORY}\"\ninsecure = true\n",
@@ -465,7 +466,7 @@ async fn add_hosts(
     Ok(hosts)
 }
 
-/// Applies the shipped DaemonSet with the image that was just built, and nothing else changed but what is logged.
+/// Applies the shipped DaemonSet with the image that was just built and with more logging.
 async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: &std::path::Path) -> Result<()> {
     let stripped = tempfile::tempdir()?;
     let program = stripped.path().join(AGENT);

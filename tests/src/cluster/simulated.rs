@@ -1,5 +1,4 @@
-//! A whole simulated cluster: a real control plane, a real registry, the real controller and agents, and hosts that
-//! need no root.
+//! A whole simulated cluster: a real control plane, a real registry, the real controller and agents, and hosts that need no root.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -33,36 +32,36 @@ const REPOSITORY: &str = "os";
 pub struct ClusterOptions {
     /// Number of hosts.
     pub hosts: usize,
-    /// The names of the first of them; the others are `node` and a number.
+    /// Names of the first hosts; the others are `node` and a number.
     pub names: Vec<String>,
     /// Settings of the hosts.
     pub settings: Settings,
-    /// Updaters of the hosts, in turn; none: the one that `BERTH_TEST_BACKEND` names, else bootc.
+    /// Updaters of the hosts, repeated in this order. If empty: the one named by `BERTH_TEST_BACKEND`, or bootc.
     pub updaters: Vec<Updaters>,
-    /// More environment of the agents, such as the name of a seeded bug.
+    /// Additional environment of the agents, such as the name of a seeded bug.
     pub agent_env: Vec<(String, String)>,
-    /// More arguments of the agents.
+    /// Additional arguments of the agents.
     pub agent_args: Vec<String>,
-    /// More arguments of the agents of some hosts, by their names.
+    /// Additional arguments of single agents, by host name.
     pub agent_args_of: Vec<(String, Vec<String>)>,
-    /// Another agent than the shipped one.
+    /// Agent program to run instead of the default one.
     pub agent: Option<PathBuf>,
     /// True starts a scheduler, for scenarios with pods.
     pub scheduler: bool,
-    /// The rest of the control plane.
+    /// Other options of the control plane.
     pub control_plane: Options,
-    /// Another controller than the shipped one.
+    /// Controller program to run instead of the default one.
     pub controller: Option<PathBuf>,
-    /// More environment of the controllers.
+    /// Additional environment of the controllers.
     pub controller_env: Vec<(String, String)>,
-    /// More arguments of the controllers.
+    /// Additional arguments of the controllers.
     pub controller_args: Vec<String>,
-    /// Agents and so many controllers reach the API server through proxies, see [`Cluster::ways`].
+    /// Number of controllers that reach the API server through proxies; if not 0, the agents do too. See [`Cluster::ways`].
     pub proxied_controllers: usize,
 }
 
 impl ClusterOptions {
-    /// A cluster for Nodes that have no hosts.
+    /// Options of a cluster whose Nodes have no hosts.
     pub fn without_hosts() -> Self {
         Self {
             hosts: 0,
@@ -93,12 +92,12 @@ impl Default for ClusterOptions {
     }
 }
 
-/// A running simulated cluster. Dropping it ends all of it.
+/// A running simulated cluster. Dropping it ends everything.
 #[derive(Debug)]
 pub struct Cluster {
     /// The hosts.
     pub fleet: SimFleet,
-    /// The ways to the API server, if there are proxies.
+    /// Proxies to the API server, if there are any.
     pub ways: Ways,
     site: Site,
     catalog: Catalog,
@@ -113,7 +112,7 @@ impl Deref for Cluster {
 }
 
 impl Cluster {
-    /// Starts everything but a pool. The hosts run version `1.0.0`, and one controller runs.
+    /// Starts everything except a pool. The hosts run version `1.0.0`; one controller runs.
     pub async fn start(options: ClusterOptions) -> Result<Self> {
         let Programs { agent, controller } = programs::programs()?;
         let agent = options.agent.clone().unwrap_or(agent);
@@ -167,27 +166,27 @@ impl Cluster {
         })
     }
 
-    /// The host with that number, from 1.
+    /// Returns the host with this number, from 1.
     pub fn host(&self, n: usize) -> &SimHost {
         &self.fleet.hosts[n - 1]
     }
 
-    /// Pushes an OS image for amd64 with that version.
+    /// Pushes an OS image for amd64 with this version.
     pub async fn publish(&self, version: &str) -> Result<Published> {
         publish(&self.registry, &self.catalog, version, version, &[]).await
     }
 
-    /// The same under another tag, which pointed elsewhere before.
+    /// Pushes an OS image for amd64 and points a tag to it.
     pub async fn move_tag(&self, tag: &str, version: &str) -> Result<Published> {
         publish(&self.registry, &self.catalog, tag, version, &[]).await
     }
 
-    /// The same, for an image with these labels too.
+    /// Pushes an OS image for amd64 with these labels and points a tag to it.
     pub async fn move_tag_to_labelled(&self, tag: &str, version: &str, labels: &[(&str, &str)]) -> Result<Published> {
         publish(&self.registry, &self.catalog, tag, version, labels).await
     }
 
-    /// Pushes an index over an amd64 and an arm64 image with that version.
+    /// Pushes an index of an amd64 and an arm64 image with this version.
     pub async fn publish_index(&self, version: &str) -> Result<Published> {
         let index = Index::tiny_os(version, version.as_bytes())?;
         let image = index
@@ -209,7 +208,7 @@ impl Cluster {
         })
     }
 
-    /// Pushes an index with one image for each of these architectures and variants. Answers them in the same order.
+    /// Pushes an index with one image for each of these architectures and variants; returns the images in the same order.
     pub async fn publish_platforms(&self, version: &str, of: &[(&str, Option<&str>)]) -> Result<Vec<Published>> {
         let mut images = vec![];
         for (architecture, variant) in of {
@@ -237,12 +236,12 @@ impl Cluster {
         Ok(published)
     }
 
-    /// Makes the hosts forget an image, as if the registry had lost it. The registry itself still resolves it.
+    /// Makes an image unavailable to the hosts, as if the registry had lost it. The registry itself still resolves it.
     pub fn forget(&self, image: &Published) {
         self.catalog.remove(&image.digest.to_string());
     }
 
-    /// Signs an image, so that hosts whose policy asks for a signature take it.
+    /// Signs an image, so that hosts whose policy requires a signature accept it.
     pub fn sign(&self, image: &Published) {
         let digest = image.digest.to_string();
         if let Some(found) = self.catalog.get(&digest) {
@@ -250,7 +249,7 @@ impl Cluster {
         }
     }
 
-    /// A new token for the agent of a host whose Node was created anew: the old one died with the old Node.
+    /// Gives the agent of a host whose Node was re-created a new token: the old one became invalid with the old Node.
     pub async fn renew_agent_token(&self, host: &SimHost) -> Result<()> {
         let bound = Bound::Node(host.name());
         let config = self
@@ -261,13 +260,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every host runs a digest, all BootcNodes say so, and every berth is given back.
+    /// Waits until every host runs an image, all BootcNodes report it, and no berth is held.
     pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
         self.until_run(image, &self.fleet.hosts.iter().collect::<Vec<_>>(), limit)
             .await
     }
 
-    /// The same for some hosts.
+    /// Like [`Self::until_all_run`], for some hosts.
     pub async fn until_run(&self, image: &Published, hosts: &[&SimHost], limit: Duration) -> Result<()> {
         let digest = image.digest.to_string();
         self.until(&format!("all run {}", image.reference), limit, || async {
@@ -285,7 +284,7 @@ impl Cluster {
         .await
     }
 
-    /// Lets a host be rebooted by the test: an orderly reboot that Berth did not ask for.
+    /// Reboots a host in order, as a reboot that Berth did not ask for.
     pub async fn unrelated_reboot(&self, host: &SimHost) -> Result<()> {
         self.excuse(host.name());
         host.reboot_now().await
@@ -328,8 +327,8 @@ async fn publish(
     })
 }
 
-/// A host's configuration, with a token for its agent that is bound to its Node. The Node is made beforehand, since
-/// a token can only be bound to one that exists.
+/// Configuration of a host, with a token for its agent that is bound to its Node. Creates the Node first, because a token can
+/// only be bound to an existing object.
 async fn host(
     control_plane: &ControlPlane,
     name: &str,

@@ -1,5 +1,5 @@
-//! Parts that every cluster has, with simulated or real hosts: a control plane, a registry, the record of events, and
-//! the questions that a scenario asks.
+//! The parts of every cluster, with simulated or real hosts: a control plane, a registry, the log of host events, and queries for
+//! scenarios.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,36 +27,36 @@ use crate::hosts::{HostChange, HostLog};
 use crate::registry::Registry;
 use berth_judge::{Evidence, Truth};
 
-/// Longest delay of any request or watch that a scenario causes between the API server and its clients.
+/// Longest delay that a scenario causes for a request or watch.
 const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
-/// An image that was pushed.
+/// A pushed image.
 #[derive(Debug, Clone)]
 pub struct Published {
     /// `registry/os:version`.
     pub reference: String,
-    /// `registry/os@digest`, with the digest that a tag resolves to.
+    /// `registry/os@digest`, with the digest that the tag resolves to.
     pub pinned: String,
-    /// The digest that hosts of the platform report.
+    /// Digest that hosts of the platform report.
     pub digest: Digest,
 }
 
-/// The part of a cluster that does not depend on its hosts.
+/// The parts of a cluster that do not depend on its hosts.
 #[derive(Debug)]
 pub struct Site {
-    /// The controllers; first to go. A cluster whose controller runs on its hosts has none here.
+    /// The controllers; dropped first. Empty if the controller runs on the cluster's hosts.
     pub controllers: Controllers,
     /// The registry.
     pub registry: Registry,
-    /// The API server and its friends.
+    /// API server, etcd and controller manager.
     pub control_plane: ControlPlane,
-    /// Record of the hosts' events.
+    /// Log of the hosts' events.
     pub log: HostLog,
-    /// Pods of tenants.
+    /// Pods to drain.
     pub(super) workload: Workload,
     excused: Mutex<Vec<(String, Timestamp)>>,
     capacity: Mutex<BTreeMap<String, usize>>,
-    /// Most nodes of all pools that may be away at once, if the fleet has a limit.
+    /// The fleet's limit for unavailable nodes, if it has one.
     fleet: Mutex<Option<usize>>,
     reboots_seen: Mutex<usize>,
 }
@@ -81,12 +81,12 @@ impl Site {
         self.control_plane.admin_client()
     }
 
-    /// Makes a pool over all hosts, or changes the spec of one. `rollout` is its `spec.rollout`.
+    /// Creates a pool of all hosts, or changes its spec. `rollout` is its `spec.rollout`.
     pub async fn pool(&self, name: &str, reference: &str, rollout: Value) -> Result<()> {
         self.pool_of(name, json!({}), reference, rollout).await
     }
 
-    /// The same for the hosts with these labels.
+    /// Like [`Self::pool`], for the hosts with these labels.
     pub async fn pool_of(&self, name: &str, labels: Value, reference: &str, rollout: Value) -> Result<()> {
         let most = rollout.get("maxUnavailable").and_then(Value::as_u64).unwrap_or(1);
         self.allow(name, usize::try_from(most)?);
@@ -106,7 +106,7 @@ impl Site {
         Ok(())
     }
 
-    /// Asks the controller to look now where the pool's tag points, as `kubectl berth poll` does.
+    /// Asks the controller to resolve the pool's tag now, as `kubectl berth poll` does.
     pub async fn request_poll(&self, pool: &str) -> Result<()> {
         let now = Timestamp::now().to_string();
         let request = json!({ "metadata": { "annotations": { keys::ANNOTATION_POLL_REQUESTED_AT: now } } });
@@ -118,7 +118,7 @@ impl Site {
         Ok(())
     }
 
-    /// Gives the fleet a limit, which the judge holds the whole test to, or takes it away.
+    /// Sets or removes the fleet's limit. The judge applies the last one to the whole test.
     pub async fn limit_fleet(&self, most: impl Into<Option<usize>>) -> Result<()> {
         let most = most.into();
         *self.fleet.lock().unwrap_or_else(|e| e.into_inner()) = most;
@@ -173,7 +173,7 @@ impl Site {
         let what = format!("pool {pool} says {type_}={status}, {reason}: {words:?}");
         self.until(&what, limit, || async {
             let conditions = self.pool_status(pool).await?.conditions;
-            Ok(is_said(&conditions, type_, status, reason, words))
+            Ok(has_condition(&conditions, type_, status, reason, words))
         })
         .await
     }
@@ -186,7 +186,7 @@ impl Site {
         Ok(())
     }
 
-    /// Says whether a Node is cordoned.
+    /// True if the Node is cordoned.
     pub async fn is_cordoned(&self, node: &str) -> Result<bool> {
         let spec = self.nodes().get(node).await?.spec;
         Ok(spec.and_then(|spec| spec.unschedulable).unwrap_or(false))
@@ -207,17 +207,17 @@ impl Site {
         Api::namespaced(self.client(), "berth-system")
     }
 
-    /// A BootcNode's status phase, as text; empty when there is none.
+    /// Phase in a BootcNode's status; empty if there is none.
     pub async fn phase(&self, node: &str) -> Result<String> {
         let object = self.bootc_nodes().get_opt(node).await?;
         let phase = object.and_then(|o| o.status).and_then(|s| s.phase);
         Ok(phase.map(|p| p.as_str().to_owned()).unwrap_or_default())
     }
 
-    /// Waits until a question is answered with yes.
+    /// Waits until a query returns true.
     ///
     /// # Errors
-    /// When it is not in time; the error has the state of the whole cluster.
+    /// If it does not within the limit; the error has the state of the whole cluster.
     pub async fn until<F: Future<Output = Result<bool>>>(
         &self,
         what: &str,
@@ -230,7 +230,7 @@ impl Site {
             match ask().await {
                 Ok(true) => return Ok(()),
                 Ok(false) => last.clear(),
-                // The API server may be away in this very scenario.
+                // The scenario itself may have stopped the API server.
                 Err(error) => last = format!("{error:#}"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -238,7 +238,7 @@ impl Site {
         bail!("not within {limit:?}: {what} {last}\n{}", self.describe().await)
     }
 
-    /// Names of holders, by Lease.
+    /// Names of the nodes that hold a berth.
     pub async fn held(&self) -> Result<Vec<String>> {
         let leases = self
             .berths()
@@ -248,7 +248,7 @@ impl Site {
         Ok(holders.filter(|h| !h.contains(':')).collect())
     }
 
-    /// Tells the judge that what happens to this host now is the test's doing.
+    /// Excuses a change of this host from now: the test causes it.
     pub fn excuse(&self, host: &str) {
         self.excused
             .lock()
@@ -256,15 +256,15 @@ impl Site {
             .push((host.to_owned(), Timestamp::now()));
     }
 
-    /// Interventions of the test on hosts, with their times.
+    /// Changes of hosts that the test caused, with their times.
     pub fn excused(&self) -> Vec<(String, Timestamp)> {
         self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Asks the judge about everything that happened so far.
+    /// Checks everything that happened so far.
     ///
     /// # Errors
-    /// With all violations, and when no licensed reboot happened since it was asked last: then nothing is proven.
+    /// With all violations; also if no licensed reboot happened since the last call, because nothing is proven then.
     pub fn judge(&self) -> Result<()> {
         let violations = self.violations()?;
         if !violations.is_empty() {
@@ -283,7 +283,7 @@ impl Site {
         Ok(())
     }
 
-    /// The violations alone.
+    /// Returns the violations only.
     pub fn violations(&self) -> Result<Vec<String>> {
         self.with_truth(|t| t.violations().iter().map(ToString::to_string).collect())
     }
@@ -315,7 +315,7 @@ impl Site {
         boots
     }
 
-    /// The state of everything, for a failing test's output.
+    /// State of everything, for the output of a failed test.
     pub async fn describe(&self) -> String {
         let mut text = String::new();
         for pool in self
@@ -363,8 +363,8 @@ impl Site {
     }
 }
 
-/// Says whether a condition has this status and reason, and its message contains these words.
-pub(super) fn is_said(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
+/// True if a condition has this status and reason, and its message contains these words.
+pub(super) fn has_condition(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
     condition::find(conditions, type_)
         .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
 }

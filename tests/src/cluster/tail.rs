@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The last lines of a file.
+/// Returns the last lines of a file.
 pub(super) fn tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let all: Vec<_> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! The ways to the API server: one proxy for each agent and each controller, so that any of them can be cut off alone.
+//! Routes to the API server: one proxy for each agent and each controller, so that a test can cut off any of them alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::controlplane::{Bound, ControlPlane};
 use crate::proxy::{Proxy, Weather};
 
-/// The proxies. Without any, everybody talks to the API server itself.
+/// The proxies. Without any, all programs connect to the API server itself.
 #[derive(Debug, Default)]
 pub struct Ways {
     server: String,
@@ -17,7 +17,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Starts a proxy for each of these nodes, and so many for controllers.
+    /// Starts a proxy for each of these nodes and for this many controllers.
     pub(super) async fn start(control_plane: &ControlPlane, nodes: &[String], controllers: usize) -> Result<Self> {
         let server = control_plane.url();
         let target = server.strip_prefix("https://").and_then(|a| a.parse().ok());
@@ -35,7 +35,7 @@ impl Ways {
         Ok(ways)
     }
 
-    /// A kubeconfig like this one that leads through a proxy, in a file beside it.
+    /// Writes a copy of a kubeconfig that uses a proxy, beside the original.
     fn through(&self, proxy: &Proxy, kubeconfig: &Path, name: &str) -> Result<PathBuf> {
         let text = std::fs::read_to_string(kubeconfig).with_context(|| format!("reading {}", kubeconfig.display()))?;
         let path = kubeconfig.with_extension(format!("{name}.kubeconfig"));
@@ -47,7 +47,7 @@ impl Ways {
         Ok(path)
     }
 
-    /// The kubeconfig to give to the agent of a node: this one, or one that leads through the node's proxy.
+    /// Kubeconfig for the agent of a node: the given one, or a copy that uses the node's proxy.
     pub(super) fn of_node(&self, node: &str, kubeconfig: &Path) -> Result<PathBuf> {
         match self.nodes.get(node) {
             Some(proxy) => self.through(proxy, kubeconfig, "proxied"),
@@ -55,7 +55,7 @@ impl Ways {
         }
     }
 
-    /// The kubeconfigs of the controllers that have proxies, by number.
+    /// Kubeconfigs of the controllers with proxies, by number.
     pub(super) async fn of_controllers(&self, control_plane: &ControlPlane) -> Result<BTreeMap<usize, PathBuf>> {
         if self.controllers.is_empty() {
             return Ok(BTreeMap::new());
@@ -81,7 +81,7 @@ impl Ways {
         }
     }
 
-    /// Changes the weather for everybody.
+    /// Changes the weather for all programs.
     pub fn everybody(&self, change: impl Fn(&mut Weather)) {
         self.nodes
             .values()

@@ -1,16 +1,16 @@
-//! Pods to drain, as a tenant of the cluster would have them.
+//! Pods to drain, as an application's owner would have them.
 
-/// Image of a tenant's pods, and the rule by which they spread.
+/// Image of the pods, and how they spread.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// Their image.
+    /// Image of the pods.
     pub image: String,
-    /// Rule for a pod whose place would not be even: `ScheduleAnyway`, or `DoNotSchedule`.
+    /// `whenUnsatisfiable` of the spread constraint: `ScheduleAnyway` or `DoNotSchedule`.
     pub uneven: String,
 }
 
 impl Default for Workload {
-    /// Workload for kubelets that run nothing.
+    /// A workload for kubelets that run no containers.
     fn default() -> Self {
         Self {
             image: "registry.test/app:1".to_owned(),

@@ -1,4 +1,4 @@
-//! Server-side apply of manifests, as `kubectl apply --server-side` does it.
+//! Server-side apply of manifests, like `kubectl apply --server-side`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::tools::{Tool, Tools};
 
-/// Longest time until a new kind is served.
-const KIND_DEADLINE: Duration = Duration::from_secs(15);
+/// Timeout until a new kind is served.
+const KIND_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(super) async fn path(client: &Client, path: &Path) -> Result<()> {
     if path.join("kustomization.yaml").is_file() {
@@ -92,8 +92,8 @@ async fn api(client: &Client, kind: &GroupVersionKind, namespace: Option<&str>) 
     let (resource, capabilities) = loop {
         match pinned_kind(client, kind).await {
             Ok(found) => break found,
-            // Discovery trails an established CRD a little.
-            Err(_) if started.elapsed() < KIND_DEADLINE => {
+            // Discovery lags slightly behind an established CRD.
+            Err(_) if started.elapsed() < KIND_TIMEOUT => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Err(error) => return Err(error).context("the kind is not served"),
@@ -105,7 +105,7 @@ async fn api(client: &Client, kind: &GroupVersionKind, namespace: Option<&str>) 
     })
 }
 
-/// Waits until the API server serves the new kind, or says why it will not.
+/// Waits until the API server serves the new kind; fails with the conditions of the CRD.
 async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -121,7 +121,7 @@ async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
         if is_true("Established") {
             return Ok(());
         }
-        if started.elapsed() > KIND_DEADLINE {
+        if started.elapsed() > KIND_TIMEOUT {
             bail!("not established: {conditions}");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;

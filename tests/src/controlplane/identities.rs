@@ -10,30 +10,30 @@ use super::kubeconfig::Kubeconfig;
 use super::pki::{Credential, kubeconfig};
 use super::plane::ControlPlane;
 
-/// Object that a token is bound to; the token dies with it.
+/// Object that a token is bound to. The token becomes invalid with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound<'a> {
-    /// No object: the token carries no node claim.
+    /// No object: the token has no node claim.
     Nothing,
-    /// A pod of the account's namespace. The token carries the claim of the node that the pod is on.
+    /// A pod in the account's namespace. The token has the claim of the pod's node.
     Pod(&'a str),
-    /// A Node, as for an agent under systemd. The token carries its claim.
+    /// A Node, as for an agent under systemd. The token has its claim.
     Node(&'a str),
 }
 
 impl ControlPlane {
-    /// A user with a client certificate, in at most one group.
+    /// Kubeconfig of a user with a client certificate, in at most one group.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<Kubeconfig> {
         let pair = self.authority.client(user, groups)?;
         self.kubeconfig_with(user, &Credential::Certificate(pair))
     }
 
-    /// A node's kubelet.
+    /// Kubeconfig of a node's kubelet.
     pub fn node_kubeconfig(&self, node: &str) -> Result<Kubeconfig> {
         self.kubeconfig_for(&format!("system:node:{node}"), &["system:nodes"])
     }
 
-    /// A service account, by a token for it. The account is made if it is not there.
+    /// Kubeconfig of a service account, with a token. Creates the account if it is missing.
     pub async fn service_account_kubeconfig(
         &self,
         namespace: &str,
@@ -49,7 +49,7 @@ impl ControlPlane {
         self.kubeconfig_with(&file, &Credential::Token(token))
     }
 
-    /// A token for a service account, good for a day. The account is made if it is not there.
+    /// Token of a service account, valid for a day. Creates the account if it is missing.
     pub async fn service_account_token(&self, namespace: &str, name: &str, bound: Bound<'_>) -> Result<String> {
         self.ensure_account(namespace, name).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin_client(), namespace);
@@ -89,7 +89,7 @@ impl ControlPlane {
         }))
     }
 
-    /// Creates, never applies: what manifests say about an account that is there must stay.
+    /// Creates the account; never changes an existing one, whose manifest must stay.
     async fn ensure_account(&self, namespace: &str, name: &str) -> Result<()> {
         let client = self.admin_client();
         let mut space = Namespace::default();
@@ -100,7 +100,7 @@ impl ControlPlane {
         ensure(&Api::namespaced(client, namespace), &account).await
     }
 
-    /// Makes a pod of this account on a node, without any kubelet to run it: something to bind a token to.
+    /// Creates a pod of this account on a node without a kubelet, to bind a token to.
     pub async fn place_pod(&self, namespace: &str, account: &str, node: &str, name: &str) -> Result<Pod> {
         self.ensure_account(namespace, account).await?;
         let pod: Pod = serde_json::from_value(serde_json::json!({
@@ -125,7 +125,7 @@ impl ControlPlane {
     }
 }
 
-/// Creates an object unless it is there.
+/// Creates an object if it is missing.
 async fn ensure<K>(api: &Api<K>, object: &K) -> Result<()>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::Serialize + serde::de::DeserializeOwned,

@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
-/// A kubeconfig in a file, with certificates and tokens embedded, so that the text works anywhere.
+/// A kubeconfig file with certificates and tokens embedded, so that the text works anywhere.
 #[derive(Debug, Clone)]
 pub struct Kubeconfig {
-    /// Its file, in the control plane's directory.
+    /// Path of the file, in the control plane's directory.
     pub path: PathBuf,
-    /// Its text.
+    /// Text of the file.
     pub text: String,
 }
 
@@ -44,7 +44,7 @@ impl Kubeconfig {
     }
 }
 
-/// Writes a file whole: one that another part of a scenario reads is never half written.
+/// Replaces a file atomically, because other parts of a scenario may be reading it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let readable = Permissions::from_mode(0o644);

@@ -1,7 +1,7 @@
-//! A real control plane of one's own: etcd, API server, controller manager and, if asked for, scheduler.
+//! A real control plane for one test: etcd, API server, controller manager and optionally the scheduler.
 //!
-//! Authorization is `Node,RBAC` with NodeRestriction, and every request is audited: without these, tests of
-//! what an identity may do, and counts of writes, would prove nothing.
+//! Authorization is `Node,RBAC` with NodeRestriction, and every request is audited. Otherwise tests of permissions and counts of
+//! writes would prove nothing.
 
 mod apply;
 mod identities;

@@ -6,19 +6,19 @@ use std::time::Duration;
 /// Options of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// An address of this machine that nodes reach the API server by (a bridge's, say), besides loopback.
+    /// Address of this machine that nodes use for the API server (of a bridge, for example), besides loopback.
     pub advertise: Option<IpAddr>,
     /// True runs the controller manager.
     pub controller_manager: bool,
-    /// Controllers that the controller manager shall not run, by name.
+    /// Names of controllers that the controller manager does not run.
     pub disabled_controllers: Vec<String>,
     /// True runs the scheduler.
     pub scheduler: bool,
-    /// More arguments for the API server.
+    /// Additional arguments of the API server.
     pub apiserver_arguments: Vec<String>,
-    /// More arguments for the controller manager.
+    /// Additional arguments of the controller manager.
     pub controller_manager_arguments: Vec<String>,
-    /// Longest time until a server is ready.
+    /// Timeout until a server is ready.
     pub ready_deadline: Duration,
 }
 
@@ -39,17 +39,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Options for simulated nodes: nobody renews the leases of kubelets, so nobody may taint nodes for it.
+    /// Options for simulated nodes. No kubelet renews node leases, so the controller that taints nodes for that is off.
     pub fn simulated_nodes() -> Self {
         Self {
             disabled_controllers: vec!["node-lifecycle-controller".to_owned()],
-            // It would taint each new Node as not ready, and nobody would take the taint away.
+            // This plugin would taint each new Node as not ready, and no controller would remove the taint.
             apiserver_arguments: vec!["--disable-admission-plugins=TaintNodesByCondition".to_owned()],
             ..Self::default()
         }
     }
 
-    /// Options for real hosts, which reach the API server by this address: everything runs.
+    /// Options for real hosts, which reach the API server at this address: everything runs.
     pub fn real_hosts(advertise: IpAddr) -> Self {
         Self {
             advertise: Some(advertise),

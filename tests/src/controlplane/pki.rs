@@ -1,4 +1,4 @@
-//! The cluster's certificates, made anew for each control plane.
+//! Certificates of the cluster, created for each control plane.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -54,14 +54,14 @@ impl Authority {
         Ok(Self { issuer })
     }
 
-    /// Its certificate, in PEM.
+    /// Certificate of the authority, in PEM.
     pub fn certificate(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A client certificate for this user.
+    /// Creates a client certificate for this user.
     ///
-    /// A certificate of ours can carry one group: for more, bind roles to the user.
+    /// It can carry only one group; for more, bind roles to the user.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Pair> {
         if groups.len() > 1 {
             bail!("a client certificate made here carries at most one group, not {groups:?}");
@@ -69,7 +69,7 @@ impl Authority {
         self.sign(params(user, groups), ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    /// A server certificate for these names and addresses.
+    /// Creates a server certificate for these names and addresses.
     pub fn server(&self, names: &[&str], addresses: &BTreeSet<IpAddr>) -> Result<Pair> {
         let all: Vec<String> = names
             .iter()
@@ -105,7 +105,7 @@ fn params(common_name: &str, groups: &[&str]) -> CertificateParams {
     params
 }
 
-/// Writes the key pair that service account tokens are signed with; returns the private and the public file.
+/// Writes the key pair for service account tokens; returns the private and the public file.
 pub fn write_token_keys(directory: &Path) -> Result<(PathBuf, PathBuf)> {
     let key = KeyPair::generate()?;
     let (private, public) = (directory.join("sa.key"), directory.join("sa.pub"));
@@ -114,7 +114,7 @@ pub fn write_token_keys(directory: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((private, public))
 }
 
-/// Identity that a kubeconfig carries.
+/// Credential in a kubeconfig.
 #[derive(Debug, Clone)]
 pub enum Credential {
     /// A client certificate.
@@ -123,7 +123,7 @@ pub enum Credential {
     Token(String),
 }
 
-/// The text of a kubeconfig with everything embedded. It is JSON, which is YAML too.
+/// Text of a kubeconfig with everything embedded. JSON is also YAML.
 pub fn kubeconfig(server: &str, ca: &str, credential: &Credential) -> Result<String> {
     let user = match credential {
         Credential::Certificate(pair) => serde_json::json!({

@@ -22,7 +22,7 @@ use crate::tools::{Tool, Tools};
 
 /// A running control plane. Dropping it ends its servers and removes its files.
 pub struct ControlPlane {
-    // Stopped in the order of `stop_all`, which Drop calls; the directory goes last.
+    // Stopped in the order of `stop_all`, which Drop calls; the directory is removed last.
     servers: Mutex<Servers>,
     tools: Tools,
     pub(super) layout: Layout,
@@ -49,7 +49,7 @@ struct Servers {
 }
 
 impl Servers {
-    /// The API server hangs at shutdown once etcd is gone, hence the order.
+    /// Stops etcd last: without it the API server hangs at shutdown.
     fn stop_all(&mut self) {
         self.controllers.clear();
         self.stop_apiserver();
@@ -72,7 +72,7 @@ impl Servers {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // After a panic of another thread the processes still have to end.
+        // The processes must end even if another thread panicked.
         match self.servers.lock() {
             Ok(mut servers) => servers.stop_all(),
             Err(poisoned) => poisoned.into_inner().stop_all(),
@@ -81,7 +81,7 @@ impl Drop for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one and waits until it is ready. Builds the servers first if they are not there.
+    /// Starts a control plane and waits until it is ready. Builds the servers first if they are missing.
     pub async fn start(options: Options) -> Result<Self> {
         crate::install_crypto();
         let mut wanted = vec![Tool::Etcd, Tool::KubeApiserver];
@@ -139,13 +139,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// The controller manager makes this account, and without it no pod can be created.
+    /// True if the controller manager has created this account. Without it no pod can be created.
     async fn has_default_account(&self) -> bool {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin.clone(), "default");
         accounts.get("default").await.is_ok()
     }
 
-    /// Takes the API server away. Its clients get connection errors until [`Self::start_apiserver`].
+    /// Stops the API server. Its clients get connection errors until [`Self::start_apiserver`].
     pub async fn stop_apiserver(&self) -> Result<()> {
         let server = self.with_servers(|servers| servers.apiserver.take())?;
         if let Some(mut server) = server {
@@ -154,24 +154,24 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Starts the API server (again, on the same port and data) and waits until it is ready.
+    /// Starts the API server, with the same port and data as before, and waits until it is ready.
     pub async fn start_apiserver(&self) -> Result<()> {
         let server = self.layout.apiserver(self.tools.path(Tool::KubeApiserver)?)?;
         self.with_servers(|servers| servers.apiserver = Some(server))?;
         self.wait("API server", async || self.is_ready().await).await
     }
 
-    /// Starts one more API server of this cluster, on that port of every address. Whoever lists the servers must be
-    /// told of it by the test. It ends when the value is dropped.
+    /// Starts another API server of this cluster on this port of every address. The test itself must add it to lists of servers.
+    /// Dropping the value ends it.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn another_apiserver(&self, port: u16) -> Result<Process> {
         self.layout
             .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
     }
 
-    /// Says whether the API server answers that it is ready.
+    /// True if the API server reports that it is ready.
     pub async fn is_ready(&self) -> bool {
         let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
             return false;
@@ -180,7 +180,7 @@ impl ControlPlane {
         matches!(answer.await, Ok(Ok(text)) if text == "ok")
     }
 
-    /// Waits for a condition, and fails early and with its last words if a server ends.
+    /// Waits for a condition; fails early, with the end of the log, if a server ends.
     async fn wait(&self, what: &str, mut ready: impl AsyncFnMut() -> bool) -> Result<()> {
         let (started, limit) = (Instant::now(), self.layout.options.ready_deadline);
         while !ready().await {
@@ -206,49 +206,49 @@ impl ControlPlane {
         Ok(change(&mut servers))
     }
 
-    /// A client that may do everything (`system:masters`).
+    /// Returns a client with all permissions (`system:masters`).
     pub fn admin_client(&self) -> Client {
         self.admin.clone()
     }
 
-    /// `https://…`, by the advertised address if there is one.
+    /// `https://…`, with the advertised address if there is one.
     pub fn url(&self) -> String {
         let address = self.layout.options.advertise.unwrap_or(Ipv4Addr::LOCALHOST.into());
         self.layout.url(address)
     }
 
-    /// The API server's certificate authority, in PEM.
+    /// Certificate of the API server's certificate authority, in PEM.
     pub fn ca_certificate(&self) -> String {
         self.authority.certificate()
     }
 
-    /// The certificate authority, for more certificates (a kubelet's server certificate, a webhook's).
+    /// The certificate authority, for further certificates (of a kubelet's server or a webhook).
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The private directory of this control plane; it goes when the control plane is dropped.
+    /// Private directory of this control plane; removed with it.
     pub fn directory(&self) -> &Path {
         self.layout.directory()
     }
 
-    /// The audit log, see [`crate::audit`].
+    /// Path of the audit log, see [`crate::audit`].
     pub fn audit_log(&self) -> PathBuf {
         self.layout.audit_log()
     }
 
-    /// Applies every YAML document of a file, or of a directory's `*.yaml` files in order of their names
-    /// (what `kubectl kustomize` makes of it, if there is a `kustomization.yaml`), server-side and in order.
+    /// Applies every YAML document of a file, or of a directory's `*.yaml` files in the order of their names, server-side and in
+    /// order. For a directory with a `kustomization.yaml`: the output of `kubectl kustomize`.
     pub async fn apply_manifests(&self, path: &Path) -> Result<()> {
         apply::path(&self.admin, path)
             .await
             .with_context(|| format!("applying {}", path.display()))
     }
 
-    /// Installs Berth as an admin does: everything in `manifests/` but the workloads, which the harness runs itself.
+    /// Installs Berth as an admin does: everything in `manifests/` except the workloads, which the harness runs itself.
     ///
     /// # Errors
-    /// When the API server refuses something.
+    /// If the API server rejects an object.
     pub async fn install(&self) -> Result<()> {
         self.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"])
             .await
@@ -257,7 +257,7 @@ impl ControlPlane {
     /// Applies these files of `manifests/`, in this order.
     ///
     /// # Errors
-    /// When the API server refuses one.
+    /// If the API server rejects an object.
     pub async fn apply_files(&self, names: &[&str]) -> Result<()> {
         for name in names {
             self.apply_manifests(&workspace_root().join("manifests").join(name))
@@ -272,7 +272,7 @@ impl ControlPlane {
     }
 }
 
-/// The text of the admin's kubeconfig. It goes by loopback, which is there before any bridge.
+/// Text of the admin's kubeconfig. It uses loopback, which exists before any bridge.
 fn admin_kubeconfig(authority: &Authority, layout: &Layout) -> Result<String> {
     let pair = authority.client("berth-test-admin", &["system:masters"])?;
     kubeconfig(

@@ -1,5 +1,5 @@
-//! Objects written into etcd past the API server, in JSON, which it reads like its own: so many that creating them one by one
-//! would take the better part of an hour.
+//! Objects written directly to etcd, as JSON, which the API server reads like its own encoding: creating this many one by one
+//! would take most of an hour.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 use super::plane::ControlPlane;
 use super::servers::etcd_url;
 
-/// Number of writes that are under way at the same time.
+/// Number of writes in flight at the same time.
 const AT_ONCE: usize = 16;
 
 impl ControlPlane {
-    /// Writes objects under their keys below `/registry/`. The API server must be stopped: what it keeps of these kinds would
-    /// not be told of each of them for minutes.
+    /// Writes objects to their keys below `/registry/`. The API server must be stopped: its watch cache would take minutes to see
+    /// them all.
     ///
     /// # Errors
-    /// When etcd refuses one.
+    /// If etcd rejects an object.
     pub async fn seed(&self, objects: impl Iterator<Item = (String, Value)>) -> Result<()> {
         let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
         let url = format!("{}/v3/kv/put", etcd_url(self.layout.etcd_port()));

@@ -14,14 +14,14 @@ use super::options::Options;
 use super::pki::{Authority, Credential, kubeconfig, write_token_keys};
 use crate::process::Process;
 
-/// The first address of the service network, where every pod expects the API server.
+/// First address of the service network, where every pod expects the API server.
 const SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
-/// The audit policy that admins are given.
+/// The audit policy shipped for admins.
 const AUDIT_POLICY: &str = include_str!("../../../manifests/audit-policy.yaml");
 
-/// The policy of the tests: that of the admins, and with it where each pod goes, what the fleet says, and that there was a request
-/// at all. Theirs has no pod's body, for there may be secrets in one, and leaves what Berth does not need to the admins' own rules.
+/// The shipped policy, extended with pods and bindings, the fleet's status, and the metadata of all other requests. The shipped
+/// one omits pod bodies, which may contain secrets, and leaves all that Berth does not need to the admins.
 fn audit_policy() -> Result<String> {
     let mut policy: Value = serde_saphyr::from_str(AUDIT_POLICY).context("manifests/audit-policy.yaml")?;
     let pods = json!({
@@ -50,7 +50,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Writes keys, certificates and the audit policy. The ports are the API server's and etcd's two.
+    /// Writes keys, certificates and the audit policy. `ports`: the API server's and etcd's two.
     pub(super) fn write(directory: &Path, options: Options, authority: &Authority, ports: [u16; 3]) -> Result<Self> {
         let mut addresses = BTreeSet::from([IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(SERVICE_ADDRESS)]);
         addresses.extend(options.advertise);
@@ -94,7 +94,7 @@ impl Layout {
         format!("https://{}", std::net::SocketAddr::from((address, port)))
     }
 
-    /// `--<flag>=<file in our directory>`
+    /// Returns `--<flag>=<file in our directory>`.
     fn file(&self, flag: &str, name: &str) -> String {
         format!("--{flag}={}", self.directory.join(name).display())
     }
@@ -106,7 +106,7 @@ impl Layout {
         Process::start(name, &command, &log)
     }
 
-    /// Starts etcd. Nothing it holds outlives the test, so nothing is synced to disk.
+    /// Starts etcd. Its data need not outlive the test, so nothing is synced to disk.
     pub(super) fn etcd(&self, program: &Path) -> Result<Process> {
         let [_, client, peer] = self.ports;
         let peer = format!("http://127.0.0.1:{peer}");
@@ -130,7 +130,7 @@ impl Layout {
         self.apiserver_on(program, "kube-apiserver", port, "audit.log")
     }
 
-    /// Starts one more API server of the same cluster, on another port.
+    /// Starts another API server of the same cluster, on another port.
     pub(super) fn another_apiserver(&self, program: &Path, port: u16) -> Result<Process> {
         self.apiserver_on(
             program,
@@ -159,7 +159,7 @@ impl Layout {
             "--allow-privileged=true".to_owned(),
             self.file("audit-policy-file", "audit.yaml"),
             self.file("audit-log-path", audit_log),
-            // One file: a judge must not miss what was rotated away.
+            // A single file: the judge must not miss rotated records.
             "--audit-log-maxsize=100000".to_owned(),
             "--max-requests-inflight=2000".to_owned(),
             "--max-mutating-requests-inflight=1000".to_owned(),
@@ -169,7 +169,7 @@ impl Layout {
                 "--bind-address=0.0.0.0".to_owned(),
                 format!("--advertise-address={address}"),
             ]),
-            // The endpoints of the service may not be a loopback address.
+            // The endpoints of the service must not be a loopback address.
             None => arguments.extend([
                 "--bind-address=127.0.0.1".to_owned(),
                 "--advertise-address=127.0.0.1".to_owned(),
@@ -194,7 +194,7 @@ impl Layout {
             "--allocate-node-cidrs=false".to_owned(),
             format!("--controllers={}", controllers.join(",")),
         ];
-        arguments.extend(alone());
+        arguments.extend(single_instance_flags());
         arguments.extend(self.options.controller_manager_arguments.iter().cloned());
         self.run(name, program, &arguments)
     }
@@ -203,11 +203,11 @@ impl Layout {
     pub(super) fn scheduler(&self, program: &Path, authority: &Authority) -> Result<Process> {
         let name = "kube-scheduler";
         let mut arguments = vec![self.kubeconfig(name, authority)?];
-        arguments.extend(alone());
+        arguments.extend(single_instance_flags());
         self.run(name, program, &arguments)
     }
 
-    /// `--kubeconfig=…` for one of the cluster's own components.
+    /// Returns `--kubeconfig=…` for a component of the cluster.
     fn kubeconfig(&self, name: &str, authority: &Authority) -> Result<String> {
         let pair = authority.client(&format!("system:{name}"), &[])?;
         let text = kubeconfig(
@@ -220,8 +220,8 @@ impl Layout {
     }
 }
 
-/// Flags of a component that is the only one of its kind, serves nobody, and has a machine to itself.
-fn alone() -> [String; 4] {
+/// Flags of a component without replicas and without clients.
+fn single_instance_flags() -> [String; 4] {
     [
         "--leader-elect=false",
         "--secure-port=0",

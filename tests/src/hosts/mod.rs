@@ -1,7 +1,7 @@
-//! Hosts that can be updated, and the record of what really happened to them.
+//! Hosts that can be updated, and the log of what really happened to them.
 //!
-//! The record is the ground truth of every end-to-end test: it is written by whoever starts and stops a host
-//! (the harness as boot loader), never by Berth.
+//! The log is the ground truth of every end-to-end test: the harness, which starts and stops hosts as a boot loader does, writes
+//! it; Berth never does.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,36 +14,36 @@ use serde_json::json;
 pub mod real;
 pub mod sim;
 
-/// The way of staging on a host of ostree's, whose bootc does not lock what it stages.
+/// Staging lock of an ostree host whose bootc does not lock staged deployments: only ostree locks.
 ///
 /// # Errors
-/// Never, as long as ostree locks.
+/// Never, because ostree locks.
 pub fn ostrees_lock() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, false).context("ostree locks")
 }
 
-/// The way of staging on a host of ostree's, whose backend locks what it stages as well.
+/// Staging lock of an ostree host whose backend also locks staged deployments.
 ///
 /// # Errors
-/// Never, as long as ostree locks.
+/// Never, because ostree locks.
 pub fn both_locks() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, true).context("both lock")
 }
 
-/// File in which `bootc install` notes what a machine was installed from, as its host sees it.
+/// Path of the file on a host where `bootc install` records the installed image.
 pub const INSTALLERS_NOTE: &str = "/sysroot/.bootc-aleph.json";
 
-/// The note about an image of this version.
+/// Content of that file for an image of this version.
 pub fn installers_note(version: &str) -> String {
     json!({"image": "quay.io/example/boot", "version": version, "kernel": "6.1", "selinux": "disabled"}).to_string()
 }
 
-/// The record of what happened to all hosts of one test, in order. Cheap to clone.
+/// Log of what happened to all hosts of a test, in order. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct HostLog(Arc<Mutex<Vec<HostEvent>>>);
 
 impl HostLog {
-    /// Adds an entry with the time of now.
+    /// Adds an entry with the current time.
     pub fn record(&self, host: &str, change: HostChange) {
         let event = HostEvent {
             at: Timestamp::now(),
@@ -51,7 +51,7 @@ impl HostLog {
             change,
         };
         tracing::info!(host, change = ?event.change, "host");
-        // A poisoned lock only means that another test thread panicked between two pushes: the list is whole.
+        // A poisoned lock only means that another thread panicked between two pushes: the list is complete.
         self.0.lock().unwrap_or_else(|e| e.into_inner()).push(event);
     }
 

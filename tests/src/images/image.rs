@@ -17,10 +17,10 @@ pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 
-/// The label that carries an OS image's version.
+/// Label with the version of an OS image.
 pub const VERSION_LABEL: &str = "org.opencontainers.image.version";
 
-/// The SHA-256 digest of some bytes.
+/// SHA-256 digest of some bytes.
 pub fn digest(bytes: &[u8]) -> Result<Digest> {
     layer::to_digest(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
@@ -28,22 +28,22 @@ pub fn digest(bytes: &[u8]) -> Result<Digest> {
 /// Description of an image to build.
 #[derive(Debug, Clone)]
 pub struct ImageSpec {
-    /// Architecture in Go's words: `amd64`, `arm64`.
+    /// Architecture in Go's names: `amd64`, `arm64`.
     pub architecture: String,
     /// Architecture variant (`v8`), if any.
     pub variant: Option<String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// The command of a container of it; empty for none.
+    /// Entrypoint of its containers; empty for none.
     pub entrypoint: Vec<String>,
-    /// The environment of a container of it, `NAME=value`.
+    /// Environment of its containers, `NAME=value`.
     pub environment: Vec<String>,
     /// Layers, lowest first.
     pub layers: Vec<Layer>,
 }
 
 impl ImageSpec {
-    /// An OS image that bootc accepts by its labels.
+    /// An OS image with the labels that bootc requires.
     pub fn os(version: &str, layers: Vec<Layer>) -> Self {
         let labels = [
             ("containers.bootc", "1"),
@@ -56,7 +56,7 @@ impl ImageSpec {
         }
     }
 
-    /// A container image with one static program in it.
+    /// A container image with one static program.
     pub fn program(binary: &Path, arguments: &[&str]) -> Result<Self> {
         let name = binary
             .file_name()
@@ -70,7 +70,7 @@ impl ImageSpec {
         Ok(image)
     }
 
-    /// An image for this machine's architecture without any labels.
+    /// An image for this machine's architecture, without labels.
     pub fn plain(layers: Vec<Layer>) -> Self {
         Self {
             architecture: go_architecture(std::env::consts::ARCH).to_owned(),
@@ -82,14 +82,14 @@ impl ImageSpec {
         }
     }
 
-    /// The same for another architecture.
+    /// Sets the platform.
     pub fn for_platform(mut self, architecture: &str, variant: Option<&str>) -> Self {
         self.architecture = architecture.to_owned();
         self.variant = variant.map(str::to_owned);
         self
     }
 
-    /// The image.
+    /// Builds the image.
     pub fn build(self) -> Result<Image> {
         let mut config = json!({
             "architecture": self.architecture,
@@ -100,7 +100,7 @@ impl ImageSpec {
                 "type": "layers",
                 "diff_ids": self.layers.iter().map(|layer| &layer.diff_id).collect::<Vec<_>>(),
             },
-            // One entry a layer: some tools refuse an image whose counts differ.
+            // An entry per layer: some tools reject an image whose counts differ.
             "history": self.layers.iter().map(|_| json!({"created": "1970-01-01T00:00:00Z"})).collect::<Vec<_>>(),
         });
         if let Some(variant) = &self.variant {
@@ -119,7 +119,7 @@ impl ImageSpec {
             "mediaType": MANIFEST,
             "config": descriptor(CONFIG, &digest(&config)?, config.len()),
             "layers": layers,
-            // Users see it here as well; bootc reads the label, registries show the annotation.
+            // bootc reads the labels; registries show the annotations to users.
             "annotations": self.labels,
         });
         let manifest = Bytes::from(manifest.to_string());
@@ -148,25 +148,25 @@ fn descriptor(media_type: &str, digest: &Digest, size: usize) -> Value {
 /// An image for one platform.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// The manifest's digest: what bootc reports and what is pulled.
+    /// Digest of the manifest: bootc reports it, and pulls use it.
     pub digest: Digest,
-    /// The digest of its configuration (the image ID).
+    /// Digest of the configuration (the image ID).
     pub config_digest: Digest,
-    /// The manifest as it is pushed.
+    /// The pushed manifest.
     pub manifest: Bytes,
-    /// The configuration as it is pushed.
+    /// The pushed configuration.
     pub config: Bytes,
-    /// Description that it was made from.
+    /// Description that the image was built from.
     pub spec: ImageSpec,
 }
 
 impl Image {
-    /// The smallest OS image: labels and one layer with these bytes in `/usr/lib/berth-test`.
+    /// A minimal OS image: labels, and one layer with these bytes in `/usr/lib/berth-test`.
     pub fn tiny_os(version: &str, content: &[u8]) -> Result<Self> {
         Self::tiny_os_for(version, content, "amd64")
     }
 
-    /// The same for an architecture.
+    /// A minimal OS image for an architecture.
     pub fn tiny_os_for(version: &str, content: &[u8], architecture: &str) -> Result<Self> {
         let entry = Entry::file("usr/lib/berth-test".to_owned(), content.to_vec());
         let layer = Layer::from_entries(&[entry], Compression::Gzip)?;
@@ -175,8 +175,8 @@ impl Image {
             .build()
     }
 
-    /// Writes an OCI layout in a tar file, as `ctr images import` and skopeo's `oci-archive:` take it.
-    /// `name` is the full reference it gets there.
+    /// Writes the image as an OCI layout in a tar file, for `ctr images import` and skopeo's `oci-archive:`. `name` is its full
+    /// reference there.
     pub fn write_archive(&self, path: &Path, name: &str) -> Result<()> {
         let mut entry = descriptor(MANIFEST, &self.digest, self.manifest.len());
         entry["platform"] = self.platform();
@@ -214,19 +214,19 @@ fn blob_path(digest: &Digest) -> String {
     format!("blobs/{}", digest.to_string().replace(':', "/"))
 }
 
-/// One reference for several platforms.
+/// An index of images for several platforms.
 #[derive(Debug, Clone)]
 pub struct Index {
-    /// The index's own digest: what people pin, and what no host reports.
+    /// Digest of the index: users pin it; hosts report the image's digest instead.
     pub digest: Digest,
-    /// The index as it is pushed.
+    /// The pushed index.
     pub manifest: Bytes,
-    /// Its images.
+    /// Images of the index.
     pub images: Vec<Image>,
 }
 
 impl Index {
-    /// An index over these images.
+    /// An index of these images.
     pub fn new(images: Vec<Image>) -> Result<Self> {
         let manifests: Vec<Value> = images
             .iter()
@@ -245,7 +245,7 @@ impl Index {
         })
     }
 
-    /// The smallest index of OS images for amd64 and arm64.
+    /// A minimal index of OS images for amd64 and arm64.
     pub fn tiny_os(version: &str, content: &[u8]) -> Result<Self> {
         Self::new(vec![
             Image::tiny_os_for(version, content, "amd64")?,
@@ -253,7 +253,7 @@ impl Index {
         ])
     }
 
-    /// The image of an architecture.
+    /// Returns the image for an architecture.
     pub fn image(&self, architecture: &str) -> Option<&Image> {
         self.images.iter().find(|image| image.spec.architecture == architecture)
     }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// Compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// A plain tar file. Best for big layers: nothing is gained on loopback, and an unoptimised gzip is slow.
+    /// A plain tar file. Best for big layers: compression saves nothing on loopback, and an unoptimised gzip is slow.
     None,
     /// gzip, at its fastest.
     Gzip,
@@ -30,19 +30,19 @@ impl Compression {
     }
 }
 
-/// A file in a layer that is made here.
+/// A file to put into a layer.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its path, without a leading slash.
+    /// Path of the file, without a leading slash.
     pub path: String,
-    /// Its permissions.
+    /// Permissions of the file.
     pub mode: u32,
-    /// Its content.
+    /// Content of the file.
     pub content: Vec<u8>,
 }
 
 impl Entry {
-    /// A file that everybody may read.
+    /// A file readable by all users.
     pub fn file(path: String, content: Vec<u8>) -> Self {
         Self {
             path,
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    /// A file that everybody may run.
+    /// A file executable by all users.
     pub fn executable(path: String, content: Vec<u8>) -> Self {
         Self {
             path,
@@ -61,30 +61,30 @@ impl Entry {
     }
 }
 
-/// Place of a layer's bytes.
+/// Where the bytes of a layer are.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Memory(Bytes),
     File(PathBuf),
-    /// A file of ours that goes with the last copy of the layer.
+    /// A temporary file, removed with the last copy of the layer.
     Temporary(Arc<tempfile::TempPath>),
 }
 
-/// One layer of an image.
+/// A layer of an image.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// The digest of what is pushed.
+    /// Digest of the pushed bytes.
     pub digest: Digest,
-    /// The digest of the tar file inside.
+    /// Digest of the uncompressed tar file.
     pub diff_id: Digest,
-    /// The size of what is pushed, in bytes.
+    /// Size of the pushed bytes.
     pub size: u64,
     compression: Compression,
     pub(super) content: Content,
 }
 
 impl Layer {
-    /// A layer with these files.
+    /// Creates a layer with these files.
     pub fn from_entries(entries: &[Entry], compression: Compression) -> Result<Self> {
         let archive = tar_of(entries)?;
         let mut hashed = Hashed::new(Vec::new());
@@ -100,7 +100,7 @@ impl Layer {
         })
     }
 
-    /// A layer from a tar file. Uncompressed, the file itself is what gets pushed, so leave it there.
+    /// Creates a layer from a tar file. Uncompressed, the file itself is pushed later, so keep it.
     pub fn from_tar(path: &Path, compression: Compression) -> Result<Self> {
         let mut source = File::open(path).with_context(|| format!("opening {}", path.display()))?;
         if compression == Compression::None {
@@ -129,7 +129,7 @@ impl Layer {
         })
     }
 
-    /// Its entry in a manifest.
+    /// Descriptor of the layer for a manifest.
     pub(super) fn descriptor(&self) -> Value {
         json!({
             "mediaType": self.compression.media_type(),
@@ -138,7 +138,7 @@ impl Layer {
         })
     }
 
-    /// Its file, if it is in one.
+    /// File of the layer's bytes, if they are in one.
     pub(super) fn file(&self) -> Option<&Path> {
         match &self.content {
             Content::Memory(_) => None,
@@ -161,7 +161,7 @@ impl Layer {
     }
 }
 
-/// A tar file with these entries and no times.
+/// A tar file with these entries, without times.
 pub(super) fn tar_of(entries: &[Entry]) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {
@@ -171,7 +171,7 @@ pub(super) fn tar_of(entries: &[Entry]) -> Result<Vec<u8>> {
     Ok(archive.into_inner()?)
 }
 
-/// Appends a file that everybody may read.
+/// Appends a file readable by all users.
 pub(super) fn append(archive: &mut tar::Builder<impl Write>, path: &str, content: &[u8]) -> Result<()> {
     let mut header = header(u64::try_from(content.len())?, 0o644);
     archive.append_data(&mut header, path, content)?;
@@ -189,7 +189,7 @@ fn header(size: u64, mode: u32) -> tar::Header {
     header
 }
 
-/// Copies a tar file, compressing it if asked to; returns the digest of the tar file.
+/// Copies a tar file, compressed if requested; returns the digest of the uncompressed file.
 fn transfer(source: &mut impl Read, target: &mut impl Write, compression: Compression) -> Result<Digest> {
     let mut hash = Hash::new(&SHA256);
     let mut copy = |target: &mut dyn Write| -> io::Result<()> {
@@ -206,7 +206,7 @@ fn transfer(source: &mut impl Read, target: &mut impl Write, compression: Compre
     match compression {
         Compression::None => copy(target)?,
         Compression::Gzip => {
-            // No time and no name in its header, so the same input gives the same bytes.
+            // The header has no time or name, so that the same input gives the same bytes.
             let mut encoder = GzEncoder::new(target, flate2::Compression::fast());
             copy(&mut encoder)?;
             encoder.finish()?;
@@ -215,7 +215,7 @@ fn transfer(source: &mut impl Read, target: &mut impl Write, compression: Compre
     to_digest(hash.finish().as_ref())
 }
 
-/// A writer that knows the digest of what went through it.
+/// A writer that hashes and counts the written bytes.
 struct Hashed<W> {
     inner: W,
     hash: Hash,

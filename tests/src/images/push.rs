@@ -1,4 +1,4 @@
-//! Pushing to a registry, and looking at what it holds.
+//! A client for pushing to a registry and for reading from it.
 
 use std::path::Path;
 
@@ -21,18 +21,18 @@ use super::layer::{Content, Layer};
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-/// A manifest as a registry answered it.
+/// A manifest from a registry.
 #[derive(Debug, Clone)]
 pub struct Manifest {
-    /// Its digest, computed here.
+    /// Digest, computed here.
     pub digest: Digest,
-    /// Its media type, as the registry says.
+    /// Media type that the registry returned.
     pub media_type: String,
     /// Its bytes.
     pub bytes: Bytes,
 }
 
-/// A client for a registry over plain HTTP. Pushes in one request a blob, and skips what is there.
+/// A client for a registry over plain HTTP. Pushes each blob in one request and skips existing ones.
 #[derive(Debug, Clone)]
 pub struct RegistryClient {
     url: String,
@@ -48,7 +48,7 @@ impl RegistryClient {
         }
     }
 
-    /// Pushes an image; returns its digest. Without a tag only the digest finds it.
+    /// Pushes an image; returns its digest. Without a tag it can only be found by digest.
     pub async fn push_image(&self, repository: &str, tag: Option<&str>, image: &Image) -> Result<Digest> {
         for layer in &image.spec.layers {
             self.push_layer(repository, layer).await?;
@@ -73,7 +73,7 @@ impl RegistryClient {
         Ok(index.digest.clone())
     }
 
-    /// Lets a tag point at a manifest that is there already.
+    /// Points a tag to an existing manifest.
     pub async fn tag(&self, repository: &str, tag: &str, digest: &Digest) -> Result<()> {
         let found = self.manifest(repository, &digest.to_string()).await?;
         let found = found.with_context(|| format!("{repository}@{digest} is not there"))?;
@@ -81,7 +81,7 @@ impl RegistryClient {
             .await
     }
 
-    /// The manifest or index of a tag or digest, or nothing.
+    /// Manifest or index of a tag or digest; `None` if it is missing.
     pub async fn manifest(&self, repository: &str, reference: &str) -> Result<Option<Manifest>> {
         let request = Request::get(self.path(repository, "manifests", reference))
             .header(ACCEPT, format!("{MANIFEST}, {INDEX}"))
@@ -100,7 +100,7 @@ impl RegistryClient {
         }))
     }
 
-    /// The content of a blob, or nothing.
+    /// Content of a blob; `None` if it is missing.
     pub async fn blob(&self, repository: &str, digest: &Digest) -> Result<Option<Bytes>> {
         let url = self.path(repository, "blobs", &digest.to_string());
         let response = self.send(Request::get(url).body(full(Bytes::new()))?).await?;
@@ -166,7 +166,7 @@ impl RegistryClient {
     }
 
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>> {
-        // The registry's log tells the harness from those it tests.
+        // Distinguishes the harness in the registry's log from the programs under test.
         let agent = HeaderValue::from_static("berth-tests");
         request.headers_mut().insert(USER_AGENT, agent);
         let what = format!("{} {}", request.method(), request.uri());
@@ -178,7 +178,7 @@ impl RegistryClient {
     }
 }
 
-/// The response if it has this status, else an error with the registry's words.
+/// Returns the response if it has this status; otherwise an error with the registry's answer.
 async fn expect(response: Response<Incoming>, status: StatusCode) -> Result<Response<Incoming>> {
     if response.status() == status {
         return Ok(response);

@@ -1,4 +1,4 @@
-//! The begin of a transaction.
+//! Creation of transactions.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use super::transaction::{Names, Transaction};
 use super::transaction_face::TransactionFace;
 use crate::named_error::NamedError;
 
-/// Makes a transaction, or joins an identical one. Answers its address.
+/// Creates a transaction, or joins an identical one; returns its address.
 pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<String, NamedError> {
     let mut active = locked(&daemon.active);
     if let Some(running) = &*active {
@@ -25,15 +25,15 @@ pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<St
     if daemon.rebooting.load(Ordering::SeqCst) {
         return Err(gio(0, "Reboot initiated, cannot start new transaction"));
     }
-    let Some(lock) = daemon.config.beneath.try_lock() else {
+    let Some(lock) = daemon.config.backend.try_lock() else {
         return Err(busy("System transaction in progress"));
     };
     let work = Arc::new(Mutex::new(Some((order, lock))));
     let core = Arc::downgrade(daemon);
-    let face = move |transaction: Arc<Transaction>, is_met| TransactionFace {
+    let face = move |transaction: Arc<Transaction>, is_listed| TransactionFace {
         core: core.clone(),
         transaction,
-        is_met,
+        is_listed,
         work: work.clone(),
     };
     let shown = format!("/run/{SOCKET}");
@@ -41,7 +41,7 @@ pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<St
     let transaction = Transaction::open(names, &socket, &shown, faults, face)
         .map_err(|error| gio(0, &format!("Error binding to address: {error}")))?;
     if daemon.config.faults.strikes(|f| &mut f.no_socket) {
-        // An error means that it is gone already.
+        // An error means that it is already gone.
         let _ = std::fs::remove_file(daemon.config.run.join(SOCKET));
     }
     tracing::info!(method = transaction.names.method, "a transaction is made");

@@ -1,4 +1,4 @@
-//! A client of the daemon that does what the command `rpm-ostree` does, for tests in which somebody uses it.
+//! A client of the daemon that does the same as the command `rpm-ostree`, for tests where an admin uses it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -69,11 +69,11 @@ mod proxies {
 
 pub use proxies::{OsProxy, SysrootProxy, TransactionProxy};
 
-/// Longest time that a client waits for the transaction of another one, and the time between two tries.
-const BUSY_FOR: Duration = Duration::from_secs(10);
-const BUSY_AGAIN: Duration = Duration::from_millis(50);
+/// How long a client retries while another transaction runs, and the retry interval.
+const BUSY_RETRY_MAX: Duration = Duration::from_secs(10);
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// True if the daemon has another transaction.
+/// True if another transaction runs.
 fn is_busy(error: &zbus::Error) -> bool {
     matches!(error, zbus::Error::MethodError(_, Some(words), _) if words.starts_with("Transaction in progress"))
 }
@@ -85,22 +85,22 @@ pub struct Client {
     run: PathBuf,
 }
 
-/// The end of a transaction, with all that was said before.
+/// End of a transaction, with its earlier signals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// The transaction went well.
+    /// True if the transaction succeeded.
     pub ok: bool,
-    /// The error, else nothing.
+    /// Error message; empty if it succeeded.
     pub words: String,
-    /// The signals before the end, by name.
+    /// Names of the signals before the end.
     pub heard: Vec<String>,
 }
 
 impl Client {
-    /// Connects to the bus at this address of a host whose `/run` is here.
+    /// Connects to the bus at this address, of a host whose `/run` is this directory.
     ///
     /// # Errors
-    /// There is no such bus.
+    /// If there is no such bus.
     pub async fn connect(bus: &str, run: &Path) -> Result<Self> {
         let conn = zbus::connection::Builder::address(bus).build().await;
         Ok(Self {
@@ -109,18 +109,18 @@ impl Client {
         })
     }
 
-    /// The object with the deployments.
+    /// Proxy of the object with the deployments.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// If the connection is closed.
     pub async fn sysroot(&self) -> Result<SysrootProxy<'_>> {
         SysrootProxy::new(&self.conn).await.context("no proxy of the sysroot")
     }
 
-    /// The operating system that runs.
+    /// Proxy of the booted operating system.
     ///
     /// # Errors
-    /// The daemon does not answer.
+    /// If the daemon does not answer.
     pub async fn os(&self) -> Result<OsProxy<'_>> {
         let path = self.sysroot().await?.booted().await.context("Booted")?;
         OsProxy::builder(&self.conn)
@@ -130,10 +130,10 @@ impl Client {
             .context("no proxy of the operating system")
     }
 
-    /// Joins a transaction: its socket is in this `/run`, whatever the address says.
+    /// Joins a transaction. Its socket is in this client's `/run`, independent of the address.
     ///
     /// # Errors
-    /// The address is not that of a transaction, or nobody listens there.
+    /// If the address is not a transaction's, or has no listener.
     pub async fn join(&self, address: &str) -> Result<Connection> {
         ensure!(
             address == format!("unix:path=/run/{SOCKET}"),
@@ -144,10 +144,10 @@ impl Client {
         builder.build().await.context("cannot join the transaction")
     }
 
-    /// Starts the transaction at this address, or joins it, and hears it to its end.
+    /// Starts or joins the transaction at this address, and follows it to its end.
     ///
     /// # Errors
-    /// The daemon dies before the end.
+    /// If the daemon dies before the end.
     pub async fn follow(&self, address: &str) -> Result<Ended> {
         let peer = self.join(address).await?;
         let mut stream = MessageStream::from(&peer);
@@ -172,27 +172,27 @@ impl Client {
         bail!("the daemon died")
     }
 
-    /// Registers this connection as the command does, so that the daemon does not end while it is idle.
+    /// Registers this connection, as the command does, so that the daemon does not exit while idle.
     async fn register(&self) -> Result<()> {
         let begin = tokio::time::Instant::now();
         let sysroot = self.sysroot().await?;
         loop {
             let options = HashMap::from([("id", Variant::from("cli"))]);
             match sysroot.register_client(options).await {
-                // The daemon may end on the very call; the bus starts it again.
-                Err(error) if begin.elapsed() < BUSY_FOR => {
+                // The daemon may exit at this call; the bus restarts it.
+                Err(error) if begin.elapsed() < BUSY_RETRY_MAX => {
                     tracing::debug!(%error, "registering again");
-                    sleep(BUSY_AGAIN).await;
+                    sleep(BUSY_RETRY_INTERVAL).await;
                 }
                 answer => return answer.context("RegisterClient"),
             }
         }
     }
 
-    /// `rpm-ostree install`.
+    /// Runs `rpm-ostree install`.
     ///
     /// # Errors
-    /// The call fails, or the transaction does.
+    /// If the call or the transaction fails.
     pub async fn install(&self, packages: &[&str]) -> Result<()> {
         let line = format!("install {}", packages.join(" "));
         self.register().await?;
@@ -200,8 +200,8 @@ impl Client {
         let address = loop {
             let options = HashMap::from([("initiating-command-line", Variant::from(line.as_str()))]);
             match self.os().await?.pkg_change(options, packages, &[]).await {
-                // The clients of the last transaction leave a moment after its end.
-                Err(error) if is_busy(&error) && begin.elapsed() < BUSY_FOR => sleep(BUSY_AGAIN).await,
+                // Clients of the last transaction disconnect a moment after its end.
+                Err(error) if is_busy(&error) && begin.elapsed() < BUSY_RETRY_MAX => sleep(BUSY_RETRY_INTERVAL).await,
                 address => break address?,
             }
         };

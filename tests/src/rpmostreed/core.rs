@@ -1,4 +1,4 @@
-//! The state of one life of the daemon.
+//! State of a running daemon.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,51 +11,51 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use zbus::Connection;
 
-use super::beneath::{Beneath, Deployment, SysrootLock, Tell};
+use super::backend::{Backend, Deployment, ProgressEvent, SysrootLock};
 use super::faults::SharedFaults;
 use super::order::Order;
 use super::transaction::Transaction;
 use crate::named_error::NamedError;
 
-/// Time after which the daemon looks again whether it is idle.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Interval of the check for idleness.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A daemon.
+/// Configuration of a daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Address of the message bus.
     pub bus: String,
-    /// The host's `/run`, as this process sees it.
+    /// The host's `/run`, as a path of this process.
     pub run: PathBuf,
-    /// The stateroot.
+    /// Name of the stateroot.
     pub osname: String,
     /// The deployments.
-    pub beneath: Arc<dyn Beneath>,
-    /// Faults.
+    pub backend: Arc<dyn Backend>,
+    /// Faults to inject.
     pub faults: SharedFaults,
 }
 
-/// The way in which a life of the daemon ended.
+/// How a daemon ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Nobody needed it any more.
+    /// The daemon was idle.
     Idle,
     /// A fault killed it.
     Died,
 }
 
-/// Everything that lives and dies with the process.
+/// State of the daemon's process.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) config: Config,
     pub(super) conn: Mutex<Option<Connection>>,
     pub(super) end: watch::Sender<Option<End>>,
-    /// The deployments as they were read last.
+    /// Deployments at the last read.
     deployments: Mutex<Vec<Deployment>>,
-    /// Registered clients: the name on the bus, and the name that they gave.
+    /// Registered clients: bus name and the ID that they gave.
     clients: Mutex<BTreeMap<String, String>>,
     pub(super) active: Mutex<Option<Arc<Transaction>>>,
-    /// The transactions whose clients may still be there.
+    /// Transactions whose clients may still be connected.
     pub(super) open: Mutex<Vec<Arc<Transaction>>>,
     tasks: Mutex<Vec<AbortHandle>>,
     busy_until: Mutex<Instant>,
@@ -86,7 +86,7 @@ impl Core {
         locked(&self.tasks).push(task);
     }
 
-    /// Every call comes through here: it may find a daemon that does not answer, or is about to exit.
+    /// Applies faults to a call: the daemon may exit or never answer.
     pub(super) async fn enter(&self) {
         let faults = &self.config.faults;
         if faults.strikes(|f| &mut f.no_reply) {
@@ -104,14 +104,14 @@ impl Core {
         std::future::pending::<()>().await;
     }
 
-    /// Reads the deployments anew.
+    /// Reads the deployments again.
     pub(super) async fn read(&self) -> Result<(), String> {
-        let read = self.config.beneath.deployments().await?;
+        let read = self.config.backend.deployments().await?;
         *locked(&self.deployments) = read;
         Ok(())
     }
 
-    /// The deployments as they were read last.
+    /// Returns the deployments of the last read.
     pub(super) fn deployments(&self) -> Vec<Deployment> {
         locked(&self.deployments).clone()
     }
@@ -147,7 +147,7 @@ impl Core {
     pub(super) fn next_look(&self) -> Instant {
         let idle_exit = self.config.faults.with(|f| f.idle_exit);
         let exit = *locked(&self.busy_until) + idle_exit;
-        exit.max(Instant::now() + LOOK_AGAIN)
+        exit.max(Instant::now() + IDLE_CHECK_INTERVAL)
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -156,7 +156,7 @@ impl Core {
         long && locked(&self.clients).is_empty() && locked(&self.active).is_none()
     }
 
-    /// Lets a transaction that a client started do its work.
+    /// Starts the work of a transaction that a client has started.
     pub(super) fn launch(self: &Arc<Self>, transaction: &Arc<Transaction>, order: Order, lock: SysrootLock) {
         let (core, running) = (self.clone(), transaction.clone());
         let task = tokio::spawn(async move { core.work(running, order, lock).await });
@@ -164,33 +164,33 @@ impl Core {
     }
 
     async fn work(self: Arc<Self>, transaction: Arc<Transaction>, order: Order, lock: SysrootLock) {
-        let (teller, mut told) = mpsc::unbounded_channel();
+        let (progress, mut events) = mpsc::unbounded_channel();
         let faults = &self.config.faults;
         let words = faults.with(|f| f.fails_with.pop_front());
-        let beneath = self.config.beneath.clone();
+        let backend = self.config.backend.clone();
         let doing = async move {
             match words {
                 Some(words) => Err(words),
-                None => order.execute(&*beneath, &teller).await,
+                None => order.execute(&*backend, &progress).await,
             }
         };
         tokio::pin!(doing);
         let result = loop {
             tokio::select! {
                 biased;
-                Some(tell) = told.recv() => {
-                    let fetches = matches!(tell, Tell::Percent(_, percent) if percent >= 50);
+                Some(event) = events.recv() => {
+                    let fetches = matches!(event, ProgressEvent::Percent(_, percent) if percent >= 50);
                     if fetches && faults.strikes(|f| &mut f.dies_in_transaction) {
                         self.die().await;
                     }
-                    transaction.tell(&tell).await;
+                    transaction.send(&event).await;
                 }
                 () = transaction.is_cancelled() => break Err("Operation was cancelled".to_owned()),
                 result = &mut doing => break result,
             }
         };
-        while let Ok(tell) = told.try_recv() {
-            transaction.tell(&tell).await;
+        while let Ok(event) = events.try_recv() {
+            transaction.send(&event).await;
         }
         drop(lock);
         let result = match (result, self.read().await) {
@@ -207,14 +207,14 @@ impl Core {
             .finish((result.is_ok(), result.err().unwrap_or_default()))
             .await;
         self.was_busy();
-        if reboots && let Err(words) = self.config.beneath.reboot().await {
+        if reboots && let Err(words) = self.config.backend.reboot().await {
             tracing::warn!(words, "no reboot");
             self.rebooting.store(false, Ordering::SeqCst);
         }
         let (core, old) = (self.clone(), transaction.clone());
         let linger = self.config.faults.with(|f| f.linger);
         let closing = tokio::spawn(async move {
-            // An error means that they stay.
+            // An error means that clients are still connected.
             let _ = tokio::time::timeout(linger, old.is_left()).await;
             core.was_busy();
             locked(&core.active).take_if(|active| Arc::ptr_eq(active, &old));
@@ -233,14 +233,14 @@ impl Core {
             transaction.close();
         }
         let conn = locked(&self.conn).take();
-        // Without a runtime all of the process is going down.
+        // Without a runtime the whole process is ending.
         if let (Some(conn), Ok(runtime)) = (conn, tokio::runtime::Handle::try_current()) {
             runtime.spawn(conn.close());
         }
     }
 }
 
-/// An error of GLib's I/O library, by its number: such errors have no name of their own on the bus.
+/// A GLib I/O error, by its number: these errors have no own names on the bus.
 pub(super) fn gio(code: u32, message: &str) -> NamedError {
     let name = format!("org.gtk.GDBus.UnmappedGError.Quark._g_2dio_2derror_2dquark.Code{code}");
     NamedError::new(&name, message)

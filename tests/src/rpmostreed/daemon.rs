@@ -1,4 +1,4 @@
-//! One life of the daemon: from its start until it has nothing to do, or dies.
+//! A run of the daemon: from its start until it is idle or dies.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::core::{Config, Core, End, locked};
 use super::faces::{OsFace, SysrootFace};
 use super::names::{NAME, SYSROOT_PATH, os_path};
 
-/// Runs until the daemon has nothing to do or dies; dropping the future kills it. `ready` is told when it has its name.
+/// Runs the daemon until it is idle or dies; dropping the future kills it. Sends to `ready` when it has its bus name.
 ///
 /// # Errors
-/// The bus cannot be reached, the name is taken, or the deployments cannot be read.
+/// If the bus cannot be reached, the name is taken, or the deployments cannot be read.
 pub async fn run(config: Config, ready: oneshot::Sender<()>) -> zbus::Result<End> {
     let conn = zbus::connection::Builder::address(config.bus.as_str()).build().await?;
     let core = Arc::new(Core::new(config));
@@ -28,13 +28,13 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) -> zbus::Result<End
     let changes = DBusProxy::new(&conn).await?.receive_name_owner_changed().await?;
     core.keep(tokio::spawn(watch_clients(changes, core.clone())).abort_handle());
     conn.request_name(NAME).await?;
-    // An error means that nobody waits.
+    // An error means that the receiver is gone.
     let _ = ready.send(());
     let mut end = core.end.subscribe();
     loop {
         tokio::select! {
             ended = end.wait_for(Option::is_some) => {
-                // The sender lives in `core`.
+                // The sender is in `core`.
                 return Ok(ended.ok().and_then(|end| *end).unwrap_or(End::Died));
             }
             () = sleep_until(core.next_look()) => {
@@ -46,7 +46,7 @@ pub async fn run(config: Config, ready: oneshot::Sender<()>) -> zbus::Result<End
     }
 }
 
-/// Ends everything of a life, however that ends.
+/// Closes everything of the daemon when dropped.
 struct Life(Arc<Core>);
 
 impl Drop for Life {
@@ -55,7 +55,7 @@ impl Drop for Life {
     }
 }
 
-/// A client that left cannot start its transaction any more.
+/// Removes clients that left the bus, with transactions that they have not started.
 async fn watch_clients(mut changes: NameOwnerChangedStream, core: Arc<Core>) {
     while let Some(change) = changes.next().await {
         let Ok(args) = change.args() else { continue };

@@ -1,16 +1,16 @@
-//! A deployment as the property `Deployments` shows it.
+//! A deployment in the format of the property `Deployments`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use zbus::{OwnedVariant, Variant};
 
-use super::beneath::Deployment;
+use super::backend::Deployment;
 use super::faults::Broken;
 
 /// Dictionary of strings and variants, `a{sv}` on D-Bus.
 pub(super) type Dictionary = HashMap<String, OwnedVariant>;
 
-/// Keys that are there, and empty, in every deployment; with the kind of nothing that each has.
+/// Keys that every deployment has with an empty value, and the type of that value.
 const EMPTY: &[(&str, Empty)] = &[
     ("requested-local-packages", Empty::Texts),
     ("requested-local-fileoverride-packages", Empty::Texts),
@@ -40,7 +40,7 @@ impl Empty {
     }
 }
 
-/// The dictionary, without the keys that are missing and with nonsense in the malformed ones.
+/// Returns the dictionary, with the `broken` keys missing or of another type.
 pub(super) fn of(deployment: &Deployment, broken: &BTreeMap<String, Broken>) -> Dictionary {
     let mut dictionary = Dictionary::new();
     for (key, value) in values(deployment) {
@@ -49,7 +49,7 @@ pub(super) fn of(deployment: &Deployment, broken: &BTreeMap<String, Broken>) -> 
             Some(Broken::Malformed) => Variant::new(vec![(4711_i64, "nonsense")]),
             None => value,
         };
-        // Nothing here is a file descriptor, which alone cannot be copied.
+        // Only file descriptors cannot be copied, and there are none here.
         if let Ok(value) = value.try_to_owned() {
             dictionary.insert(key.to_owned(), value);
         }

@@ -1,4 +1,4 @@
-//! The interfaces of the daemon.
+//! D-Bus interfaces of the daemon.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use zbus::message::Header;
 use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
+use super::backend::Deployment;
 use super::begin::begin;
-use super::beneath::Deployment;
 use super::core::{Core, gio};
 use super::dictionary::{self, Dictionary};
 use super::faults::Call;
@@ -19,13 +19,13 @@ use crate::named_error::NamedError;
 
 type Given = HashMap<String, OwnedVariant>;
 
-/// The caller's unique name.
+/// Unique bus name of the caller.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     let sender = header.sender().map(ToString::to_string);
     sender.ok_or_else(|| NamedError::invalid("the call has no sender"))
 }
 
-/// `…rpmostree1.Sysroot`.
+/// Interface `…rpmostree1.Sysroot`.
 pub(super) struct SysrootFace {
     pub(super) core: Arc<Core>,
 }
@@ -65,7 +65,7 @@ impl SysrootFace {
     async fn get_os(&self, name: String) -> Result<OwnedObjectPath, NamedError> {
         self.core.enter().await;
         if name.is_empty() {
-            // The real one does not survive this question.
+            // The real daemon crashes at this call.
             self.core.die().await;
         }
         if name == self.core.config.osname {
@@ -120,13 +120,13 @@ fn shown(core: &Core, deployment: &Deployment) -> Dictionary {
     dictionary::of(deployment, &broken)
 }
 
-/// `…rpmostree1.OS`.
+/// Interface `…rpmostree1.OS`.
 pub(super) struct OsFace {
     pub(super) core: Arc<Core>,
 }
 
 impl OsFace {
-    /// The first deployment that is meant, or an empty dictionary.
+    /// Dictionary of the first matching deployment, or an empty one.
     fn find(&self, meant: impl Fn(usize, &Deployment) -> bool) -> Dictionary {
         let all = self.core.deployments();
         let found = all.iter().enumerate().find(|(at, d)| meant(*at, d));
@@ -156,13 +156,13 @@ impl OsFace {
         let is_lost = self.core.config.faults.with(|f| {
             f.calls.push(Call {
                 method: method.to_owned(),
-                options: options.told(),
+                options: options.as_sent(),
             });
             let next = f.loses_reply_of.front().is_some_and(|lost| lost == method);
             next && f.loses_reply_of.pop_front().is_some()
         });
         match is_lost {
-            // As the bus says it when the service leaves between a call and its reply.
+            // The bus returns this error if a service exits between a call and its reply.
             true => Err(NamedError::new(
                 "org.freedesktop.DBus.Error.NoReply",
                 "the reply is lost",
@@ -172,7 +172,7 @@ impl OsFace {
     }
 }
 
-/// Options of a call that stages; which image may be older depends on the method.
+/// Options of a call that stages; `allow_downgrade` is the method's default.
 fn stage(options: &Options, allow_downgrade: bool) -> Stage {
     Stage {
         lock: options.flag("lock-finalization", false),

@@ -1,10 +1,10 @@
-//! Faults of the daemon. All of them may be changed while it runs.
+//! Faults of the daemon. All can be changed while it runs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Trouble with one key of the dictionary of a deployment.
+/// Fault of a key in a deployment's dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
     /// The key is missing.
@@ -13,47 +13,47 @@ pub enum Broken {
     Malformed,
 }
 
-/// A call that asked for a transaction.
+/// A call that requested a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Method.
+    /// Name of the method.
     pub method: String,
     /// Options by name: the D-Bus type, a space, and the value.
     pub options: BTreeMap<String, String>,
 }
 
-/// Properties and faults. Counters (`u32`) go down by one each time the fault strikes.
+/// Properties and faults. Counters (`u32`) decrease each time the fault occurs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Time without a client or a transaction after which the daemon exits.
+    /// The daemon exits after this time without a client or a transaction.
     pub idle_exit: Duration,
-    /// Longest time from the end of a transaction until its clients have left. Until then it is the active one.
+    /// How long a finished transaction stays active while clients are connected.
     pub linger: Duration,
-    /// The daemon dies in the middle of the next transactions that fetch.
+    /// The daemon dies during the next transactions that fetch.
     pub dies_in_transaction: u32,
-    /// The daemon exits on the next calls without an answer, as at its idle exit.
+    /// The daemon exits without an answer to the next calls, as at its idle exit.
     pub no_reply: u32,
-    /// Calls are taken and never answered.
+    /// Calls are never answered.
     pub silent: bool,
     /// The service cannot be started.
     pub fails_to_start: bool,
     /// Time that the service takes to start.
     pub slow_start: Duration,
-    /// The sockets of the next transactions are gone at once.
+    /// The sockets of the next transactions are removed at once.
     pub no_socket: u32,
-    /// The sockets of transactions take new clients, and do not answer them.
+    /// The sockets of transactions accept connections but never answer.
     pub mute_sockets: bool,
-    /// Methods whose next replies are lost, after they were carried out.
+    /// Methods whose next replies are lost after the work was done.
     pub loses_reply_of: VecDeque<String>,
-    /// The next calls to cancel a transaction end its connections, and not its work.
+    /// The next calls that cancel a transaction only close its connections; its work continues.
     pub leaves_on_cancel: u32,
-    /// Words with which the next transactions fail, one each.
+    /// Errors of the next transactions, one each.
     pub fails_with: VecDeque<String>,
     /// Keys of deployments that are missing or malformed.
     pub broken: BTreeMap<String, Broken>,
-    /// The policy for automatic updates: `none`, `check` or `stage`.
+    /// Policy for automatic updates: `none`, `check` or `stage`.
     pub policy: String,
-    /// Calls that asked for a transaction, in all lives of the daemon.
+    /// Calls that requested a transaction, over all restarts of the daemon.
     pub calls: Vec<Call>,
 }
 
@@ -79,18 +79,18 @@ impl Default for Faults {
     }
 }
 
-/// The faults of one daemon over all its lives. Cheap to clone.
+/// Faults of a daemon, kept over its restarts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct SharedFaults(Arc<Mutex<Faults>>);
 
 impl SharedFaults {
-    /// Reads or changes them.
+    /// Reads or changes the faults.
     pub fn with<T>(&self, f: impl FnOnce(&mut Faults) -> T) -> T {
-        // Poisoned only when a test's closure panicked; plain data stays usable.
+        // Poisoned only if a test's closure panicked; plain data stays usable.
         f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// Says whether a counted fault strikes now, and counts it down.
+    /// True if a counted fault occurs now; decreases its counter.
     pub(super) fn strikes(&self, counter: impl FnOnce(&mut Faults) -> &mut u32) -> bool {
         self.with(|f| {
             let counter = counter(f);

@@ -1,11 +1,11 @@
-//! A stand-in for the rpm-ostree daemon, on any message bus and over any deployments.
+//! A stand-in for the rpm-ostree daemon, for any message bus and any implementation of deployments.
 //!
-//! Serves `org.projectatomic.rpmostree1` as version 2026.2 does, as far as Berth and its tests use it: names,
-//! signatures, option keys, the transaction on a socket of its own, the exit when nobody needs it, and the errors.
-//! The deployments belong to who implements [`Beneath`]. Faults can be switched on while it runs: see [`Faults`].
+//! Serves `org.projectatomic.rpmostree1` like version 2026.2, as far as Berth and its tests use it: names, signatures, option
+//! keys, transactions on their own socket, the exit when idle, and the errors. An implementation of [`Backend`] provides the
+//! deployments. Faults can be injected while it runs: see [`Faults`].
 
+mod backend;
 mod begin;
-mod beneath;
 pub mod client;
 mod core;
 mod daemon;
@@ -19,7 +19,7 @@ mod reference;
 mod transaction;
 mod transaction_face;
 
-pub use beneath::{Beneath, Deployment, SysrootLock, Tell, Teller, Undeploy, Wanted};
+pub use backend::{Backend, Deployment, ProgressEvent, ProgressSender, StageRequest, SysrootLock, Undeploy};
 pub use core::{Config, End};
 pub use daemon::run;
 pub use faults::{Broken, Call, Faults, SharedFaults};

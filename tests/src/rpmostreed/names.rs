@@ -1,15 +1,15 @@
-//! Names that the daemon has on the bus and on the host.
+//! Names of the daemon on the bus and on the host.
 
-/// The name on the system bus.
+/// Name on the system bus.
 pub const NAME: &str = "org.projectatomic.rpmostree1";
-/// The unit that runs the daemon.
+/// Unit of the daemon.
 pub const UNIT: &str = "rpm-ostreed.service";
-/// The object with the deployments.
+/// Path of the object with the deployments.
 pub const SYSROOT_PATH: &str = "/org/projectatomic/rpmostree1/Sysroot";
-/// The socket of the transaction that runs, below the host's `/run`.
+/// Socket of the running transaction, below the host's `/run`.
 pub const SOCKET: &str = "rpm-ostree-transaction.sock";
 
-/// The path of the object of an operating system.
+/// Object path of an operating system.
 pub fn os_path(osname: &str) -> String {
     let mut path = "/org/projectatomic/rpmostree1/".to_owned();
     for byte in osname.bytes() {

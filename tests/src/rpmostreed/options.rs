@@ -1,4 +1,4 @@
-//! The options of a call.
+//! Options of a call.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,8 +6,8 @@ use zbus::{OwnedVariant, Variant};
 
 use crate::named_error::NamedError;
 
-/// Options that Berth or its tests may use, with their types. The real daemon has more, and says nothing about
-/// others or about wrong types; here both are errors, so that a slip of the pen is seen.
+/// Options that Berth or its tests may use, with their types. The real daemon knows more and ignores unknown ones and wrong
+/// types; here both are errors, so that mistakes are noticed.
 const KNOWN: &[(&str, &str)] = &[
     ("allow-downgrade", "b"),
     ("allow-inactive", "b"),
@@ -27,7 +27,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("skip-purge", "b"),
 ];
 
-/// The options, checked.
+/// The checked options.
 #[derive(Debug)]
 pub(super) struct Options(HashMap<String, OwnedVariant>);
 
@@ -61,17 +61,20 @@ impl Options {
         }
     }
 
-    /// All of them as they came: the type and the value by name.
-    pub(super) fn told(&self) -> BTreeMap<String, String> {
-        let told = |value: &OwnedVariant| match &**value {
+    /// Returns all options as they were sent: type and value by name.
+    pub(super) fn as_sent(&self) -> BTreeMap<String, String> {
+        let as_sent = |value: &OwnedVariant| match &**value {
             Variant::Bool(flag) => format!("b {flag}"),
             Variant::Str(text) => format!("s {text}"),
             other => format!("{} {other:?}", other.value_signature()),
         };
-        self.0.iter().map(|(key, value)| (key.clone(), told(value))).collect()
+        self.0
+            .iter()
+            .map(|(key, value)| (key.clone(), as_sent(value)))
+            .collect()
     }
 
-    /// All of them in one line, the same for the same options.
+    /// Returns all options in one line, the same for equal options.
     pub(super) fn fingerprint(&self) -> String {
         let mut all: Vec<_> = self.0.iter().map(|(k, v)| format!("{k}={v:?}")).collect();
         all.sort();

@@ -1,29 +1,29 @@
-//! The work of a transaction.
+//! Work of a transaction.
 
-use super::beneath::{Beneath, Deployment, Tell, Teller, Undeploy, Wanted};
+use super::backend::{Backend, Deployment, ProgressEvent, ProgressSender, StageRequest, Undeploy};
 use super::reference::Reference;
 
-/// One transaction's work, as it was asked for.
+/// The requested work of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Order {
-    /// `Rebase`: another reference.
+    /// `Rebase`: use another reference.
     Rebase {
         refspec: String,
         revision: Option<String>,
         stage: Stage,
     },
-    /// `Deploy`: another digest of the same image.
+    /// `Deploy`: use another digest of the same image.
     Deploy { revision: String, stage: Stage },
-    /// `Upgrade`: whatever the reference leads to now.
+    /// `Upgrade`: use the newest image of the reference.
     Upgrade,
-    /// `PkgChange`: other layered packages on the same image.
+    /// `PkgChange`: layer other packages on the same image.
     Packages {
         added: Vec<String>,
         removed: Vec<String>,
         idempotent: bool,
         stage: Stage,
     },
-    /// `FinalizeDeployment`: unlocks and reboots.
+    /// `FinalizeDeployment`: unlock the staged deployment and reboot.
     Finalize {
         checksum: Option<String>,
         allow_missing: bool,
@@ -35,7 +35,7 @@ pub(super) enum Order {
     Rollback { reboot: bool },
 }
 
-/// Options of everything that stages.
+/// Options of all work that stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stage {
     pub(super) lock: bool,
@@ -44,7 +44,7 @@ pub(super) struct Stage {
 }
 
 impl Order {
-    /// Title of a transaction that does this, unless its client gives one.
+    /// Title of such a transaction, unless its client sets one.
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Rebase { .. } => "rebase",
@@ -58,7 +58,7 @@ impl Order {
         }
     }
 
-    /// Title until the work begins. What makes a deployment does not say before that what it is.
+    /// Title before the work begins. Transactions that create a deployment do not show their real title yet.
     pub(super) fn first_title(&self) -> &'static str {
         match self {
             Self::Finalize { .. } | Self::Cleanup(_) | Self::Rollback { .. } => self.title(),
@@ -66,100 +66,100 @@ impl Order {
         }
     }
 
-    /// Does it. Answers whether a reboot follows.
-    pub(super) async fn execute(self, beneath: &dyn Beneath, teller: &Teller) -> Result<bool, String> {
+    /// Does the work; returns true if a reboot follows.
+    pub(super) async fn execute(self, backend: &dyn Backend, progress: &ProgressSender) -> Result<bool, String> {
         match self {
             Self::Rebase {
                 refspec,
                 revision,
                 stage,
             } => {
-                let merge = merge(beneath).await?;
+                let merge = merge(backend).await?;
                 if refspec == merge.refspec && revision.is_none() {
                     return Err(format!("Old and new refs are equal: {refspec}"));
                 }
                 let reference = Reference::parse(&refspec, revision.as_deref())?;
-                put(beneath, teller, reference, merge.packages, stage).await
+                put(backend, progress, reference, merge.packages, stage).await
             }
             Self::Deploy { revision, stage } => {
-                let merge = merge(beneath).await?;
+                let merge = merge(backend).await?;
                 if revision == merge.digest {
-                    return Ok(unchanged(teller, "No change."));
+                    return Ok(unchanged(progress, "No change."));
                 }
                 let reference = Reference::parse(&merge.refspec, None)?.at(&revision)?;
-                put(beneath, teller, reference, merge.packages, stage).await
+                put(backend, progress, reference, merge.packages, stage).await
             }
-            // Every reference here is by digest.
-            Self::Upgrade => Ok(unchanged(teller, "No upgrade available.")),
+            // All references here are by digest.
+            Self::Upgrade => Ok(unchanged(progress, "No upgrade available.")),
             Self::Packages {
                 added,
                 removed,
                 idempotent,
                 stage,
             } => {
-                let merge = merge(beneath).await?;
+                let merge = merge(backend).await?;
                 let packages = change(merge.packages.clone(), &added, &removed, idempotent)?;
                 if packages == merge.packages {
-                    return Ok(unchanged(teller, "No change."));
+                    return Ok(unchanged(progress, "No change."));
                 }
                 let reference = Reference::parse(&merge.refspec, None)?;
-                put(beneath, teller, reference, packages, stage).await
+                put(backend, progress, reference, packages, stage).await
             }
             Self::Finalize {
                 checksum,
                 allow_missing,
                 allow_unlocked,
-            } => finalize(beneath, checksum, allow_missing, allow_unlocked).await,
-            Self::Cleanup(elements) => cleanup(beneath, teller, elements).await,
+            } => finalize(backend, checksum, allow_missing, allow_unlocked).await,
+            Self::Cleanup(elements) => cleanup(backend, progress, elements).await,
             Self::Rollback { reboot } => {
-                let staged = deployments(beneath).await?.iter().any(|d| d.staged);
+                let staged = deployments(backend).await?.iter().any(|d| d.staged);
                 if staged {
                     return Err("Staged deployment (remove with cleanup -p)".to_owned());
                 }
-                beneath.roll_back().await?;
+                backend.roll_back().await?;
                 Ok(reboot)
             }
         }
     }
 }
 
-fn unchanged(teller: &Teller, words: &str) -> bool {
-    // An error means that nobody listens.
-    let _ = teller.send(Tell::Message(words.to_owned()));
+fn unchanged(progress: &ProgressSender, words: &str) -> bool {
+    // An error means that the receiver is gone.
+    let _ = progress.send(ProgressEvent::Message(words.to_owned()));
     false
 }
 
-async fn deployments(beneath: &dyn Beneath) -> Result<Vec<Deployment>, String> {
-    beneath.deployments().await
+async fn deployments(backend: &dyn Backend) -> Result<Vec<Deployment>, String> {
+    backend.deployments().await
 }
 
-/// The deployment whose origin the next one continues: the first in the boot order, be it staged, queued or running.
-async fn merge(beneath: &dyn Beneath) -> Result<Deployment, String> {
-    let first = deployments(beneath).await?.into_iter().next();
+/// Deployment whose origin the next one continues: the first one in boot order, whether staged, queued or booted.
+async fn merge(backend: &dyn Backend) -> Result<Deployment, String> {
+    let first = deployments(backend).await?.into_iter().next();
     first.ok_or_else(|| "No deployments found".to_owned())
 }
 
 async fn put(
-    beneath: &dyn Beneath,
-    teller: &Teller,
+    backend: &dyn Backend,
+    progress: &ProgressSender,
     reference: Reference,
     packages: Vec<String>,
     stage: Stage,
 ) -> Result<bool, String> {
-    if stage.reboot && beneath.is_inhibited().await {
+    if stage.reboot && backend.is_inhibited().await {
         return Err("Reboot blocked by a systemd inhibitor lock".to_owned());
     }
-    let wanted = Wanted {
+    let wanted = StageRequest {
         reference,
         packages,
         lock: stage.lock,
         newer_only: stage.newer_only,
     };
-    beneath.stage(wanted, teller.clone()).await?;
+    backend.stage(wanted, progress.clone()).await?;
     Ok(stage.reboot)
 }
 
-/// The packages that are layered after a change.
+/// Layered packages after a change.
 fn change(
     mut packages: Vec<String>,
     added: &[String],
@@ -184,12 +184,12 @@ fn change(
 }
 
 async fn finalize(
-    beneath: &dyn Beneath,
+    backend: &dyn Backend,
     checksum: Option<String>,
     allow_missing: bool,
     allow_unlocked: bool,
 ) -> Result<bool, String> {
-    let all = deployments(beneath).await?;
+    let all = deployments(backend).await?;
     let Some(staged) = all.first().filter(|d| d.staged) else {
         return Err("No pending staged deployment found".to_owned());
     };
@@ -201,25 +201,25 @@ async fn finalize(
         }
         _ => {}
     }
-    if beneath.is_inhibited().await {
+    if backend.is_inhibited().await {
         return Err("Reboot blocked by a systemd inhibitor lock".to_owned());
     }
-    if !beneath.unlock().await? && !allow_unlocked {
+    if !backend.unlock().await? && !allow_unlocked {
         return Err("Staged deployment already unlocked".to_owned());
     }
     Ok(true)
 }
 
-async fn cleanup(beneath: &dyn Beneath, teller: &Teller, elements: Vec<String>) -> Result<bool, String> {
+async fn cleanup(backend: &dyn Backend, progress: &ProgressSender, elements: Vec<String>) -> Result<bool, String> {
     for element in elements {
         let gone = match element.as_str() {
             "base" | "repomd" => continue,
-            "pending-deploy" => beneath.undeploy(Undeploy::Pending).await?,
-            "rollback-deploy" => beneath.undeploy(Undeploy::Rollback).await?,
+            "pending-deploy" => backend.undeploy(Undeploy::Pending).await?,
+            "rollback-deploy" => backend.undeploy(Undeploy::Rollback).await?,
             other => return Err(format!("Invalid cleanup type: {other}")),
         };
         if !gone {
-            unchanged(teller, "Deployments unchanged.");
+            unchanged(progress, "Deployments unchanged.");
         }
     }
     Ok(false)

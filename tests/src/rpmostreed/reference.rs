@@ -1,21 +1,21 @@
-//! References of images, with the prefix that says how an image is verified.
+//! Image references, with the prefix for the image's verification.
 
 use serde::{Deserialize, Serialize};
 
-/// An image as a client names it.
+/// An image reference from a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
-    /// All of it, as it stands in the origin.
+    /// The complete reference, as in the origin.
     pub refspec: String,
-    /// The image in its registry, with the digest where one is known: `quay.io/os@sha256:…`.
+    /// Image in its registry, with the digest if known: `quay.io/os@sha256:…`.
     pub image: String,
-    /// The manifest digest, where one is named.
+    /// Manifest digest, if the reference has one.
     pub digest: Option<String>,
-    /// The signature policy of the host must accept it.
+    /// True if the host's signature policy must accept it.
     pub signed: bool,
 }
 
-/// The prefixes that lead to a registry, and whether each asks for a signature.
+/// Prefixes of images in registries, and whether each requires a signature.
 const PREFIXES: &[(&str, bool)] = &[
     ("ostree-unverified-registry:", false),
     ("ostree-unverified-image:docker://", false),
@@ -25,10 +25,10 @@ const PREFIXES: &[(&str, bool)] = &[
 ];
 
 impl Reference {
-    /// Reads a reference. A revision is a digest that counts instead of the one in the reference.
+    /// Parses a reference. A digest in `revision` replaces the reference's own.
     ///
     /// # Errors
-    /// The words of the daemon about a reference that it cannot use.
+    /// The daemon's message for an invalid reference.
     pub fn parse(refspec: &str, revision: Option<&str>) -> Result<Self, String> {
         let known = PREFIXES
             .iter()
@@ -56,10 +56,10 @@ impl Reference {
         })
     }
 
-    /// The same image under another digest, as `deploy` asks for it.
+    /// Returns the same image with another digest, as for `deploy`.
     ///
     /// # Errors
-    /// The words of the daemon about a revision that is no digest.
+    /// The daemon's message for a revision that is not a digest.
     pub fn at(&self, revision: &str) -> Result<Self, String> {
         let refspec = self.refspec.split('@').next().unwrap_or_default();
         let mut other = Self::parse(refspec, Some(revision))?;
@@ -67,7 +67,7 @@ impl Reference {
         Ok(other)
     }
 
-    /// The reference for an image that bootc staged.
+    /// Reference of an image that bootc staged.
     pub fn of_image(image: &str, signed: bool) -> String {
         match signed {
             true => format!("ostree-image-signed:docker://{image}"),
@@ -81,7 +81,7 @@ fn is_digest(text: &str) -> bool {
     hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// An image's name without its tag; a port is none.
+/// Removes the tag from an image name, but keeps a port.
 fn without_tag(name: &str) -> &str {
     match name.rsplit_once(':') {
         Some((repository, tag)) if !tag.contains('/') => repository,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_counts_instead_of_the_tag() {
+    fn a_revision_replaces_the_tag() {
         let d = digest('2');
         let read = Reference::parse("ostree-unverified-registry:r.test:5000/os:stable", Some(&d)).unwrap();
         assert_eq!(read.image, format!("r.test:5000/os@{d}"));

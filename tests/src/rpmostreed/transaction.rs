@@ -1,4 +1,4 @@
-//! One transaction: the socket on which its clients meet it, and what they are told.
+//! A transaction: its socket and its signals to clients.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,32 +12,32 @@ use tokio::task::AbortHandle;
 use zbus::object_server::Interface;
 use zbus::{Connection, DynamicType, Guid};
 
-use super::beneath::Tell;
+use super::backend::ProgressEvent;
 use super::faults::SharedFaults;
 
-/// The interface of the object at `/` of the socket.
+/// Interface of the object `/` on the socket.
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
 
-/// Subject of a transaction, and who asked for it.
+/// Description of a transaction and its requester.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names {
-    /// The method, such as `Rebase`.
+    /// Name of the method, such as `Rebase`.
     pub(super) method: String,
-    /// The method with all its arguments: an identical call joins.
+    /// Method and all arguments: an identical call joins the transaction.
     pub(super) fingerprint: String,
-    /// Text for people.
+    /// Title for display.
     pub(super) title: String,
-    /// The same until the work begins.
+    /// Title for display before the work begins.
     pub(super) first_title: String,
-    /// The caller's name on the bus.
+    /// Bus name of the caller.
     pub(super) sender: String,
-    /// The object on which it was called.
+    /// Path of the called object.
     pub(super) path: String,
-    /// Progress goes to the daemon's journal, and to no client.
+    /// If true, progress goes to the daemon's journal instead of to clients.
     pub(super) output_to_self: bool,
 }
 
-/// A transaction, from the call until its clients are gone.
+/// A transaction, from the call until its clients have disconnected.
 #[derive(Debug)]
 pub(super) struct Transaction {
     pub(super) names: Names,
@@ -47,13 +47,13 @@ pub(super) struct Transaction {
     cancelled: watch::Sender<bool>,
     finished: Mutex<Option<(bool, String)>>,
     peers: Mutex<Vec<Connection>>,
-    /// Number of clients that are connected.
+    /// Number of connected clients.
     clients: watch::Sender<usize>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
 impl Transaction {
-    /// Binds the socket anew, whatever was there before, and lets clients in. On the host `socket` has the path `shown`.
+    /// Binds the socket, replacing an existing one, and accepts clients. On the host `socket` has the path `shown`.
     pub(super) fn open<F: Interface>(
         names: Names,
         socket: &Path,
@@ -68,7 +68,7 @@ impl Transaction {
         let listener = UnixListener::bind(socket)?;
         std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
         let guid = Guid::generate();
-        // The real address has no guid either.
+        // The real address has no GUID either.
         let transaction = Arc::new(Self {
             names,
             address: format!("unix:path={shown}"),
@@ -89,7 +89,7 @@ impl Transaction {
         locked(&self.tasks).push(task);
     }
 
-    /// Notes that a client wants it to run; `true` for the first one.
+    /// Records a client's request to run; `true` for the first one.
     pub(super) fn start(&self) -> bool {
         !self.started.swap(true, Ordering::SeqCst)
     }
@@ -98,7 +98,7 @@ impl Transaction {
         self.started.load(Ordering::SeqCst)
     }
 
-    /// Text for people, as of now.
+    /// Current title for display.
     pub(super) fn title(&self) -> &str {
         match self.is_started() {
             true => &self.names.title,
@@ -116,7 +116,7 @@ impl Transaction {
         self.cancelled.send_replace(true);
     }
 
-    /// Waits until somebody cancels it.
+    /// Waits until a client cancels the transaction.
     pub(super) async fn is_cancelled(&self) {
         // The sender lives as long as `self`.
         let _ = self.cancelled.subscribe().wait_for(|cancelled| *cancelled).await;
@@ -126,31 +126,31 @@ impl Transaction {
         locked(&self.finished).clone()
     }
 
-    /// Notes the end and tells it.
+    /// Records the end and sends it to all clients.
     pub(super) async fn finish(&self, result: (bool, String)) {
         *locked(&self.finished) = Some(result.clone());
         for peer in self.peers() {
-            Self::tell_end(&peer, &result).await;
+            Self::send_end(&peer, &result).await;
         }
     }
 
-    /// Tells one client about the end.
-    pub(super) async fn tell_end(peer: &Connection, result: &(bool, String)) {
+    /// Sends the end to a client.
+    pub(super) async fn send_end(peer: &Connection, result: &(bool, String)) {
         emit(peer, "Finished", result).await;
     }
 
-    /// Tells all clients what happens.
-    pub(super) async fn tell(&self, tell: &Tell) {
+    /// Sends a progress event to all clients.
+    pub(super) async fn send(&self, event: &ProgressEvent) {
         if self.names.output_to_self {
             return;
         }
         for peer in self.peers() {
-            match tell {
-                Tell::Message(text) => emit(&peer, "Message", &(text,)).await,
-                Tell::TaskBegin(text) => emit(&peer, "TaskBegin", &(text,)).await,
-                Tell::TaskEnd(text) => emit(&peer, "TaskEnd", &(text,)).await,
-                Tell::Percent(text, percent) => emit(&peer, "PercentProgress", &(text, percent)).await,
-                Tell::ProgressEnd => emit(&peer, "ProgressEnd", &()).await,
+            match event {
+                ProgressEvent::Message(text) => emit(&peer, "Message", &(text,)).await,
+                ProgressEvent::TaskBegin(text) => emit(&peer, "TaskBegin", &(text,)).await,
+                ProgressEvent::TaskEnd(text) => emit(&peer, "TaskEnd", &(text,)).await,
+                ProgressEvent::Percent(text, percent) => emit(&peer, "PercentProgress", &(text, percent)).await,
+                ProgressEvent::ProgressEnd => emit(&peer, "ProgressEnd", &()).await,
             }
         }
     }
@@ -159,7 +159,7 @@ impl Transaction {
         locked(&self.peers).clone()
     }
 
-    /// Ends everything that belongs to it: its work, its socket, and the connections of its clients.
+    /// Ends the work, the socket, and the connections of the clients.
     pub(super) fn close(&self) {
         for task in locked(&self.tasks).drain(..) {
             task.abort();
@@ -167,10 +167,10 @@ impl Transaction {
         self.leave();
     }
 
-    /// Ends the connections of its clients. Its work goes on.
+    /// Closes the connections of the clients. The work continues.
     pub(super) fn leave(&self) {
         let peers: Vec<_> = locked(&self.peers).drain(..).collect();
-        // Without a runtime all of the process is going down.
+        // Without a runtime the whole process is ending.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             for peer in peers {
                 runtime.spawn(peer.close());
@@ -179,7 +179,7 @@ impl Transaction {
     }
 }
 
-/// An error means that the client is gone, and hears nothing anyhow.
+/// An error means that the client is gone.
 async fn emit<B: Serialize + DynamicType>(peer: &Connection, signal: &str, body: &B) {
     let sent = peer.emit_signal(None::<&str>, "/", INTERFACE, signal, body).await;
     if let Err(error) = sent {
@@ -200,14 +200,14 @@ async fn accept<F: Interface>(
             unanswered.push(stream);
             continue;
         }
-        let (met, is_met) = watch::channel(false);
-        let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone(), is_met));
-        // A client that does not say who it is keeps nobody out.
+        let (listed, is_listed) = watch::channel(false);
+        let (guid, transaction, face) = (guid.clone(), transaction.clone(), face(transaction.clone(), is_listed));
+        // A client that does not authenticate must not block others.
         let greeting = tokio::spawn(async move {
             match greet(stream, guid, face, transaction.clone()).await {
                 Ok(peer) => {
                     locked(&transaction.peers).push(peer);
-                    met.send_replace(true);
+                    listed.send_replace(true);
                 }
                 Err(error) => tracing::debug!(%error, "no client of a transaction"),
             }
@@ -222,9 +222,8 @@ async fn greet<F: Interface>(
     face: F,
     transaction: Arc<Transaction>,
 ) -> zbus::Result<Connection> {
-    // A client that this process does not see, such as a test outside of the host, has no process ID, which zbus takes for a
-    // fault, as the real daemon's GDBus does. So that such a test can be run, zbus gets a socket of our own, for clients that are
-    // who we are.
+    // A client that this process cannot see, such as a test outside the host, has no process ID, an error for zbus and for the
+    // real daemon's GDBus. To serve such tests, zbus gets our own socket pair instead, for clients of the same user.
     let (ours, theirs) = UnixStream::pair().map_err(zbus::Error::from)?;
     let user = |stream: &UnixStream| stream.peer_cred().map(|peer| peer.uid()).map_err(zbus::Error::from);
     if user(&client)? != user(&ours)? {
@@ -244,11 +243,11 @@ async fn greet<F: Interface>(
         .await
 }
 
-/// Lets each side hear the other until one of them leaves.
+/// Copies in both directions until one side closes.
 async fn relay(mut client: UnixStream, mut server: UnixStream) {
     let (mut from_client, mut to_client) = client.split();
     let (mut from_server, mut to_server) = server.split();
-    // An error means that one of them has left, too.
+    // An error means that one side has closed.
     tokio::select! {
         _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
         _ = tokio::io::copy(&mut from_server, &mut to_client) => {}

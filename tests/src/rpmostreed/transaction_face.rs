@@ -1,4 +1,4 @@
-//! The interface of a transaction.
+//! D-Bus interface of a transaction.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -6,25 +6,25 @@ use tokio::sync::watch;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, interface};
 
-use super::beneath::SysrootLock;
+use super::backend::SysrootLock;
 use super::core::Core;
 use super::order::Order;
 use super::transaction::Transaction;
 
-/// `…rpmostree1.Transaction`, on the socket of the transaction.
+/// Interface `…rpmostree1.Transaction`, on the socket of the transaction.
 pub(super) struct TransactionFace {
     pub(super) core: Weak<Core>,
     pub(super) transaction: Arc<Transaction>,
-    /// True once this client is one of those that are told.
-    pub(super) is_met: watch::Receiver<bool>,
+    /// True if this client is in the list that signals go to.
+    pub(super) is_listed: watch::Receiver<bool>,
     pub(super) work: Arc<Mutex<Option<(Order, SysrootLock)>>>,
 }
 
 #[interface(name = "org.projectatomic.rpmostree1.Transaction")]
 impl TransactionFace {
     async fn start(&self, #[zbus(connection)] peer: &Connection) -> bool {
-        // Whoever asks for a short piece of work would not hear of its end. An error means that the client is gone.
-        let _ = self.is_met.clone().wait_for(|met| *met).await;
+        // Otherwise the client could miss the end of a short transaction. An error means that the client is gone.
+        let _ = self.is_listed.clone().wait_for(|listed| *listed).await;
         let work = || self.work.lock().unwrap_or_else(|e| e.into_inner()).take();
         if self.transaction.start() {
             if let (Some((order, lock)), Some(core)) = (work(), self.core.upgrade()) {
@@ -33,7 +33,7 @@ impl TransactionFace {
             return true;
         }
         if let Some(result) = self.transaction.finished() {
-            Transaction::tell_end(peer, &result).await;
+            Transaction::send_end(peer, &result).await;
         }
         false
     }

@@ -1,4 +1,4 @@
-//! Drawing faults.
+//! Random choice of faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use super::fault::{Fault, Kind, Rescue, Vanish, Who};
 use super::random::Random;
 
-/// Number of nodes that may be unavailable in a rollout, unless an admin edits that.
+/// `maxUnavailable` of a rollout, until an admin changes it.
 pub const CAPACITY: usize = 3;
 /// Number of controllers.
 pub const CONTROLLERS: usize = 2;
-/// The last moment at which a fault begins.
+/// Latest start of a fault, in milliseconds.
 pub(super) const LAST_BEGIN: u64 = 4_000;
-/// The longest outage of the API server.
+/// Longest outage of the API server, in milliseconds.
 const LONGEST_OUTAGE: u64 = 5_000;
 
-/// A fault and when it begins, counted from the begin of the rollout.
+/// A fault and its time since the start of the rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
-    /// Time of the fault.
+    /// Time of the fault since the start of the rollout.
     pub at: Duration,
     /// The fault.
     pub fault: Fault,
 }
 
-/// Weight of each kind of fault in the draw, in parts of the sum.
+/// Weight of each kind of fault; its share of the sum is its probability.
 pub(super) const WEIGHTS: [(Kind, u64); 22] = [
     (Kind::KillAgent, 20),
     (Kind::SecondAgent, 4),
@@ -50,13 +50,13 @@ pub(super) const WEIGHTS: [(Kind, u64); 22] = [
     (Kind::RefuseBerths, 4),
 ];
 
-/// Random source that draws a plan.
+/// Draws a plan from a random source.
 pub(super) struct Draw {
     pub(super) random: Random,
     pub(super) nodes: usize,
     pub(super) patience: bool,
-    /// Nodes that a violent fault strikes already.
-    pub(super) hurt: BTreeSet<usize>,
+    /// Nodes that already have a violent fault.
+    pub(super) disrupted: BTreeSet<usize>,
 }
 
 impl Draw {
@@ -64,12 +64,12 @@ impl Draw {
         self.random.index(self.nodes) + 1
     }
 
-    pub(super) fn lasting(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
+    pub(super) fn duration(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
         self.random.millis(range)
     }
 
-    /// One in three rollouts begins with nodes that an admin has cordoned: as many as the capacity or more, until
-    /// somebody uncordons them, or a single one that stays so.
+    /// A third of the rollouts begins with nodes cordoned by an admin: either a few, possibly more than the capacity, that are
+    /// uncordoned later; or a single one that stays cordoned.
     pub(super) fn cordoned(&mut self) -> (Vec<usize>, Option<Duration>) {
         if !self.random.once_in(3) {
             return (vec![], None);
@@ -77,7 +77,7 @@ impl Draw {
         let stays = self.random.once_in(2);
         let count = if stays { 1 } else { self.random.within(1..=6) };
         let nodes: BTreeSet<usize> = (0..count).map(|_| self.node()).collect();
-        let until = (!stays).then(|| self.lasting(2_000..=5_000));
+        let until = (!stays).then(|| self.duration(2_000..=5_000));
         (nodes.into_iter().collect(), until)
     }
 
@@ -97,31 +97,31 @@ impl Draw {
         let kind = self.kind();
         let at = self.random.millis(0..=LAST_BEGIN);
         let fault = self.fault(kind);
-        // Everything is drawn before it is dropped, so that the rest of the plan does not depend on it.
-        (!kind.is_violent() || self.hurt.insert(fault.node().unwrap_or(0))).then_some(Timed { at, fault })
+        // The fault is always drawn, even if it is then dropped, so that the rest of the plan does not depend on that.
+        (!kind.is_violent() || self.disrupted.insert(fault.node().unwrap_or(0))).then_some(Timed { at, fault })
     }
 
     fn fault(&mut self, kind: Kind) -> Fault {
         match kind {
             Kind::KillAgent => Fault::KillAgent(self.node()),
-            Kind::SecondAgent => Fault::SecondAgent(self.node(), self.lasting(1_000..=3_000)),
+            Kind::SecondAgent => Fault::SecondAgent(self.node(), self.duration(1_000..=3_000)),
             Kind::RestartBus => Fault::RestartBus(self.node()),
-            Kind::KillController => Fault::KillController(self.controller(), self.lasting(200..=2_000)),
-            Kind::StopController => Fault::StopController(self.controller(), self.lasting(200..=2_000)),
-            Kind::FreezeController => Fault::FreezeController(self.controller(), self.lasting(500..=5_000)),
-            Kind::Outage => Fault::Outage(self.who(), self.lasting(300..=LONGEST_OUTAGE)),
-            Kind::Stall => Fault::Stall(self.who(), self.lasting(300..=LONGEST_OUTAGE)),
-            Kind::Latency => Fault::Latency(self.who(), self.lasting(20..=400), self.lasting(1_000..=4_000)),
-            Kind::Pause => Fault::Pause(self.lasting(100..=2_000)),
+            Kind::KillController => Fault::KillController(self.controller(), self.duration(200..=2_000)),
+            Kind::StopController => Fault::StopController(self.controller(), self.duration(200..=2_000)),
+            Kind::FreezeController => Fault::FreezeController(self.controller(), self.duration(500..=5_000)),
+            Kind::Outage => Fault::Outage(self.who(), self.duration(300..=LONGEST_OUTAGE)),
+            Kind::Stall => Fault::Stall(self.who(), self.duration(300..=LONGEST_OUTAGE)),
+            Kind::Latency => Fault::Latency(self.who(), self.duration(20..=400), self.duration(1_000..=4_000)),
+            Kind::Pause => Fault::Pause(self.duration(100..=2_000)),
             Kind::Resize => Fault::Resize(
                 self.random.within(1..=5),
                 self.random.within(1..=5),
-                self.lasting(200..=2_000),
+                self.duration(200..=2_000),
             ),
-            Kind::Cordon => Fault::Cordon(self.node(), self.lasting(300..=3_000)),
+            Kind::Cordon => Fault::Cordon(self.node(), self.duration(300..=3_000)),
             Kind::Label => Fault::Label(self.node()),
             Kind::DeleteBootcNode => Fault::DeleteBootcNode(self.node()),
-            Kind::Retarget => Fault::Retarget(self.lasting(300..=2_500)),
+            Kind::Retarget => Fault::Retarget(self.duration(300..=2_500)),
             Kind::LostReboot => self.lost_reboot(),
             Kind::PowerCut => Fault::PowerCut(self.node()),
             Kind::Vanish => {
@@ -130,18 +130,18 @@ impl Draw {
                 } else {
                     Vanish::Stopped
                 };
-                Fault::Vanish(self.node(), how, self.lasting(200..=3_000))
+                Fault::Vanish(self.node(), how, self.duration(200..=3_000))
             }
             Kind::Move => Fault::Move(self.node(), self.stay()),
-            Kind::BadImage => Fault::BadImage(self.lasting(500..=3_000)),
+            Kind::BadImage => Fault::BadImage(self.duration(500..=3_000)),
             Kind::FailFinalization => Fault::FailFinalization(self.node()),
-            Kind::RefuseBerths => Fault::RefuseBerths(self.lasting(300..=3_000)),
+            Kind::RefuseBerths => Fault::RefuseBerths(self.duration(300..=3_000)),
         }
     }
 
-    /// Time for which a node stays in another pool; one in three stays there.
+    /// How long a node stays in another pool; `None`, in one of three cases: until the end.
     pub(super) fn stay(&mut self) -> Option<Duration> {
-        let lasts = self.lasting(300..=3_000);
+        let lasts = self.duration(300..=3_000);
         (!self.random.once_in(3)).then_some(lasts)
     }
 
@@ -167,6 +167,6 @@ impl Draw {
             29 if self.patience => Rescue::Nothing,
             _ => Rescue::AgentKill,
         };
-        Fault::LostReboot(node, rescue, self.lasting(200..=2_000))
+        Fault::LostReboot(node, rescue, self.duration(200..=2_000))
     }
 }

@@ -1,4 +1,4 @@
-//! Drawing a scene.
+//! Random choice of scenes.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use super::fault::{Fault, Rescue, Vanish, Who};
 use super::scene::{Moment, Scene};
 
 impl Draw {
-    /// A scene for a node, and what goes wrong besides from the begin.
+    /// Returns a scene for a node, and further faults from the start of the rollout.
     pub(super) fn scene(&mut self) -> (Scene, Vec<Fault>) {
         let node = self.node();
         let moment = Moment::OF_TURN[self.random.index(Moment::OF_TURN.len())];
-        let soon = self.lasting(0..=150);
+        let soon = self.duration(0..=150);
         let one = |fault| vec![(soon, fault)];
         let plain = |moment, faults| {
             (
@@ -35,17 +35,17 @@ impl Draw {
             7 => plain(moment, one(Fault::Move(node, self.stay()))),
             8 => plain(moment, one(Fault::PowerCut(node))),
             9 => {
-                let retarget = Fault::Retarget(self.lasting(300..=2_000));
+                let retarget = Fault::Retarget(self.duration(300..=2_000));
                 plain(moment, vec![(Duration::ZERO, Fault::KillAgent(node)), (soon, retarget)])
             }
-            _ => plain(moment, one(Fault::Outage(Who::Leader, self.lasting(300..=5_000)))),
+            _ => plain(moment, one(Fault::Outage(Who::Leader, self.duration(300..=5_000)))),
         }
     }
 
-    /// The node takes what is withdrawn at that very moment.
+    /// The node takes an offer at the moment when it is withdrawn.
     fn gate_closes(&mut self, node: usize) -> Scene {
-        let slow = vec![(Who::Agent(node), self.lasting(150..=400))];
-        let lasts = self.lasting(300..=1_500);
+        let slow = vec![(Who::Agent(node), self.duration(150..=400))];
+        let lasts = self.duration(300..=1_500);
         let fault = match self.random.within(1..=3) {
             1 => Fault::Pause(lasts),
             2 => Fault::Resize(1, self.random.within(1..=4), lasts),
@@ -59,11 +59,11 @@ impl Draw {
         }
     }
 
-    /// The node takes what a smaller capacity has no room for, and what no controller could withdraw.
+    /// The node takes an offer that exceeds a reduced capacity, and that no controller could withdraw.
     fn capacity_shrinks(&mut self, node: usize) -> Scene {
-        let slow = vec![(Who::Agent(node), self.lasting(100..=250))];
-        let refuse = Fault::RefuseBerths(self.lasting(2_000..=3_000));
-        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let slow = vec![(Who::Agent(node), self.duration(100..=250))];
+        let refuse = Fault::RefuseBerths(self.duration(2_000..=3_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.duration(1_500..=2_500));
         let faults = vec![(Duration::ZERO, refuse), (Duration::from_millis(100), shrink)];
         Scene {
             node,
@@ -73,9 +73,9 @@ impl Draw {
         }
     }
 
-    /// More nodes hold a berth than may, while others wait that are unavailable already and would come first.
+    /// More nodes hold a berth than allowed, while others wait that are already unavailable and so would come first.
     fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
-        let lasts = self.lasting(700..=1_500);
+        let lasts = self.duration(700..=1_500);
         let fault = Fault::Resize(5, 1, lasts);
         let scene = Scene {
             node,
@@ -83,13 +83,13 @@ impl Draw {
             slow: vec![],
             faults: vec![(Duration::ZERO, fault)],
         };
-        let lasts = self.lasting(3_000..=5_000);
+        let lasts = self.duration(3_000..=5_000);
         let others = (1..=self.nodes).filter(|other| *other != node).take(8);
         let cordons = others.chain([node]).map(|other| Fault::Cordon(other, lasts));
         (scene, cordons.collect())
     }
 
-    /// Another Node comes under the holder's name before a controller can see it.
+    /// A Node of the holder's name is re-created before a controller can notice.
     fn node_is_replaced(&mut self, node: usize) -> Scene {
         let moment = if self.random.once_in(2) {
             Moment::Taken
@@ -101,8 +101,8 @@ impl Draw {
         } else {
             Vanish::Stopped
         };
-        let blind = Fault::Outage(Who::Controllers, self.lasting(2_500..=5_000));
-        let vanish = Fault::Vanish(node, how, self.lasting(100..=1_000));
+        let blind = Fault::Outage(Who::Controllers, self.duration(2_500..=5_000));
+        let vanish = Fault::Vanish(node, how, self.duration(100..=1_000));
         Scene {
             node,
             moment,
@@ -111,9 +111,9 @@ impl Draw {
         }
     }
 
-    /// A revoke finds a berth that is committed, and stays so for a while.
+    /// A revoke finds a berth that is committed and stays so for a while.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
-        let lasts = self.lasting(300..=1_500);
+        let lasts = self.duration(300..=1_500);
         let fault = if self.random.once_in(3) {
             Fault::Retarget(lasts)
         } else {
@@ -124,7 +124,7 @@ impl Draw {
         } else {
             Rescue::Reboot
         };
-        let lost = Fault::LostReboot(node, rescue, self.lasting(1_000..=2_500));
+        let lost = Fault::LostReboot(node, rescue, self.duration(1_000..=2_500));
         let scene = Scene {
             node,
             moment: Moment::Committed,
@@ -134,13 +134,13 @@ impl Draw {
         (scene, vec![lost])
     }
 
-    /// Delays a leader's writes until another leader has taken its place, and the capacity is another.
+    /// Delays a leader's writes until another leader has replaced it and the capacity has changed.
     fn leader_is_late(&mut self, node: usize) -> Scene {
-        let latency = self.lasting(100..=300);
-        let stall = Fault::Stall(Who::Leader, self.lasting(4_000..=5_000));
-        let shrink = Fault::Resize(1, CAPACITY as u64, self.lasting(1_500..=2_500));
+        let latency = self.duration(100..=300);
+        let stall = Fault::Stall(Who::Leader, self.duration(4_000..=5_000));
+        let shrink = Fault::Resize(1, CAPACITY as u64, self.duration(1_500..=2_500));
         let slow = vec![(Who::Controllers, latency)];
-        let faults = vec![(self.lasting(0..=600), stall), (Duration::from_millis(700), shrink)];
+        let faults = vec![(self.duration(0..=600), stall), (Duration::from_millis(700), shrink)];
         Scene {
             node,
             moment: Moment::Released,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Program that is cut off from the API server.
+/// Programs that lose their connection to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// All agents and controllers.
@@ -16,7 +16,7 @@ pub enum Who {
     Agents,
     /// All controllers.
     Controllers,
-    /// The controller that leads at that moment.
+    /// The leading controller at that moment.
     Leader,
 }
 
@@ -33,78 +33,78 @@ impl fmt::Display for Who {
     }
 }
 
-/// Help for a host whose reboot was accepted and never began.
+/// Help for a host whose reboot was accepted but never happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
-    /// Somebody reboots it in an orderly way.
+    /// An admin reboots it.
     Reboot,
-    /// Somebody pulls its power.
+    /// Its power is cut.
     PowerCut,
-    /// The agent dies, and the next one asks again.
+    /// The agent is killed, and the next one requests the reboot again.
     AgentKill,
-    /// None: the agent has to notice.
+    /// None: the agent has to notice it.
     Nothing,
 }
 
-/// Way in which a node vanishes.
+/// How a node vanishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vanish {
-    /// The machine loses its power, and the Node is deleted.
+    /// The host loses power, and the Node is deleted.
     PowerLoss,
-    /// The agent and the kubelet are stopped, and the Node is deleted.
+    /// Agent and kubelet are stopped, and the Node is deleted.
     Stopped,
 }
 
-/// One thing that goes wrong. Nodes are numbered from 1.
+/// A fault. Nodes are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// SIGKILL for the agent; another one is started at once.
+    /// The agent is killed (SIGKILL) and restarted at once.
     KillAgent(usize),
-    /// A second agent runs beside the first one for a while.
+    /// A second agent runs for a while.
     SecondAgent(usize, Duration),
     /// The host's message bus is restarted.
     RestartBus(usize),
-    /// SIGKILL for a controller; it comes back after this.
+    /// A controller is killed (SIGKILL) and restarted after this time.
     KillController(usize, Duration),
-    /// SIGTERM for a controller; it comes back after this.
+    /// A controller is stopped (SIGTERM) and restarted after this time.
     StopController(usize, Duration),
-    /// SIGSTOP for a controller, and SIGCONT after this.
+    /// A controller is frozen (SIGSTOP) for this time.
     FreezeController(usize, Duration),
-    /// The API server cuts all connections and serves none for a while.
+    /// Connections to the API server are cut and refused for a while.
     Outage(Who, Duration),
-    /// The way to the API server lets nothing through for a while, and then everything.
+    /// Connections to the API server carry no data for a while, then everything at once.
     Stall(Who, Duration),
-    /// Everything takes so much longer, for a while.
+    /// Requests have an additional latency (first) for a while (second).
     Latency(Who, Duration, Duration),
     /// An admin pauses the pool for a while.
     Pause(Duration),
-    /// An admin sets `maxUnavailable` to the first, later to the second, and then back.
+    /// An admin sets `maxUnavailable` to the first value, later to the second, then back.
     Resize(u64, u64, Duration),
     /// An admin cordons the node for a while.
     Cordon(usize, Duration),
-    /// An admin sets and changes a label of the Node, several times.
+    /// An admin sets a label of the Node and changes it several times.
     Label(usize),
     /// An admin deletes the BootcNode.
     DeleteBootcNode(usize),
-    /// An admin asks for another image, and comes back to the first one after a while.
+    /// An admin sets another image, and reverts that after a while.
     Retarget(Duration),
-    /// The next request to reboot is accepted and lost; help comes after a while.
+    /// The next reboot request is accepted and lost; help comes after a while.
     LostReboot(usize, Rescue, Duration),
-    /// The power of the host is pulled.
+    /// The power of the host is cut.
     PowerCut(usize),
-    /// The node vanishes for a while and comes back under the same name, with another UID.
+    /// The node vanishes for a while, then comes back with the same name and another UID.
     Vanish(usize, Vanish, Duration),
-    /// An admin moves the node to another pool, and back after a while, or only when the rollout is over.
+    /// An admin moves the node to another pool, and back after a while or at the end of the rollout.
     Move(usize, Option<Duration>),
-    /// An admin asks for an image that never gets Ready, and for the first one after a while.
+    /// An admin sets an image that never gets Ready, and reverts that after a while.
     BadImage(Duration),
-    /// The next shutdown of the host cannot finalize what is staged.
+    /// The next shutdown of the host fails to finalize the staged image.
     FailFinalization(usize),
-    /// Writes of berths by controllers are refused for a while, as by an admission webhook that is down.
+    /// The controllers' writes of berths are rejected for a while, as by a failing admission webhook.
     RefuseBerths(Duration),
 }
 
-/// The kinds of faults, for tallies.
+/// Kinds of faults, for statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// [`Fault::KillAgent`]
@@ -154,7 +154,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Name of the fault in tallies.
+    /// Name of the kind in statistics.
     pub fn name(self) -> &'static str {
         match self {
             Self::KillAgent => "agent killed",
@@ -182,8 +182,8 @@ impl Kind {
         }
     }
 
-    /// Says whether the fault takes the host or its turn apart. Only one of this sort fits into a rollout of a node:
-    /// three turns that do not apply a digest make it a failed one, and rightly so.
+    /// True if the fault disrupts the host or its turn. A node may have only one of these in a rollout: three turns without the
+    /// new digest would, correctly, make it failed.
     pub(super) fn is_violent(self) -> bool {
         matches!(
             self,
@@ -193,7 +193,7 @@ impl Kind {
 }
 
 impl Fault {
-    /// Kind of the fault.
+    /// Returns the kind of the fault.
     pub fn kind(&self) -> Kind {
         match self {
             Self::KillAgent(_) => Kind::KillAgent,
@@ -221,7 +221,7 @@ impl Fault {
         }
     }
 
-    /// The node that it strikes, when it strikes one.
+    /// Returns the affected node, if there is one.
     pub fn node(&self) -> Option<usize> {
         match self {
             Self::KillAgent(node)
@@ -240,7 +240,7 @@ impl Fault {
     }
 }
 
-/// A time, for people.
+/// Formats a duration for display.
 pub(super) fn seconds(time: &Duration) -> String {
     format!("{:.1}s", time.as_secs_f64())
 }

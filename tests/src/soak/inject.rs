@@ -1,4 +1,4 @@
-//! Makes the faults of a plan happen.
+//! Executes the faults of a plan.
 
 use std::time::Duration;
 
@@ -18,47 +18,47 @@ use crate::cluster::{Cluster, Published};
 use crate::hosts::sim::SimHost;
 use crate::proxy::Weather;
 
-/// The pool of every soak.
+/// Pool of every soak.
 pub const POOL: &str = "workers";
-/// The pool that admins move nodes to, and back from.
+/// Pool that admins move nodes to temporarily.
 pub const SPARE: &str = "spare";
-/// The label of the nodes in it.
+/// Label of the nodes in that pool.
 pub const LABEL_SPARE: &str = "soak.berth.test/spare";
-/// Longest wait for the moment of a scene.
-const COMES_WITHIN: Duration = Duration::from_secs(30);
-/// Time for which the slowness of a scene goes on after its last fault has begun.
-const AFTERMATH: Duration = Duration::from_secs(1);
-/// Time for which a stopped host may still go down for a reboot that it had asked for.
-const REBOOT_ON_ITS_WAY: Duration = Duration::from_secs(2);
-/// Longest wait for a request to reboot that is to be lost.
-const LOST_WITHIN: Duration = Duration::from_secs(60);
-/// Time for which an admin's change is tried again, since Nodes come and go here.
-const ADMIN_TRIES: Duration = Duration::from_secs(20);
-/// The webhook that refuses what controllers write of berths.
+/// Timeout for the moment of a scene.
+const MOMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the added latency of a scene lasts after the start of its last fault.
+const SLOW_AFTER_FAULTS: Duration = Duration::from_secs(1);
+/// How long a stopped host may still go down for a reboot that it had requested.
+const PENDING_REBOOT_MAX: Duration = Duration::from_secs(2);
+/// Timeout for the reboot request that is to be lost.
+const REBOOT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an admin's change is retried, because Nodes come and go here.
+const ADMIN_RETRY_MAX: Duration = Duration::from_secs(20);
+/// Webhook that rejects the controllers' writes of berths.
 const WEBHOOK: &str = "broken.soak.berth.test";
-/// The Lease of the controllers' leader.
+/// Lease of the controllers' leader election.
 const LEADER: &str = "berth-controller";
-/// The label that admins change.
+/// Label that admins change.
 const LABEL: &str = "soak.berth.test/label";
 
-/// Things that faults strike.
+/// Targets of the faults.
 #[derive(Debug)]
 pub struct Injector<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
-    /// Image that the rollout rolls out.
+    /// The image of the rollout.
     pub target: &'a Published,
-    /// Image that an admin asks for by mistake.
+    /// The image that an admin sets by mistake.
     pub other: &'a Published,
-    /// The image under which no host gets Ready.
+    /// An image that never gets Ready.
     pub bad: Option<&'a Published>,
 }
 
 impl Injector<'_> {
-    /// Makes every fault of a plan happen in its time. Returns when all of them are over.
+    /// Executes every fault of a plan at its time. Returns when all are over.
     ///
     /// # Errors
-    /// When the harness itself could not do something; that is no finding.
+    /// If the harness itself fails; that is not a finding about Berth.
     pub async fn run(&self, plan: &Plan) -> Result<()> {
         let begin = Instant::now();
         let timed = |timed: &Timed| {
@@ -85,7 +85,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Waits for the moment of a scene, and makes it happen. A moment that does not come is none.
+    /// Waits for the moment of a scene, then executes its faults. If the moment does not come, there are none.
     async fn play(&self, scene: &Scene) -> Result<()> {
         let slow = |on: bool| {
             for (who, latency) in &scene.slow {
@@ -100,13 +100,13 @@ impl Injector<'_> {
             while host.facts().booted != self.target.digest.to_string() {
                 sleep(Duration::from_millis(50)).await;
             }
-            // What comes after the boot comes soon after it.
+            // The moments after the boot follow soon after it.
             sleep(Duration::from_secs(3)).await;
         };
         let came = tokio::select! {
             came = comes => { came?; true }
             () = runs_target => false,
-            () = sleep(COMES_WITHIN) => false,
+            () = sleep(MOMENT_TIMEOUT) => false,
         };
         if came {
             let strike = |(after, fault): &(Duration, Fault)| {
@@ -117,7 +117,7 @@ impl Injector<'_> {
                 }
             };
             let aftermath = async {
-                sleep(scene.faults.iter().map(|(after, _)| *after).max().unwrap_or_default() + AFTERMATH).await;
+                sleep(scene.faults.iter().map(|(after, _)| *after).max().unwrap_or_default() + SLOW_AFTER_FAULTS).await;
                 slow(false);
                 Ok(())
             };
@@ -127,10 +127,10 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Brings everything that a plan may have left behind into order, as the admins would at the end of the day.
+    /// Restores the cluster, as its admins would after a rollout.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// If the API server rejects a change.
     pub async fn calm(&self) -> Result<()> {
         self.cluster.ways.everybody(|weather| *weather = Weather::default());
         self.mend_webhook().await?;
@@ -193,7 +193,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Makes the changes of admins.
+    /// Executes an admin's change.
     async fn administer(&self, fault: Fault) -> Result<()> {
         let rollout = |change| self.cluster.patch_pool(POOL, json!({ "rollout": change }));
         match fault {
@@ -224,7 +224,7 @@ impl Injector<'_> {
             }
             Fault::DeleteBootcNode(node) => {
                 let (api, name) = (self.cluster.bootc_nodes(), self.host(node).name());
-                unless_absent(api.delete(name, &DeleteParams::default()).await.map(drop))
+                ignore_absent(api.delete(name, &DeleteParams::default()).await.map(drop))
             }
             Fault::Retarget(lasts) => self.ask_for(self.other, lasts).await,
             Fault::RefuseBerths(lasts) => {
@@ -246,10 +246,10 @@ impl Injector<'_> {
         }
     }
 
-    /// Moves a node to the other pool.
+    /// Moves a node to the spare pool.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// If the API server rejects the change.
     pub async fn move_away(&self, node: usize) -> Result<()> {
         self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } }))
             .await
@@ -258,7 +258,7 @@ impl Injector<'_> {
     /// Moves a node back to the pool of the soak.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// If the API server rejects the change.
     pub async fn move_back(&self, node: usize) -> Result<()> {
         self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: null } } }))
             .await
@@ -269,7 +269,7 @@ impl Injector<'_> {
     }
 
     async fn mend_webhook(&self) -> Result<()> {
-        unless_absent(
+        ignore_absent(
             self.webhooks()
                 .delete(WEBHOOK, &DeleteParams::default())
                 .await
@@ -277,7 +277,7 @@ impl Injector<'_> {
         )
     }
 
-    /// Asks for another image, and for the first one after a while.
+    /// Sets another image, and reverts that after a while.
     async fn ask_for(&self, other: &Published, lasts: Duration) -> Result<()> {
         let image = |image: &Published| json!({ "image": { "ref": image.reference } });
         self.cluster.patch_pool(POOL, image(other)).await?;
@@ -286,15 +286,15 @@ impl Injector<'_> {
     }
 
     async fn weather(&self, who: Who, lasts: Duration, change: impl Fn(&mut Weather, bool)) {
-        // Whoever leads when it begins is meant when it ends, too.
+        // The leader at the start of the fault stays its target.
         let who = self.resolved(who).await;
         self.change_weather(who, |w| change(w, true));
         sleep(lasts).await;
         self.change_weather(who, |w| change(w, false));
     }
 
-    /// Changes the weather of these programs. A leader must be [`resolved`](Self::resolved) by then, or all controllers
-    /// are meant.
+    /// Changes the weather of these programs. [`Resolve`](Self::resolved) a leader first; otherwise the change applies to all
+    /// controllers.
     fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
         let ways = &self.cluster.ways;
         match who {
@@ -311,7 +311,7 @@ impl Injector<'_> {
         }
     }
 
-    /// Finds the leader. When there is none, all controllers are meant.
+    /// Replaces the leader by its number, or by all controllers if there is no leader.
     async fn resolved(&self, who: Who) -> Who {
         if who != Who::Leader {
             return who;
@@ -325,7 +325,7 @@ impl Injector<'_> {
     /// Cordons or uncordons nodes, as an admin does with kubectl.
     ///
     /// # Errors
-    /// When the API server does not take it.
+    /// If the API server rejects a change.
     pub async fn cordon_all(&self, nodes: &[usize], unschedulable: bool) -> Result<()> {
         for node in nodes {
             self.patch_node(*node, json!({ "spec": { "unschedulable": unschedulable } }))
@@ -334,7 +334,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Waits for a Node that has just vanished.
+    /// Patches a Node; retries while it has just vanished.
     async fn patch_node(&self, node: usize, patch: serde_json::Value) -> Result<()> {
         let (name, start) = (self.host(node).name(), Instant::now());
         loop {
@@ -344,7 +344,7 @@ impl Injector<'_> {
                 .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await;
             match patched {
-                Err(kube::Error::Api(status)) if status.code == 404 && start.elapsed() < ADMIN_TRIES => {
+                Err(kube::Error::Api(status)) if status.code == 404 && start.elapsed() < ADMIN_RETRY_MAX => {
                     sleep(Duration::from_millis(100)).await;
                 }
                 patched => return Ok(patched.map(drop)?),
@@ -356,8 +356,8 @@ impl Injector<'_> {
         host.settings(|s| s.reboots_lost = 1);
         let start = Instant::now();
         while host.settings(|s| s.reboots_lost) > 0 {
-            // It may run the image already, or reboot for another reason before it asks.
-            if start.elapsed() > LOST_WITHIN || host.facts().booted == self.target.digest.to_string() {
+            // The host may already run the image, or reboot for another reason first.
+            if start.elapsed() > REBOOT_REQUEST_TIMEOUT || host.facts().booted == self.target.digest.to_string() {
                 host.settings(|s| s.reboots_lost = 0);
                 return Ok(());
             }
@@ -382,17 +382,17 @@ impl Injector<'_> {
             Vanish::PowerLoss => {
                 self.cluster.excuse(host.name());
                 host.power_loss().await;
-                // It is off: nothing of it starts before it is told to.
+                // The host is off: nothing on it starts until it is powered on.
                 host.stop_agent().await;
             }
             Vanish::Stopped => {
                 host.stop_agent().await;
-                // What the agent had asked for still happens, under the licence of the Node that is there.
-                sleep(REBOOT_ON_ITS_WAY).await;
+                // A reboot requested by the agent still happens, licensed by the existing Node.
+                sleep(PENDING_REBOOT_MAX).await;
                 host.stop_kubelet();
             }
         }
-        unless_absent(
+        ignore_absent(
             self.cluster
                 .nodes()
                 .delete(host.name(), &DeleteParams::default())
@@ -406,10 +406,10 @@ impl Injector<'_> {
         }
         let back = || async { Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before)) };
         self.cluster
-            .until(&format!("{} is back", host.name()), ADMIN_TRIES, back)
+            .until(&format!("{} is back", host.name()), ADMIN_RETRY_MAX, back)
             .await?;
         self.cluster.renew_agent_token(host).await?;
-        // One that another fault had started meanwhile still has the old Node's token.
+        // An agent that another fault started meanwhile still has the old Node's token.
         host.kill_agent();
         host.start_agent();
         Ok(())
@@ -425,7 +425,7 @@ impl Injector<'_> {
     }
 }
 
-/// A webhook that nobody answers for, which has to see what controllers write of berths.
+/// A webhook without a server, which must review the controllers' writes of berths.
 fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
     let of_controllers = "request.userInfo.username == 'system:serviceaccount:berth-system:berth-controller'";
     let berths = format!(
@@ -437,7 +437,7 @@ fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
         "metadata": { "name": WEBHOOK },
         "webhooks": [{
             "name": WEBHOOK, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
-            // Nobody listens on the discard port.
+            // The discard port has no listener.
             "clientConfig": { "url": "https://127.0.0.1:9/" }, "timeoutSeconds": 1,
             "rules": [{
                 "apiGroups": ["coordination.k8s.io"], "apiVersions": ["v1"], "resources": ["leases"],
@@ -452,7 +452,7 @@ fn broken_webhook() -> Result<ValidatingWebhookConfiguration> {
     Ok(serde_json::from_value(object)?)
 }
 
-/// Two faults may break the same webhook at a time.
+/// Accepts that the webhook exists: two faults may break it at the same time.
 fn if_there(error: kube::Error) -> Result<ValidatingWebhookConfiguration, kube::Error> {
     match error {
         kube::Error::Api(status) if status.code == 409 => Ok(ValidatingWebhookConfiguration::default()),
@@ -460,7 +460,7 @@ fn if_there(error: kube::Error) -> Result<ValidatingWebhookConfiguration, kube::
     }
 }
 
-fn unless_absent(result: kube::Result<()>) -> Result<()> {
+fn ignore_absent(result: kube::Result<()>) -> Result<()> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         result => Ok(result?),

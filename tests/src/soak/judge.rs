@@ -1,5 +1,4 @@
-//! The judge of a soak: the same ground truth as everywhere, one rollout at a time, so that a long run does not get
-//! slower.
+//! The judge of a soak: the ground truth of all tests, one rollout at a time, so that long runs do not slow down.
 
 use std::collections::BTreeMap;
 
@@ -13,38 +12,38 @@ use crate::cluster::Cluster;
 use crate::hosts::{HostChange, HostEvent};
 use berth_judge::{Evidence, Truth};
 
-/// Reads the records of a run piece by piece.
+/// Reads the records of a run rollout by rollout.
 #[derive(Debug)]
 pub struct Judge {
     audit: AuditLog,
-    /// Number of the hosts' events that are judged.
+    /// Number of the hosts' events that were judged.
     events: usize,
-    /// The last boot of each host before those, and that it was Ready under it.
+    /// Last boot of each host before those events, and its Ready event.
     boots: BTreeMap<String, Vec<HostEvent>>,
-    /// The last write of each object that is judged by what it was before.
+    /// Last write of each object that later writes are compared with.
     kept: Vec<Record>,
-    /// Begin of the piece.
+    /// Start of the current part.
     since: Timestamp,
 }
 
-/// Findings of the judge in one rollout.
+/// Findings of the judge for a rollout.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Everything that was wrong, one sentence each.
+    /// All violations, one sentence each.
     pub violations: Vec<String>,
-    /// Number of reboots that had a licence.
+    /// Number of licensed reboots.
     pub licensed: usize,
-    /// The requests of the rollout.
+    /// Requests during the rollout.
     pub records: Vec<Record>,
-    /// Events of the hosts in it, after the last boot of each before it.
+    /// Events of the hosts during the rollout, and each host's last boot before it.
     pub hosts: Vec<HostEvent>,
 }
 
 impl Judge {
-    /// Begins with what happens from now on.
+    /// Starts with events from now.
     ///
     /// # Errors
-    /// When the audit log cannot be read.
+    /// If the audit log cannot be read.
     pub fn new(cluster: &Cluster) -> Result<Self> {
         let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
         let mut judge = Self {
@@ -58,10 +57,10 @@ impl Judge {
         Ok(judge)
     }
 
-    /// Begins anew here: what happened before is not judged, or judged already.
+    /// Restarts from now: earlier events are skipped.
     ///
     /// # Errors
-    /// When the audit log cannot be read.
+    /// If the audit log cannot be read.
     pub fn next(&mut self, cluster: &Cluster) -> Result<()> {
         self.audit.refresh()?;
         let mut records = std::mem::take(&mut self.kept);
@@ -91,11 +90,10 @@ impl Judge {
         new
     }
 
-    /// Judges what happened since it began, where so many nodes may have held a berth at most, and by the plan. It goes on
-    /// from there.
+    /// Judges the events since the last call, with `most` allowed holders and the plan of the rollout.
     ///
     /// # Errors
-    /// When the audit log cannot be read.
+    /// If the audit log cannot be read.
     pub fn judge(&mut self, cluster: &Cluster, most: usize, plan: &Plan) -> Result<Verdict> {
         self.audit.refresh()?;
         let mut records = std::mem::take(&mut self.kept);
@@ -131,7 +129,7 @@ impl Judge {
     }
 }
 
-/// The last write of each berth, Node, BootcNode, pool and status of a pool: what the next ones are compared with.
+/// Last write of each berth, Node, BootcNode, pool and pool status: later writes are compared with them.
 fn last_writes(records: &[Record]) -> Vec<Record> {
     let mut last: BTreeMap<(String, String), &Record> = BTreeMap::new();
     for record in records

@@ -1,20 +1,20 @@
-//! Rollouts that find each deliberate bug, so that the judge can be shown to work without looking for it for hours.
+//! Rollouts that show each deliberate bug, so that the judge can be tested without a search of hours.
 
 use berth_api::seeded::Bug;
 
-/// The seed of these rollouts.
+/// Seed of these rollouts.
 pub const SEED: u64 = 1;
 
-/// Known result of the soak for a bug.
+/// Whether the soak finds a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The rollout with this number did, with the seed [`SEED`]. Some are races: it may take more than one try.
+    /// Found in the rollout with this number, with the seed [`SEED`]. Some bugs are races: it may take more than one try.
     FoundBy(u64),
-    /// No fault of the soak brings it to light, for this reason.
+    /// Not found by any fault of the soak, for this reason.
     OutOfReach(&'static str),
 }
 
-/// Known result for a bug.
+/// Returns whether the soak finds a bug.
 pub fn known(bug: Bug) -> Known {
     use Known::{FoundBy, OutOfReach};
     match bug {

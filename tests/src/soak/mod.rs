@@ -1,7 +1,7 @@
-//! The soak: rollout after rollout on simulated hosts with a real API server, while everything around them fails.
+//! The soak: rollout after rollout on simulated hosts with a real API server, under injected faults.
 //!
-//! What goes wrong is drawn from a seed ([`plan`]), made to happen ([`inject`]), and what Berth made of it is judged by
-//! the ground truth ([`judge`]). A rollout must also come to its end once the faults are over (I10).
+//! A seed determines the faults ([`plan`]), [`inject`] executes them, and the ground truth ([`judge`]) judges how Berth reacted.
+//! A rollout must also end soon after its faults (I10).
 
 pub mod draw;
 mod draw_scene;

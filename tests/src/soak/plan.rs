@@ -1,4 +1,4 @@
-//! Plan of the faults in one rollout: a pure function of the seed and the rollout's number.
+//! Plan of the faults in a rollout: a pure function of the seed and the rollout's number.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,55 +9,54 @@ use super::fault::{Fault, seconds};
 use super::random::Random;
 use super::scene::Scene;
 
-/// An order of the two pools, with a node that an admin has moved to the spare pool beforehand, so that both have members.
+/// Order of the two pools. An admin has moved a node to the spare pool first, so that both have members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// The spare pool goes first, and last otherwise.
+    /// True if the spare pool goes first; otherwise last.
     pub spare_first: bool,
-    /// Number of the node that is in the spare pool.
+    /// Number of the node in the spare pool.
     pub node: usize,
 }
 
-/// Everything that goes wrong in one rollout.
+/// All faults of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Number of the rollout.
     pub rollout: u64,
-    /// The rollout's own seed.
+    /// Seed of the rollout.
     pub seed: u64,
-    /// Nodes that an admin cordoned before the rollout began, and after what time they are uncordoned; the last one
-    /// stays cordoned to the end when that is `None`.
+    /// Nodes that an admin cordoned before the rollout, and when they are uncordoned; with `None` they stay cordoned to the end.
     pub cordoned: (Vec<usize>, Option<Duration>),
-    /// Limit of the fleet in this rollout.
+    /// Limit of the fleet.
     pub fleet: Option<usize>,
-    /// Order of the two pools in this rollout.
+    /// Order of the two pools, if there is one.
     pub order: Option<Order>,
-    /// Faults in order of time.
+    /// Faults, sorted by time.
     pub faults: Vec<Timed>,
-    /// Faults that wait for their moment.
+    /// Faults that wait for a certain moment.
     pub scene: Option<Scene>,
 }
 
-/// The seed of one rollout of a run.
+/// Returns the seed of a rollout in a run.
 pub fn seed_of(run: u64, rollout: u64) -> u64 {
     Random::new(run ^ rollout.wrapping_mul(0xd134_2543_de82_ef95)).bits()
 }
 
 impl Plan {
-    /// The plan of one rollout over so many nodes. Without `patience` a lost reboot always gets help: to notice it
-    /// takes the agent a minute, and another one to try again.
+    /// Plan of a rollout with this many nodes. Without `patience` a lost reboot always gets help: otherwise the agent needs a
+    /// minute to notice, and another one to retry.
     pub fn new(run: u64, rollout: u64, nodes: usize, patience: bool) -> Self {
         let seed = seed_of(run, rollout);
         let mut draw = Draw {
             random: Random::new(seed),
             nodes,
             patience,
-            hurt: BTreeSet::new(),
+            disrupted: BTreeSet::new(),
         };
         let cordoned = draw.cordoned();
         let scene = (!draw.random.once_in(3)).then(|| draw.scene());
         let (scene, besides) = scene.unzip();
-        draw.hurt.extend(scene.as_ref().map(|scene| scene.node));
+        draw.disrupted.extend(scene.as_ref().map(|scene| scene.node));
         let besides = besides.unwrap_or_default().into_iter().map(|fault| Timed {
             at: Duration::ZERO,
             fault,
@@ -65,7 +64,7 @@ impl Plan {
         let count = draw.random.within(if scene.is_some() { 0..=4 } else { 2..=6 });
         let mut faults: Vec<Timed> = besides.chain((0..count).filter_map(|_| draw.timed())).collect();
         faults.sort_by_key(|timed| timed.at);
-        // By a source of its own, so that each seed still means the faults that it did before there was a limit.
+        // A separate random source, so that each seed still gives the same faults as before there was a limit.
         let mut of_fleet = Random::new(seed ^ 0xf1ee_7000);
         let fleet = of_fleet.once_in(3).then(|| 2 + of_fleet.index(CAPACITY));
         let mut of_order = Random::new(seed ^ 0x0bde_7000);
@@ -84,7 +83,7 @@ impl Plan {
         }
     }
 
-    /// The plan without any fault.
+    /// A plan without faults.
     pub fn quiet(run: u64, rollout: u64) -> Self {
         Self {
             rollout,
@@ -97,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// Everything that goes wrong, whenever it does.
+    /// Returns all faults, including the faults of the scene.
     pub fn all_faults(&self) -> impl Iterator<Item = &Fault> {
         let of_scene = self
             .scene
@@ -106,7 +105,7 @@ impl Plan {
         self.faults.iter().map(|timed| &timed.fault).chain(of_scene)
     }
 
-    /// Delay by which a request or a change may arrive late because of these faults, and a little more.
+    /// Longest delay of a request or change due to these faults, plus a margin.
     pub fn lag(&self) -> jiff::SignedDuration {
         let delays = |fault: &Fault| {
             matches!(
@@ -123,7 +122,7 @@ impl Plan {
         })
     }
 
-    /// The nodes that may still be in the other pool in the end.
+    /// Nodes that may still be in the other pool at the end.
     pub fn moved_to_the_end(&self) -> BTreeSet<usize> {
         let moved = self.all_faults().filter_map(|f| match f {
             Fault::Move(node, None) => Some(*node),
@@ -132,8 +131,8 @@ impl Plan {
         moved.chain(self.order.map(|order| order.node)).collect()
     }
 
-    /// The nodes that are still cordoned in the end: cordoned by an admin before the rollout, and neither uncordoned by
-    /// another one nor replaced by a new Node.
+    /// Nodes that are still cordoned at the end: cordoned by an admin before the rollout, and neither uncordoned by a fault nor
+    /// replaced by a new Node.
     pub fn cordoned_to_the_end(&self) -> Vec<usize> {
         let undone = |node: &usize| {
             let undoes = |f: &Fault| matches!(f, Fault::Cordon(n, _) | Fault::Vanish(n, ..) if n == node);
@@ -189,17 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_plan_and_another_one_another() {
+    fn the_seed_determines_the_plan() {
         assert_eq!(Plan::new(42, 17, 12, true), Plan::new(42, 17, 12, true));
         assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(42, 18, 12, true).faults);
         assert_ne!(Plan::new(42, 17, 12, true).faults, Plan::new(43, 17, 12, true).faults);
-        // A replay of what somebody reported last month: never change what a seed means without need.
+        // A replay of an old report: never change the faults of a seed without need.
         let known = Plan::new(1, 0, 12, true).to_string();
         assert!(known.starts_with("rollout 0 seed 0x"), "{known}");
     }
 
     #[test]
-    fn every_kind_of_fault_comes_in_a_long_run() {
+    fn a_long_run_has_every_kind_of_fault() {
         let kinds: BTreeSet<Kind> = plans(200)
             .iter()
             .flat_map(|p| p.faults.iter().map(|t| t.fault.kind()))
@@ -208,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn some_rollouts_go_under_a_limit_of_the_fleet() {
+    fn some_rollouts_have_a_fleet_limit() {
         let limits: BTreeSet<_> = plans(200).iter().map(|plan| plan.fleet).collect();
         assert_eq!(limits, [None, Some(2), Some(3), Some(4)].into());
     }
 
     #[test]
-    fn some_rollouts_go_in_an_order_of_their_pools() {
+    fn some_rollouts_have_an_order_of_pools() {
         let plans = plans(200);
         let first = |plan: &Plan| plan.order.map(|order| order.spare_first);
         let orders: BTreeSet<_> = plans.iter().map(first).collect();

@@ -1,20 +1,20 @@
-//! Random numbers that are the same everywhere for the same seed: SplitMix64. Written out here because a replay of an
-//! old seed must not depend on the version of a library.
+//! Random numbers that depend only on the seed: SplitMix64. Implemented here because the replay of an old seed must not depend on
+//! the version of a library.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// A small generator. Not for secrets.
+/// A small generator. Not for cryptography.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with this seed; every seed is a good one.
+    /// A generator with this seed; all seeds are valid.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -23,7 +23,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number of the range. Which number is a little unfair to the last ones of huge ranges.
+    /// Returns a number of the range. In huge ranges the last numbers are slightly less likely.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         let (first, last) = (*range.start(), *range.end());
         match last.saturating_sub(first).checked_add(1) {
@@ -32,18 +32,18 @@ impl Random {
         }
     }
 
-    /// An index of something with so many elements; 0 of nothing.
+    /// Returns an index below `len`; 0 if `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         let last = u64::try_from(len.saturating_sub(1)).unwrap_or(u64::MAX);
         usize::try_from(self.within(0..=last)).unwrap_or(0)
     }
 
-    /// True once in so many times.
+    /// Returns true with the probability 1/`times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.within(1..=times.max(1)) == 1
     }
 
-    /// A time between these, in milliseconds.
+    /// Returns a duration in this range of milliseconds.
     pub fn millis(&mut self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }

@@ -1,4 +1,4 @@
-//! One run of the soak: a cluster, and rollouts on it one after the other.
+//! A run of the soak: a cluster and consecutive rollouts on it.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ use crate::programs::{self, Programs};
 
 /// Number of hosts of a soak.
 pub const HOSTS: usize = 12;
-/// Time after the last fault within which everything must have come to its end.
-const SETTLED_WITHIN: Duration = Duration::from_secs(150);
-/// The same where an agent has to notice by itself that a reboot was lost: a minute, and another one of backoff.
-const NOTICED_WITHIN: Duration = Duration::from_secs(200);
-/// Pods that are drained from one node to the other.
+/// Timeout after the last fault until everything must have settled.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(150);
+/// That timeout if the agent itself must notice a lost reboot: it takes a minute, and another one of backoff.
+const LOST_REBOOT_TIMEOUT: Duration = Duration::from_secs(200);
+/// Number of pods to drain from node to node.
 const PODS: usize = 6;
 
 /// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The deliberate bug that agents and controllers have.
+    /// Deliberate bug of agents and controllers.
     pub bug: Option<String>,
     /// Number of hosts.
     pub hosts: usize,
@@ -43,32 +43,32 @@ impl Default for Options {
     }
 }
 
-/// Result of one rollout.
+/// Result of a rollout.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Length of the rollout, with its faults.
+    /// Duration of the rollout with its faults.
     pub took: Duration,
-    /// Findings of the judge. A rollout that did not come to its end violates I10.
+    /// Findings of the judge. A rollout that did not settle violates I10.
     pub verdict: Verdict,
-    /// The state of everything, when there was a violation.
+    /// State of the cluster, if there was a violation.
     pub state: Option<String>,
 }
 
-/// A cluster that rollouts are made on.
+/// A cluster for rollouts.
 #[derive(Debug)]
 pub struct Soak {
     /// The cluster.
     pub cluster: Cluster,
     judge: Judge,
-    /// The image that all hosts ran before the rollout, or should have.
+    /// Image that all hosts should have run before the rollout.
     before: Published,
 }
 
 impl Soak {
-    /// Starts everything.
+    /// Starts the cluster.
     ///
     /// # Errors
-    /// When the cluster does not start.
+    /// If the cluster does not start.
     pub async fn start(options: &Options) -> Result<Self> {
         let cluster = Cluster::start(cluster_options(options)?).await?;
         for number in 0..CONTROLLERS {
@@ -80,10 +80,10 @@ impl Soak {
         Ok(Self { cluster, judge, before })
     }
 
-    /// Makes one rollout, with everything that its plan has, and judges it.
+    /// Runs and judges a rollout with all faults of its plan.
     ///
     /// # Errors
-    /// When the harness could not do its part; what Berth does wrong is in the outcome.
+    /// If the harness fails; failures of Berth are in the outcome.
     pub async fn rollout(&mut self, plan: &Plan) -> Result<Outcome> {
         let target = self.cluster.publish(&format!("{}.0.0", plan.rollout + 2)).await?;
         let bad = self.bad_image(plan).await?;
@@ -128,7 +128,7 @@ impl Soak {
         Ok(Outcome { took, verdict, state })
     }
 
-    /// The image under which no host gets Ready, if the plan has one.
+    /// Pushes an image that never gets Ready, if the plan needs one.
     async fn bad_image(&self, plan: &Plan) -> Result<Option<Published>> {
         if !plan.all_faults().any(|fault| matches!(fault, Fault::BadImage(_))) {
             return Ok(None);
@@ -143,9 +143,9 @@ impl Soak {
     async fn ask_for(&self, target: &Published, plan: &Plan) -> Result<()> {
         let rollout = json!({
             "maxStaging": "100%",
-            // Short, so that a holder that does not come back is overdue now and then: nothing may come of that.
+            // Short, so that a holder that does not come back is sometimes overdue: that must have no effect.
             "rebootTimeout": "5s",
-            // Nodes that vanish under a commit count as failures of the image; an admin who knows better says retry.
+            // Nodes that vanish after their commit count as failures of the image; the new token retries them.
             "maxFailures": HOSTS, "retryToken": format!("rollout-{}", plan.rollout), "paused": false,
         });
         if self.cluster.pools().get_opt(POOL).await?.is_none() {
@@ -172,7 +172,7 @@ impl Soak {
         Ok(())
     }
 
-    /// I10: with the faults over, everything ends updated, given back and as the admins left it.
+    /// I10: after the faults all nodes are updated, all berths are given back, and the rest is as the admins left it.
     async fn settle(&self, target: &Published, plan: &Plan) -> Result<()> {
         let token = json!({ "rollout": { "retryToken": format!("rollout-{}-again", plan.rollout) } });
         for pool in [POOL, SPARE] {
@@ -181,7 +181,7 @@ impl Soak {
         let alone = plan
             .all_faults()
             .any(|f| matches!(f, Fault::LostReboot(_, Rescue::Nothing, _)));
-        let limit = if alone { NOTICED_WITHIN } else { SETTLED_WITHIN };
+        let limit = if alone { LOST_REBOOT_TIMEOUT } else { SETTLE_TIMEOUT };
         let start = Instant::now();
         self.cluster.until_all_run(target, limit).await?;
         let left = limit.saturating_sub(start.elapsed()).max(Duration::from_secs(1));
@@ -216,7 +216,7 @@ impl Soak {
     }
 }
 
-/// The largest capacity that is in force at some time of a rollout.
+/// The largest capacity at any time of a rollout.
 fn most(plan: &Plan) -> usize {
     let edited = plan.all_faults().map(|fault| match fault {
         Fault::Resize(first, second, _) => usize::try_from(*first.max(second)).unwrap_or(0),
@@ -244,10 +244,10 @@ fn cluster_options(options: &Options) -> Result<ClusterOptions> {
     Ok(cluster)
 }
 
-/// Keeps what there is about a rollout with a violation, and says where.
+/// Writes the evidence of a rollout with a violation; returns its directory.
 ///
 /// # Errors
-/// When that cannot be written.
+/// If it cannot be written.
 pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> Result<PathBuf> {
     let directory = super::state::directory()?.join(format!("evidence-{run}-{}", plan.rollout));
     std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
@@ -285,7 +285,7 @@ pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> R
     Ok(directory)
 }
 
-/// The last part of a log, which is what the rollout wrote and more.
+/// Copies the end of a log, which has at least the whole rollout.
 fn copy_tail(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
     const MOST: usize = 4 * 1024 * 1024;
     let text = std::fs::read(from).unwrap_or_default();

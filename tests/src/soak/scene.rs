@@ -1,4 +1,4 @@
-//! Faults that wait for their moment: what happens by chance once in a thousand rollouts, made to happen often.
+//! Faults at a certain moment: cases that random timing hits once in a thousand rollouts occur often.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use kube::runtime::watcher;
 
 use super::fault::{Fault, Who, seconds};
 
-/// A moment in the turn of a node, as its berth shows it.
+/// A moment in a node's turn, from its berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// A berth is offered to it.
+    /// A berth is offered to the node.
     Offered,
     /// The node has taken its berth.
     Taken,
@@ -40,10 +40,10 @@ impl fmt::Display for Moment {
 }
 
 impl Moment {
-    /// All of them but the last, which is not the node's any more.
+    /// All moments except the last, which is no longer part of the turn.
     pub(super) const OF_TURN: [Self; 4] = [Self::Offered, Self::Taken, Self::Committed, Self::Releasing];
 
-    /// Says whether the berth shows that moment of the node's turn. `begun`: whether the turn had been seen before.
+    /// True if the berth shows this moment of the node's turn. `begun`: the turn was seen before.
     fn is(self, berth: &Berth, node: &str, begun: bool) -> bool {
         match &berth.state {
             BerthState::Offered(offer) => self == Self::Offered && offer.node.as_str() == node,
@@ -60,17 +60,17 @@ impl Moment {
     }
 }
 
-/// Faults that wait for a moment of one node, and come then.
+/// Faults that start at a moment of a node's turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scene {
     /// Number of the node, from 1.
     pub node: usize,
     /// The moment.
     pub moment: Moment,
-    /// Programs whose way to the API server is longer by this, from the begin of the rollout until the scene is over:
-    /// so that the moment lasts.
+    /// Additional latency of programs to the API server from the start of the rollout until the end of the scene, so that the
+    /// moment lasts.
     pub slow: Vec<(Who, Duration)>,
-    /// The faults, each with its time after the moment.
+    /// The faults, with their times after the moment.
     pub faults: Vec<(Duration, Fault)>,
 }
 
@@ -89,10 +89,10 @@ impl fmt::Display for Scene {
     }
 }
 
-/// Waits until the moment of the node comes. It may never come; the caller has a deadline.
+/// Waits for a moment of the node's turn. It may never come; the caller has a timeout.
 ///
 /// # Errors
-/// Never for long: a watch that breaks is begun again.
+/// None in practice: a failed watch is restarted.
 pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Result<()> {
     let mut begun = false;
     let mut events = std::pin::pin!(watcher(berths, watcher::Config::default()));
@@ -106,7 +106,7 @@ pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Res
                 continue;
             }
         };
-        // The leader's own Lease is none.
+        // The controllers' leader election Lease is not a berth.
         let Ok(berth) = lease::read(&lease) else { continue };
         if moment.is(&berth, node, begun) {
             return Ok(());

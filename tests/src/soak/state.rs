@@ -1,4 +1,4 @@
-//! Progress of a run, in a file of the user's cache, so that an interrupted one goes on.
+//! Progress of a run, in a file of the user's cache, so that an interrupted run can continue.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,22 +14,22 @@ use super::plan::Plan;
 pub struct State {
     /// Seed of the run.
     pub seed: u64,
-    /// The rollout that comes next.
+    /// Number of the next rollout.
     pub next: u64,
-    /// Number of rollouts that were made.
+    /// Number of finished rollouts.
     pub rollouts: u64,
-    /// Seconds that each took.
+    /// Duration of each rollout in seconds.
     pub seconds: Vec<f64>,
     /// Number of licensed reboots.
     pub reboots: u64,
     /// Number of faults of each kind.
     pub faults: BTreeMap<String, u64>,
-    /// Objections of the judge, with the rollout's number.
+    /// Violations, with the rollout's number.
     pub violations: Vec<(u64, String)>,
 }
 
 impl State {
-    /// A run that has not begun.
+    /// A new run.
     pub fn new(seed: u64, from: u64) -> Self {
         Self {
             seed,
@@ -38,10 +38,10 @@ impl State {
         }
     }
 
-    /// The run of that seed, as far as it came before.
+    /// Loads the saved run of that seed.
     ///
     /// # Errors
-    /// When the file is there and makes no sense.
+    /// If the file exists but is malformed.
     pub fn load(file: &Path) -> Result<Option<Self>> {
         match std::fs::read(file) {
             Ok(text) => {
@@ -53,10 +53,10 @@ impl State {
         }
     }
 
-    /// Writes it, in one step.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// When that fails; what the file held before is then still there.
+    /// If that fails; the old file is then unchanged.
     pub fn save(&self, file: &Path) -> Result<()> {
         let context = || format!("cannot write {}", file.display());
         let new = file.with_extension("new");
@@ -64,7 +64,7 @@ impl State {
         std::fs::rename(&new, file).with_context(context)
     }
 
-    /// Takes in a rollout.
+    /// Adds a rollout.
     pub fn add(&mut self, plan: &Plan, seconds: f64, licensed: usize, violations: &[String]) {
         self.next = plan.rollout + 1;
         self.rollouts += 1;
@@ -81,7 +81,7 @@ impl State {
             .extend(violations.iter().map(|v| (plan.rollout, v.clone())));
     }
 
-    /// The summary, for people.
+    /// Summary for display.
     pub fn summary(&self) -> String {
         let total: f64 = self.seconds.iter().sum();
         let mut sorted = self.seconds.clone();
@@ -120,20 +120,20 @@ impl State {
     }
 }
 
-/// Directory of the state of a run, and of everything else that soaks keep.
+/// Directory of saved runs and evidence.
 ///
 /// # Errors
-/// When there is no cache directory.
+/// If there is no cache directory.
 pub fn directory() -> Result<PathBuf> {
     let directory = crate::tools::cache_dir()?.join("soak");
     std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
     Ok(directory)
 }
 
-/// The file of one run.
+/// File of a run.
 ///
 /// # Errors
-/// When there is no cache directory.
+/// If there is no cache directory.
 pub fn file(seed: u64) -> Result<PathBuf> {
     Ok(directory()?.join(format!("seed-{seed}.json")))
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_on_where_it_was() {
+    fn a_saved_run_continues() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("seed-7.json");
         assert_eq!(State::load(&file).unwrap(), None);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The harness's cache: `$XDG_CACHE_HOME/berth`, else `~/.cache/berth`. Made if it is not there.
+/// Directory of the harness's cache: `$XDG_CACHE_HOME/berth` or `~/.cache/berth`. Created if it is missing.
 pub fn cache_dir() -> Result<PathBuf> {
     let absolute = |name: &str| {
         std::env::var_os(name)
@@ -20,14 +20,14 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Beginning of the names of what fetches and builds work with in the cache.
+/// Prefix of temporary files and directories in the cache.
 pub(super) const SCRATCH: &str = ".build-";
 
-/// Removes what fetches and builds that were killed left. The caller holds the lock of the tools, so none of it is in use.
+/// Removes leftovers of killed downloads and builds. The caller holds the tools' lock, so none of them is in use.
 pub(super) fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(SCRATCH) {
-            // It is only tidiness: what cannot be removed may stay.
+            // Errors are ignored: this is only cleanup.
             let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Looks a program up on `PATH`.
+/// Searches `PATH` for a program.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)

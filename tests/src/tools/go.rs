@@ -1,4 +1,4 @@
-//! Builds the tools from Go modules whose versions `tests/controlplane` fixes.
+//! Builds the tools from Go modules with the versions pinned in `tests/controlplane`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,8 +17,8 @@ use super::progress::{Progress, time_left};
 use super::tool::Tool;
 use crate::process;
 
-/// Flags that make the build shorter. These programs are not debugged, so they need no DWARF. Compiling without inlining is faster;
-/// the libraries below Kubernetes, where servers spend their time, keep it.
+/// Flags for a faster build. No debug information, because these programs are not debugged. No inlining, except in the libraries
+/// below Kubernetes, where servers spend most of their time.
 const COMPILER_FLAGS: [&str; 4] = [
     "-gcflags=all=-dwarf=false",
     "-gcflags=k8s.io/kubernetes/...=-dwarf=false -l",
@@ -26,7 +26,7 @@ const COMPILER_FLAGS: [&str; 4] = [
     "-gcflags=k8s.io/api/...=-dwarf=false -l",
 ];
 
-/// The package of a tool, and the name that Go gives to its program.
+/// Go package of a tool, and the file name of its program.
 fn package(tool: Tool) -> (&'static str, &'static str) {
     match tool {
         Tool::Etcd => ("go.etcd.io/etcd/server/v3", "server"),
@@ -37,11 +37,11 @@ fn package(tool: Tool) -> (&'static str, &'static str) {
     }
 }
 
-/// Builds these tools into the cache. The caller holds the lock of the tools.
+/// Builds these tools into the cache. The caller holds the tools' lock.
 ///
 /// # Errors
-/// When Go is missing or a build fails; the error has the compiler's last words and says how to do without. The builds that went
-/// well are in the cache all the same.
+/// If Go is missing or a build fails; the error has the end of the compiler's output and an alternative. Successful builds are in
+/// the cache nevertheless.
 pub(super) fn build(tools: &[Tool]) -> Result<()> {
     if tools.is_empty() {
         return Ok(());
@@ -122,7 +122,7 @@ impl Build {
         command
     }
 
-    /// Fetches the sources, and returns the number of packages to compile.
+    /// Downloads the sources; returns the number of packages to compile.
     fn count_packages(&self) -> Result<u64> {
         let mut command = self.go(&["list", "-deps"]);
         command.args(&self.packages);
@@ -135,10 +135,10 @@ impl Build {
         Ok(u64::try_from(lines)?)
     }
 
-    /// Fetches the sources, compiles and links.
-    fn run(&self, tell: &mpsc::Sender<News>) -> Result<()> {
+    /// Downloads the sources, compiles and links.
+    fn run(&self, events: &mpsc::Sender<BuildEvent>) -> Result<()> {
         // The receiver outlives the builds.
-        let _ = tell.send(News::Packages(self.count_packages()?));
+        let _ = events.send(BuildEvent::Packages(self.count_packages()?));
         let mut command = self.go(&["build", "-v", "-trimpath", "-buildvcs=false"]);
         command
             .args(COMPILER_FLAGS)
@@ -155,11 +155,11 @@ impl Build {
         let mut errors = vec![];
         for line in BufReader::new(child.stderr.take().context("go without standard error")?).lines() {
             let line = line.context("cannot read what go says")?;
-            // With -v Go names each package in a line of its own. Other lines are errors.
+            // With -v Go prints the name of each package on its own line. Other lines are errors.
             if line.contains(char::is_whitespace) {
                 errors.push(line);
             } else {
-                let _ = tell.send(News::Compiled);
+                let _ = events.send(BuildEvent::Compiled);
             }
         }
         if !child.wait().context("cannot wait for go")?.success() {
@@ -172,7 +172,7 @@ impl Build {
         self.scratch.path().join("bin")
     }
 
-    /// Puts the programs into the cache, each at once, so that half a program is never found.
+    /// Moves the programs to the cache atomically, so that a partial one is never found.
     fn install(&self) -> Result<()> {
         for tool in &self.tools {
             let program = self.programs().join(package(*tool).1);
@@ -185,29 +185,29 @@ impl Build {
     }
 }
 
-/// Progress of a build.
-enum News {
-    /// The sources are there; so many packages are to be compiled.
+/// Progress event of a build.
+enum BuildEvent {
+    /// The sources are downloaded; this many packages are to be compiled.
     Packages(u64),
-    /// One more package is compiled.
+    /// A package is compiled.
     Compiled,
 }
 
-/// Runs the builds side by side, so that one links while the other compiles. Returns the end of each.
+/// Runs the builds in parallel, so that one links while the other compiles. Returns the result of each.
 fn run(builds: &[Build], mut progress: Progress) -> Vec<Result<()>> {
-    let (tell, told) = mpsc::channel();
+    let (events, received) = mpsc::channel();
     std::thread::scope(|scope| {
         let mut running = vec![];
         for build in builds {
-            let tell = tell.clone();
-            running.push(scope.spawn(move || build.run(&tell)));
+            let events = events.clone();
+            running.push(scope.spawn(move || build.run(&events)));
         }
-        drop(tell);
+        drop(events);
         let (mut compiled, mut total) = (0, 0);
         loop {
-            match told.recv_timeout(Duration::from_secs(1)) {
-                Ok(News::Packages(packages)) => total += packages,
-                Ok(News::Compiled) => compiled += 1,
+            match received.recv_timeout(Duration::from_secs(1)) {
+                Ok(BuildEvent::Packages(packages)) => total += packages,
+                Ok(BuildEvent::Compiled) => compiled += 1,
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
@@ -222,7 +222,7 @@ fn run(builds: &[Build], mut progress: Progress) -> Vec<Result<()>> {
     })
 }
 
-/// The line that shows how far the builds are.
+/// Progress line of the builds.
 fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
     if total == 0 {
         return "fetching the sources".to_owned();
@@ -233,7 +233,7 @@ fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
     )
 }
 
-/// Linker flags. Without a version a Kubernetes server calls itself v0.0.0, and version checks go wrong.
+/// Linker flags. Without a version a Kubernetes server reports v0.0.0, and version checks fail.
 fn kubernetes_version(version: &str) -> String {
     let mut parts = version.split('.');
     let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));

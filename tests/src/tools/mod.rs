@@ -1,8 +1,8 @@
-//! Finding, fetching or building the programs that the harness runs: etcd, the Kubernetes servers and a registry.
+//! Finds, downloads or builds the programs of the harness: etcd, the Kubernetes servers and a registry.
 //!
-//! In this order: the directory that `KUBEBUILDER_ASSETS` names; the cache; `PATH`, if the version fits; release binaries from the
-//! sites that `tests/controlplane/releases.txt` pins; a build from the Go modules in `tests/controlplane`. What is fetched or built
-//! goes into the cache, by version.
+//! In this order: the directory `KUBEBUILDER_ASSETS`; the cache; `PATH`, if the version matches; release binaries from the sites
+//! in `tests/controlplane/releases.txt`; a build from the Go modules in `tests/controlplane`. Downloads and builds go to the
+//! cache, by version.
 
 mod cache;
 mod find;
@@ -27,21 +27,21 @@ pub use tool::Tool;
 
 use cache::sweep;
 
-/// Paths of the tools that were asked for.
+/// Paths of the requested tools.
 #[derive(Debug, Clone)]
 pub struct Tools {
     paths: BTreeMap<Tool, PathBuf>,
 }
 
 impl Tools {
-    /// Finds these tools, and fetches or builds what is not there. The first build takes minutes, and says so on stderr.
+    /// Finds these tools; downloads or builds missing ones. The first build takes minutes and prints its progress to stderr.
     ///
-    /// `KUBEBUILDER_ASSETS` wins if it has all the Kubernetes binaries asked for: a mixture of versions
-    /// would break the rule that no component may be newer than its API server. Programs on `PATH` must be of the minor
-    /// version that would be built, so that they mix with those.
+    /// `KUBEBUILDER_ASSETS` has priority if it contains all requested Kubernetes binaries: with mixed versions a component might
+    /// be newer than its API server, which is not supported. Programs on `PATH` must have the minor version that would be built,
+    /// so that they can be mixed with built ones.
     ///
     /// # Errors
-    /// When a tool can be neither found nor fetched nor built; the error says how to provide it.
+    /// If a tool can be neither found, downloaded nor built; the error has instructions.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
         let (registry, kubernetes): (Vec<_>, Vec<_>) = wanted.iter().partition(|tool| **tool == Tool::Registry);
         let mut paths = BTreeMap::new();
@@ -64,7 +64,7 @@ impl Tools {
         Ok(Self { paths })
     }
 
-    /// The absolute path of a tool that was asked for.
+    /// Absolute path of a requested tool.
     pub fn path(&self, tool: Tool) -> Result<&Path> {
         self.paths
             .get(&tool)
@@ -72,13 +72,13 @@ impl Tools {
             .with_context(|| format!("{} was not asked for", tool.file_name()))
     }
 
-    /// Every tool with its path.
+    /// All requested tools with their paths.
     pub fn iter(&self) -> impl Iterator<Item = (Tool, &Path)> {
         self.paths.iter().map(|(tool, path)| (*tool, path.as_path()))
     }
 }
 
-/// The directory that `KUBEBUILDER_ASSETS` names, if it has all of these.
+/// The directory `KUBEBUILDER_ASSETS`, if it has all of these.
 fn assets(wanted: &[Tool]) -> Option<PathBuf> {
     let directory = fs::canonicalize(std::env::var_os("KUBEBUILDER_ASSETS")?).ok()?;
     wanted
@@ -87,7 +87,7 @@ fn assets(wanted: &[Tool]) -> Option<PathBuf> {
         .then_some(directory)
 }
 
-/// The tool in the cache, else a fitting one on `PATH`.
+/// Path of the tool in the cache, or of a matching one on `PATH`.
 fn found(tool: Tool) -> Result<Option<PathBuf>> {
     let cached = tool.cached()?;
     if cached.is_file() {
@@ -107,9 +107,9 @@ fn found(tool: Tool) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Fetches or builds these tools into the cache.
+/// Downloads or builds these tools into the cache.
 fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
-    // Two processes must not both do it. The second one finds the tools when the lock is free.
+    // Only one process at a time. A second one finds the tools when it gets the lock.
     let lock = File::create(cache_dir()?.join(".tools.lock"))?;
     if lock.try_lock().is_err() {
         eprintln!("berth-tools: waiting for another process that fetches or builds programs");
@@ -139,7 +139,7 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
     Ok(paths)
 }
 
-/// The tool of a distribution's package, after its build has failed with `error`. Debian has a registry, and none of the others.
+/// Installs a tool from the distribution's package, after its build has failed with `error`. Debian packages only the registry.
 fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
     if tool != Tool::Registry {
         bail!("{error:#}");
@@ -152,7 +152,7 @@ fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
     find_program(name).context("the package docker-registry has no program of that name")
 }
 
-/// A program's words about its version; empty if it does not end soon.
+/// Version output of a program; empty if it does not exit soon.
 fn version_of(tool: Tool, path: &Path) -> String {
     let asked: &[&str] = match tool {
         Tool::Kubectl => &["version", "--client"],
@@ -165,7 +165,7 @@ fn version_of(tool: Tool, path: &Path) -> String {
     )
 }
 
-/// Compares the first version in what a program said with the wanted one, up to the minor version.
+/// True if the first version in a program's output has the wanted major and minor version.
 fn fits(wanted: &str, said: &str) -> bool {
     let minor = |version: &str| {
         let mut parts = version.split('.').map(str::parse::<u32>);

@@ -1,4 +1,4 @@
-//! The Go modules that fix the versions of the tools: `tests/controlplane`.
+//! The Go modules that pin the versions of the tools: `tests/controlplane`.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 pub(super) struct GoModule {
     pub(super) go_mod: &'static str,
     pub(super) go_sum: &'static str,
-    /// Its own program: the package's directory, and its source.
+    /// Source file of the module's own program, with the directory of its package.
     pub(super) program: (&'static str, &'static str),
 }
 
@@ -24,7 +24,7 @@ pub(super) static REGISTRY: GoModule = GoModule {
 };
 
 impl GoModule {
-    /// The version (without `v`) that `go.mod` requires of a module.
+    /// Version (without `v`) of a module that `go.mod` requires.
     pub(super) fn version(&self, module: &str) -> Result<&'static str> {
         self.go_mod
             .lines()

@@ -1,4 +1,4 @@
-//! Packages of the distribution that the harness needs.
+//! Distribution packages of the harness.
 
 use std::fs::File;
 use std::process::Command;
@@ -10,9 +10,9 @@ use super::cache::cache_dir;
 use super::find::find_program;
 use crate::process;
 
-/// Sees to it that these distribution packages are installed.
+/// Ensures that these distribution packages are installed.
 ///
-/// As root on Debian and its relatives what is missing gets installed; elsewhere the error says what to run.
+/// As root on Debian and derivatives it installs missing ones; elsewhere the error has the command to run.
 pub fn ensure_packages(packages: &[&str]) -> Result<()> {
     let missing: Vec<&str> = packages
         .iter()
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_that_cannot_be_is_not_installed() {
+    fn an_invalid_package_is_not_installed() {
         assert!(!is_installed("berth-no-such-package"));
         assert!(is_installed("coreutils") || find_program("dpkg-query").is_none());
     }

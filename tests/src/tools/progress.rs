@@ -1,14 +1,14 @@
-//! Progress of fetches and builds, for a person who waits.
+//! Progress of downloads and builds for a waiting user.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Time between two lines where they are kept, as in a log.
-const INTERVAL: Duration = Duration::from_secs(20);
-/// Time between two changes of the line on a terminal.
-const MOVES: Duration = Duration::from_millis(200);
+/// Interval of lines in a log.
+const LOG_INTERVAL: Duration = Duration::from_secs(20);
+/// Interval of updates on a terminal.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A line on standard error that says how far something is: on a terminal one line that moves, elsewhere one every 20 s.
+/// Progress on standard error: on a terminal one line that is updated, elsewhere a new line every 20 s.
 #[derive(Debug)]
 pub(super) struct Progress {
     begun: Instant,
@@ -17,7 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins, and says what is done.
+    /// Prints the start of a task.
     pub(super) fn begin(what: &str) -> Self {
         eprintln!("berth-tools: {what}");
         let now = Instant::now();
@@ -28,31 +28,35 @@ impl Progress {
         }
     }
 
-    /// Shows the line if it is due. `line` gets the time since the beginning.
+    /// Prints the line if it is due. `line` gets the time since the start.
     pub(super) fn show(&mut self, line: impl FnOnce(Duration) -> String) {
-        let interval = if self.is_terminal { MOVES } else { INTERVAL };
+        let interval = if self.is_terminal {
+            TERMINAL_INTERVAL
+        } else {
+            LOG_INTERVAL
+        };
         if self.shown.elapsed() < interval {
             return;
         }
         self.shown = Instant::now();
         let line = line(self.begun.elapsed());
         let mut output = std::io::stderr();
-        // A line that cannot be shown is no reason to end a build.
+        // An error must not end a build.
         let _ = if self.is_terminal {
-            // Erases what a longer line before left.
+            // Erases the previous, possibly longer line.
             write!(output, "\r\x1b[2Kberth-tools: {line}").and_then(|()| output.flush())
         } else {
             writeln!(output, "berth-tools: {line}")
         };
     }
 
-    /// Ends it with a line that stays.
+    /// Prints the end of the task.
     pub(super) fn end(self, what: &str) {
         self.erase();
         eprintln!("berth-tools: {what} in {:.1} s", self.begun.elapsed().as_secs_f64());
     }
 
-    /// Removes the line that moves.
+    /// Erases the updated line.
     fn erase(&self) {
         if self.is_terminal {
             eprint!("\r\x1b[2K");
@@ -66,12 +70,12 @@ impl Drop for Progress {
     }
 }
 
-/// "about 3 min left", from the share that is done; empty while that is too little to tell.
+/// Remaining time estimated from the finished share, such as ", about 3 min left"; empty if that is too small.
 pub(super) fn time_left(elapsed: Duration, done: u64, of: u64) -> String {
     if done < 20 || done > of {
         return String::new();
     }
-    // Counts of packages and megabytes are far below 2^52.
+    // Package counts and megabytes are far below 2^52.
     let left = elapsed.as_secs_f64() * (of - done) as f64 / done as f64;
     if left < 60.0 {
         return format!(", about {left:.0} s left");
@@ -84,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_left_is_told_when_enough_is_done() {
+    fn the_remaining_time_needs_some_progress() {
         let minute = Duration::from_secs(60);
         for (done, of, said) in [
             (0, 100, ""),

@@ -1,6 +1,6 @@
-//! Fetches the tools as release binaries, where their sites can be reached.
+//! Downloads the tools as release binaries.
 //!
-//! `tests/controlplane/releases.txt` pins what is fetched. A file with another digest is discarded. A tool that cannot be fetched is
+//! `tests/controlplane/releases.txt` pins the files. A file with another digest is discarded. Tools that cannot be downloaded are
 //! built.
 
 use std::collections::BTreeSet;
@@ -20,40 +20,40 @@ use super::cache::{SCRATCH, cache_dir};
 use super::progress::Progress;
 use super::tool::Tool;
 
-/// What is fetched unless [`VARIABLE`] names another file.
+/// Default list of releases; [`VARIABLE`] may replace it.
 const PINNED: &str = include_str!("../../controlplane/releases.txt");
-/// Names a file to use in place of the pinned one: that of a mirror, or an empty one, which fetches nothing.
+/// Variable with the path of another list: with a mirror's addresses, or an empty one to download nothing.
 const VARIABLE: &str = "BERTH_TEST_RELEASES";
-/// Time for a site to answer. One that takes longer is not asked again.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Longest silence in the middle of a file.
-const SILENCE: Duration = Duration::from_secs(10);
-/// Time for a whole file. A site that needs longer is slower than a build.
-const WHOLE: Duration = Duration::from_secs(300);
-/// Largest file that is fetched, in bytes.
-const LARGEST: u64 = 1 << 30;
+/// Timeout until a site answers. After it, the site is not tried again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout between two parts of a file.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for a whole file. With a slower site a build is faster.
+const FILE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Largest accepted file, in bytes.
+const MAX_FILE_SIZE: u64 = 1 << 30;
 
 /// A file at a release site, and the tools in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Release {
     url: Url,
-    /// SHA-256 in hexadecimal digits.
+    /// SHA-256 in hex digits.
     digest: String,
-    /// Tools by their paths in the archive. No path: the file is the program itself.
+    /// Tools with their paths in the archive. Without a path the file is the program itself.
     members: Vec<(Tool, Option<String>)>,
 }
 
-/// Fetches these tools into the cache, and returns those that cannot be had. The caller holds the lock of the tools.
+/// Downloads these tools into the cache; returns those that failed. The caller holds the tools' lock.
 ///
 /// # Errors
-/// When the file of releases cannot be read, or the cache cannot be written.
+/// If the list of releases cannot be read or the cache cannot be written.
 pub(super) fn fetch(tools: &[Tool]) -> Result<Vec<Tool>> {
     let text = match std::env::var_os(VARIABLE) {
         Some(path) => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,
         None => PINNED.to_owned(),
     };
     let releases = parse(&text, std::env::consts::ARCH)?;
-    // The caller may be part of another runtime.
+    // On its own thread, because the caller may be in another runtime.
     std::thread::scope(|scope| {
         let fetched = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -68,8 +68,8 @@ pub(super) fn fetch(tools: &[Tool]) -> Result<Vec<Tool>> {
 async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
     crate::install_crypto();
     let client = Client::builder()
-        .connect_timeout(ANSWER)
-        .read_timeout(SILENCE)
+        .connect_timeout(ANSWER_TIMEOUT)
+        .read_timeout(SILENCE_TIMEOUT)
         .build()
         .context("cannot set up an HTTP client")?;
     let directory = cache_dir()?;
@@ -85,7 +85,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
         if wanted.is_empty() || silent.contains(site) {
             continue;
         }
-        let file = match timeout(WHOLE, download(&client, release, &directory)).await {
+        let file = match timeout(FILE_TIMEOUT, download(&client, release, &directory)).await {
             Ok(Ok(file)) => file,
             Ok(Err(error)) if error.is::<std::io::Error>() => return Err(error),
             Err(_) => {
@@ -93,12 +93,12 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
                 eprintln!(
                     "berth-tools: {} takes more than {} s: given up",
                     release.url,
-                    WHOLE.as_secs()
+                    FILE_TIMEOUT.as_secs()
                 );
                 continue;
             }
             Ok(Err(error)) => {
-                // A wrong file says nothing about the site's next one.
+                // After a wrong file, the site's next file may still be correct.
                 if !error.is::<WrongFile>() {
                     silent.insert(site);
                 }
@@ -116,16 +116,16 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
     Ok(missing)
 }
 
-/// A site answered with something that is not the pinned file.
+/// The site returned something other than the pinned file.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct WrongFile(String);
 
-/// Fetches a file and compares its digest.
+/// Downloads a file and checks its digest.
 async fn download(client: &Client, release: &Release, directory: &Path) -> Result<NamedTempFile> {
     let request = client.get(release.url.clone()).send();
-    let answer = timeout(ANSWER, request).await;
-    let mut response = answer.with_context(|| format!("no answer in {} s", ANSWER.as_secs()))??;
+    let answer = timeout(ANSWER_TIMEOUT, request).await;
+    let mut response = answer.with_context(|| format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()))??;
     if !response.status().is_success() {
         return Err(WrongFile(format!("the site answers {}", response.status())).into());
     }
@@ -143,7 +143,10 @@ async fn download(client: &Client, release: &Release, directory: &Path) -> Resul
     let mut size = 0;
     while let Some(bytes) = response.chunk().await.context("the transfer broke off")? {
         size += u64::try_from(bytes.len())?;
-        ensure!(size <= LARGEST, WrongFile(format!("it has more than {LARGEST} bytes")));
+        ensure!(
+            size <= MAX_FILE_SIZE,
+            WrongFile(format!("it has more than {MAX_FILE_SIZE} bytes"))
+        );
         hash.update(&bytes);
         file.write_all(&bytes).context("cannot write into the cache")?;
         progress.show(|_| format!("{name}: {}{total} MiB", size >> 20));
@@ -160,7 +163,7 @@ async fn download(client: &Client, release: &Release, directory: &Path) -> Resul
     Ok(file)
 }
 
-/// Puts a program into the cache at once, so that half a program is never found.
+/// Writes a program to the cache atomically, so that a partial one is never found.
 fn install(file: &NamedTempFile, member: Option<&str>, directory: &Path, path: &Path) -> Result<()> {
     let mut source = file.reopen().context("cannot read the fetched file")?;
     let mut program = scratch(directory)?;
@@ -175,13 +178,13 @@ fn install(file: &NamedTempFile, member: Option<&str>, directory: &Path, path: &
     Ok(())
 }
 
-/// A file that is removed unless it is moved elsewhere.
+/// Creates a file that is removed unless it is moved elsewhere.
 fn scratch(directory: &Path) -> Result<NamedTempFile> {
     let file = tempfile::Builder::new().prefix(SCRATCH).tempfile_in(directory);
     file.context("cannot write into the cache")
 }
 
-/// Copies a file out of a `tar.gz`.
+/// Extracts a file from a `tar.gz`.
 fn unpack(archive: impl Read, member: &str, to: &mut File) -> Result<()> {
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().context("it is not a tar.gz archive")? {
@@ -198,8 +201,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the releases for one architecture (Rust's name). A line has the architecture, the address, the digest, and for each tool
-/// its name or `name=path in the archive`.
+/// Parses the releases for one architecture (Rust's name). A line has the architecture, the address, the digest, and for each
+/// tool its name or `name=path in the archive`.
 fn parse(text: &str, arch: &str) -> Result<Vec<Release>> {
     let lines = text
         .lines()

@@ -14,20 +14,20 @@ pub enum Tool {
     Etcd,
     /// The API server.
     KubeApiserver,
-    /// Garbage collection, disruption budgets, service account tokens, node lifecycle.
+    /// Controllers for garbage collection, disruption budgets, service account tokens and node lifecycle.
     KubeControllerManager,
     /// The scheduler.
     KubeScheduler,
     /// The command line client.
     Kubectl,
-    /// The node's agent, for real hosts.
+    /// The kubelet, for real hosts.
     Kubelet,
     /// The image registry (CNCF distribution).
     Registry,
 }
 
 impl Tool {
-    /// Every tool, cheapest and most needed first.
+    /// All tools; cheap and frequently used ones first.
     pub const ALL: [Self; 7] = [
         Self::Etcd,
         Self::Registry,
@@ -38,7 +38,7 @@ impl Tool {
         Self::KubeScheduler,
     ];
 
-    /// The name of its file.
+    /// File name of the program.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -51,7 +51,7 @@ impl Tool {
         }
     }
 
-    /// Version that is built, and that a release binary has to fit.
+    /// Version to build, and for a release binary to match.
     pub(super) fn version(self) -> Result<&'static str> {
         match self {
             Self::Etcd => self.module().version("go.etcd.io/etcd/server/v3"),
@@ -60,7 +60,7 @@ impl Tool {
         }
     }
 
-    /// The Go module that builds it.
+    /// Go module that builds the tool.
     pub(super) fn module(self) -> &'static GoModule {
         match self {
             Self::Registry => &modules::REGISTRY,
@@ -68,7 +68,7 @@ impl Tool {
         }
     }
 
-    /// Its file in the cache, whose directory is named by version.
+    /// Path of the tool in the cache; the directory name has the version.
     pub(super) fn cached(self) -> Result<PathBuf> {
         let name = match self {
             Self::Registry => format!("registry-{}", self.version()?),

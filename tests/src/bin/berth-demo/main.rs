@@ -1,4 +1,4 @@
-//! `make demo`: a rollout to watch, on hosts of the test harness, with nothing installed and nothing left behind.
+//! `make demo`: shows a rollout on hosts of the test harness. Installs nothing and leaves nothing behind but caches.
 
 mod screen;
 mod stage;
@@ -26,16 +26,15 @@ use crate::stage::Stage;
 const POOL: &str = "workers";
 /// Number of hosts.
 const HOSTS: usize = 3;
-/// Pods that have to move.
+/// Number of pods to drain.
 const PODS: usize = 6;
-/// Grace period for a build that still runs when the demo is interrupted.
+/// How long an interrupted demo waits for a build that still runs.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Shows a rollout: three hosts go from OS image 1.0.0 to 2.0.0, one at a time.
 ///
-/// Brings up a control plane, a registry and hosts, all on this machine, rolls the hosts under a live table, and
-/// says at the end what each host really did and whether a berth licensed it. It ends by itself; Ctrl-C ends it
-/// sooner. Either way nothing of it stays but the cache of what was built.
+/// Brings up a control plane, a registry and hosts, all on this machine, updates the hosts while a table shows their state, and
+/// finally lists what each host did and whether a berth licensed it. Stop it with Ctrl-C. Only the cache of built programs stays.
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-demo",
@@ -45,7 +44,7 @@ struct Arguments {
     /// Kind of the hosts.
     #[arg(long, value_enum, default_value_t = Hosts::Sim, value_name = "KIND")]
     hosts: Hosts,
-    /// Write the picture of the rollout to this file as well, as SVG.
+    /// Also write the picture of the rollout to this file, as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -53,7 +52,7 @@ struct Arguments {
 /// Kind of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Hosts {
-    /// Simulated: a bus with systemd and logind played by the harness. Needs no root.
+    /// Simulated: the harness plays systemd and logind on a bus. Needs no root.
     Sim,
     /// Machines of systemd-nspawn with ostree deployments, containerd and a kubelet. Needs root.
     Real,
@@ -68,7 +67,7 @@ fn main() -> ExitCode {
     let end = runtime.block_on(async {
         let interrupted = interrupted();
         tokio::select! {
-            // Dropping the demo half-way ends all that it started.
+            // Dropping the demo ends everything it started.
             end = demo(arguments.hosts, arguments.svg.as_deref()) => Some(end),
             signal = interrupted => match signal {
                 Ok(()) => None,
@@ -76,7 +75,7 @@ fn main() -> ExitCode {
             },
         }
     });
-    // A build that is still going on must not hold up an end that was asked for.
+    // A build that still runs must not delay the end.
     runtime.shutdown_timeout(GRACE);
     match end {
         Some(Ok(())) => ExitCode::SUCCESS,
@@ -93,7 +92,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Waits for the signals that ask for an end.
+/// Waits for SIGINT, SIGTERM or SIGHUP.
 async fn interrupted() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -160,7 +159,7 @@ impl Hosts {
     }
 }
 
-/// Builds or finds the programs. The first time takes minutes and says so; afterwards it is a look.
+/// Builds or finds the programs. The first build takes minutes and shows its progress; later runs only look.
 async fn build() -> Result<()> {
     const WANTED: [Tool; 5] = [
         Tool::Etcd,
@@ -182,7 +181,7 @@ async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<
     tokio::task::spawn_blocking(work).await.context("the build ended")?
 }
 
-/// Does something and says that it is done, with its time. On a terminal, names beforehand what is waited for.
+/// Runs a step, then prints it with its time. On a terminal, also prints it while it runs.
 async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
     let began = Instant::now();
     if std::io::stdout().is_terminal() {
@@ -196,7 +195,7 @@ async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T>
 
 async fn roll(stage: &Stage, version: &str, limit: Duration) -> Result<Published> {
     let image = stage.publish(version).await?;
-    // Progress as often as the API allows: an admin would leave it at 5s.
+    // Progress as often as the API allows, for the table; an admin would leave it at 5s.
     let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2, "progressInterval": "1s" });
     stage.site().pool(POOL, &image.reference, rollout).await?;
     stage.until_all_run(&image, limit).await?;

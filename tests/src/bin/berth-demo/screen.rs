@@ -1,5 +1,4 @@
-//! The live table: what `kubectl berth status` prints, again and again in the same place. Without a terminal it is
-//! printed each time that it says something new.
+//! The live table: the output of `kubectl berth status`, redrawn in place. Without a terminal it is printed each time it changes.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
@@ -10,10 +9,10 @@ use kube::Client;
 use kubectl_berth::watch::{Frames, Size};
 use kubectl_berth::{Detail, Look, Picture, Scope, Snapshot, picture, render, report};
 
-/// Time between two looks at the cluster.
-const EVERY: Duration = Duration::from_millis(200);
-/// Width of a picture where there is no terminal.
-const PLAIN: usize = 100;
+/// Interval of the table's updates.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
+/// Width of a picture without a terminal.
+const DEFAULT_WIDTH: usize = 100;
 /// Namespace of the programs.
 const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 
@@ -22,12 +21,12 @@ pub(crate) struct Screen {
     client: Client,
     began: Instant,
     frames: Frames,
-    /// Text of the last table, without the ages, which change all the time.
+    /// Text of the last table, without the ages, which always change.
     said: String,
 }
 
 impl Screen {
-    /// Starts with nothing shown.
+    /// Creates an empty screen.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
@@ -37,21 +36,21 @@ impl Screen {
         }
     }
 
-    /// Shows the table for ever.
+    /// Updates the table until the future is dropped.
     ///
     /// # Errors
-    /// When it cannot be written. A read that fails is left out: the next one may work.
+    /// If the table cannot be written. A failed read is ignored: the next one may succeed.
     pub(crate) async fn run(&mut self) -> Result<()> {
         loop {
             self.show().await?;
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(UPDATE_INTERVAL).await;
         }
     }
 
-    /// Shows the table once.
+    /// Prints the table if it changed.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the table cannot be written.
     pub(crate) async fn show(&mut self) -> Result<()> {
         let Ok(snapshot) = Snapshot::read(&self.client, NAMESPACE, Scope::Status).await else {
             return Ok(());
@@ -87,7 +86,7 @@ impl Screen {
 /// The rollout of a pool, as `kubectl berth timeline` draws it.
 ///
 /// # Errors
-/// When the cluster cannot be read.
+/// If the cluster cannot be read.
 pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
     let snapshot = Snapshot::read(client, NAMESPACE, Scope::WithoutNodes).await?;
     picture(&snapshot, pool, Timestamp::now()).map_err(anyhow::Error::msg)
@@ -95,10 +94,13 @@ pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
 
 /// Prints a picture as wide as the terminal.
 pub(crate) fn print(picture: &Picture) {
-    println!("{}", picture.render(terminal().map_or(PLAIN, |size| size.width)));
+    println!(
+        "{}",
+        picture.render(terminal().map_or(DEFAULT_WIDTH, |size| size.width))
+    );
 }
 
-/// Width and height, if standard output is a terminal that moves its cursor.
+/// Width and height, if standard output is a terminal with cursor movement.
 fn terminal() -> Option<Size> {
     let moves = std::env::var("TERM").is_ok_and(|term| !term.is_empty() && term != "dumb");
     let (width, height) = terminal_size::terminal_size().filter(|_| moves && stdout().is_terminal())?;

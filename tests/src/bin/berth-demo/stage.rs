@@ -1,4 +1,4 @@
-//! The cluster that the demo plays on: simulated or real hosts, the rest is the same.
+//! The demo's cluster, with simulated or real hosts.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use futures::future::try_join_all;
 
 use crate::Hosts;
 
-/// Length of a pull of a simulated host: long enough to watch.
+/// Time of a pull on a simulated host: long enough to watch.
 const PULL: Duration = Duration::from_secs(4);
-/// Length of a boot of a simulated host.
+/// Time of a boot of a simulated host.
 const REBOOT: Duration = Duration::from_secs(2);
-/// Speed of pulls on real hosts with the stand-in for bootc, whose images come to a few megabytes.
+/// Limits pulls on real hosts with the stand-in for bootc, whose images have a few megabytes.
 const RATE: &str = "echo rate=1000000 > /etc/standin-bootc.conf";
 
-/// Either kind of cluster.
+/// A cluster of either kind.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Simulated hosts.
@@ -27,7 +27,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Brings everything up. The hosts run 1.0.0, and there is no pool.
+    /// Starts everything. The hosts run 1.0.0, and there is no pool yet.
     pub(crate) async fn start(kind: Hosts, hosts: usize) -> Result<Self> {
         match kind {
             Hosts::Sim => {
@@ -51,7 +51,7 @@ impl Stage {
         }
     }
 
-    /// Part that both kinds have in common.
+    /// The part that both kinds share.
     pub(crate) fn site(&self) -> &Site {
         match self {
             Self::Sim(cluster) => cluster,
@@ -59,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// Longest time that a rollout may take. Real hosts stop their pods and services in their own time.
+    /// Timeout of a rollout. Real hosts need time to stop pods and services.
     pub(crate) fn limit(&self) -> Duration {
         match self {
             Self::Sim(_) => Duration::from_secs(90),
@@ -75,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// Waits until every host runs an image, says so, and no berth is held.
+    /// Waits until every host runs an image and reports it, and no berth is held.
     pub(crate) async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
         match self {
             Self::Sim(cluster) => cluster.until_all_run(image, limit).await,
@@ -83,7 +83,7 @@ impl Stage {
         }
     }
 
-    /// Says what runs where, in the words of the harness's own record.
+    /// Prints what each host booted, from the harness's own record.
     pub(crate) fn say_hosts(&self) {
         for event in self.site().log.events() {
             if let HostChange::Up { version, .. } = event.change {

@@ -1,5 +1,5 @@
-//! Story of the rollout in plain words, from the ground truth: the harness's record of the hosts and the audit log.
-//! Nothing here comes from Berth's own reports.
+//! The rollout in plain sentences, from the ground truth: the harness's record of the hosts, and the audit log. Berth's own
+//! reports are not used.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use berth_tests::cluster::Site;
 use berth_tests::hosts::{HostChange, HostEvent};
 use jiff::Timestamp;
 
-/// One host's part.
+/// Events of one host.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Part {
-    /// Pulls that staged the image: when each began, and how long it took.
+    /// Pulls that staged the image: start and seconds.
     pulls: Vec<(Timestamp, f64)>,
-    /// Times when it went down.
+    /// Times when the host went down.
     downs: Vec<Timestamp>,
     /// Boots: time, digest and version.
     boots: Vec<(Timestamp, String, String)>,
 }
 
-/// The parts since a time, by host.
+/// Events since a time, by host.
 fn parts(events: &[HostEvent], from: Timestamp) -> BTreeMap<String, Part> {
     let mut parts: BTreeMap<String, Part> = BTreeMap::new();
     let mut pulling: BTreeMap<String, Timestamp> = BTreeMap::new();
@@ -65,10 +65,10 @@ fn sentence(host: &str, part: &Part, from: Timestamp) -> String {
     format!("  {host}  {}", words.join(", "))
 }
 
-/// Tells the story of the rollout that began at `from`, and lets the judge speak.
+/// Prints the story of the rollout that began at `from`, and the judge's verdict.
 ///
 /// # Errors
-/// When the hosts did anything else than boot the new image once each, or the judge found a violation.
+/// If a host did anything but boot the new image once, or if the judge found a violation.
 pub(crate) fn tell(site: &Site, from: Timestamp, hosts: usize, old: &Digest, new: &Digest) -> Result<()> {
     let parts = parts(&site.log.events(), from);
     println!("\nWhat the hosts did, by the harness's own record (seconds since the change):");

@@ -1,4 +1,4 @@
-//! Images that are bound to the OS image: bootc pulls them after it has staged the deployment, and fails when it cannot.
+//! Images bound to the OS image: bootc pulls them after it has staged the deployment, and fails if it cannot.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::sysroot::Sysroot;
 /// Links to the quadlets that name the images.
 const BOUND: &str = "usr/lib/bootc/bound-images.d";
 
-/// Asks the registry for every image that is bound to what is staged. Nothing is stored: no test runs one.
+/// Queries the registry for every image bound to the staged deployment. Nothing is stored: no test runs such an image.
 pub(crate) fn pull(sysroot: &Sysroot) -> Result<()> {
     let staged = sysroot.deployments()?.into_iter().find(|d| d.staged);
     let Some(staged) = staged else { return Ok(()) };
@@ -20,7 +20,7 @@ pub(crate) fn pull(sysroot: &Sysroot) -> Result<()> {
     Ok(())
 }
 
-/// The images that a deployment's root binds to itself.
+/// Images that a deployment's root binds.
 fn images(root: &Path) -> Result<Vec<String>> {
     let Ok(entries) = std::fs::read_dir(root.join(BOUND)) else {
         return Ok(vec![]);
@@ -43,7 +43,7 @@ fn images(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Target of a link inside of a root.
+/// Target of a link inside a root.
 fn in_root(root: &Path, link: &Path, target: &Path) -> PathBuf {
     match target.strip_prefix("/") {
         Ok(inside) => root.join(inside),

@@ -1,4 +1,4 @@
-//! The command lines of bootc 1.16.9 and of the release after it, as far as a test host needs them.
+//! The command lines of bootc 1.16.9 and of the next release, as far as a test host needs them.
 
 use std::path::PathBuf;
 
@@ -10,12 +10,12 @@ use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, Va
 pub(crate) enum Release {
     /// bootc 1.16.9.
     Known,
-    /// The one after it, with `bootc switch --download-only`.
+    /// The next one, with `bootc switch --download-only`.
     Next,
 }
 
 impl Release {
-    /// The release that this host asks for.
+    /// The release that this host's configuration selects.
     pub(crate) fn of_host() -> Self {
         match std::path::Path::new("/etc/standin-bootc-next").exists() {
             true => Self::Next,
@@ -30,7 +30,7 @@ impl Release {
         Cli::command().version(version).mut_subcommand("switch", hide)
     }
 
-    /// Reads a command line.
+    /// Parses a command line.
     pub(crate) fn parse<I, T>(self, words: I) -> clap::error::Result<Cli>
     where
         I: IntoIterator<Item = T>,
@@ -157,16 +157,16 @@ pub(crate) struct Status {
     pub(crate) booted: bool,
 }
 
-/// Flags of the stand-in's own way to make a first sysroot.
+/// Flags of the stand-in's own verb that creates the first sysroot.
 #[derive(Debug, Args)]
 pub(crate) struct Install {
-    /// Directory of the sysroot; it is made and initialised when it is not one yet.
+    /// Directory of the sysroot; created and initialised if it is missing.
     #[arg(long)]
     pub(crate) sysroot: PathBuf,
-    /// Source to pull from, as skopeo names it (`oci:DIR`).
+    /// Source to pull from, in skopeo's syntax (`oci:DIR`).
     #[arg(long)]
     pub(crate) source: String,
-    /// Reference that goes into the deployment's origin.
+    /// Reference for the deployment's origin.
     pub(crate) target: String,
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_release_stages_locked_and_says_so() {
+    fn the_next_release_can_stage_locked() {
         let switch = ["bootc", "switch", "--download-only", "--", "q.io/a@sha256:1"];
         assert_eq!(code_of(Release::Next, &switch), 0);
         let help = |release: Release| release.parse(["bootc", "switch", "--help"]).unwrap_err().to_string();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_calls_is_accepted() {
+    fn the_agents_calls_are_accepted() {
         assert_eq!(code(&["bootc", "--version"]), 0);
         assert_eq!(code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]), 0);
         assert_eq!(

@@ -1,10 +1,10 @@
 //! The `org.containers.bootc/v1` status document.
 //!
-//! bootc prints canonical JSON (sorted keys, one line); the fields here stand in the order of their JSON names.
+//! bootc prints canonical JSON (sorted keys, one line); the fields here are in the order of their JSON names.
 
 use serde::Serialize;
 
-/// An image by name.
+/// Name of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ImageReference {
@@ -24,7 +24,7 @@ impl ImageReference {
         }
     }
 
-    /// The reference as skopeo wants it.
+    /// Returns the reference in skopeo's syntax.
     pub(crate) fn skopeo(&self) -> String {
         match self.transport.as_str() {
             "registry" => format!("docker://{}", self.image),
@@ -33,7 +33,7 @@ impl ImageReference {
     }
 }
 
-/// An image that was pulled.
+/// A pulled image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ImageStatus {
@@ -44,7 +44,7 @@ pub(crate) struct ImageStatus {
     pub(crate) version: Option<String>,
 }
 
-/// The ostree side of a deployment.
+/// The deployment in ostree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OstreeEntry {
@@ -53,7 +53,7 @@ pub(crate) struct OstreeEntry {
     pub(crate) stateroot: String,
 }
 
-/// One deployment.
+/// Entry of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct BootEntry {
@@ -77,7 +77,7 @@ pub(crate) enum BootOrder {
     Rollback,
 }
 
-/// The part of the host that it is told to run.
+/// Desired state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HostSpec {
@@ -85,7 +85,7 @@ pub(crate) struct HostSpec {
     pub(crate) image: Option<ImageReference>,
 }
 
-/// The part of the host that runs.
+/// Actual state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct HostStatus {
@@ -101,7 +101,7 @@ pub(crate) struct HostStatus {
     pub(crate) usr_overlay: Option<()>,
 }
 
-/// The name every host document has.
+/// Name that every host document has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Metadata {
     pub(crate) name: &'static str,
@@ -118,7 +118,7 @@ pub(crate) struct Host {
     pub(crate) status: HostStatus,
 }
 
-/// A deployment as ostree lists it, with its image, in boot order.
+/// A deployment in ostree's boot order, with its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) booted: bool,
@@ -127,7 +127,7 @@ pub(crate) struct Listed {
 }
 
 impl Host {
-    /// A host that bootc has nothing to say about (a container, or not booted by ostree).
+    /// Document for a container, or a host not booted by ostree.
     pub(crate) fn null() -> Self {
         Self {
             api_version: "org.containers.bootc/v1",
@@ -214,7 +214,7 @@ mod tests {
         Listed { booted, staged, entry }
     }
 
-    /// The output of bootc for one deployment, written out.
+    /// bootc's output for one deployment.
     fn expected(digit: char, locked: bool) -> String {
         let d = String::from(digit).repeat(64);
         format!(

@@ -1,4 +1,4 @@
-//! Manifests, image configurations, and the names under which the repository keeps them.
+//! Manifests and image configurations, and the refs that the repository keeps for them.
 
 use crate::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
 use anyhow::{Context, Result, bail};
@@ -13,7 +13,7 @@ pub(crate) const BLOBS: &str = "ostree/container/blob";
 /// Refs of images.
 pub(crate) const IMAGES: &str = "ostree/container/image";
 
-/// One layer, as a manifest names it.
+/// A layer in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) digest: String,
@@ -40,7 +40,7 @@ struct Execution {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// An image that is known by its manifest and configuration.
+/// An image, from its manifest and configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) digest: String,
@@ -55,7 +55,7 @@ impl Image {
         Ok(manifest.layers)
     }
 
-    /// Refuses what cannot be booted here.
+    /// Fails if the image cannot boot on this host.
     pub(crate) fn check(&self) -> Result<()> {
         let config = self.parsed()?;
         let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
@@ -69,7 +69,7 @@ impl Image {
         Ok(())
     }
 
-    /// The part of the status that describes this image.
+    /// Status of this image.
     pub(crate) fn status(&self, reference: &ImageReference) -> Result<ImageStatus> {
         let config = self.parsed()?;
         let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
@@ -87,9 +87,9 @@ impl Image {
         serde_json::from_str(&self.config).context("Parsing image configuration")
     }
 
-    /// Reads the repository's record of the image that a merge commit was made from; `None` for other commits.
+    /// Reads the image that a merge commit was made from, from the commit's metadata; `None` for other commits.
     pub(crate) fn of_commit(sysroot: &Sysroot, commit: &str) -> Result<Option<Self>> {
-        // A commit with layered packages has no metadata of an image; its parent is the commit of the image.
+        // A commit with layered packages has no image metadata; its parent is the commit of the image.
         for commit in [commit.to_owned(), format!("{commit}^")] {
             let Ok(digest) = metadata(sysroot, &commit, META_DIGEST) else {
                 continue;
@@ -108,7 +108,7 @@ fn metadata(sysroot: &Sysroot, commit: &str, key: &str) -> Result<String> {
     unquote(&sysroot.ostree(&["show", &format!("--print-metadata-key={key}"), commit])?)
 }
 
-/// Architecture of this machine, as images name it.
+/// Architecture of this machine, in OCI's names.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -118,7 +118,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// The ref of an image.
+/// Ref of an image.
 pub(crate) fn image_ref(image: &ImageReference) -> String {
     ostree::image_ref(&image.skopeo())
 }

@@ -1,4 +1,4 @@
-//! Makes the first deployment of a sysroot that nothing is booted from: what an installer does on a real machine.
+//! Creates the first deployment of a sysroot that is not booted, as an installer does on a real machine.
 
 use anyhow::Result;
 
@@ -9,13 +9,13 @@ use crate::progress::Progress;
 use crate::pull;
 use crate::sysroot::Sysroot;
 
-/// The stateroot that `bootc install` makes.
+/// Stateroot that `bootc install` creates.
 const STATEROOT: &str = "default";
 
-/// Pulls and deploys. Prints the checksum of the deployment.
+/// Pulls and deploys an image. Prints the checksum of the deployment.
 pub(crate) fn run(options: &cli::Install) -> Result<()> {
     let sysroot = Sysroot::at(&options.sysroot, STATEROOT)?;
-    // A test's machine may lose its hosts with the power: only files of the cache must survive, and those can be made anew.
+    // A power failure may lose the hosts of a test: only the cache would be worth a sync, and it can be rebuilt.
     sysroot.ostree(&["config", "set", "core.fsync", "false"])?;
     let reference = ImageReference::registry(&options.target);
     let prepared = pull::prepare(&options.source)?;

@@ -1,9 +1,8 @@
-//! A stand-in for `bootc`, for test hosts where no real one can be had.
+//! A stand-in for `bootc`, for test hosts without a real one.
 //!
-//! A thin face over the real `ostree` and `skopeo`: everything that Berth depends on (staging, finalization locks,
-//! the merge of /etc, the order of boot entries) is done by ostree itself, and registries are talked to by skopeo.
-//! What this program adds is bootc's command line, JSON, messages, exit codes, locking and progress protocol, as
-//! bootc 1.16.9 has them, or the release after it. It never runs outside of tests.
+//! A thin layer over the real `ostree` and `skopeo`: ostree does everything that Berth depends on (staging, finalization locks,
+//! the merge of /etc, the order of boot entries), and skopeo talks to registries. This program adds bootc's command line, JSON,
+//! messages, exit codes, locking and progress protocol, of bootc 1.16.9 or of the next release. For tests only.
 
 mod bound;
 mod cli;
@@ -11,7 +10,7 @@ mod host;
 mod image;
 mod install;
 mod origin;
-// Compiled in rather than linked: a change elsewhere in the harness would make another binary, and so other OS images.
+// Compiled in rather than linked: otherwise a change elsewhere in the harness would change the binary, and with it the OS images.
 #[path = "../../hosts/real/ostree.rs"]
 mod ostree;
 mod progress;
@@ -26,7 +25,7 @@ mod verbs;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // clap itself ends with status 2 on a usage error, as bootc does.
+    // On a usage error clap exits with status 2, as bootc does.
     let parsed = cli::Release::of_host().parse(std::env::args_os());
     let cli = parsed.unwrap_or_else(|error| error.exit());
     match verbs::dispatch(cli) {

@@ -1,25 +1,25 @@
-//! Image references, and the origin files in which ostree deployments keep them.
+//! Image references, and the origin files of ostree deployments.
 
 use anyhow::{Context, Result, bail};
 
 use crate::host::ImageReference;
 
-/// The group of an origin file that names what a deployment follows.
+/// Key in an origin file with the image reference of the deployment.
 const KEY: &str = "container-image-reference=";
-/// Origin groups that only rpm-ostree writes: such a deployment is not bootc's to update.
+/// Origin groups that only rpm-ostree writes: bootc does not update such a deployment.
 const FOREIGN: [&str; 4] = ["[rpmostree]", "[packages]", "[overrides]", "[modules]"];
 
 /// Content of an origin file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The image, when the deployment is one of a container image.
+    /// The image, if the deployment is from a container image.
     pub(crate) image: Option<ImageReference>,
     /// True if rpm-ostree changed the deployment locally.
     pub(crate) incompatible: bool,
 }
 
 impl Origin {
-    /// Reads the text of an origin file.
+    /// Parses an origin file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let incompatible = text.lines().any(|line| FOREIGN.contains(&line.trim()));
         let image = text
@@ -31,7 +31,7 @@ impl Origin {
     }
 }
 
-/// The text of an origin file for an image that is not verified.
+/// Text of an origin file for an image.
 pub(crate) fn text(image: &ImageReference) -> String {
     let name = match image.transport.as_str() {
         "registry" => image.image.clone(),

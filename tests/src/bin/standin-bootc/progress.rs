@@ -1,4 +1,4 @@
-//! bootc's progress protocol: JSON lines through a pipe that the caller reads.
+//! bootc's progress protocol: JSON lines in a pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// Updates that may be lost are sent this often at most.
+/// Minimum interval of events that may be lost.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Pipe for progress, if anybody wants it.
+/// Pipe for progress, if the caller gave one.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     out: Option<File>,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Writes to the descriptor of this number, which must be a pipe.
+    /// Writes to this file descriptor, which must be a pipe.
     pub(crate) fn new(fd: Option<u32>) -> Result<Self> {
         let Some(fd) = fd else {
             return Ok(Self::default());
@@ -85,7 +85,7 @@ impl Progress {
     }
 }
 
-/// A task that is counted in steps.
+/// A task with a number of steps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
     pub(crate) name: &'a str,
@@ -94,7 +94,7 @@ pub(crate) struct Task<'a> {
     pub(crate) total: u64,
 }
 
-/// A part of such a task.
+/// A part of a task.
 pub(crate) fn subtask(name: &str, description: &str, id: &str, completed: bool) -> Value {
     json!({"subtask": name, "description": description, "id": id, "completed": completed})
 }

@@ -1,6 +1,6 @@
-//! `skopeo experimental-image-proxy`: how bootc itself talks to registries.
+//! `skopeo experimental-image-proxy`, which bootc itself uses for registries.
 //!
-//! Requests and replies are JSON packets over a socket pair; bulk data comes through pipes whose ends arrive with the replies.
+//! Requests and replies are JSON packets on a socket pair; bulk data comes through pipes whose ends arrive with the replies.
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read};
@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, S
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The longest packet skopeo sends.
+/// Longest packet that skopeo sends.
 const PACKET: usize = 32 * 1024;
 /// Files with the host's registry credentials; the first that exists is used.
 const AUTH: [&str; 3] = [
@@ -59,20 +59,20 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Opens an image; the number names it from then on.
+    /// Opens an image; returns its number for later calls.
     pub(crate) fn open(&self, image: &str) -> Result<u64> {
         let (value, _) = self.call("OpenImage", &json!([image]))?;
         value.as_u64().context("OpenImage without a number")
     }
 
-    /// The manifest's digest and text.
+    /// Returns the manifest's digest and text.
     pub(crate) fn manifest(&self, image: u64) -> Result<(String, String)> {
         let (value, pipe) = self.call("GetManifest", &json!([image]))?;
         let digest = value.as_str().context("GetManifest without a digest")?.to_owned();
         Ok((digest, self.text(pipe)?))
     }
 
-    /// The text of the image's configuration.
+    /// Returns the text of the image's configuration.
     pub(crate) fn config(&self, image: u64) -> Result<String> {
         let (_, pipe) = self.call("GetFullConfig", &json!([image]))?;
         self.text(pipe)
@@ -84,7 +84,7 @@ impl Proxy {
         data.context("GetBlob without a pipe")
     }
 
-    /// Ends a transfer, after its last byte; this is where skopeo reports what went wrong with it.
+    /// Finishes a transfer after its last byte. Here skopeo reports a failed transfer.
     pub(crate) fn finish(&self, data: File) -> Result<()> {
         drop(data);
         self.reply("FinishPipe").map(drop)
@@ -98,8 +98,8 @@ impl Proxy {
         Ok(text)
     }
 
-    /// Calls a method. Data that comes with the answer ends only because skopeo is asked at once to finish the pipe:
-    /// it keeps its end open until then, and answers that request when all is written.
+    /// Calls a method. Data that comes with the reply ends only after a request to finish the pipe: until then skopeo keeps its
+    /// end open; it answers that request when everything is written.
     fn call(&self, method: &str, args: &Value) -> Result<(Value, Option<File>)> {
         self.request(method, args)?;
         let (reply, fd) = self.reply(method)?;
@@ -150,13 +150,13 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Nothing depends on how it ends: everything that was fetched has been checked.
+        // How it ends does not matter: everything that was fetched has been checked.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// An owned handle of a received descriptor. Opening it anew is the way to get one without `unsafe`.
+/// Takes ownership of a received descriptor. Reopening it does so without `unsafe`.
 fn own(fd: RawFd) -> Result<File> {
     let file = File::open(format!("/proc/self/fd/{fd}")).context("taking a pipe from skopeo");
     nix::unistd::close(fd).context("closing skopeo's pipe")?;

@@ -16,17 +16,17 @@ use crate::proxy::Proxy;
 use crate::sysroot::Sysroot;
 use crate::throttle::Throttle;
 
-/// Layers from a root file system as containers have it: its `/etc` is `/usr/etc` in ostree.
+/// Layers come from a container's root file system: its `/etc` is `/usr/etc` in ostree.
 const ETC: &str = "--tar-pathname-filter=^(\\./)?etc(/|$),usr/etc/";
 
-/// An image that is in the repository.
+/// An image in the repository.
 #[derive(Debug)]
 pub(crate) struct Pulled {
     pub(crate) commit: String,
     pub(crate) image: Image,
 }
 
-/// Answer of a registry about an image, before anything is fetched.
+/// A registry's answer about an image, before anything is fetched.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     proxy: Proxy,
@@ -34,7 +34,7 @@ pub(crate) struct Prepared {
     pub(crate) image: Image,
 }
 
-/// Finds an image in the repository that needs no registry: a reference by digest which was pulled before.
+/// Returns an image that was pulled before by digest, so that no registry is needed.
 pub(crate) fn present(sysroot: &Sysroot, reference: &ImageReference) -> Result<Option<Pulled>> {
     let Ok(commit) = sysroot.ostree(&["rev-parse", &image_ref(reference)]) else {
         return Ok(None);
@@ -46,7 +46,7 @@ pub(crate) fn present(sysroot: &Sysroot, reference: &ImageReference) -> Result<O
         .map(|image| Pulled { commit, image }))
 }
 
-/// Asks the registry.
+/// Queries the registry.
 pub(crate) fn prepare(source: &str) -> Result<Prepared> {
     let fetch = || -> Result<Prepared> {
         let proxy = Proxy::start()?;
@@ -63,7 +63,7 @@ pub(crate) fn prepare(source: &str) -> Result<Prepared> {
     fetch().context("Fetching manifest").context("Preparing import")
 }
 
-/// Fetches what is missing and makes the commit that can be deployed.
+/// Fetches the missing layers and creates the commit to deploy.
 pub(crate) fn import(
     sysroot: &Sysroot,
     reference: &ImageReference,
@@ -142,7 +142,7 @@ fn commit_layer(sysroot: &Sysroot, layer: &Layer, file: &Path) -> Result<()> {
     sysroot.ostree(&args).map(drop)
 }
 
-/// Puts the layers on top of each other. Layers that delete what lies below are not supported (test images have none).
+/// Merges the layers into a commit. Layers that delete files of lower layers are not supported (test images have none).
 fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &[Layer]) -> Result<String> {
     let mut args = vec![
         "commit".to_owned(),
@@ -162,7 +162,7 @@ fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &
     Ok(sysroot.ostree(&args)?.trim().to_owned())
 }
 
-/// Forgets images and layers that no deployment needs any more.
+/// Removes the refs of images and layers that no deployment needs.
 pub(crate) fn forget_unused(sysroot: &Sysroot, keep: &[(ImageReference, Image)]) -> Result<()> {
     let images: BTreeSet<String> = keep.iter().map(|(reference, _)| image_ref(reference)).collect();
     let mut layers = BTreeSet::new();
@@ -185,7 +185,7 @@ fn refs(sysroot: &Sysroot, prefix: &str) -> Result<BTreeSet<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// An empty directory for half-fetched layers; what a killed pull left there goes.
+/// Creates an empty directory for partial layers; removes leftovers of a killed pull.
 fn scratch(sysroot: &Sysroot) -> Result<PathBuf> {
     let path = sysroot.repo().join("tmp/standin-bootc");
     if path.exists() {
@@ -195,7 +195,7 @@ fn scratch(sysroot: &Sysroot) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The state of a pull, as progress events tell it.
+/// Counters of a pull for progress events.
 #[derive(Debug)]
 struct Count {
     id: String,

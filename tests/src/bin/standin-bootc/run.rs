@@ -1,11 +1,11 @@
-//! Runs the tools underneath.
+//! Runs `ostree` and other programs.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a command to its end and gives back what it printed; its own words are the error otherwise.
+/// Runs a command; returns its standard output, or an error with its standard error.
 pub(crate) fn output<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     let out = Command::new(program)
         .args(args)

@@ -9,19 +9,19 @@ use crate::origin::Origin;
 use crate::run::output;
 use crate::sysroot::{Deployment, Sysroot};
 
-/// Says whether this is a host that was booted by ostree, and not a container on one: elsewhere bootc reports nothing.
+/// True on a host booted by ostree. In a container on such a host bootc reports nothing.
 pub(crate) fn is_host() -> bool {
     let exists = |path: &str| std::path::Path::new(path).exists();
     !in_container() && exists("/run/ostree-booted")
 }
 
-/// Says whether this process is in a container, by bootc's own signs.
+/// True in a container, by the same signs that bootc checks.
 pub(crate) fn in_container() -> bool {
     let exists = |path: &str| std::path::Path::new(path).exists();
     std::env::var_os("container").is_some() || exists("/run/.containerenv") || exists("/.dockerenv")
 }
 
-/// The document of a locked sysroot.
+/// Builds the document of a locked sysroot.
 pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
     let soft = soft_reboots();
     let list = sysroot.deployments()?;
@@ -29,7 +29,7 @@ pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
     Ok(Host::of(listed.collect::<Result<_>>()?))
 }
 
-/// All deployments' images.
+/// Images of all deployments.
 pub(crate) fn images(sysroot: &Sysroot) -> Result<Vec<(ImageReference, Image)>> {
     let mut all = Vec::new();
     for deployment in sysroot.deployments()? {
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &cli::Status) -> Result<()> {
         host.status.staged = None;
         host.status.rollback = None;
     }
-    // YAML is a superset of JSON; what people read is not asked for in tests.
+    // YAML is a superset of JSON; tests do not use the human-readable format.
     println!("{}", serde_json::to_string(&host)?);
     Ok(())
 }
@@ -89,7 +89,7 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<List
     })
 }
 
-/// Says whether this libostree can prepare soft reboots. All test images have one kernel, so no more is needed.
+/// True if this libostree can prepare soft reboots. All test images have one kernel, so that is all bootc would check.
 fn soft_reboots() -> bool {
     let text = output("ostree", &["--version"]).unwrap_or_default();
     text.lines()

@@ -10,19 +10,19 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::run::output;
 
-/// Lock of the `ostree` processes below us, while we hold the real one.
+/// Lock file of the `ostree` processes that we start, while we hold the real lock.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
 
-/// A sysroot: that of the booted host, or one being made.
+/// The sysroot of the booted host, or one that is being created.
 #[derive(Debug)]
 pub(crate) struct Sysroot {
-    /// Path of the sysroot, as this process sees it.
+    /// Path of the sysroot for this process.
     pub(crate) path: PathBuf,
-    /// Released by the kernel when the process ends, however it ends.
+    /// The kernel releases it when the process ends for any reason.
     _lock: Option<SysrootLock>,
 }
 
-/// One line of `ostree admin status`.
+/// A deployment in `ostree admin status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deployment {
     pub(crate) booted: bool,
@@ -35,10 +35,10 @@ pub(crate) struct Deployment {
 }
 
 impl Sysroot {
-    /// Takes the host's sysroot lock, waiting for it without end as bootc does.
+    /// Takes the host's sysroot lock; waits without a timeout, as bootc does.
     ///
-    /// The `ostree` processes that are started later would wait for the very lock that is held here. So they get another file in
-    /// its place, in a mount namespace of our own; for everybody else the real one stays locked.
+    /// `ostree` processes started later would wait for the lock held here. So another file is mounted over it in our own mount
+    /// namespace; for other processes the real one stays locked.
     pub(crate) fn lock() -> Result<Self> {
         let lock = SysrootLock::wait().context("Locking sysroot")?;
         sysroot_lock::open(Path::new(INNER_LOCK)).with_context(|| format!("Opening {INNER_LOCK}"))?;
@@ -59,7 +59,7 @@ impl Sysroot {
         })
     }
 
-    /// A sysroot that is not booted, made when it does not exist yet.
+    /// Opens a sysroot that is not booted; creates it if it is missing.
     pub(crate) fn at(path: &Path, stateroot: &str) -> Result<Self> {
         let sysroot = Self {
             path: path.to_owned(),
@@ -119,7 +119,7 @@ impl Sysroot {
 
     /// The text of a deployment's origin file.
     pub(crate) fn origin(&self, deployment: &Deployment) -> Result<String> {
-        // The deployment's name ends in `.0`, which is no extension to replace.
+        // The deployment's name ends in `.0`, which must not be replaced like a file extension.
         let mut path = self.root_of(deployment).into_os_string();
         path.push(".origin");
         let path = PathBuf::from(path);
@@ -135,7 +135,7 @@ impl Sysroot {
         }
     }
 
-    /// Tells who watches `/ostree/bootc` that something changed.
+    /// Notifies watchers of `/ostree/bootc` of a change.
     pub(crate) fn touch(&self) -> Result<()> {
         let path = self.path.join("ostree/bootc");
         std::fs::create_dir_all(&path).context("Updating mtime")?;
@@ -148,7 +148,7 @@ impl Sysroot {
 fn parse(text: &str) -> Result<Vec<Deployment>> {
     let mut list: Vec<Deployment> = Vec::new();
     for line in text.lines() {
-        // Deployments stand at column 2, what belongs to one is indented further.
+        // Deployments start at column 2; their details are indented further.
         let is_head =
             line.get(..2).is_some_and(|mark| mark == "* " || mark == "  ") && line.get(2..3).is_some_and(|c| c != " ");
         if is_head {

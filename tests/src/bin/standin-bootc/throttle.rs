@@ -1,10 +1,10 @@
-//! Slows pulls down when a test asks for it, so that it has the time to kill things in the middle.
+//! Slows pulls down for a test that must interrupt them.
 
 use std::time::{Duration, Instant};
 
-/// File in which a test host sets the speed of its pulls (`rate=BYTES_PER_SECOND`).
+/// File with the speed limit of a test host's pulls (`rate=BYTES_PER_SECOND`).
 const FILE: &str = "/etc/standin-bootc.conf";
-/// The same by environment; it wins.
+/// Environment variable with the limit; overrides the file.
 const VARIABLE: &str = "STANDIN_BOOTC_RATE";
 
 /// Keeps a pull at or below a number of bytes per second.
@@ -16,7 +16,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Reads the environment or the host's file; unlimited when neither sets a rate.
+    /// Reads the limit from the environment or the host's file; unlimited if neither has one.
     pub(crate) fn from_host() -> Self {
         Self::at(set())
     }
@@ -29,7 +29,7 @@ impl Throttle {
         }
     }
 
-    /// Bytes to read at most in one go, so that even slow rates pass evenly.
+    /// Most bytes to read at once, so that slow rates pass evenly.
     pub(crate) fn chunk(&self) -> usize {
         match self.rate {
             Some(rate) => usize::try_from(rate / 20).unwrap_or(usize::MAX).clamp(512, 1 << 20),
@@ -37,7 +37,7 @@ impl Throttle {
         }
     }
 
-    /// Counts bytes and sleeps as long as they should have taken. A rate that is set meanwhile counts from now on.
+    /// Counts bytes and sleeps for the rest of the time they should take. A changed rate counts from this moment.
     pub(crate) fn pass(&mut self, bytes: u64) {
         let rate = set();
         if rate != self.rate {
@@ -53,7 +53,7 @@ impl Throttle {
     }
 }
 
-/// The rate that is set now.
+/// Returns the current rate.
 fn set() -> Option<u64> {
     std::env::var(VARIABLE)
         .ok()

@@ -13,7 +13,7 @@ use crate::status;
 use crate::sysroot::Sysroot;
 use crate::{bound, install, origin};
 
-/// File that tells the operating system that somebody wants a reboot.
+/// File that shows the operating system that a reboot is required.
 const REBOOT_REQUIRED: &str = "/run/reboot-required";
 
 /// Runs the verb of the command line.
@@ -27,7 +27,7 @@ pub(crate) fn dispatch(cli: Cli) -> Result<()> {
     }
 }
 
-/// A host that may be written to, with its lock held.
+/// Opens a booted host's sysroot for writing, with its lock held.
 fn writable() -> Result<Sysroot> {
     if status::in_container() {
         bail!(
@@ -110,7 +110,7 @@ fn upgrade(options: &cli::Upgrade) -> Result<()> {
     reboot_if(options.apply)
 }
 
-/// The fetched image is the staged one: only its lock may change.
+/// The fetched image is already staged: only its lock may change.
 fn staged_again(sysroot: &Sysroot, host: &Host, options: &cli::Upgrade) -> Result<()> {
     let locked = host.status.staged.as_ref().is_some_and(|s| s.download_only);
     match (options.download_only, locked) {
@@ -173,7 +173,7 @@ fn change_order(sysroot: &Sysroot, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Gets an image into the repository; one that is there already under a reference by digest needs no registry.
+/// Gets an image into the repository; no registry is needed if it was pulled before by digest.
 fn obtain(sysroot: &Sysroot, target: &ImageReference, progress: &mut Progress) -> Result<Pulled> {
     if let Some(pulled) = pull::present(sysroot, target)? {
         return Ok(pulled);
@@ -218,7 +218,7 @@ fn stage(
     args.push(&pulled.commit);
     sysroot.admin(&args).context("Deploying")?;
     progress.steps(&task, 1, &parts(2));
-    // What was staged stays staged when this fails, as with bootc up to 1.16.9.
+    // If this fails, the deployment stays staged, as with bootc up to 1.16.9.
     bound::pull(sysroot).context("Pulling bound images")?;
     progress.steps(&task, 2, &parts(3));
     pull::forget_unused(sysroot, &status::images(sysroot)?).context("Cleanup")?;
@@ -256,7 +256,7 @@ fn reboot_if(wanted: bool) -> Result<()> {
     if !command.status().context("Running systemd-run")?.success() {
         bail!("Initiating reboot failed");
     }
-    // As bootc: nothing more is to be done here until the shutdown ends this process.
+    // As bootc: wait until the shutdown ends this process.
     loop {
         std::thread::park();
     }

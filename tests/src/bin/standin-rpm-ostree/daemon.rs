@@ -1,4 +1,4 @@
-//! The daemon, over deployments that other processes of this program read and change.
+//! The daemon. Other processes of this program read and change its deployments.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use berth_tests::hosts::real::sysroot_lock;
-use berth_tests::rpmostreed::{self, Beneath, Config, Deployment, SharedFaults, SysrootLock, Teller, Undeploy, Wanted};
+use berth_tests::rpmostreed::{
+    self, Backend, Config, Deployment, ProgressSender, SharedFaults, StageRequest, SysrootLock, Undeploy,
+};
 use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -17,10 +19,10 @@ use crate::verbs::own_lock;
 
 /// The host's system bus.
 const BUS: &str = "unix:path=/run/dbus/system_bus_socket";
-/// The file that locks what is staged as well. rpm-ostree looks at it, and locks without it.
+/// File that also locks the staged deployment. rpm-ostree reads it, but locks without it.
 pub(crate) const STAGED_LOCK: &str = "/run/ostree/staged-deployment-locked";
 
-/// Serves until nobody needs it any more.
+/// Serves until the daemon is idle.
 pub(crate) fn serve() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -34,7 +36,7 @@ pub(crate) fn serve() -> Result<()> {
             bus: BUS.to_owned(),
             run: "/run".into(),
             osname: booted.osname,
-            beneath: Arc::new(host),
+            backend: Arc::new(host),
             faults: SharedFaults::default(),
         };
         let (ready, _) = oneshot::channel();
@@ -51,8 +53,8 @@ struct OnHost {
 }
 
 impl OnHost {
-    /// Runs a verb of this program to its end, hands over each line, and gives back its last words where it fails. It ends
-    /// with the future.
+    /// Runs a verb of this program, passes each line on, and returns its last words if it fails. The process ends with the
+    /// future.
     async fn run(&self, verb: &str, argument: &str, mut hear: impl FnMut(&str)) -> Result<(), String> {
         let mut command = Command::new(&self.program);
         command.args([verb, argument]).kill_on_drop(true);
@@ -74,7 +76,7 @@ impl OnHost {
         let complaining = async {
             let mut words = String::new();
             if let Some(mut err) = err {
-                // What cannot be read says nothing.
+                // After a failed read the message is incomplete.
                 let _ = err.read_to_string(&mut words).await;
             }
             words
@@ -86,7 +88,7 @@ impl OnHost {
         }
     }
 
-    /// The same for a verb that answers with one line of JSON.
+    /// Runs a verb that answers with one line of JSON.
     async fn ask<T: DeserializeOwned>(&self, verb: &str, argument: &str) -> Result<T, String> {
         let mut answer = String::new();
         self.run(verb, argument, |line| line.clone_into(&mut answer)).await?;
@@ -94,19 +96,19 @@ impl OnHost {
     }
 }
 
-/// The lock of a process of ours, which goes with the process.
+/// Lock file of a child process; removed with the value.
 struct OwnLock(Option<u32>);
 
 impl Drop for OwnLock {
     fn drop(&mut self) {
         if let Some(process) = self.0 {
-            // A process that failed early has none.
+            // A process that failed early has no lock file.
             let _ = std::fs::remove_file(own_lock(process));
         }
     }
 }
 
-impl Beneath for OnHost {
+impl Backend for OnHost {
     fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>> {
         Box::pin(self.ask("list", ""))
     }
@@ -119,15 +121,15 @@ impl Beneath for OnHost {
         Some(SysrootLock::new(lock))
     }
 
-    fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>> {
+    fn stage(&self, wanted: StageRequest, progress: ProgressSender) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let wanted = serde_json::to_string(&wanted).map_err(|error| error.to_string())?;
-            let tell = |line: &str| match serde_json::from_str(line) {
-                // An error means that nobody listens.
-                Ok(tell) => drop(teller.send(tell)),
+            let forward = |line: &str| match serde_json::from_str(line) {
+                // An error means that the receiver is gone.
+                Ok(event) => drop(progress.send(event)),
                 Err(_) => tracing::info!("{line}"),
             };
-            self.run("stage", &wanted, tell).await
+            self.run("stage", &wanted, forward).await
         })
     }
 

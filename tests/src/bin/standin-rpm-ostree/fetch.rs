@@ -1,10 +1,10 @@
-//! Pulls, told in the words of rpm-ostree.
+//! Pulls, reported in rpm-ostree's words.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
-use berth_tests::rpmostreed::Tell;
+use berth_tests::rpmostreed::ProgressEvent;
 use serde_json::Value;
 
 use crate::host::ImageReference;
@@ -14,7 +14,7 @@ use crate::pull::{self, Pulled};
 use crate::sysroot::Sysroot;
 use crate::verbs::say;
 
-/// Gets an image into the repository, unless `refuse` objects; one that is there already needs no registry.
+/// Gets an image into the repository unless `refuse` objects; needs no registry if it was pulled before.
 pub(crate) fn obtain(
     sysroot: &Sysroot,
     reference: &ImageReference,
@@ -28,9 +28,9 @@ pub(crate) fn obtain(
     refuse(&prepared.image)?;
     let (reader, writer) = std::io::pipe().context("a pipe for progress")?;
     let telling = std::thread::spawn(move || {
-        let mut told = Told::default();
+        let mut reported = PullProgress::default();
         for line in BufReader::new(reader).lines().map_while(Result::ok) {
-            told.hear(&line).iter().for_each(say);
+            reported.update(&line).iter().for_each(say);
         }
     });
     let pulled = {
@@ -38,22 +38,22 @@ pub(crate) fn obtain(
         drop(writer);
         pull::import(sysroot, reference, prepared, &mut progress)?
     };
-    // It ends with the pipe, and panics at nothing.
+    // The thread ends with the pipe and does not panic.
     let _ = telling.join();
     Ok(pulled)
 }
 
-/// All that was told of a pull so far.
+/// The progress of a pull that was reported so far.
 #[derive(Debug, Default)]
-struct Told {
+struct PullProgress {
     total: bool,
     begun: usize,
     ended: u64,
 }
 
-impl Told {
-    /// Turns bootc's progress into what rpm-ostree says.
-    fn hear(&mut self, line: &str) -> Vec<Tell> {
+impl PullProgress {
+    /// Converts bootc's progress to rpm-ostree's messages.
+    fn update(&mut self, line: &str) -> Vec<ProgressEvent> {
         let event: Value = serde_json::from_str(line).unwrap_or_default();
         let mut tells = vec![];
         let Some(layers) = event["subtasks"]
@@ -66,24 +66,26 @@ impl Told {
         if !self.total {
             self.total = true;
             let size = size(&event["bytesTotal"]);
-            tells.push(Tell::Message(format!("custom layers needed: {steps} ({size})")));
+            tells.push(ProgressEvent::Message(format!(
+                "custom layers needed: {steps} ({size})"
+            )));
         }
         for layer in layers.iter().skip(self.begun) {
             self.begun += 1;
             let (id, size) = (layer["id"].as_str().unwrap_or_default(), size(&layer["bytesTotal"]));
             let text = format!("[{}/{steps}] Fetching layer {id} ({size})", self.begun);
-            tells.push(Tell::TaskBegin(text));
+            tells.push(ProgressEvent::TaskBegin(text));
         }
         let ended = event["steps"].as_u64().unwrap_or_default();
         for _ in self.ended..ended {
-            tells.push(Tell::TaskEnd("done".to_owned()));
+            tells.push(ProgressEvent::TaskEnd("done".to_owned()));
         }
         self.ended = ended;
         tells
     }
 }
 
-/// A size as GLib writes it, with a space that does not break.
+/// Formats a size as GLib does, with a non-breaking space.
 fn size(bytes: &Value) -> String {
     let bytes = bytes.as_f64().unwrap_or_default();
     match bytes {
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_are_told_once_each() {
+    fn each_layer_is_reported_once() {
         let event = |steps: u64, layers: &[&str]| {
             let layers: Vec<Value> = layers
                 .iter()
@@ -109,19 +111,22 @@ mod tests {
             })
             .to_string()
         };
-        let mut told = Told::default();
-        let begun = |n: u32, id: &str| Tell::TaskBegin(format!("[{n}/2] Fetching layer {id} (1.5\u{a0}MB)"));
+        let mut reported = PullProgress::default();
+        let begun = |n: u32, id: &str| ProgressEvent::TaskBegin(format!("[{n}/2] Fetching layer {id} (1.5\u{a0}MB)"));
         assert_eq!(
-            told.hear(&event(0, &["aa"])),
+            reported.update(&event(0, &["aa"])),
             [
-                Tell::Message("custom layers needed: 2 (3.0\u{a0}MB)".to_owned()),
+                ProgressEvent::Message("custom layers needed: 2 (3.0\u{a0}MB)".to_owned()),
                 begun(1, "aa")
             ]
         );
-        assert_eq!(told.hear(&event(0, &["aa"])), []);
-        let done = Tell::TaskEnd("done".to_owned());
-        assert_eq!(told.hear(&event(1, &["aa", "bb"])), [begun(2, "bb"), done.clone()]);
-        assert_eq!(told.hear(&event(2, &["aa", "bb"])), [done]);
-        assert_eq!(told.hear(r#"{"type":"ProgressSteps","subtasks":[]}"#), []);
+        assert_eq!(reported.update(&event(0, &["aa"])), []);
+        let done = ProgressEvent::TaskEnd("done".to_owned());
+        assert_eq!(
+            reported.update(&event(1, &["aa", "bb"])),
+            [begun(2, "bb"), done.clone()]
+        );
+        assert_eq!(reported.update(&event(2, &["aa", "bb"])), [done]);
+        assert_eq!(reported.update(r#"{"type":"ProgressSteps","subtasks":[]}"#), []);
     }
 }

@@ -1,14 +1,14 @@
-//! Layered packages: a commit over the image's own, with a file for each package.
+//! Layered packages: a commit on top of the image's, with a file for each package.
 
 use anyhow::{Context, Result};
 
 use crate::pull::Pulled;
 use crate::sysroot::Sysroot;
 
-/// Directory of the files of packages.
+/// Directory of the package files.
 const FILES: &str = "usr/lib/layered-packages";
 
-/// Makes the commit of an image with these packages. As a real one it has no metadata of the image.
+/// Creates the commit of an image with these packages. Like a real one it has no image metadata.
 pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) -> Result<String> {
     let tree = sysroot.repo().join("tmp/standin-layers");
     if tree.exists() {
@@ -36,7 +36,7 @@ pub(crate) fn commit(sysroot: &Sysroot, pulled: &Pulled, packages: &[String]) ->
     Ok(commit.trim().to_owned())
 }
 
-/// The commit of the image below a layered deployment.
+/// Commit of the image below a layered deployment.
 pub(crate) fn base(sysroot: &Sysroot, checksum: &str, packages: &[String]) -> Result<Option<String>> {
     if packages.is_empty() {
         return Ok(None);

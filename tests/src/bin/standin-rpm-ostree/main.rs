@@ -1,8 +1,8 @@
 //! A stand-in for rpm-ostree's daemon on test hosts with a real systemd, D-Bus and ostree.
 //!
-//! Clients see [`berth_tests::rpmostreed`]. Beneath are the host's own deployments: ostree stages, locks, finalizes,
-//! pins and orders them, and skopeo talks to registries, by the same code as in the stand-in for bootc. Whatever touches them
-//! is a process of its own below the daemon, so that it ends with the daemon, however that ends. It never runs outside of tests.
+//! Clients see [`berth_tests::rpmostreed`]. It works on the host's own deployments: ostree stages, locks, finalizes, pins and
+//! orders them, and skopeo talks to registries, with the same code as the stand-in for bootc. Each change runs in a child
+//! process, so that it always ends with the daemon. For tests only.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ mod layers;
 mod relay;
 mod verbs;
 
-// The parts of the other stand-in that read and write the repository. It has more uses for some of them.
+// The parts of the stand-in for bootc that read and write the repository. Some of their functions are unused here.
 #[allow(dead_code)]
 #[path = "../standin-bootc/host.rs"]
 mod host;

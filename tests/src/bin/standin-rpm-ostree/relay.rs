@@ -7,13 +7,13 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Listens at the first path, and connects each client to the second.
+/// Listens at the first path and connects each client to the second.
 pub(crate) fn serve(listen: &str, connect: &str) -> Result<()> {
     let listener = UnixListener::bind(listen).with_context(|| format!("listening at {listen}"))?;
     let connect = connect.to_owned();
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // Dropping the client says that nobody listens there.
+            // Dropping the client refuses the connection.
             if let Ok(server) = UnixStream::connect(&connect) {
                 thread::spawn(move || relay(client, server));
             }
@@ -25,18 +25,18 @@ pub(crate) fn serve(listen: &str, connect: &str) -> Result<()> {
         .context("waiting for the end")
 }
 
-/// Lets each side hear the other until one of them leaves.
+/// Copies in both directions until one side closes.
 fn relay(client: UnixStream, server: UnixStream) {
     let copies = client.try_clone().and_then(|c| Ok((c, server.try_clone()?)));
     let Ok((from_client, to_server)) = copies else { return };
     let forward = thread::spawn(move || copy(from_client, to_server));
     copy(server, client);
-    // An error means that it panicked, and then it has ended as well.
+    // An error means that the thread panicked, so it has ended as well.
     let _ = forward.join();
 }
 
 fn copy(mut from: UnixStream, mut to: UnixStream) {
-    // An error means that one of them has left.
+    // An error means that one side has closed.
     let _ = io::copy(&mut from, &mut to);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);

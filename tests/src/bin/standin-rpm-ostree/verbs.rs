@@ -1,11 +1,11 @@
-//! The work of the daemon, each piece in a process of its own.
+//! The work of the daemon, each verb in its own process.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use berth_tests::hosts::real::sysroot_lock;
-use berth_tests::rpmostreed::{Deployment, Tell, Wanted};
+use berth_tests::rpmostreed::{Deployment, ProgressEvent, StageRequest};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -16,10 +16,10 @@ use crate::origin::Origin;
 use crate::sysroot::{self, Sysroot};
 use crate::{fetch, layers, origin, pull};
 
-/// The group of an origin by which rpm-ostree notes what it layers.
+/// Origin group with the packages that rpm-ostree layers.
 const PACKAGES: &str = "\n[packages]\nrequested=";
 
-/// Does what a verb says.
+/// Runs a verb.
 pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     let argument = argument.unwrap_or_default();
     match verb {
@@ -33,19 +33,19 @@ pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The file that a process has as its own lock. The daemon removes it: it is busy until the process has ended.
+/// Path of a process's own lock file. The daemon removes it: it is busy until the process has ended.
 pub(crate) fn own_lock(process: u32) -> String {
     format!("/run/standin-rpm-ostree.{process}.lock")
 }
 
-/// The sysroot, for a process that only reads, or whose daemon holds the lock: a lock of its own lies over that one.
+/// Opens the sysroot for a process that only reads, or whose daemon holds the lock: mounts its own lock file over the host's.
 fn enter() -> Result<Sysroot> {
     let own = own_lock(std::process::id());
     File::create(&own).with_context(|| format!("making {own}"))?;
     unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
     mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("a mount namespace of its own")?;
-    // ostree removes the file when it lets go of the lock.
+    // ostree removes the file when it releases the lock.
     let lock = sysroot_lock::PATH;
     sysroot_lock::open(Path::new(lock)).with_context(|| format!("making {lock}"))?;
     let bind = MsFlags::MS_BIND;
@@ -54,9 +54,9 @@ fn enter() -> Result<Sysroot> {
     Sysroot::lock()
 }
 
-/// Says something to whoever listens to the transaction.
-pub(crate) fn say(tell: &Tell) {
-    if let Ok(line) = serde_json::to_string(tell) {
+/// Prints an event for the listeners of the transaction.
+pub(crate) fn say(event: &ProgressEvent) {
+    if let Ok(line) = serde_json::to_string(event) {
         println!("{line}");
     }
 }
@@ -93,14 +93,14 @@ fn shown(sysroot: &Sysroot, deployment: &sysroot::Deployment, lock_file: bool) -
     })
 }
 
-fn stage(wanted: &Wanted) -> Result<()> {
+fn stage(wanted: &StageRequest) -> Result<()> {
     let sysroot = enter()?;
     let reference = ImageReference {
         image: wanted.reference.image.clone(),
         signature: wanted.reference.signed.then(|| "containerPolicy".to_owned()),
         transport: "registry".to_owned(),
     };
-    say(&Tell::Message(format!(
+    say(&ProgressEvent::Message(format!(
         "Pulling manifest: {}",
         wanted.reference.refspec
     )));
@@ -117,7 +117,7 @@ fn stage(wanted: &Wanted) -> Result<()> {
         true => pulled.commit.clone(),
         false => layers::commit(&sysroot, &pulled, &wanted.packages)?,
     };
-    say(&Tell::Message("Staging deployment".to_owned()));
+    say(&ProgressEvent::Message("Staging deployment".to_owned()));
     let mut text = origin::text(&reference);
     if !wanted.packages.is_empty() {
         text += &format!("{PACKAGES}{};\n", wanted.packages.join(";"));
@@ -132,7 +132,7 @@ fn stage(wanted: &Wanted) -> Result<()> {
     }
     deploy.push(&commit);
     sysroot.admin(&deploy).context("Deploying")?;
-    // ostree's command locks by a file as well, which rpm-ostree does not make.
+    // ostree's command also locks with a file, which rpm-ostree does not create.
     match fs::remove_file(STAGED_LOCK) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("removing {STAGED_LOCK}"));
@@ -161,7 +161,7 @@ fn forget_unused(sysroot: &Sysroot) -> Result<()> {
     pull::forget_unused(sysroot, &keep)
 }
 
-/// Removes all deployments before or behind the one that runs, but for pinned ones; `false` when there are none.
+/// Removes all deployments before or after the booted one, except pinned ones; `false` if there are none.
 fn undeploy(which: &str) -> Result<bool> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
@@ -170,7 +170,7 @@ fn undeploy(which: &str) -> Result<bool> {
         "pending" => 0..booted,
         _ => booted + 1..all.len(),
     };
-    // The last one first: what is removed moves those behind it.
+    // Last one first: a removal shifts those behind it.
     let unpinned = |index: &usize| all.get(*index).is_some_and(|d| !d.pinned);
     let indices: Vec<usize> = meant.rev().filter(unpinned).collect();
     for index in &indices {
@@ -182,14 +182,14 @@ fn undeploy(which: &str) -> Result<bool> {
     Ok(!indices.is_empty())
 }
 
-/// Takes the locks off what is staged; `false` when it is not locked.
+/// Removes the locks of the staged deployment; `false` if it is not locked.
 fn unlock() -> Result<bool> {
     let sysroot = enter()?;
     let said = sysroot.admin(&["lock-finalization", "--unlock"])?;
     Ok(!said.contains("already"))
 }
 
-/// Puts the rollback deployment first in the boot order, or the one that runs where another one is first already.
+/// Puts the rollback deployment first in the boot order, or the booted one if another is already first.
 fn roll_back() -> Result<()> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;

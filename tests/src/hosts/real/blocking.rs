@@ -1,8 +1,8 @@
-//! Work that blocks.
+//! Runs blocking work.
 
 use anyhow::{Context, Result};
 
-/// Runs what waits for processes and files away from the runtime's threads.
+/// Runs work that waits for processes and files on a blocking thread of the runtime.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await

@@ -1,18 +1,18 @@
-//! Entries for the boot loader, as ostree writes them.
+//! Boot loader entries, in the form that ostree writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// One boot entry.
+/// A boot loader entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     version: u64,
     target: String,
 }
 
-/// The root of the deployment that a boot loader would start from this sysroot.
+/// Root of the deployment that a boot loader would start from this sysroot.
 pub(super) fn default_deployment(sysroot: &Path) -> Result<PathBuf> {
     let directory = sysroot.join("boot/loader/entries");
     let mut best: Option<Entry> = None;

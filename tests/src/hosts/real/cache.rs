@@ -1,4 +1,4 @@
-//! Directories that are made once and used by every later run.
+//! Directories that are created once and reused by later runs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,17 +8,18 @@ use anyhow::{Context, Result};
 
 use crate::tools::cache_dir;
 
-/// Age below which an entry may be in use by another process.
-const UNUSED: Duration = Duration::from_secs(3600);
+/// An entry younger than this may be in use by another process.
+const MIN_UNUSED_AGE: Duration = Duration::from_secs(3600);
 
-/// Finds a directory of the cache, or makes it: `make` fills a sibling which is then renamed, so that half of one is never found.
+/// Returns a directory of the cache; creates it if it is missing. `make` fills a temporary directory that is then renamed, so a
+/// partial one is never found.
 ///
-/// Two processes that want the same one do not both make it.
+/// A lock prevents two processes from creating the same one.
 pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let cache = cache_dir()?;
     let path = cache.join(name);
     if path.is_dir() {
-        used(&path);
+        record_use(&path);
         return Ok(path);
     }
     let lock = File::create(cache.join(format!(".{name}.lock")))?;
@@ -37,13 +38,13 @@ pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> R
     Ok(path)
 }
 
-/// Notes that it was needed, for [`prune`].
-fn used(path: &Path) {
-    // A cache that cannot be written to need not be pruned either.
+/// Records the use of a directory, for [`prune`].
+fn record_use(path: &Path) {
+    // A cache that cannot be written needs no pruning either.
     let _ = File::open(path).and_then(|directory| directory.set_modified(SystemTime::now()));
 }
 
-/// Removes what has not been needed for an hour of the directories whose names begin so, except for the last few.
+/// Removes directories with this prefix that were not used for an hour, but keeps the `keep` latest ones.
 pub(super) fn prune(prefix: &str, keep: usize) -> Result<()> {
     let mut all = Vec::new();
     for entry in fs::read_dir(cache_dir()?)?.flatten() {
@@ -54,26 +55,26 @@ pub(super) fn prune(prefix: &str, keep: usize) -> Result<()> {
     all.sort();
     let surplus = all.len().saturating_sub(keep);
     for (time, path) in all.into_iter().take(surplus) {
-        if time.elapsed().is_ok_and(|age| age > UNUSED) {
+        if time.elapsed().is_ok_and(|age| age > MIN_UNUSED_AGE) {
             remove(&path)?;
         }
     }
     Ok(())
 }
 
-/// Removes a directory that may hold ostree deployments, which are immutable.
+/// Removes a directory. It may contain ostree deployments, which are immutable.
 pub(super) fn remove(path: &Path) -> Result<()> {
     if !path.exists() {
         return Ok(());
     }
     for deployment in deployments(path) {
-        // Only ext4, btrfs and the like know the bit; where it is unknown it is not set either.
+        // Only some file systems (ext4, btrfs and others) know the immutable bit; on the others it is not set.
         let _ = super::shell::tool("chattr", &["-i".as_ref(), deployment.as_os_str()]);
     }
     fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))
 }
 
-/// The deployments of all stateroots of all sysroots in and directly below a directory.
+/// Deployments of all stateroots of all sysroots in and directly below a directory.
 fn deployments(path: &Path) -> Vec<PathBuf> {
     let list = |path: PathBuf| -> Vec<PathBuf> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! A control group for each host, so that hosts do not share one and can be killed as a whole.
+//! A cgroup for each host, so that hosts are separate and can be killed as a whole.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Prefix of the names of all our groups.
+/// Prefix of the names of our cgroups.
 const PREFIX: &str = "berth-";
 
-/// A group of the unified hierarchy. Emptied and removed when dropped.
+/// A cgroup of the unified hierarchy. Emptied and removed when dropped.
 #[derive(Debug)]
 pub(super) struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes an empty group.
+    /// Creates an empty cgroup.
     pub(super) fn new(machine: &str) -> Result<Self> {
         let path = unified().join(format!("{PREFIX}{machine}"));
         let group = Self { path };
@@ -25,12 +25,12 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Its directory.
+    /// Directory of the cgroup.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Kills everything in it and removes it.
+    /// Kills all processes in the cgroup and removes it.
     fn empty(&self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while self.path.exists() && Instant::now() < deadline {
@@ -38,7 +38,7 @@ impl Cgroup {
             remove_tree(&self.path);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Where there are old hierarchies as well, nspawn makes groups of the same name in them.
+        // On machines with the old hierarchies nspawn creates cgroups of the same name there.
         for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
             if let Some(name) = self.path.file_name() {
                 remove_tree(&hierarchy.path().join(name));
@@ -46,9 +46,9 @@ impl Cgroup {
         }
     }
 
-    /// Kills everything in it, at once.
+    /// Kills all processes in the cgroup at once.
     pub(super) fn kill(&self) {
-        // Gone, or a kernel before 5.14: the supervisor's death takes the host along there.
+        // Fails if the cgroup is gone, or on a kernel before 5.14: there the death of the supervisor ends the host.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
     }
 }
@@ -59,7 +59,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills what is left in the groups of machines whose names begin so.
+/// Kills the processes in leftover cgroups of machines with this prefix.
 pub(super) fn sweep(machines: &str) {
     let prefix = format!("{PREFIX}{machines}");
     for entry in fs::read_dir(unified()).into_iter().flatten().flatten() {
@@ -69,7 +69,7 @@ pub(super) fn sweep(machines: &str) {
     }
 }
 
-/// Path of the unified hierarchy: beside the old ones on machines that still have those.
+/// Path of the unified hierarchy, also on machines with the old ones.
 fn unified() -> PathBuf {
     let hybrid = Path::new("/sys/fs/cgroup/unified");
     if hybrid.join("cgroup.procs").exists() {
@@ -79,13 +79,13 @@ fn unified() -> PathBuf {
     }
 }
 
-/// Groups are removed from the leaves up; their files need no removing.
+/// Removes cgroups from the leaves up; their files need no removal.
 fn remove_tree(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
             remove_tree(&entry.path());
         }
     }
-    // It fails while something is still dying in there; the caller tries again.
+    // Fails while a process still exits in there; the caller retries.
     let _ = fs::remove_dir(path);
 }

@@ -1,4 +1,4 @@
-//! Files that distinguish a test host from a plain Debian: a few small ones, most of them in `tests/osimage`.
+//! Small files that make a test host out of a plain Debian, most of them from `tests/osimage`.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::shell::sha256;
 
-/// A file of the image: where, with which permissions, what.
+/// A file of the image: path, permissions, content.
 type File = (&'static str, u32, &'static str);
 
 const FILES: [File; 16] = [
@@ -77,14 +77,14 @@ const FILES: [File; 16] = [
         0o644,
         include_str!("../../../osimage/prepare-root.conf"),
     ),
-    // No kernel is ever started; ostree only wants to see one.
+    // No kernel is ever started, but ostree requires one.
     ("usr/lib/modules/6.12.0-berth/vmlinuz", 0o644, "kernel\n"),
     ("usr/lib/modules/6.12.0-berth/initramfs.img", 0o644, "initramfs\n"),
-    // Each host is given its own; an empty file is what an image has.
+    // Each host gets its own; images have an empty file.
     ("etc/machine-id", 0o444, ""),
 ];
 
-/// Directories that a bootable image has beside Debian's own.
+/// Directories that a bootable image has in addition to Debian's.
 const DIRECTORIES: [&str; 10] = [
     "sysroot",
     "boot",
@@ -106,7 +106,7 @@ const WANTED: [&str; 4] = [
     "guest-images.service",
 ];
 
-/// Units of Debian that have nothing to do on a test host.
+/// Debian's units that are useless on a test host.
 const MASKED: [&str; 9] = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -119,7 +119,7 @@ const MASKED: [&str; 9] = [
     "systemd-networkd.service",
 ];
 
-/// A hash of all that [`write`] writes.
+/// Hash of everything that [`write`] writes.
 pub(super) fn hash() -> String {
     let files: String = FILES
         .iter()
@@ -128,7 +128,7 @@ pub(super) fn hash() -> String {
     sha256(format!("{files}{DIRECTORIES:?}{WANTED:?}{MASKED:?}").as_bytes())
 }
 
-/// Writes the files into a tree.
+/// Writes the files to a tree.
 pub(super) fn write(root: &Path) -> Result<()> {
     for directory in DIRECTORIES {
         fs::create_dir_all(root.join(directory))?;
@@ -150,7 +150,7 @@ pub(super) fn write(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes one file below a root, with the directories above it.
+/// Writes a file below a root; creates its directories.
 pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()> {
     let path = room(root, path)?;
     fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
@@ -158,18 +158,18 @@ pub(super) fn put(root: &Path, path: &str, mode: u32, bytes: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Makes one symbolic link below a root, with the directories above it.
+/// Creates a symbolic link below a root, and its directories.
 pub(super) fn link(root: &Path, path: &str, target: &str) -> Result<()> {
     let path = room(root, path)?;
     symlink(target, &path).with_context(|| format!("linking {}", path.display()))
 }
 
-/// Makes room for a file, and answers its path.
+/// Creates the directories of a file and removes an existing one; returns its path.
 fn room(root: &Path, path: &str) -> Result<PathBuf> {
     let path = root.join(path.trim_start_matches('/'));
     let parent = path.parent().context("a file without a directory")?;
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
-    // What is there may be a hard link to what other hosts have: it is replaced, never written into.
+    // An existing file may be a hard link shared with other hosts: replace it, never write to it.
     if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).with_context(|| format!("replacing {}", path.display()))?;
     }

@@ -1,4 +1,4 @@
-//! A host's disk: an ostree sysroot of its own, cheaply copied from one that is made once for each image.
+//! Disk of a host: its own ostree sysroot, a cheap copy of a template that exists once per image.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::{bls, cache, content};
 
 /// The only stateroot.
 const STATEROOT: &str = "ostree/deploy/default";
-/// Reference in the template's deployment; every copy gets a real one.
-const NOWHERE: &str = "template.invalid/os";
+/// Reference in the template's deployment; each copy gets a real one.
+const TEMPLATE_REFERENCE: &str = "template.invalid/os";
 
-/// Runs the stand-in's installer in the root file system that has the right ostree. The mounts go with the process.
+/// Runs the stand-in's installer in the root file system with the matching ostree. The mounts end with the process.
 const INSTALL: &str = r#"set -e
 root=$1 work=$2 layout=$3 target=$4
 mount --bind "$work" "$root/mnt"
@@ -26,13 +26,13 @@ mount -t tmpfs tmpfs "$root/run"
 exec chroot "$root" /mnt/bootc standin-install --sysroot=/mnt/sysroot --source=oci:/mnt/layout "$target"
 "#;
 
-/// A host's sysroot.
+/// Sysroot of a host.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     pub(super) sysroot: PathBuf,
 }
 
-/// Image that a deployment was made from, by ostree's own record.
+/// Image of a deployment, from ostree's own metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BootedImage {
     pub(super) digest: String,
@@ -40,7 +40,7 @@ pub(super) struct BootedImage {
 }
 
 impl Disk {
-    /// A copy of the image's template.
+    /// Copies the template of an image.
     pub(super) fn install(images: &OsImages, image: &OsImage, reference: &str, sysroot: &Path) -> Result<Self> {
         let template = template(images, image)?;
         copy(&template, sysroot)?;
@@ -51,7 +51,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The deployment that boots next.
+    /// Root of the deployment that boots next.
     pub(super) fn next(&self) -> Result<PathBuf> {
         bls::default_deployment(&self.sysroot)
     }
@@ -65,14 +65,14 @@ impl Disk {
         content::put(&root, path, mode, bytes)
     }
 
-    /// Image that the deployment at this path was made from.
+    /// Image that the deployment at this path was created from.
     pub(super) fn image(&self, deployment: &Path) -> Result<BootedImage> {
         let name = deployment
             .file_name()
             .context("a deployment without a name")?
             .to_string_lossy();
         let commit = name.split('.').next().unwrap_or_default();
-        // A commit with layered packages has no metadata of an image; its parent is the commit of the image.
+        // A commit with layered packages has no image metadata; its parent is the commit of the image.
         let parent = format!("{commit}^");
         let commit = match self.metadata(commit, META_DIGEST) {
             Ok(_) => commit,
@@ -93,7 +93,7 @@ impl Disk {
         unquote(&tool("ostree", &["show", &repo, &key, commit])?)
     }
 
-    /// Lets origin and ref of the deployment name the image as the host's registry does.
+    /// Changes origin and ref of the deployment to the image's name in the host's registry.
     fn rename(&self, image: &OsImage, reference: &str) -> Result<()> {
         let deployment = self.next()?;
         let name = deployment
@@ -104,14 +104,16 @@ impl Disk {
         let directory = format!("{STATEROOT}/deploy/{name}.origin");
         content::put(&self.sysroot, &directory, 0o644, origin.as_bytes())?;
         let heads = |name: &str| format!("ostree/repo/refs/heads/{}", image_ref(&format!("docker://{name}")));
-        let old = self.sysroot.join(heads(&format!("{NOWHERE}@{}", image.digest)));
+        let old = self
+            .sysroot
+            .join(heads(&format!("{TEMPLATE_REFERENCE}@{}", image.digest)));
         let commit = fs::read(&old).with_context(|| format!("reading {}", old.display()))?;
         fs::remove_file(&old)?;
         content::put(&self.sysroot, &heads(reference), 0o644, &commit)
     }
 }
 
-/// Finds or makes the sysroot with this image deployed.
+/// Returns the sysroot with this image deployed; creates it if it is missing.
 fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
     let digest = image.digest.trim_start_matches("sha256:");
     let name = format!("ossysroot-{}-{}", images.root.key, digest.get(..16).unwrap_or(digest));
@@ -131,7 +133,7 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
             "install",
         ]);
         command.arg(&images.root.path).arg(to).arg(&image.layout);
-        command.arg(format!("{NOWHERE}@{}", image.digest));
+        command.arg(format!("{TEMPLATE_REFERENCE}@{}", image.digest));
         run(&mut command)?;
         fs::remove_file(to.join("bootc"))?;
         fs::remove_dir(to.join("layout")).context("removing the mount point")
@@ -139,8 +141,8 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
     Ok(directory.join("sysroot"))
 }
 
-/// Copies a sysroot. Objects and checked-out files are only ever replaced, never written into, so they can be shared;
-/// what is written into, or locked, cannot.
+/// Copies a sysroot. Objects and checked-out files are only ever replaced, so they can be hard links; files that are modified or
+/// locked are copied.
 fn copy(template: &Path, to: &Path) -> Result<()> {
     let deployment = bls::default_deployment(template)?;
     let deployment = deployment
@@ -150,7 +152,7 @@ fn copy(template: &Path, to: &Path) -> Result<()> {
     let everything = template.join(".");
     let shared = tool("cp", &["-al".as_ref(), everything.as_os_str(), to.as_os_str()]);
     if shared.is_err() {
-        // Another file system.
+        // Another file system: hard links are impossible.
         return tool(
             "cp",
             &[

@@ -1,4 +1,4 @@
-//! rpm-ostree for a host that runs.
+//! rpm-ostree for a running host.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,10 @@ use super::blocking::blocking;
 use super::host::RealHost;
 use super::rpm_ostree::{is_rpm_ostree_real, rpm_ostree};
 
-/// Gives a host that runs rpm-ostree.
+/// Installs rpm-ostree on a running host.
 ///
 /// # Errors
-/// When the stand-in does not build, or the host does not take its files.
+/// If the stand-in does not build, or its files cannot be written.
 pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     if is_rpm_ostree_real() {
         return Ok(());
@@ -31,7 +31,7 @@ pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     })
     .await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
-    // Its files say who may have the name, and where services are looked for.
+    // Its configuration has who may own the name, and the directories of service files.
     host.exec(&["systemctl", "reload", "dbus.service"]).await?;
     Ok(())
 }

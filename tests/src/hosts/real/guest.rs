@@ -1,4 +1,4 @@
-//! The container image that pods of test hosts run: one static program, which is also the sandbox's.
+//! The container image for pods on test hosts: one static program, which is also the sandbox image's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use super::cache;
 use super::shell::{sha256, sha256_file, tool};
 use crate::images::ImageSpec;
 
-/// The image's name on every host; it needs no registry there.
+/// Name of the image on every host; no registry has it.
 pub const GUEST_IMAGE: &str = "berth.test/guest:1";
 
 const SOURCE: &str = include_str!("../../../osimage/guest.c");
 
-/// The static program of that image, for images of one's own: `guest serve PORT [S]` answers HTTP and takes S seconds to end,
-/// `guest ignore` takes no notice of SIGTERM, `guest` alone waits for it.
+/// Returns that static program, for use in other images: `guest serve PORT [S]` answers HTTP and exits S seconds after SIGTERM,
+/// `guest ignore` ignores SIGTERM, `guest` alone waits for it.
 pub fn guest_program() -> Result<PathBuf> {
     Ok(ensure()?.program)
 }
 
-/// The image as an archive that containerd imports.
+/// The image as an archive for containerd.
 #[derive(Debug)]
 pub(super) struct Guest {
     pub(super) archive: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct Guest {
     pub(super) digest: String,
 }
 
-/// Finds or builds the image.
+/// Returns the image; builds it if it is missing.
 pub(super) fn ensure() -> Result<Guest> {
     let hash = sha256(format!("{GUEST_IMAGE}\n{SOURCE}").as_bytes());
     let name = format!("guest-{}", hash.get(..16).unwrap_or(&hash));

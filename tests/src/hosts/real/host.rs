@@ -1,4 +1,4 @@
-//! A host, as tests handle it.
+//! A real host, as tests use it.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use super::site::Site;
 use super::{network, shell};
 use crate::process::with_parent;
 
-/// Whole environment of commands on a host: `container` in particular would mislead bootc.
+/// The whole environment of commands on a host: the variable `container`, for example, would mislead bootc.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variable that names a real bootc, in place of the stand-in.
+/// Variable with the path of a real bootc, used instead of the stand-in.
 const REAL_BOOTC: &str = "BERTH_TEST_BOOTC";
 
 /// A host. Cheap to clone; dropping the last clone cuts its power and removes it.
 #[derive(Debug, Clone)]
 pub struct RealHost {
-    // In this order: the host's network goes after the host.
+    // Drop order: first the host, then its network.
     machine: Arc<Machine>,
     address: Ipv4Addr,
     _site: Arc<Site>,
@@ -38,46 +38,46 @@ impl RealHost {
         }
     }
 
-    /// Its name.
+    /// Name of the host.
     pub fn name(&self) -> &str {
         &self.machine.hardware().host
     }
 
-    /// Its address on the hosts' network.
+    /// Address on the hosts' network.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Switches it on and waits until its system bus answers. From now on it boots again whenever it ends.
+    /// Powers the host on and waits until its system bus answers. Afterwards it boots again whenever it goes down.
     pub async fn start(&self) -> Result<Boot> {
         self.machine.power(true);
         self.wait_boot(None, Duration::from_secs(60)).await
     }
 
-    /// Cuts its power for good (until [`Self::start`]).
+    /// Cuts the power until the next [`Self::start`].
     pub async fn stop(&self) -> Result<()> {
         self.machine.power(false);
         let gone = self.wait("power off", Duration::from_secs(30), || self.machine.boot().is_none());
         gone.await
     }
 
-    /// Cuts its power and gives it back at once: nothing on the host sees a shutdown.
+    /// Cuts the power and restores it at once, without a shutdown on the host.
     pub fn power_cut(&self) {
         self.machine.power_cut();
     }
 
-    /// Reboots it as an administrator would, without asking anybody. Returns when the shutdown was accepted.
+    /// Reboots the host as an admin would, without asking Berth. Returns when the shutdown is accepted.
     pub async fn reboot_now(&self) -> Result<()> {
-        // The answer may be lost with the connection.
+        // The connection may be lost before the answer.
         self.output(&["systemctl", "reboot"]).await.map(drop)
     }
 
-    /// The boot that is running, if one is.
+    /// The current boot, if the host is up.
     pub fn boot(&self) -> Option<Boot> {
         self.machine.boot()
     }
 
-    /// Waits until a boot other than `not` runs and its system bus answers.
+    /// Waits for a boot other than `not` and until its system bus answers.
     pub async fn wait_boot(&self, not: Option<&str>, limit: Duration) -> Result<Boot> {
         let begin = Instant::now();
         loop {
@@ -110,14 +110,14 @@ impl RealHost {
         self.output(&ask).await.is_ok_and(|out| out.status.success())
     }
 
-    /// Runs a command on the host and gives back its standard output; an error if it fails.
+    /// Runs a command on the host; returns its standard output, or an error if it fails.
     pub async fn exec(&self, command: &[&str]) -> Result<String> {
         let out = self.output(command).await?;
         shell::check(&command.join(" "), &out)?;
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// Runs a command on the host and gives back what it printed and how it ended.
+    /// Runs a command on the host; returns its output and exit status.
     pub async fn output(&self, command: &[&str]) -> Result<Output> {
         let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
         let mut enter = Command::new("nsenter");
@@ -132,7 +132,7 @@ impl RealHost {
         blocking(move || enter.output().with_context(|| format!("running {words} on a host"))).await
     }
 
-    /// The journal of a unit over all boots.
+    /// Returns the journal of a unit over all boots.
     pub async fn journal(&self, unit: &str) -> Result<String> {
         self.exec(&["journalctl", "--no-pager", "--output=short-precise", "--unit", unit])
             .await
@@ -151,13 +151,13 @@ impl RealHost {
         blocking(move || std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))).await
     }
 
-    /// A path of the running host, as this computer sees it. Absolute links in it would lead astray.
+    /// Path on this computer of a running host's file. Absolute links in it would not resolve correctly.
     pub fn path(&self, path: &str) -> Result<PathBuf> {
         let boot = self.boot().with_context(|| format!("{} is down", self.name()))?;
         Ok(PathBuf::from(format!("/proc/{}/root", boot.init)).join(path.trim_start_matches('/')))
     }
 
-    /// The D-Bus address of the running host's system bus, for programs on this computer. Another one after each boot.
+    /// D-Bus address of the running host's system bus, for programs on this computer. It changes with each boot.
     pub fn bus_address(&self) -> Result<String> {
         Ok(format!(
             "unix:path={}",
@@ -165,8 +165,8 @@ impl RealHost {
         ))
     }
 
-    /// Lets pulls on this host run at so many bytes a second, or at full speed. A stand-in for an updater reads the rate from a file,
-    /// which outlives a reboot; a real one is slowed down by the host's network, until the host reboots.
+    /// Limits pulls on this host to a number of bytes per second; `None` removes the limit. A stand-in reads the limit from a
+    /// file that survives reboots; for a real updater the host's network is limited, until the host reboots.
     pub async fn limit_pulls(&self, rate: Option<u64>) -> Result<()> {
         if std::env::var_os(REAL_BOOTC).is_some() {
             return self.limit_network(rate).await;
@@ -175,7 +175,7 @@ impl RealHost {
         self.write("/etc/standin-bootc.conf", &text).await
     }
 
-    /// Lets at most so many bytes a second reach the running host, until it reboots; `None` lifts the limit.
+    /// Limits the running host's incoming traffic to a number of bytes per second until it reboots; `None` removes the limit.
     pub async fn limit_network(&self, rate: Option<u64>) -> Result<()> {
         let veth = self.machine.hardware().veth();
         blocking(move || network::limit(&veth, rate)).await

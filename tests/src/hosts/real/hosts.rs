@@ -1,4 +1,4 @@
-//! The hosts of one test, as they are made.
+//! Creates the hosts of a test.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,34 +17,34 @@ use super::run_dir::{self, RunDirectory};
 use super::site::Site;
 use crate::hosts::HostLog;
 
-/// Credentials that make the kubelet of a host a node.
+/// Credentials that make a host a node.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity {
-    /// A kubeconfig with everything inside, for `system:node:NAME`, whose server is an address on the hosts' network.
+    /// Self-contained kubeconfig of `system:node:NAME`; its server is an address on the hosts' network.
     pub kubeconfig: String,
-    /// The cluster's certificate authority, in PEM.
+    /// Certificate of the cluster's authority, in PEM.
     pub ca: String,
 }
 
-/// A host to be.
+/// Options of a host.
 #[derive(Debug, Clone)]
 pub struct HostOptions {
-    /// Its name, and its Node's.
+    /// Name of the host and its Node.
     pub name: String,
-    /// Image that it is installed with.
+    /// Image to install.
     pub image: OsImage,
-    /// Reference of its image: by digest, to a registry that the host reaches.
+    /// Reference of the image: by digest, in a registry that the host can reach.
     pub reference: String,
-    /// Makes it a node. Its image must have a kubelet.
+    /// Credentials, for a host that is a node. Its image must have a kubelet.
     pub node: Option<NodeIdentity>,
-    /// Registries (`address:port`) that are spoken to in plain HTTP.
+    /// Registries (`address:port`) that use plain HTTP.
     pub registries: Vec<String>,
-    /// More files below `/etc` or `/var`, such as those of [`super::rpm_ostree`].
+    /// Additional files below `/etc` or `/var`, such as the ones that [`super::rpm_ostree`] returns.
     pub files: Vec<HostFile>,
 }
 
 impl HostOptions {
-    /// A host that follows `REGISTRY/os@digest`.
+    /// Options of a host installed from `REGISTRY/os@digest`.
     pub fn new(name: &str, image: &OsImage, registry: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -57,7 +57,7 @@ impl HostOptions {
     }
 }
 
-/// The hosts of one test, on a network of their own.
+/// Hosts of a test, on their own network.
 #[derive(Debug, Clone)]
 pub struct RealHosts {
     site: Arc<Site>,
@@ -66,7 +66,7 @@ pub struct RealHosts {
 }
 
 impl RealHosts {
-    /// Makes the network. What killed tests left behind goes at this occasion.
+    /// Creates the network, and removes leftovers of killed tests.
     pub async fn new(images: OsImages, log: HostLog) -> Result<Self> {
         let site = blocking(|| {
             run_dir::sweep()?;
@@ -86,7 +86,7 @@ impl RealHosts {
         })
     }
 
-    /// Address of this computer on the hosts' network, on which registry and API server listen.
+    /// Address of this computer on the hosts' network, for the registry and the API server.
     pub fn gateway(&self) -> Ipv4Addr {
         self.site.bridge.gateway()
     }
@@ -118,7 +118,7 @@ impl RealHosts {
         Ok(RealHost::new(Machine::new(hardware), address, Arc::clone(&self.site)))
     }
 
-    /// Writes what differs between hosts.
+    /// Writes the files that differ between hosts.
     fn configure(&self, hardware: &Hardware, options: &HostOptions, address: Ipv4Addr) -> Result<()> {
         let put = |path: &str, mode: u32, text: &str| hardware.disk.put(path, mode, text.as_bytes());
         put("etc/machine-id", 0o444, &format!("{}\n", hardware.uuid()))?;
@@ -130,7 +130,7 @@ impl RealHosts {
         let mut insecure = String::new();
         for registry in &options.registries {
             insecure.push_str(&format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n"));
-            // Some versions of containerd ignore a file without any host.
+            // Some versions of containerd ignore a file without a host section.
             let plain = format!(
                 "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
             );

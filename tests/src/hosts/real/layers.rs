@@ -1,4 +1,4 @@
-//! Layers of OS images: tar archives with their digests, compressed once and kept.
+//! Layers of OS images: tar archives with their digests, compressed once and cached.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use super::shell::{run, sha256_file, tool};
 /// A compressed layer in the cache.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Layer {
-    /// Digest of the compressed blob, hex digits.
+    /// Digest of the compressed blob, in hex digits.
     pub(super) blob: String,
-    /// Digest of the archive, hex digits.
+    /// Digest of the archive, in hex digits.
     pub(super) diff: String,
-    /// Bytes of the compressed blob.
+    /// Size of the compressed blob in bytes.
     pub(super) size: u64,
     /// Path of the blob.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }
 
-/// Finds a layer or makes it: `fill` says which tree to archive and with which arguments to `tar`.
+/// Returns a layer; creates it if it is missing. `fill` returns the tree to archive and the arguments for `tar`.
 pub(super) fn ensure(key: &str, fill: impl FnOnce(&Path) -> Result<(PathBuf, Vec<String>)>) -> Result<Layer> {
     let directory = cache::directory(&format!("oslayer-{key}"), |to| {
         let work = to.join("work");
@@ -39,7 +39,7 @@ pub(super) fn ensure(key: &str, fill: impl FnOnce(&Path) -> Result<(PathBuf, Vec
     Ok(layer)
 }
 
-/// Archives a tree so that the same tree gives the same bytes.
+/// Archives a tree reproducibly.
 fn archive(to: &Path, tree: &Path, arguments: &[String]) -> Result<()> {
     let tar = to.join("layer.tar");
     let mut command = Command::new("tar");

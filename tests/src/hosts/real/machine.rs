@@ -1,4 +1,4 @@
-//! The machine below a host: its power, its firmware and its boot loader. Each boot is a `systemd-nspawn` of its own.
+//! The machine of a host: its power, firmware and boot loader. Each boot is a new `systemd-nspawn` container.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,15 +18,15 @@ use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
 use crate::process::{last_lines, spawn_lasting};
 
-/// File in which the kernel, or nspawn in its stead, has the boot ID.
+/// File with the boot ID from the kernel, or from nspawn.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-/// Directory in which nspawn keeps one for each container.
+/// Directory where nspawn keeps a directory per container.
 const PROPAGATE: &str = "/run/systemd/nspawn/propagate";
-/// Longest time until a container has come into being.
-const APPEAR: Duration = Duration::from_secs(30);
+/// Timeout until a container's init runs.
+const INIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Starts the container in its control group, waits for it, and kills the whole group when the harness dies before it: the
-/// death of `systemd-nspawn` alone does not end the container below it.
+/// Starts the container in its cgroup, waits for it, and kills the whole cgroup if the harness dies first: the death of
+/// `systemd-nspawn` alone does not end the container.
 const GUARD: &str = r#"
 group=$1; shift
 trap 'echo 1 > "$group/cgroup.kill"' TERM INT HUP
@@ -37,8 +37,8 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; status=$?; done
 exit "$status"
 "#;
 
-/// Runs a command in a mount namespace of its own, at whose root is what this process has for its root. In a chroot that is another
-/// one, and `runc exec` in a container of the host would end up there: `setns(2)` goes to the root of the namespace.
+/// Runs a command in its own mount namespace whose root is this process's root. In a chroot they differ, and `setns(2)`, which
+/// `runc exec` uses, enters the root of the namespace.
 const ROOTED: &str = r#"
 mount --no-canonicalize --namespace "$$" --rbind "/proc/$$/root" / && exec nsenter --mount="/proc/$$/ns/mnt" -- "$@"
 "#;
@@ -46,9 +46,9 @@ mount --no-canonicalize --namespace "$$" --rbind "/proc/$$/root" / && exec nsent
 /// Parts of a machine.
 #[derive(Debug)]
 pub(super) struct Hardware {
-    /// The host's name (its Node's).
+    /// Name of the host and its Node.
     pub(super) host: String,
-    /// The machine's name, unique on this computer.
+    /// Name of the machine, unique on this computer.
     pub(super) machine: String,
     pub(super) bridge: String,
     pub(super) disk: Disk,
@@ -57,20 +57,20 @@ pub(super) struct Hardware {
     pub(super) log: HostLog,
 }
 
-/// One boot.
+/// A boot of a host.
 #[derive(Debug, Clone)]
 pub struct Boot {
     /// Its boot ID.
     pub boot_id: String,
-    /// Digest of the manifest of the image that was booted.
+    /// Manifest digest of the booted image.
     pub digest: String,
     /// Version label of that image.
     pub version: String,
-    /// The process ID of the host's PID 1, as this computer counts.
+    /// PID of the host's PID 1 on this computer.
     pub init: u32,
 }
 
-/// Removes what nspawn leaves behind of machines whose names begin so.
+/// Removes leftovers of nspawn for machines with this prefix.
 pub(super) fn sweep(machines: &str) {
     for entry in fs::read_dir(PROPAGATE).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(machines) {
@@ -81,7 +81,7 @@ pub(super) fn sweep(machines: &str) {
 
 fn remove_propagation(path: &Path) {
     if path.exists() {
-        // Most often nothing is mounted there.
+        // Usually nothing is mounted there.
         let _ = tool("umount", &["-l".as_ref(), path.as_os_str()]);
         let _ = fs::remove_dir(path);
     }
@@ -96,61 +96,61 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Firmware {
     hardware: Hardware,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// A machine. It is off at first; its host ends when it is dropped.
+/// A machine. It starts powered off; dropping it ends its host.
 #[derive(Debug)]
 pub(super) struct Machine {
-    shared: Arc<Shared>,
+    firmware: Arc<Firmware>,
     loader: Option<JoinHandle<()>>,
 }
 
 impl Machine {
     pub(super) fn new(hardware: Hardware) -> Self {
-        let shared = Arc::new(Shared {
+        let firmware = Arc::new(Firmware {
             hardware,
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let own = Arc::clone(&shared);
+        let own = Arc::clone(&firmware);
         let loader = std::thread::spawn(move || own.run());
         Self {
-            shared,
+            firmware,
             loader: Some(loader),
         }
     }
 
     pub(super) fn hardware(&self) -> &Hardware {
-        &self.shared.hardware
+        &self.firmware.hardware
     }
 
     /// Turns the power on or off. Off is a power cut.
     pub(super) fn power(&self, on: bool) {
-        let mut state = self.shared.state();
+        let mut state = self.firmware.state();
         state.on = on;
         if !on {
             cut(&state);
         }
-        self.shared.changed.notify_all();
+        self.firmware.changed.notify_all();
     }
 
-    /// A power cut, after which it boots again if it is meant to run.
+    /// Cuts the power; the machine boots again if its power is on.
     pub(super) fn power_cut(&self) {
-        cut(&self.shared.state());
+        cut(&self.firmware.state());
     }
 
-    /// The boot that is running, if one is.
+    /// The current boot, if the host is up.
     pub(super) fn boot(&self) -> Option<Boot> {
-        self.shared.state().boot.clone()
+        self.firmware.state().boot.clone()
     }
 
-    /// The last lines that the host wrote on its console.
+    /// Last lines of the host's console.
     pub(super) fn console(&self) -> String {
-        let text = fs::read(self.shared.hardware.console()).unwrap_or_default();
+        let text = fs::read(self.firmware.hardware.console()).unwrap_or_default();
         last_lines(&String::from_utf8_lossy(&text), 25)
     }
 }
@@ -158,14 +158,14 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         {
-            let mut state = self.shared.state();
+            let mut state = self.firmware.state();
             state.on = false;
             state.quit = true;
             cut(&state);
         }
-        self.shared.changed.notify_all();
+        self.firmware.changed.notify_all();
         if let Some(loader) = self.loader.take() {
-            // It only fails when the thread panicked, and then there is nothing left to wait for.
+            // This only fails if the thread panicked; then it has ended as well.
             let _ = loader.join();
         }
     }
@@ -182,18 +182,18 @@ impl Hardware {
         self.directory.join("console.log")
     }
 
-    /// A machine's hardware ID, from which systemd makes the machine ID.
+    /// Hardware ID of the machine; systemd derives the machine ID from it.
     pub(super) fn uuid(&self) -> String {
         let hash = sha256(format!("{} {}", self.machine, self.directory.display()).as_bytes());
         hash.chars().take(32).collect()
     }
 
-    /// The machine's side of the host's network interface, which is there while the host runs.
+    /// The machine's end of the host's network interface, which exists while the host is up.
     pub(super) fn veth(&self) -> String {
         format!("vb-{}", self.machine)
     }
 
-    /// Removes what a boot leaves behind.
+    /// Removes leftovers of a boot.
     fn tidy(&self) {
         remove_propagation(&Path::new(PROPAGATE).join(&self.machine));
         let veth = self.veth();
@@ -225,7 +225,7 @@ impl Hardware {
             format!("--hostname={}", self.host),
             format!("--uuid={}", self.uuid()),
             format!("--network-bridge={}", self.bridge),
-            // As on a real ostree host: nothing writes into what deployments share.
+            // As on a real ostree host: files shared by deployments are read-only.
             format!("--bind-ro={}/usr:/usr", deployment.display()),
             format!("--bind={sysroot}:/sysroot"),
             format!("--bind={sysroot}/boot:/boot"),
@@ -253,9 +253,9 @@ impl Hardware {
     }
 }
 
-impl Shared {
+impl Firmware {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked with it only read or set single fields.
+        // Every holder of the lock only reads or sets single fields, so the state is valid after a panic.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -265,7 +265,7 @@ impl Shared {
             let outcome = self.boot_once();
             let mut state = self.state();
             state.boot = None;
-            // It empties the group: whatever outlived the supervisor must not meet the next boot.
+            // Dropping it kills the group's processes, so that none of them lives on in the next boot.
             state.cgroup = None;
             drop(state);
             self.hardware.tidy();
@@ -284,7 +284,7 @@ impl Shared {
         !state.quit
     }
 
-    /// One boot, from the boot loader to the end.
+    /// Runs one boot, from the boot loader to its end.
     fn boot_once(&self) -> Result<()> {
         self.hardware.tidy();
         let deployment = self.hardware.disk.next()?;
@@ -294,7 +294,7 @@ impl Shared {
         {
             let mut state = self.state();
             state.cgroup = Some(cgroup);
-            // The power may have gone before there was a group to kill.
+            // The power may have been cut before there was a cgroup to kill.
             if !state.on {
                 cut(&state);
             }
@@ -309,7 +309,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the host has its boot ID, and records it.
+    /// Waits until the host has its boot ID, and logs the boot.
     fn appear(&self, child: &mut Child, image: BootedImage) -> Result<()> {
         let begin = Instant::now();
         let (init, boot_id) = loop {
@@ -319,9 +319,9 @@ impl Shared {
             if let Some(status) = child.try_wait()? {
                 bail!("systemd-nspawn ended: {status}");
             }
-            if begin.elapsed() > APPEAR {
+            if begin.elapsed() > INIT_TIMEOUT {
                 cut(&self.state());
-                bail!("no init after {APPEAR:?}");
+                bail!("no init after {INIT_TIMEOUT:?}");
             }
             std::thread::sleep(Duration::from_millis(5));
         };
@@ -342,7 +342,7 @@ impl Shared {
     }
 }
 
-/// The container's PID 1 below this process and its boot ID, once nspawn has given it one of its own.
+/// PID 1 of the container below this process, and its boot ID as soon as nspawn has set it.
 fn init_of(process: u32) -> Option<(u32, String)> {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(children).ok()?;
@@ -353,7 +353,7 @@ fn init_of(process: u32) -> Option<(u32, String)> {
     })
 }
 
-/// Says whether a process is the first one of a PID namespace below ours.
+/// True if a process is the first one of a PID namespace below ours.
 fn is_init(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let mut ids = status
@@ -364,7 +364,7 @@ fn is_init(process: u32) -> bool {
     ids.next_back() == Some("1") && ids.next().is_some()
 }
 
-/// The boot ID that a process sees, if it is not this computer's (as it is until its file systems are in place).
+/// Boot ID that a process sees, unless it is this computer's, as before its file systems are mounted.
 fn own_boot_id(process: u32) -> Option<String> {
     let ours = fs::read_to_string(Path::new("/").join(BOOT_ID)).ok()?;
     let theirs = fs::read_to_string(format!("/proc/{process}/root/{BOOT_ID}")).ok()?;

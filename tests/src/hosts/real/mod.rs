@@ -1,9 +1,10 @@
 //! Real hosts: real systemd, logind, D-Bus, ostree and kubelet on a real ostree deployment, in `systemd-nspawn`.
 //!
-//! The harness is hardware, firmware and boot loader: it starts what ostree's boot entries name, sees the host end, and starts it
-//! again. What was booted comes from ostree's own record of the deployment, never from Berth or bootc.
+//! The harness plays hardware, firmware and boot loader: it starts the deployment in ostree's boot entries, notices the end of
+//! the host, and starts it again. The booted image comes from ostree's own metadata, never from Berth or bootc.
 //!
-//! Needs root and Debian's packages (see [`unavailable`]); everything made is cached, see `tests/osimage` for what goes into the image.
+//! Needs root and Debian's packages (see [`unavailable`]). Everything built is cached; see `tests/osimage` for the image's
+//! content.
 
 mod blocking;
 mod bls;
@@ -42,7 +43,7 @@ pub use self::osimage::{OsImage, OsImages, OsVersion};
 pub use self::outside::FromOutside;
 pub use self::rpm_ostree::{HostFile, is_rpm_ostree_real, rpm_ostree};
 
-/// Reason for which there can be no real hosts here; a test that needs them prints it and ends.
+/// Why real hosts are impossible on this machine, if they are. A test that needs them prints it and ends.
 pub fn unavailable() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some(
@@ -55,10 +56,10 @@ pub fn unavailable() -> Option<String> {
     None
 }
 
-/// A bridge with an address of its own, for a test that needs one besides loopback.
+/// Creates a bridge with its own address, for a test that needs an address besides loopback.
 ///
 /// # Errors
-/// When this machine does not let us make one; see [`unavailable`].
+/// If this machine does not allow it; see [`unavailable`].
 pub fn bridge() -> Result<Bridge> {
     crate::tools::ensure_packages(&["iproute2"])?;
     Bridge::new()

@@ -1,4 +1,4 @@
-//! The network that a test's hosts share with the machine: one bridge.
+//! The network of a test's hosts and the machine: a bridge.
 
 use std::net::Ipv4Addr;
 
@@ -6,14 +6,15 @@ use anyhow::{Result, bail};
 
 use super::shell::tool;
 
-/// A bridge with the first address of a `/24` that nobody else uses. Deleted when dropped.
+/// A bridge with the first address of an unused `/24`. Deleted when dropped.
 #[derive(Debug)]
 pub struct Bridge {
     octets: (u8, u8),
 }
 
 impl Bridge {
-    /// Makes one. Its name comes from its network, so making it is what reserves the network among test processes.
+    /// Creates a bridge. Its name is derived from its network, so that creating it also reserves the network among test
+    /// processes.
     pub(super) fn new() -> Result<Self> {
         let begin = std::process::id();
         for step in 0..2000 {
@@ -37,24 +38,24 @@ impl Bridge {
         bail!("no free network for a bridge in 10.100.0.0 to 10.199.255.0 (is this machine allowed to make bridges?)")
     }
 
-    /// Says whether nothing but a default route leads there.
+    /// True if only a default route matches the network.
     fn is_free(&self) -> bool {
         let to = self.gateway().to_string();
         let routes = tool("ip", &["-o", "-4", "route", "show", "match", &to]);
         routes.is_ok_and(|text| text.lines().all(|line| line.starts_with("default")))
     }
 
-    /// The interface's name, unique on this machine.
+    /// Name of the interface, unique on this machine.
     pub(super) fn name(&self) -> String {
         format!("bt{}-{}", self.octets.0, self.octets.1)
     }
 
-    /// The machine's own address on it.
+    /// The machine's own address on the bridge.
     pub fn gateway(&self) -> Ipv4Addr {
         self.address(1)
     }
 
-    /// Another address on it.
+    /// Another address on the bridge.
     pub(super) fn address(&self, host: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, self.octets.0, self.octets.1, host)
     }
@@ -66,23 +67,23 @@ impl Drop for Bridge {
     }
 }
 
-/// Lets at most so many bytes a second through to the host behind an interface; `None` lifts the limit. It goes with the interface,
-/// which is another one after each boot.
+/// Limits the traffic to the host behind an interface to a number of bytes per second; `None` removes the limit. Each boot has a
+/// new interface, without the limit.
 pub(super) fn limit(interface: &str, rate: Option<u64>) -> Result<()> {
     let Some(rate) = rate else {
-        // An error says that there was no limit.
+        // An error means that there was no limit.
         let _ = tool("tc", &["qdisc", "del", "dev", interface, "root"]);
         return Ok(());
     };
     let rate = format!("{}bit", rate.saturating_mul(8));
-    // A short queue, so that what the host has to say to the API server meanwhile is not late.
+    // A short queue, so that the host's requests to the API server are not delayed.
     let options = ["tbf", "rate", &rate, "burst", "16kb", "latency", "100ms"];
     let command = [&["qdisc", "replace", "dev", interface, "root"], &options[..]].concat();
     tool("tc", &command).map(drop)
 }
 
-/// Deletes a bridge, if it is there.
+/// Deletes a bridge, if it exists.
 pub(super) fn delete(name: &str) {
-    // An error says that it is gone.
+    // An error means that it does not exist.
     let _ = tool("ip", &["link", "delete", name]);
 }

@@ -1,7 +1,7 @@
 //! Bootable OS images in many cheap versions.
 //!
-//! Three layers are the same in all versions: Debian, the kubelet, and what makes a test host. Above them a version has a file that
-//! names it and some megabytes of random bytes, so that there is something to pull.
+//! All versions share three layers: Debian, the kubelet, and the files of a test host. Each version adds a file with its name and
+//! some megabytes of random bytes, so that there is something to pull.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::root::{self, Root};
 use super::shell::{sha256, sha256_file, tool};
 use super::{content, guest, programs};
 
-/// The layers that all OS images of a run share.
+/// Layers shared by all OS images of a run.
 #[derive(Debug, Clone)]
 pub struct OsImages {
     pub(super) root: Root,
@@ -22,28 +22,28 @@ pub struct OsImages {
     base: Vec<Layer>,
 }
 
-/// One version of the OS.
+/// An OS image of one version.
 #[derive(Debug, Clone)]
 pub struct OsImage {
-    /// Value of its label `org.opencontainers.image.version`.
+    /// Its label `org.opencontainers.image.version`.
     pub version: String,
-    /// Digest of its manifest, `sha256:…`.
+    /// Manifest digest, `sha256:…`.
     pub digest: String,
     pub(super) layout: PathBuf,
 }
 
-/// A version of the OS: the parts that differ from version to version.
+/// Content of a version that differs from other versions.
 #[derive(Debug, Clone)]
 pub struct OsVersion {
-    /// Its name, `1.0.0`.
+    /// Name of the version, such as `1.0.0`.
     pub version: String,
-    /// Random bytes in each of its own layers.
+    /// Sizes of its own layers of random bytes.
     pub payload: Vec<u64>,
-    /// Files that only this version has: path, permissions, content.
+    /// Files of this version only: path, permissions, content.
     pub files: Vec<(String, u32, Vec<u8>)>,
-    /// Links that only this version has: path, target.
+    /// Links of this version only: path, target.
     pub links: Vec<(String, String)>,
-    /// More labels.
+    /// Additional labels.
     pub labels: Vec<(String, String)>,
 }
 
@@ -59,7 +59,7 @@ impl OsVersion {
         }
     }
 
-    /// The same with an image that is bound to it: bootc pulls that one as well.
+    /// Binds another image to the version: bootc pulls that one as well.
     pub fn bound_to(mut self, image: &str) -> Self {
         let quadlet = "usr/share/containers/systemd/bound.image";
         let text = format!("[Image]\nImage={image}\n");
@@ -71,9 +71,9 @@ impl OsVersion {
 }
 
 impl OsImages {
-    /// Finds or makes what all versions share; with a kubelet where the hosts are to be nodes.
+    /// Returns the shared layers; creates them if they are missing. With a kubelet if the hosts are to be nodes.
     ///
-    /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may name a real bootc, and
+    /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may be the path of a real bootc,
     /// `BERTH_TEST_RPM_OSTREE` a directory with a real rpm-ostree.
     pub fn ensure(kubelet: Option<&Path>) -> Result<Self> {
         super::packages::ensure()?;
@@ -98,7 +98,7 @@ impl OsImages {
         })
     }
 
-    /// Finds or makes a version.
+    /// Returns the image of a version; builds it if it is missing.
     pub fn version(&self, version: &OsVersion) -> Result<OsImage> {
         let mut layers = self.base.clone();
         for (number, bytes) in version.payload.iter().enumerate() {
@@ -144,7 +144,7 @@ impl OsImages {
 }
 
 impl OsImage {
-    /// Pushes it as `HOST/REPOSITORY:TAG` and gives back the reference by digest, `HOST/REPOSITORY@sha256:…`.
+    /// Pushes the image as `HOST/REPOSITORY:TAG`; returns the reference by digest, `HOST/REPOSITORY@sha256:…`.
     pub fn push(&self, registry: &str, repository: &str, tag: &str) -> Result<String> {
         let to = format!("docker://{registry}/{repository}:{tag}");
         let from = format!("oci:{}", self.layout.display());
@@ -157,7 +157,7 @@ impl OsImage {
         Ok(self.reference(registry, repository))
     }
 
-    /// The reference by digest.
+    /// Returns the reference by digest.
     pub fn reference(&self, registry: &str, repository: &str) -> String {
         format!("{registry}/{repository}@{}", self.digest)
     }
@@ -202,7 +202,7 @@ fn manifest(config: &str, layers: &[Layer]) -> Value {
     })
 }
 
-/// Debian without what differs between machines or is never looked at.
+/// Debian without files that differ between machines or are never used.
 fn debian(root: &Root) -> Result<Layer> {
     let left_out = [
         "var/*",
@@ -227,7 +227,7 @@ fn debian(root: &Root) -> Result<Layer> {
     })
 }
 
-/// A layer of one program.
+/// A layer with one program.
 fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
     let hash = sha256_file(binary).with_context(|| format!("reading {}", binary.display()))?;
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -237,7 +237,7 @@ fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
     })
 }
 
-/// A layer of all files of a directory.
+/// A layer with all files of a directory.
 fn tree_layer(name: &str, tree: &Path) -> Result<Layer> {
     let list = ["-printf", r"%P %y %m %s %T@ %l\n"];
     let mut lines: Vec<String> = tool("find", &[tree.as_os_str(), list[0].as_ref(), list[1].as_ref()])?
@@ -249,7 +249,7 @@ fn tree_layer(name: &str, tree: &Path) -> Result<Layer> {
     layers::ensure(&format!("{name}-{}", short(&hash)), |_| Ok((tree.to_owned(), owned())))
 }
 
-/// The layer of everything else that makes a test host.
+/// A layer with all other files of a test host.
 fn host_layer() -> Result<Layer> {
     let guest = guest::ensure()?;
     let hash = sha256(format!("{}{}", content::hash(), guest.digest).as_bytes());
@@ -271,14 +271,14 @@ fn payload_layer(version: &str, number: usize, bytes: u64) -> Result<Layer> {
     let hash = sha256(format!("{name} {bytes}").as_bytes());
     layers::ensure(&format!("payload-{}", short(&hash)), |work| {
         let mut data = vec![0; usize::try_from(bytes)?];
-        // gzip finds nothing in it.
+        // gzip cannot compress it.
         fastrand::Rng::with_seed(u64::from_str_radix(short(&hash), 16)?).fill(&mut data);
         content::put(work, &format!("usr/lib/os-payload/{number}"), 0o644, &data)?;
         Ok((work.to_owned(), owned()))
     })
 }
 
-/// The layer that says which version it is.
+/// The layer with the name of the version.
 fn version_layer(version: &OsVersion) -> Result<Layer> {
     let hash = sha256(format!("{} {:?} {:?}", version.version, version.files, version.links).as_bytes());
     layers::ensure(&format!("version-{}", short(&hash)), |work| {

@@ -1,25 +1,25 @@
-//! Strings as ostree prints them, and its names for content of container images. Also used by the stand-in for bootc.
+//! Parsing of ostree's output, and its refs for container images. Also used by the stand-in for bootc.
 
 use anyhow::{Result, bail};
 
-/// Commit metadata: the digest of the manifest of the image that the commit was made from.
+/// Commit metadata: manifest digest of the image that the commit was created from.
 pub const META_DIGEST: &str = "ostree.manifest-digest";
-/// Commit metadata: that manifest.
+/// Commit metadata: manifest of that image.
 pub const META_MANIFEST: &str = "ostree.manifest";
-/// Commit metadata: that image's configuration.
+/// Commit metadata: configuration of that image.
 pub const META_CONFIG: &str = "ostree.container.image-config";
 
-/// The ref of an image that skopeo calls by this name.
+/// Ref of an image with this name in skopeo's syntax.
 pub fn image_ref(skopeo_name: &str) -> String {
     format!("ostree/container/image/{}", escape(skopeo_name))
 }
 
-/// The ref of a layer.
+/// Ref of a layer.
 pub fn layer_ref(digest: &str) -> String {
     format!("ostree/container/blob/{}", escape(digest))
 }
 
-/// Refs allow fewer characters than image names do: others become `_XX_`, and so does a slash beside a slash.
+/// Refs allow fewer characters than image names: others become `_XX_`, as does a slash after a slash.
 fn escape(name: &str) -> String {
     let bytes = name.as_bytes();
     let slash = |at: Option<usize>| at.and_then(|i| bytes.get(i)) == Some(&b'/');
@@ -36,7 +36,7 @@ fn escape(name: &str) -> String {
     out
 }
 
-/// The string inside `'…'` or `"…"`, which is how GVariants are printed, with escapes resolved.
+/// Parses a string `'…'` or `"…"` in the text format of GVariant.
 pub fn unquote(text: &str) -> Result<String> {
     let text = text.trim();
     let mut chars = text.chars();

@@ -1,7 +1,7 @@
-//! A host's files as a process outside of the host sees them, with a socket of rpm-ostree's transactions that it can use.
+//! The files of a host for a process outside it, with a usable socket of rpm-ostree's transactions.
 //!
-//! rpm-ostreed refuses a client whose process it cannot see, and so every process outside of the host's PID namespace. A process
-//! inside relays what such a client says.
+//! rpm-ostreed rejects clients outside its PID namespace, because it cannot see their processes. A relay inside passes their
+//! messages on.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -17,15 +17,16 @@ use crate::rpmostreed::SOCKET;
 use crate::rpmostreed::client::Client;
 use crate::scratch::Scratch;
 
-/// Directories of the host's `/run` that a client may need before they are there.
+/// Directories in the host's `/run` that a client may need before they exist.
 const RUN_DIRECTORIES: [&str; 2] = ["berth", "ostree"];
-/// Runs its arguments in the PID namespace that only its children enter. Where nsenter itself forks, it stops with its child, which
-/// systemd's shutdown stops and kills; it then never reaps the child, and the host waits for that for ever.
+/// Runs its arguments in the PID namespace, which only child processes enter. If nsenter itself forked, it would stop together
+/// with its child, which systemd's shutdown stops and kills; it would then never reap the child, and the host would wait for that
+/// for ever.
 const CHILD: &str = r#""$@"; exit "$?""#;
-/// Longest time until the relay listens.
-const LISTENS: Duration = Duration::from_secs(20);
+/// Timeout until the relay listens.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The files of one boot of a host. A reboot of the host ends the relay.
+/// Files of one boot of a host. A reboot of the host ends the relay.
 #[derive(Debug)]
 pub struct FromOutside {
     root: Scratch,
@@ -34,10 +35,10 @@ pub struct FromOutside {
 }
 
 impl FromOutside {
-    /// Links to all files of a host that runs, and starts the relay on it.
+    /// Links to all files of a running host and starts the relay on it.
     ///
     /// # Errors
-    /// When the host is down, or the relay does not start.
+    /// If the host is down or the relay does not start.
     pub fn of(host: &RealHost) -> Result<Self> {
         let there = host.path("/")?;
         let root = Scratch::new("berth-outside-")?;
@@ -55,7 +56,7 @@ impl FromOutside {
             .arg(stand_in("standin-rpm-ostree")?)
             .arg("relay")
             .args([run.join(SOCKET), there.join("run").join(SOCKET)])
-            // It ends with its standard input.
+            // The relay ends with its standard input.
             .stdin(Stdio::piped())
             .spawn()
             .context("starting the relay of rpm-ostree's transactions")?;
@@ -71,13 +72,13 @@ impl FromOutside {
     fn wait(&self) -> Result<()> {
         let begin = Instant::now();
         while !self.run().join(SOCKET).exists() {
-            ensure!(begin.elapsed() < LISTENS, "the relay does not listen");
+            ensure!(begin.elapsed() < RELAY_TIMEOUT, "the relay does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// The root of the host's files.
+    /// Root of the host's files.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -86,10 +87,10 @@ impl FromOutside {
         self.root.path().join("run")
     }
 
-    /// A client of the host's rpm-ostree.
+    /// Returns a client of the host's rpm-ostree.
     ///
     /// # Errors
-    /// When the host's bus does not answer.
+    /// If the host's bus does not answer.
     pub async fn client(&self) -> Result<Client> {
         Client::connect(&self.bus, &self.run()).await
     }
@@ -103,7 +104,7 @@ impl Drop for FromOutside {
     }
 }
 
-/// Links to each entry of a directory but one.
+/// Links to each entry of a directory except one.
 fn link_all(from: &Path, to: &Path, except: &str) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
         let entry = entry?;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// Packages that the machine needs beside those that every Debian has.
+/// Packages that the machine needs in addition to every Debian's.
 const PACKAGES: [&str; 7] = [
     "mmdebstrap",
     "systemd-container",

@@ -1,4 +1,4 @@
-//! The programs on hosts that stand in for ones which cannot be had.
+//! Stand-ins for programs on hosts that are not available as packages.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,9 +10,9 @@ use super::shell::{run, sha256_file};
 use crate::process::last_lines;
 use crate::programs::workspace_root;
 
-/// A stand-in, stripped: what cargo leaves has a hundred megabytes of debug information.
+/// Path of a stand-in, stripped: cargo's binary has a hundred megabytes of debug information.
 pub(super) fn stand_in(name: &str) -> Result<PathBuf> {
-    // Cargo puts it beside the programs, and above the integration tests, that it builds it for.
+    // Cargo puts it beside the programs, and one directory above the integration tests.
     let program = std::env::current_exe().context("the path of this program")?;
     let directories = program.ancestors().skip(1).take(2);
     let path = match directories.map(|d| d.join(name)).find(|path| path.is_file()) {
@@ -26,7 +26,7 @@ pub(super) fn stand_in(name: &str) -> Result<PathBuf> {
     Ok(directory.join("program"))
 }
 
-/// Builds it, for where cargo did not.
+/// Builds it, if cargo has not built it before.
 fn build(name: &str) -> Result<PathBuf> {
     let manifest = workspace_root().join("tests/Cargo.toml");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

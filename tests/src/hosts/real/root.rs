@@ -1,4 +1,4 @@
-//! The root file system below all OS images: a small Debian, made by `mmdebstrap`.
+//! Root file system below all OS images: a small Debian, created with `mmdebstrap`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::shell::{sha256, tool};
 use super::{cache, shell};
 
-/// Packages that hosts need beside the kubelet and bootc.
+/// Packages that hosts need in addition to the kubelet and bootc.
 const PACKAGES: [&str; 18] = [
     "systemd",
     "systemd-sysv",
@@ -30,23 +30,23 @@ const PACKAGES: [&str; 18] = [
 ];
 /// Packages that a real bootc needs in addition.
 const REAL_BOOTC: [&str; 1] = ["podman"];
-/// Packages that a real rpm-ostree needs in addition. It runs as a user of its own, which systemd makes, and puts packages into images
-/// in a sandbox over FUSE.
+/// Packages that a real rpm-ostree needs in addition. It runs as its own user, which systemd allocates, and layers packages in a
+/// sandbox over FUSE.
 const REAL_RPM_OSTREE: [&str; 3] = ["libnss-systemd", "bubblewrap", "fuse3"];
 
-/// The root file system and the name by which what is made from it is cached.
+/// The root file system, and a cache key for everything derived from it.
 #[derive(Debug, Clone)]
 pub(super) struct Root {
     pub(super) path: PathBuf,
     pub(super) key: String,
 }
 
-/// Debian's name for the release that hosts run.
+/// Name of the Debian release on hosts.
 fn suite() -> String {
     std::env::var("BERTH_TEST_SUITE").unwrap_or_else(|_| "trixie".to_owned())
 }
 
-/// Finds or makes the root file system.
+/// Returns the root file system; creates it if it is missing.
 pub(super) fn ensure(real_bootc: bool, real_rpm_ostree: bool) -> Result<Root> {
     let suite = suite();
     let mut packages = PACKAGES.to_vec();
@@ -73,7 +73,7 @@ pub(super) fn ensure(real_bootc: bool, real_rpm_ostree: bool) -> Result<Root> {
     })
 }
 
-/// The mirror of Debian that this machine uses, if it is a Debian; `mmdebstrap` knows one otherwise.
+/// The Debian mirror that this machine uses, if it is a Debian; otherwise `mmdebstrap` has a default.
 fn mirror() -> Option<String> {
     let format = "$(ORIGIN) $(REPO_URI)";
     let lines = tool("apt-get", &["indextargets", "--format", format, "Created-By: Packages"]);

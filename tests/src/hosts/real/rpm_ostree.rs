@@ -1,5 +1,5 @@
-//! rpm-ostree for hosts: the stand-in for its daemon as a service, as files below `/etc` and `/var`, which every image keeps; or a
-//! real one, which is part of every image.
+//! rpm-ostree for hosts: the stand-in for its daemon, as service files below `/etc` and `/var`, which every image keeps; or a
+//! real one, part of every image.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use super::programs::stand_in;
 /// A file of a host: path, permissions, content.
 pub type HostFile = (String, u32, Vec<u8>);
 
-/// Directory whose content is a real rpm-ostree, for all hosts: its daemon, its libraries, its unit, and its files for D-Bus
-/// and polkit.
+/// Variable with a directory that contains a real rpm-ostree for all hosts: its daemon, libraries, unit, and files for D-Bus and
+/// polkit.
 const REAL: &str = "BERTH_TEST_RPM_OSTREE";
 
-/// The directory with the real rpm-ostree, if hosts have one.
+/// Directory of the real rpm-ostree, if hosts have one.
 pub(super) fn real() -> Option<PathBuf> {
     std::env::var_os(REAL).map(PathBuf::from)
 }
@@ -25,7 +25,7 @@ pub fn is_rpm_ostree_real() -> bool {
     real().is_some()
 }
 
-/// The service's own files.
+/// Files of the service.
 const SERVICE: [(&str, &str); 3] = [
     (
         "etc/systemd/system/rpm-ostreed.service",
@@ -41,10 +41,10 @@ const SERVICE: [(&str, &str); 3] = [
     ),
 ];
 
-/// The files that give a host rpm-ostree, unless its image has a real one.
+/// Files that install rpm-ostree on a host, unless its image has a real one.
 ///
 /// # Errors
-/// When the stand-in does not build.
+/// If the stand-in does not build.
 pub fn rpm_ostree() -> Result<Vec<HostFile>> {
     if is_rpm_ostree_real() {
         return Ok(vec![]);

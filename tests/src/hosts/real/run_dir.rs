@@ -1,4 +1,4 @@
-//! The directory of one test's hosts, and the tidying up after tests that were killed.
+//! Directory of a test's hosts, and the cleanup after killed tests.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::tools::cache_dir;
 
 const LOCK: &str = ".in-use";
 
-/// A directory for hosts, beside the cache so that files can be shared with it. Named as the bridge is. Removed when dropped.
+/// A directory for hosts, beside the cache so that files can be hard links. Named like the bridge. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct RunDirectory {
     path: PathBuf,
-    // Held while the directory is in use; the kernel lets go of it when the process ends.
+    // Held while the directory is in use; the kernel releases it when the process ends.
     _lock: File,
 }
 
@@ -49,7 +49,7 @@ fn parent() -> Result<PathBuf> {
     Ok(cache_dir()?.join("run"))
 }
 
-/// Removes hosts, bridges and directories of tests whose process is gone.
+/// Removes hosts, bridges and directories of tests whose process has ended.
 pub(super) fn sweep() -> Result<()> {
     for entry in fs::read_dir(parent()?).into_iter().flatten().flatten() {
         if !is_abandoned(&entry.path()) {
@@ -68,7 +68,7 @@ fn is_abandoned(path: &Path) -> bool {
     let Ok(lock) = File::open(path.join(LOCK)) else {
         return false;
     };
-    // A fresh one may be between its creation and its lock.
+    // A new one may be between its creation and its lock.
     let modified = lock.metadata().and_then(|data| data.modified());
     let is_old = modified.is_ok_and(|t| t.elapsed().is_ok_and(|age| age > Duration::from_secs(5)));
     is_old && lock.try_lock().is_ok()

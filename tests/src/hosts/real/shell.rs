@@ -1,4 +1,4 @@
-//! Runs the system's own tools.
+//! Runs system tools.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::last_lines;
 
-/// Runs a command to its end and gives back its standard output; its last words are the error otherwise.
+/// Runs a command; returns its standard output, or an error with the end of its output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = command
@@ -19,7 +19,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// An error when the command did not end well.
+/// Returns an error if the command failed.
 pub(super) fn check(program: &str, out: &Output) -> Result<()> {
     if !out.status.success() {
         let words = String::from_utf8_lossy(&out.stderr);
@@ -28,12 +28,12 @@ pub(super) fn check(program: &str, out: &Output) -> Result<()> {
     Ok(())
 }
 
-/// [`run`] with the arguments at hand.
+/// [`run`] with arguments.
 pub(super) fn tool<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     run(Command::new(program).args(args))
 }
 
-/// The SHA-256 of a file, as hex digits. The tool is several times faster than an unoptimised build of ours.
+/// SHA-256 of a file, in hex digits. The tool is several times faster than an unoptimised build of ours.
 pub(super) fn sha256_file(path: &Path) -> Result<String> {
     let line = tool("sha256sum", &[path])?;
     let hex = line.trim_start_matches('\\').split_whitespace().next();
@@ -41,7 +41,7 @@ pub(super) fn sha256_file(path: &Path) -> Result<String> {
         .with_context(|| format!("sha256sum of {}", path.display()))
 }
 
-/// The SHA-256 of bytes, as hex digits.
+/// SHA-256 of bytes, in hex digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()

@@ -1,7 +1,7 @@
-//! The lock on a host's deployments, as libostree takes it.
+//! The lock on a host's deployments, compatible with libostree.
 //!
-//! libostree locks `/sysroot/ostree/lock` with an open file description lock, which does not see the locks of `flock`, and
-//! removes the file when it lets go.
+//! libostree locks `/sysroot/ostree/lock` with an open file description lock, which is independent of `flock` locks, and removes
+//! the file when it releases the lock.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,15 +15,15 @@ use nix::libc;
 /// Path of the lock on a host.
 pub const PATH: &str = "/sysroot/ostree/lock";
 
-/// The lock, held. The kernel releases it when the process ends, however it ends.
+/// The held lock. The kernel releases it when the process ends for any reason.
 #[derive(Debug)]
 pub struct SysrootLock(#[expect(dead_code, reason = "it is held open")] File);
 
 impl SysrootLock {
-    /// Waits for the lock without end.
+    /// Waits for the lock without a timeout.
     ///
     /// # Errors
-    /// When the file cannot be made or locked.
+    /// If the file cannot be created or locked.
     pub fn wait() -> io::Result<Self> {
         loop {
             let file = open(Path::new(PATH))?;
@@ -34,10 +34,10 @@ impl SysrootLock {
         }
     }
 
-    /// Takes the lock; `None` while somebody else has it.
+    /// Takes the lock; `None` if it is held.
     ///
     /// # Errors
-    /// When the file cannot be made or locked.
+    /// If the file cannot be created or locked.
     pub fn take() -> io::Result<Option<Self>> {
         loop {
             let file = open(Path::new(PATH))?;
@@ -51,10 +51,10 @@ impl SysrootLock {
     }
 }
 
-/// Opens a file to lock it, and makes it where it is missing.
+/// Opens a lock file; creates it if it is missing.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -65,7 +65,7 @@ pub fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// A lock on all of a file that excludes every other one.
+/// An exclusive lock on the whole file.
 fn exclusive() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
@@ -76,7 +76,7 @@ fn exclusive() -> libc::flock {
     }
 }
 
-/// True if the path still leads to this file. Who held the lock before may have removed it.
+/// True if the path still leads to this file: the last holder may have removed it.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.metadata()) {
         (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),

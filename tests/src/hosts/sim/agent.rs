@@ -1,4 +1,4 @@
-//! The agents of a simulated host: the real program as child processes, started again when they die.
+//! The agents of a simulated host: child processes of the real program, restarted when they exit.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -16,22 +16,22 @@ use tokio::task::JoinHandle;
 
 use super::settings::SharedSettings;
 
-/// Command and settings for the agent of a host.
+/// Program and settings of a host's agent.
 #[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
-    /// The program.
+    /// Path of the program.
     pub binary: PathBuf,
-    /// Kubeconfig with the agent's own identity.
+    /// Kubeconfig with the agent's identity.
     pub kubeconfig: PathBuf,
-    /// Kubeconfig with the node's kubelet identity.
+    /// Kubeconfig with the kubelet's identity.
     pub kubelet_kubeconfig: PathBuf,
-    /// More arguments, after the usual ones.
+    /// Additional arguments, after the default ones.
     pub args: Vec<String>,
-    /// More environment.
+    /// Additional environment.
     pub env: Vec<(String, String)>,
 }
 
-/// Everything an agent process needs, complete.
+/// The complete command of an agent process.
 #[derive(Debug, Clone)]
 pub(super) struct AgentCommand {
     pub(super) node: String,
@@ -72,18 +72,18 @@ impl AgentCommand {
     }
 }
 
-/// Order to a supervisor about its agent.
+/// Command for the supervisor of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Order {
-    /// Keep one running.
+    /// Keep an agent running.
     Run,
-    /// Let it end, and start no other.
+    /// Wait for its end and start no other.
     Last,
     /// Kill it.
     Kill,
 }
 
-/// One place for an agent on a host. The process in it changes.
+/// A place for an agent on a host. Its process changes.
 #[derive(Debug)]
 struct Slot {
     log: PathBuf,
@@ -108,7 +108,7 @@ impl Slot {
     fn signal(&self, signal: Signal) {
         let pid = *locked(&self.pid);
         if let Some(pid) = pid.and_then(|p| i32::try_from(p).ok()) {
-            // An error means that it is dead already.
+            // An error means that it has already exited.
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
@@ -118,12 +118,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Waits for an order at least as strict as this one. A supervisor that nobody owns any more is to kill.
+/// Waits for a command at least as strict as this one. Without an owner the supervisor kills its agent.
 async fn reached(orders: &mut watch::Receiver<Order>, order: Order) {
     let _ = orders.wait_for(|o| *o >= order).await;
 }
 
-/// Keeps one agent running until it is told to stop. The process is dead when this returns.
+/// Keeps one agent running until the command changes. The process has exited when this returns.
 async fn supervise(
     command: AgentCommand,
     settings: SharedSettings,
@@ -156,7 +156,7 @@ async fn supervise(
     }
 }
 
-/// All agents of one host: normally one, two while an update of the DaemonSet surges.
+/// All agents of a host: usually one; two during a surging DaemonSet update.
 #[derive(Debug)]
 pub(super) struct Agents {
     command: Option<AgentCommand>,
@@ -177,12 +177,12 @@ impl Agents {
         }
     }
 
-    /// Sets the number of agents that the host has while it is up.
+    /// Sets the number of agents while the host is up.
     pub(super) fn want(&self, count: usize) {
         *locked(&self.wanted) = count;
     }
 
-    /// Starts the agents that are wanted and not running.
+    /// Starts the missing agents.
     pub(super) fn start(&self) {
         let Some(command) = &self.command else { return };
         let wanted = *locked(&self.wanted);
@@ -198,7 +198,7 @@ impl Agents {
         }
     }
 
-    /// Ends all agents but the first `keep` ones, and waits until they are dead.
+    /// Stops all agents except the first `keep`, and waits until they have exited.
     pub(super) async fn stop(&self, keep: usize, grace: Option<Duration>) {
         let slots = {
             let mut slots = locked(&self.slots);
@@ -218,24 +218,24 @@ impl Agents {
         }
     }
 
-    /// SIGKILL for all of them; whether they come back is a setting.
+    /// Sends SIGKILL to all agents; a setting decides whether they restart.
     pub(super) fn kill(&self) {
         for slot in locked(&self.slots).iter() {
             slot.signal(Signal::SIGKILL);
         }
     }
 
-    /// Process IDs of the agents that run now.
+    /// PIDs of the running agents.
     pub(super) fn pids(&self) -> Vec<u32> {
         locked(&self.slots).iter().filter_map(|s| *locked(&s.pid)).collect()
     }
 
-    /// The log of one agent.
+    /// Path of an agent's log.
     pub(super) fn log(&self, index: usize) -> PathBuf {
         self.dir.join(format!("agent-{index}.log"))
     }
 
-    /// Ends all of it without waiting, for use while dropping.
+    /// Kills everything without waiting, for use in Drop.
     pub(super) fn abandon(&self) {
         for slot in locked(&self.slots).drain(..) {
             slot.signal(Signal::SIGKILL);
@@ -251,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// Agents that say how they were started and then wait.
+    /// Agents that print their arguments and then wait.
     fn agents(dir: &Path) -> Agents {
         let binary = dir.join("agent");
         std::fs::write(&binary, "#!/bin/sh\necho \"$@\" >&2\nexec sleep 60\n").unwrap();
@@ -270,7 +270,7 @@ mod tests {
         Agents::new(Some(command), SharedSettings::default(), dir.to_owned())
     }
 
-    /// Waits until so many agents run, other than these.
+    /// Waits until this many agents run, none of them in `not`.
     async fn wait(agents: &Agents, count: usize, not: &[u32]) -> Vec<u32> {
         for _ in 0..500 {
             let pids = agents.pids();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_killed_agent_comes_back_unless_it_may_not() {
+    async fn a_killed_agent_restarts_if_allowed() {
         let dir = tempfile::tempdir().unwrap();
         let agents = agents(dir.path());
         agents.start();

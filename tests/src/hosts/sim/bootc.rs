@@ -1,7 +1,7 @@
-//! The deployments of a simulated host: what ostree and bootc 1.16 would make of each command.
+//! The deployments of a simulated host, as ostree and bootc 1.16 would change them.
 //!
-//! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the
-//! ground truth of "nothing armed by accident" (I3): only [`Deployments::shut_down`] decides what a reboot boots.
+//! A pure state machine without time, processes or files, so that its rules can be tested one by one. It is the ground truth of
+//! "nothing armed by accident" (I3): only [`Deployments::shut_down`] decides what a reboot boots.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use super::catalog::digest_of;
 /// Name of the stateroot.
 pub(super) const STATEROOT: &str = "default";
 
-/// One deployed image.
+/// A deployed image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
-    /// The reference as it was given to `bootc switch`.
+    /// Reference given to `bootc switch`.
     pub image: String,
     /// Manifest digest.
     pub digest: String,
@@ -25,21 +25,21 @@ pub struct Deployment {
     pub timestamp: String,
     /// OCI architecture.
     pub architecture: String,
-    /// Staged with the signature policy enforced.
+    /// True if staged with an enforced signature policy.
     pub signed: bool,
     /// Names of the packages that rpm-ostree layered on the image.
     pub packages: Vec<String>,
-    /// Tells deployments of the same image apart.
+    /// Distinguishes deployments of the same image.
     pub serial: u32,
 }
 
 impl Deployment {
-    /// A stand-in for the ostree commit of the image: as long as one, and a function of the image alone.
+    /// Simulated ostree commit of the image: of a real commit's length, and the same for the same image.
     pub(super) fn base(&self) -> String {
         self.digest.trim_start_matches("sha256:").chars().rev().collect()
     }
 
-    /// A stand-in for the ostree commit that is checked out: that of the image, or one with packages on it.
+    /// Simulated ostree commit that is checked out: the image's, or one with layered packages.
     pub(super) fn checksum(&self) -> String {
         if self.packages.is_empty() {
             return self.base();
@@ -48,63 +48,63 @@ impl Deployment {
         layered.trim_start_matches("sha256:").to_owned()
     }
 
-    /// bootc leaves it to rpm-ostree.
+    /// True if bootc leaves the deployment to rpm-ostree.
     fn is_layered(&self) -> bool {
         !self.packages.is_empty()
     }
 
-    /// A stand-in for the name of a composefs deployment.
+    /// Simulated name of a composefs deployment.
     fn verity(&self) -> String {
         self.checksum().repeat(2)
     }
 }
 
-/// The staged deployment, and whether a shutdown would apply it.
+/// A staged deployment and its locks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Staged {
     /// The staged deployment.
     pub deployment: Deployment,
-    /// Finalization is locked by the key in the state of the staged deployment, as `bootc status` shows it.
+    /// Finalization is locked in the state of the staged deployment, which `bootc status` shows.
     pub locked: bool,
-    /// The file beside the state that locks finalization as well, and that bootc does not see.
+    /// Finalization is locked by a file beside the state, which bootc ignores.
     pub lock_file: bool,
 }
 
 impl Staged {
-    /// A shutdown discards it.
+    /// True if a shutdown discards it.
     pub fn is_locked(&self) -> bool {
         self.locked || self.lock_file
     }
 }
 
-/// Things that change the output of `bootc status` without being a deployment.
+/// Properties that change the output of `bootc status` besides the deployments.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct View {
-    /// The host was not installed as a bootc host.
+    /// The host was not installed with bootc.
     pub not_bootc: bool,
-    /// The deployments are kept in composefs.
+    /// The deployments are in composefs.
     pub composefs: bool,
-    /// A bootc older than 1.12, which has no `downloadOnly` and no `softRebootCapable`.
+    /// bootc is older than 1.12 and has no `downloadOnly` and no `softRebootCapable`.
     pub old: bool,
 }
 
-/// All deployments of one host.
+/// All deployments of a host.
 #[derive(Debug, Clone)]
 pub struct Deployments {
     staged: Option<Staged>,
-    /// Deployments in boot order: the boot loader takes the first one.
+    /// Deployments in boot order: the boot loader starts the first one.
     finalized: Vec<Deployment>,
-    /// Position of the one that runs.
+    /// Position of the booted deployment.
     booted: usize,
-    /// Images whose layers are on the disk: nothing is downloaded to stage them.
+    /// Images whose layers are on the disk: staging them downloads nothing.
     cached: BTreeSet<String>,
-    /// Images that have a ref in the repository: the registry and the signature policy are not asked about them.
+    /// Images with a ref in the repository: registry and signature policy are not checked for them.
     present: BTreeSet<String>,
     finalization_failed: bool,
 }
 
 impl Deployments {
-    /// A host that was installed with this image.
+    /// Deployments of a host installed with this image.
     pub fn new(booted: Deployment) -> Self {
         Self {
             cached: BTreeSet::from([booted.digest.clone()]),
@@ -116,7 +116,7 @@ impl Deployments {
         }
     }
 
-    /// The deployment that runs; `None` never happens in practice.
+    /// The booted deployment; in practice never `None`.
     pub fn booted(&self) -> Option<&Deployment> {
         self.finalized.get(self.booted)
     }
@@ -126,48 +126,48 @@ impl Deployments {
         self.staged.as_ref()
     }
 
-    /// A shutdown now would change what boots.
+    /// True if a shutdown now would change what boots.
     pub fn is_armed(&self) -> bool {
         self.staged.as_ref().is_some_and(|s| !s.is_locked())
     }
 
-    /// The first finalized deployment that does not run.
+    /// The first finalized deployment that is not booted.
     pub fn rollback(&self) -> Option<&Deployment> {
         self.finalized.get(usize::from(self.booted == 0))
     }
 
-    /// The rollback deployment is the one that the boot loader takes next.
+    /// True if the rollback deployment boots next.
     pub fn rollback_queued(&self) -> bool {
         self.booted > 0
     }
 
-    /// Says whether the previous shutdown failed to finalize the staged deployment.
+    /// True if the previous shutdown failed to finalize the staged deployment.
     pub fn finalization_failed(&self) -> bool {
         self.finalization_failed
     }
 
-    /// The reference that the next `switch` is compared with: that of the staged image, else of the booted one.
+    /// Reference that the next `switch` is compared with: the staged image's, or the booted one's.
     pub fn spec_image(&self) -> Option<&str> {
         let deployment = self.staged.as_ref().map(|s| &s.deployment).or(self.booted())?;
         Some(&deployment.image)
     }
 
-    /// Says whether a deployment of this digest can be booted, or runs.
+    /// True if a deployment of this digest is finalized.
     pub fn is_finalized(&self, digest: &str) -> bool {
         self.finalized.iter().any(|d| d.digest == digest)
     }
 
-    /// True if nothing has to be downloaded to stage this digest.
+    /// True if staging this digest downloads nothing.
     pub fn is_cached(&self, digest: &str) -> bool {
         self.cached.contains(digest)
     }
 
-    /// True if this digest is staged without a question to the registry or the signature policy.
+    /// True if staging this digest uses neither the registry nor the signature policy.
     pub fn is_present(&self, digest: &str) -> bool {
         self.present.contains(digest)
     }
 
-    /// Digests of the images that have a ref in the repository.
+    /// Digests of the images with a ref in the repository.
     pub fn present(&self) -> impl Iterator<Item = &String> {
         self.present.iter()
     }
@@ -177,19 +177,19 @@ impl Deployments {
         self.present.remove(digest);
     }
 
-    /// The finalized deployments in boot order, and whether each of them runs.
+    /// Finalized deployments in boot order, and whether each is booted.
     pub fn finalized(&self) -> impl Iterator<Item = (&Deployment, bool)> {
         self.finalized.iter().enumerate().map(|(at, d)| (d, at == self.booted))
     }
 
-    /// Puts packages on the deployment that runs, as if it had always had them.
+    /// Adds packages to the booted deployment, as if it had always had them.
     pub fn layer(&mut self, packages: &[&str]) {
         if let Some(booted) = self.finalized.get_mut(self.booted) {
             booted.packages = packages.iter().map(|p| (*p).to_owned()).collect();
         }
     }
 
-    /// Unlocks what is staged, as `FinalizeDeployment` does; `false` when it was not locked.
+    /// Unlocks the staged deployment, like `FinalizeDeployment`; `false` if it was not locked.
     pub fn take_locks(&mut self) -> bool {
         let Some(staged) = &mut self.staged else { return false };
         let was_locked = staged.is_locked();
@@ -197,15 +197,15 @@ impl Deployments {
         was_locked
     }
 
-    /// Removes the file that locks, and no other lock.
+    /// Removes the lock file but no other lock.
     pub fn remove_lock_file(&mut self) {
         if let Some(staged) = &mut self.staged {
             staged.lock_file = false;
         }
     }
 
-    /// `Cleanup` of `pending-deploy`: removes what is staged and every deployment before the one that runs; `false` when there
-    /// is none.
+    /// Removes the staged deployment and every deployment before the booted one, like `Cleanup` with `pending-deploy`; `false` if
+    /// there is none.
     pub fn remove_pending(&mut self) -> bool {
         let had_staged = self.staged.take().is_some();
         let queued: Vec<_> = self.finalized.drain(..self.booted).collect();
@@ -216,7 +216,7 @@ impl Deployments {
         had_staged || !queued.is_empty()
     }
 
-    /// Stages an image in place of whatever was staged. Like the real one it is armed unless `locked`.
+    /// Stages an image and replaces a staged one. As with the real bootc, it is armed unless `locked`.
     pub fn stage(&mut self, mut deployment: Deployment, locked: bool) {
         let twins = self.finalized.iter().filter(|d| d.digest == deployment.digest);
         deployment.serial = twins.map(|d| d.serial + 1).max().unwrap_or(0);
@@ -225,7 +225,7 @@ impl Deployments {
             locked,
             lock_file: false,
         });
-        // Staging ends with a cleanup: layers that no deployment uses go.
+        // Staging ends with a cleanup that removes unused layers.
         let used = self.staged.iter().map(|s| &s.deployment).chain(&self.finalized);
         self.cached = used.map(|d| d.digest.clone()).collect();
         let is_used = |digest: &String| self.cached.contains(digest);
@@ -234,7 +234,7 @@ impl Deployments {
             .extend(self.staged.iter().map(|s| s.deployment.digest.clone()));
     }
 
-    /// `ostree admin lock-finalization`: what it prints, or the error.
+    /// Runs `ostree admin lock-finalization`; returns its output.
     pub fn lock(&mut self) -> Result<&'static str, String> {
         let staged = self.staged.as_mut().ok_or("No staged deployment")?;
         Ok(if std::mem::replace(&mut staged.locked, true) {
@@ -245,7 +245,7 @@ impl Deployments {
         })
     }
 
-    /// `ostree admin lock-finalization --unlock`: what it prints, or the error.
+    /// Runs `ostree admin lock-finalization --unlock`; returns its output.
     pub fn unlock(&mut self) -> Result<&'static str, String> {
         let staged = self.staged.as_mut().ok_or("No staged deployment")?;
         Ok(if std::mem::replace(&mut staged.locked, false) {
@@ -256,7 +256,7 @@ impl Deployments {
         })
     }
 
-    /// A link to the state of the staged deployment, with the name of the file that locks it; or the error.
+    /// Links the state of the staged deployment to the name of its lock file.
     pub fn link_lock(&mut self) -> Result<(), String> {
         let staged = self.staged.as_mut().ok_or("No such file or directory")?;
         match std::mem::replace(&mut staged.lock_file, true) {
@@ -265,7 +265,7 @@ impl Deployments {
         }
     }
 
-    /// `bootc delete-deployment VERITY`, on composefs: the error, if any. Only what is staged can be deleted here.
+    /// Runs `bootc delete-deployment VERITY` on composefs. Only the staged deployment can be deleted here.
     pub fn delete(&mut self, verity: &str) -> Result<(), String> {
         if self.booted().is_some_and(|d| d.verity() == verity) {
             return Err("Cannot delete currently booted deployment".to_owned());
@@ -276,7 +276,7 @@ impl Deployments {
         }
     }
 
-    /// `ostree admin undeploy INDEX`; a staged deployment has index 0 and moves the others by one.
+    /// Runs `ostree admin undeploy INDEX`; a staged deployment has index 0 and shifts the others by one.
     pub fn undeploy(&mut self, index: usize) -> Result<String, String> {
         let gone = |d: &Deployment| format!("Deleted deployment {}.{}", d.checksum(), d.serial);
         let position = match (index, &self.staged) {
@@ -304,7 +304,7 @@ impl Deployments {
         Ok(gone(&deployment))
     }
 
-    /// `bootc rollback`: swaps the boot order and drops what is staged. A second call swaps it back.
+    /// Runs `bootc rollback`: swaps the boot order and discards the staged deployment. A second call swaps it back.
     pub fn toggle_rollback(&mut self) -> Result<String, String> {
         if self.finalized.len() < 2 {
             return Err("No rollback available".to_owned());
@@ -320,9 +320,9 @@ impl Deployments {
         })
     }
 
-    /// An orderly shutdown: an unlocked staged deployment goes in front, a locked one is lost.
+    /// An orderly shutdown: an unlocked staged deployment becomes the first, a locked one is lost.
     ///
-    /// With `finalization_works` false nothing changes except that the failure is remembered for the next boot.
+    /// Unless `finalization_works`, nothing changes, but the next boot reports the failure.
     pub fn shut_down(&mut self, finalization_works: bool) {
         let armed = self.staged.take().filter(|s| !s.is_locked());
         self.finalization_failed = false;
@@ -331,25 +331,25 @@ impl Deployments {
             self.finalization_failed = true;
             return;
         }
-        // Only the deployment that ran stays beside the new one.
+        // Only the booted deployment is kept besides the new one.
         let old = self.booted().cloned();
         self.finalized = std::iter::once(staged.deployment).chain(old).collect();
-        // Until the boot the old one still runs; it is last now.
+        // Until the boot the old one is still the booted one; it is last now.
         self.booted = self.finalized.len() - 1;
     }
 
-    /// The power goes: what was staged lived in `/run` and is lost.
+    /// A power cut: the staged deployment in `/run` is lost.
     pub fn cut_power(&mut self) {
         self.staged = None;
         self.finalization_failed = false;
     }
 
-    /// The boot loader takes the first deployment.
+    /// The boot loader starts the first deployment.
     pub fn boot(&mut self) {
         self.booted = 0;
     }
 
-    /// The output of `bootc status --format=json`.
+    /// Output of `bootc status --format=json`.
     pub fn status(&self, view: View) -> Value {
         if view.not_bootc {
             return null_host();

@@ -1,4 +1,4 @@
-//! A private message bus for one simulated host.
+//! A private message bus for a simulated host.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// A `dbus-daemon` on a socket of its own, which lets everybody do everything. Dies with this value.
+/// A `dbus-daemon` on its own socket, without access control. Killed when dropped.
 #[derive(Debug)]
 pub struct Bus {
     socket: PathBuf,
@@ -20,8 +20,8 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Prepares a bus in this directory; [`start`](Self::start) makes it run. The path must be short, for
-    /// socket addresses are limited to 107 bytes.
+    /// Prepares a bus in this directory; [`start`](Self::start) starts it. The path must be short: socket addresses are limited
+    /// to 107 bytes.
     pub fn new(dir: &Path) -> Result<Self> {
         let bus = Self {
             socket: dir.join("bus"),
@@ -36,12 +36,12 @@ impl Bus {
         Ok(bus)
     }
 
-    /// The address for clients; the same for the whole life of the host.
+    /// Address for clients; it never changes.
     pub fn address(&self) -> String {
         format!("unix:path={}", self.socket.display())
     }
 
-    /// Starts the daemon and waits until it accepts connections. One that runs is replaced.
+    /// Starts the daemon and waits until it accepts connections. Replaces a running one.
     pub async fn start(&self) -> Result<()> {
         self.stop().await;
         let log = File::create(&self.log).context("cannot write the log of the bus")?;
@@ -76,17 +76,17 @@ impl Bus {
         bail!("dbus-daemon did not open {} in 10 s", self.socket.display())
     }
 
-    /// Kills the daemon: every client loses its connection.
+    /// Kills the daemon, so that every client loses its connection.
     pub async fn stop(&self) {
         let daemon = self.daemon().take();
         if let Some(mut daemon) = daemon {
-            // An error means that it is gone already.
+            // An error means that it has already exited.
             let _ = daemon.kill().await;
         }
         let _ = std::fs::remove_file(&self.socket);
     }
 
-    /// Kills the daemon without waiting, for use while dropping.
+    /// Kills the daemon without waiting, for use in Drop.
     pub(super) fn kill(&self) {
         if let Some(mut daemon) = self.daemon().take() {
             let _ = daemon.start_kill();
@@ -98,7 +98,7 @@ impl Bus {
     }
 }
 
-/// Directory of the files that name the services which this bus starts when somebody needs them.
+/// Directory with the activation files of services that this bus starts on demand.
 pub(super) fn services(dir: &Path) -> PathBuf {
     dir.join("services")
 }

@@ -1,21 +1,21 @@
-//! The images that exist in a simulated world, shared by all its hosts.
+//! The images of a simulated world, shared by all its hosts.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
-/// Answer of a registry about one manifest.
+/// A registry's data about a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogImage {
-    /// The label `org.opencontainers.image.version`.
+    /// Label `org.opencontainers.image.version`.
     pub version: String,
-    /// Bytes that a first pull transfers.
+    /// Bytes that a first pull downloads.
     pub size: u64,
     /// OCI architecture, such as `amd64`.
     pub architecture: String,
-    /// The label `org.opencontainers.image.created`, RFC 3339.
+    /// Label `org.opencontainers.image.created`, RFC 3339.
     pub timestamp: String,
-    /// True if it has a signature that every policy takes which asks for one.
+    /// True if it has a signature that satisfies every policy.
     pub signed: bool,
 }
 
@@ -32,26 +32,26 @@ impl CatalogImage {
     }
 }
 
-/// All manifests that exist, by digest. Cheap to clone; all clones see the same images.
+/// All existing manifests, by digest. Cheap to clone; all clones share the images.
 ///
-/// Repositories are not told apart: a digest that exists can be pulled from any of them.
+/// Repositories are ignored: an existing digest can be pulled from any of them.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog(Arc<Mutex<BTreeMap<String, CatalogImage>>>);
 
 impl Catalog {
-    /// Adds an image under this digest (`sha256:…`).
+    /// Adds an image with this digest (`sha256:…`).
     pub fn insert(&self, digest: &str, image: CatalogImage) {
         self.map().insert(digest.to_owned(), image);
     }
 
-    /// Adds an ordinary image with this version and answers its digest, which depends on the version alone.
+    /// Adds an ordinary image with this version; returns its digest, which depends only on the version.
     pub fn publish(&self, version: &str) -> String {
         let digest = digest_of(version);
         self.insert(&digest, CatalogImage::new(version));
         digest
     }
 
-    /// Takes an image away, as a registry's garbage collection would.
+    /// Removes an image, like a registry's garbage collection.
     pub fn remove(&self, digest: &str) {
         self.map().remove(digest);
     }
@@ -62,12 +62,12 @@ impl Catalog {
     }
 
     fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, CatalogImage>> {
-        // Poisoned only when another test thread panicked: the map itself is whole.
+        // Poisoned only if another thread panicked; the map itself is valid.
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// A made-up digest for a text: well-formed, stable within one run, and different for different texts.
+/// A made-up digest for a text: well-formed, stable within a run, and different for different texts.
 pub fn digest_of(text: &str) -> String {
     let mut digest = String::from("sha256:");
     for part in 0..4u8 {

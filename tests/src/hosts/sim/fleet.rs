@@ -5,18 +5,18 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use super::host::{SimHost, SimHostConfig};
 
-/// Number of hosts that are made at the same time: each of them starts processes.
+/// Number of hosts created at the same time: each starts processes.
 const AT_ONCE: usize = 16;
 
-/// The hosts of one test.
+/// The hosts of a test.
 #[derive(Debug, Clone, Default)]
 pub struct SimFleet {
-    /// The hosts in the order of their numbers.
+    /// Hosts, sorted by number.
     pub hosts: Vec<SimHost>,
 }
 
 impl SimFleet {
-    /// Makes and boots `n` hosts; `config` is asked for each of them by number, from 0.
+    /// Creates and boots `n` hosts; `config` returns the configuration of each by number, from 0.
     pub async fn start(n: usize, config: impl Fn(usize) -> SimHostConfig) -> Result<Self> {
         let starting = stream::iter((0..n).map(|i| SimHost::start(config(i)))).buffered(AT_ONCE);
         Ok(Self {
@@ -29,7 +29,7 @@ impl SimFleet {
         self.hosts.iter().find(|h| h.name() == name)
     }
 
-    /// Number of hosts that booted this digest and are up.
+    /// Number of hosts that are up and have booted this digest.
     pub fn running(&self, digest: &str) -> usize {
         let facts = self.hosts.iter().map(SimHost::facts);
         facts.filter(|f| f.boot_id.is_some() && f.booted == digest).count()

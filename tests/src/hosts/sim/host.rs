@@ -27,28 +27,28 @@ use crate::scratch::Scratch;
 pub struct SimHostConfig {
     /// Name of the host and of its Node.
     pub name: String,
-    /// Reference of the image that it was installed with, such as `registry.test/os@sha256:…`.
+    /// Reference of the installed image, such as `registry.test/os@sha256:…`.
     pub image: String,
     /// Manifest digest of that image.
     pub digest: String,
     /// OCI architecture of the host.
     pub architecture: String,
-    /// Names of the packages that rpm-ostree has layered on it.
+    /// Names of the packages that rpm-ostree has layered on the image.
     pub packages: Vec<String>,
     /// The images that exist.
     pub catalog: Catalog,
-    /// Record of the host's events.
+    /// Log of the host's events.
     pub log: HostLog,
-    /// Properties and faults at the start.
+    /// Initial properties and faults.
     pub settings: Settings,
-    /// The agent; `None` for a host whose test is the agent.
+    /// The agent; `None` if the test itself plays the agent.
     pub agent: Option<AgentConfig>,
     /// The kubelet stand-in; `None` for a host without Kubernetes.
     pub kubelet: Option<KubeletConfig>,
 }
 
 impl SimHostConfig {
-    /// A host with neither agent nor kubelet that was installed with `repository@digest`.
+    /// A host with neither agent nor kubelet, installed with `repository@digest`.
     pub fn new(name: &str, repository: &str, digest: &str, catalog: &Catalog, log: &HostLog) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,26 +65,26 @@ impl SimHostConfig {
     }
 }
 
-/// True state of a host, whatever its agent believes.
+/// True state of a host, independent of its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// The boot ID; `None` while the host is down.
+pub struct HostState {
+    /// Boot ID; `None` while the host is down.
     pub boot_id: Option<String>,
-    /// Digest of the image that runs, or ran last.
+    /// Digest of the booted image; of the last one while the host is down.
     pub booted: String,
-    /// Its version.
+    /// Version of that image.
     pub version: String,
     /// Digest of the staged image.
     pub staged: Option<String>,
-    /// The staged image is locked: a shutdown discards it.
+    /// True if the staged image is locked: a shutdown discards it.
     pub locked: bool,
     /// Digest of the rollback image.
     pub rollback: Option<String>,
-    /// Names of the packages that are layered on the image that runs.
+    /// Names of the packages layered on the booted image.
     pub packages: Vec<String>,
 }
 
-/// A simulated host. Cheap to clone; when the last clone is dropped, its processes are killed.
+/// A simulated host. Cheap to clone; dropping the last clone kills its processes.
 #[derive(Debug, Clone)]
 pub struct SimHost(Arc<Owner>);
 
@@ -103,16 +103,16 @@ impl Drop for Owner {
 }
 
 impl SimHost {
-    /// Makes a host and boots it.
+    /// Creates a host and boots it.
     pub async fn start(config: SimHostConfig) -> Result<Self> {
         let host = Self::off(config)?;
         host.power_on().await?;
         Ok(host)
     }
 
-    /// Makes a host that is not powered on yet.
+    /// Creates a host that is powered off.
     pub fn off(config: SimHostConfig) -> Result<Self> {
-        // A short name, because the path of the bus's socket may not be long.
+        // A short name, because the path of the bus's socket must be short.
         let dir = Scratch::new("berth-sim-")?;
         let root = dir.path().join("root");
         for directory in ["var/lib", "etc/berth"] {
@@ -169,41 +169,41 @@ impl SimHost {
         &self.0.machine
     }
 
-    /// The host's and its Node's name.
+    /// Name of the host and its Node.
     pub fn name(&self) -> &str {
         &self.machine().name
     }
 
-    /// Address of the host's bus; it stays the same across reboots.
+    /// Address of the host's bus; the same after reboots.
     pub fn bus_address(&self) -> String {
         self.machine().bus.address()
     }
 
-    /// Names of the units that its service manager has loaded.
+    /// Names of the units loaded in its service manager.
     pub fn units(&self) -> Vec<String> {
         self.machine().units.names()
     }
 
-    /// The host's root as a directory, for `--host-root`.
+    /// Root directory of the host, for `--host-root`.
     pub fn root(&self) -> &Path {
         &self.machine().root
     }
 
-    /// Reads or changes the settings; a change has effect at once, except on what is already under way.
+    /// Reads or changes the settings. A change applies at once, but not to operations that have started.
     pub fn settings<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
         let value = self.machine().settings.with(f);
         self.machine().apply_settings();
         value
     }
 
-    /// Reads the true state.
-    pub fn facts(&self) -> Facts {
+    /// Returns the true state.
+    pub fn facts(&self) -> HostState {
         let boot_id = self.machine().boot_id();
         self.machine().os.deployments(|d| {
             let booted = d.booted();
             let booted = booted.map(|b| (b.digest.clone(), b.version.clone(), b.packages.clone()));
             let (booted, version, packages) = booted.unwrap_or_default();
-            Facts {
+            HostState {
                 packages,
                 boot_id,
                 booted,
@@ -215,7 +215,7 @@ impl SimHost {
         })
     }
 
-    /// Directory where ostree checks out what is staged. On a simulated host it is not there until a test makes it.
+    /// Directory where ostree would check out the staged deployment. On a simulated host a test must create it.
     pub fn staged_files(&self) -> Option<PathBuf> {
         let name = self.machine().os.deployments(|d| {
             let staged = &d.staged()?.deployment;
@@ -225,111 +225,111 @@ impl SimHost {
         Some(self.root().join(deployments).join(name?))
     }
 
-    /// Lengths of the times in which a shutdown would have applied what was staged, as far as they have ended.
+    /// How long staged images were armed (a shutdown would have applied them), for each time that has ended.
     pub fn armed_times(&self) -> Vec<Duration> {
         self.machine().os.armed_times()
     }
 
-    /// Every command that units have run on the host, in one line each.
+    /// Every command that units have run on the host, one line each.
     pub fn commands(&self) -> Vec<String> {
         self.machine().os.commands()
     }
 
-    /// Boots, unless the host is up.
+    /// Boots the host if it is down.
     pub async fn power_on(&self) -> Result<()> {
         self.machine().power_on().await
     }
 
-    /// An orderly shutdown that stays off; it applies an unlocked staged image.
+    /// Shuts the host down in order and keeps it off. Applies an unlocked staged image.
     pub async fn power_off(&self) {
         self.machine().power_off(Down::Orderly(Duration::ZERO)).await;
     }
 
-    /// An orderly reboot that nobody in the cluster asked for. Returns when the host is up again.
+    /// Reboots the host in order, without a request from the cluster. Returns when it is up again.
     pub async fn reboot_now(&self) -> Result<()> {
         self.machine().reboot(Down::Orderly(Duration::ZERO), None).await
     }
 
-    /// The power fails and comes back: what was staged is lost. Returns when the host is up again.
+    /// Cuts the power and restores it: the staged image is lost. Returns when the host is up again.
     pub async fn power_cut(&self) -> Result<()> {
         self.machine().reboot(Down::PowerCut, None).await
     }
 
-    /// The power fails and stays away until [`power_on`](Self::power_on).
+    /// Cuts the power until [`power_on`](Self::power_on).
     pub async fn power_loss(&self) {
         self.machine().power_off(Down::PowerCut).await;
     }
 
-    /// The message bus is restarted: all its clients lose their connections.
+    /// Restarts the message bus: all its clients lose their connections.
     pub async fn restart_bus(&self) -> Result<()> {
         self.machine().restart_bus().await
     }
 
-    /// Reads or changes the faults of rpm-ostree; a change has effect at once.
+    /// Reads or changes the faults of rpm-ostree. A change applies at once.
     pub fn rpm_ostree<T>(&self, f: impl FnOnce(&mut Faults) -> T) -> T {
         self.machine().rpm_ostree.faults().with(f)
     }
 
-    /// Connects to rpm-ostree, as somebody who uses its command does.
+    /// Connects to rpm-ostree as its command line does.
     pub async fn rpm_ostree_client(&self) -> Result<rpmostreed::client::Client> {
         rpmostreed::client::Client::connect(&self.bus_address(), &self.root().join("run")).await
     }
 
-    /// Says whether rpm-ostree's daemon runs.
+    /// True if rpm-ostree's daemon runs.
     pub fn rpm_ostree_runs(&self) -> bool {
         self.machine().units.get(rpmostreed::UNIT).active == "active"
     }
 
-    /// Kills rpm-ostree's daemon, if it runs.
+    /// Kills rpm-ostree's daemon if it runs.
     pub async fn kill_rpm_ostree(&self) {
         self.machine().rpm_ostree.stop().await;
     }
 
-    /// Puts packages on the deployment that runs, as if rpm-ostree had layered them long ago.
+    /// Adds packages to the booted deployment, as if rpm-ostree had layered them long ago.
     pub fn layer(&self, packages: &[&str]) {
         self.machine().os.deployments(|d| d.layer(packages));
     }
 
-    /// Somebody else stages an image, unlocked, behind the agent's back. The image must be in the catalog.
+    /// Stages an image, unlocked, without the agent. The image must be in the catalog.
     pub fn stage_behind_the_agent(&self, image: &str, digest: &str) {
         let machine = self.machine();
         machine.os.stage_image(image, digest);
     }
 
-    /// Somebody else unlocks what is staged.
+    /// Unlocks the staged image without the agent.
     pub fn unlock_behind_the_agent(&self) -> Result<()> {
         let done = self.machine().os.deployments(|d| d.unlock());
         done.map(drop).map_err(anyhow::Error::msg)
     }
 
-    /// Somebody else runs `bootc rollback`: queues the rollback deployment for the next boot, or takes that back.
+    /// Runs `bootc rollback` without the agent: queues the rollback deployment for the next boot, or reverts that.
     pub fn roll_back_behind_the_agent(&self) -> Result<()> {
         let done = self.machine().os.deployments(|d| d.toggle_rollback());
         done.map(drop).map_err(anyhow::Error::msg)
     }
 
-    /// SIGKILL for every agent on the host. They come back after `settings.agent_restart`.
+    /// Sends SIGKILL to every agent on the host. They restart after `settings.agent_restart`.
     pub fn kill_agent(&self) {
         self.machine().agents.kill();
     }
 
-    /// Ends the agents (SIGTERM) until [`start_agent`](Self::start_agent).
+    /// Stops the agents (SIGTERM) until [`start_agent`](Self::start_agent).
     pub async fn stop_agent(&self) {
         self.machine().agents.want(0);
         self.machine().agents.stop(0, Some(Duration::from_millis(50))).await;
     }
 
-    /// Starts the agent again after [`stop_agent`](Self::stop_agent), or when it may not restart by itself.
+    /// Starts the agent after [`stop_agent`](Self::stop_agent), or if its automatic restart is off.
     pub fn start_agent(&self) {
         self.run_agents(1);
     }
 
-    /// Starts a second agent beside the first one, as a surging DaemonSet does. It stays over reboots.
+    /// Starts a second agent, like a surging DaemonSet update. It survives reboots.
     pub fn second_agent(&self) {
         self.run_agents(2);
     }
 
-    /// Ends the second agent again.
+    /// Stops the second agent.
     pub async fn end_second_agent(&self) {
         self.machine().agents.want(1);
         self.machine().agents.stop(1, Some(Duration::from_millis(50))).await;
@@ -342,22 +342,22 @@ impl SimHost {
         }
     }
 
-    /// Process IDs of the agents that run now.
+    /// PIDs of the running agents.
     pub fn agent_pids(&self) -> Vec<u32> {
         self.machine().agents.pids()
     }
 
-    /// File with the standard error of the first agent, over all its lives.
+    /// Path of the first agent's standard error, over all its restarts.
     pub fn agent_log(&self) -> PathBuf {
         self.machine().agents.log(0)
     }
 
-    /// The directory with everything of this host; it goes with the host.
+    /// Directory with all files of this host; removed with the host.
     pub fn dir(&self) -> &Path {
         self.0.dir.path()
     }
 
-    /// Registers the Node again after a test deleted it: the same name, another UID, the current boot.
+    /// Registers the Node again after a test deleted it: same name, another UID, current boot.
     pub async fn register(&self) -> Result<()> {
         let kubelet = self
             .machine()
@@ -369,14 +369,14 @@ impl SimHost {
         Ok(())
     }
 
-    /// Stops the kubelet stand-in alone: the Node goes stale, pods are no longer looked after.
+    /// Stops only the kubelet stand-in: the Node becomes stale, and its pods no longer start or end.
     pub fn stop_kubelet(&self) {
         if let Some(kubelet) = &self.machine().kubelet {
             kubelet.stop();
         }
     }
 
-    /// Starts the kubelet stand-in again, under the boot that runs.
+    /// Starts the kubelet stand-in again, for the current boot.
     pub async fn start_kubelet(&self) {
         self.machine().restart_kubelet().await;
     }
@@ -396,7 +396,7 @@ fn deployment(catalog: &Catalog, image: &str, digest: &str, architecture: &str) 
     }
 }
 
-/// Carries out the reboots that logind accepted, each for the boot in which it was asked for.
+/// Executes the reboots that logind accepted, each for the boot that requested it.
 async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedReceiver<Duration>) {
     while let Some(longer) = requests.recv().await {
         let Some(boot) = machine.boot_id() else {

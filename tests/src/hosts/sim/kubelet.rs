@@ -1,7 +1,7 @@
-//! A stand-in for the kubelet: keeps its Node, and makes pods on it start and end.
+//! A stand-in for the kubelet: updates its Node, and starts and ends its pods.
 //!
-//! It uses the node's own kubelet identity, so that the Node authorizer and NodeRestriction see what they would
-//! see from a real one. One watch per host and no polling, so that a hundred of them fit into one process.
+//! It uses the kubelet's identity, so that the Node authorizer and NodeRestriction treat it like a real one. One watch per host
+//! and no polling, so that a hundred of them fit into one process.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use tokio::task::AbortHandle;
 use super::settings::SharedSettings;
 use crate::hosts::{HostChange, HostLog};
 
-/// A pod with this annotation never ends by itself.
+/// Annotation of pods that never end after their deletion.
 pub const NEVER_ENDS: &str = "berth.test/never-ends";
 
 /// Identity and settings of the kubelet stand-in.
@@ -33,12 +33,12 @@ pub const NEVER_ENDS: &str = "berth.test/never-ends";
 pub struct KubeletConfig {
     /// Credentials of `system:node:NAME` in the group `system:nodes`.
     pub kubeconfig: PathBuf,
-    /// Labels that the Node gets when it registers. NodeRestriction refuses some, such as
-    /// `node-role.kubernetes.io/…`: those are for an admin to set.
+    /// Labels of the Node at its registration. NodeRestriction rejects some, such as `node-role.kubernetes.io/…`, which only an
+    /// admin may set.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Processes of this boot.
+/// Boot ID and image of a boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Boot {
     pub(super) boot_id: String,
@@ -46,7 +46,7 @@ pub(super) struct Boot {
     pub(super) version: String,
 }
 
-/// The kubelet of one host. Cheap to clone.
+/// The kubelet of a host. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Kubelet {
     node: String,
@@ -56,7 +56,7 @@ pub(super) struct Kubelet {
     log: HostLog,
     client: Arc<OnceCell<Client>>,
     tasks: Arc<Mutex<Vec<AbortHandle>>>,
-    /// Pods that are being started or ended, so that a second event does not do it again.
+    /// Pods that are being started or ended, so that a second event does not repeat it.
     busy: Arc<Mutex<HashSet<(String, bool)>>>,
 }
 
@@ -93,7 +93,7 @@ impl Kubelet {
         Ok(client.clone())
     }
 
-    /// Starts as after a boot: registers, says not ready, then ready, and looks after its pods.
+    /// Starts as after a boot: registers, reports not ready, then ready, and watches its pods.
     pub(super) fn start(&self, boot: Boot) {
         self.stop();
         let (node, pods, lease) = (self.clone(), self.clone(), self.clone());
@@ -105,7 +105,7 @@ impl Kubelet {
         self.tasks().extend(started);
     }
 
-    /// Stops as when the host goes down: nothing is said to anybody.
+    /// Stops as in a power cut: reports nothing.
     pub(super) fn stop(&self) {
         for task in self.tasks().drain(..) {
             task.abort();
@@ -128,7 +128,7 @@ impl Kubelet {
         self.report(boot, false, "KubeletNotReady").await?;
         if !self.settings.with(|s| s.never_ready.contains(&boot.digest)) {
             tokio::time::sleep(settings.ready_delay).await;
-            // Before it is said: whoever acts on it must not be earlier than the record.
+            // Logged before the report, so that no reaction to the report is earlier than the log entry.
             self.log.record(
                 &self.node,
                 HostChange::Ready {
@@ -140,7 +140,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Creates the Node unless it exists; a deleted one comes back with another UID.
+    /// Creates the Node if it does not exist; a deleted one gets another UID.
     pub(super) async fn register(&self) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         if nodes
@@ -167,7 +167,7 @@ impl Kubelet {
         }
     }
 
-    /// Writes the Node's status under this boot.
+    /// Writes the Node's status for this boot.
     pub(super) async fn report(&self, boot: &Boot, ready: bool, reason: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client().await?);
         let before = nodes.get(&self.node).await.context("cannot read the Node")?;
@@ -193,7 +193,7 @@ impl Kubelet {
             match stream.try_next().await {
                 Ok(Some(pod)) => self.pod_changed(&client, pod),
                 Ok(None) => return,
-                // The stream goes on by itself after a while.
+                // The stream retries automatically after a while.
                 Err(error) => tracing::debug!(node = self.node, %error, "watch of pods"),
             }
         }
@@ -240,7 +240,7 @@ impl Kubelet {
             {
                 tracing::debug!(node = self.node, error = format!("{error:#}"), "lease not renewed");
             }
-            // Looks at the setting again now and then.
+            // Checks the setting again from time to time.
             tokio::time::sleep(every.unwrap_or(Duration::from_secs(5)).max(Duration::from_secs(1))).await;
         }
     }
@@ -264,7 +264,7 @@ impl Kubelet {
     }
 }
 
-/// Tries until it works: the API server may be restarting.
+/// Retries until it succeeds: the API server may be restarting.
 async fn forever<F: Future<Output = Result<()>>>(node: &str, mut step: impl FnMut() -> F) {
     while let Err(error) = step().await {
         tracing::debug!(node, error = format!("{error:#}"), "kubelet stand-in tries again");
@@ -277,7 +277,7 @@ async fn connect(kubeconfig: &PathBuf) -> Result<Client> {
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("cannot use {}", kubeconfig.display()))?;
-    // Whoever calls decides about retries: a hidden one could outlive a simulated reboot.
+    // The caller retries: a hidden retry could outlive a simulated reboot.
     config.default_retry = false;
     Client::try_from(config).context("cannot make a client for the kubelet stand-in")
 }
@@ -350,7 +350,7 @@ async fn run_pod(client: &Client, pod: &Pod) -> Result<()> {
         .patch_status(&pod.name_any(), &PatchParams::default(), &patch)
         .await
     {
-        // Gone, or another pod of that name by now.
+        // Deleted, or replaced by another pod of that name.
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
         patched => patched.map(drop).context("cannot write the status of the pod"),
     }

@@ -12,18 +12,18 @@ use crate::named_error::NamedError;
 
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-/// `RebootWithFlags`: the bit without which root passes every inhibitor by.
+/// Flag of `RebootWithFlags`: without it root ignores all inhibitors.
 const CHECK_INHIBITORS: u64 = 1;
-/// `RebootWithFlags`: the bits that ask for something else than an ordinary reboot.
+/// Flags of `RebootWithFlags` for anything but an ordinary reboot.
 const KEXEC: u64 = 2;
 const SOFT_REBOOT: u64 = 4;
 
-/// The session manager of one host. Cheap to clone.
+/// logind of a host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Login {
     settings: SharedSettings,
     preparing: Arc<AtomicBool>,
-    /// Channel for accepted requests: additional time that the shutdown takes.
+    /// Accepted requests, as the additional time of the shutdown.
     reboots: UnboundedSender<Duration>,
 }
 
@@ -42,18 +42,18 @@ impl Login {
         conn.request_name("org.freedesktop.login1").await
     }
 
-    /// A shutdown begins, or after a boot there is none. Answers what it was before.
+    /// Sets whether a shutdown is in progress; returns the previous value.
     pub(super) fn set_preparing(&self, preparing: bool) -> bool {
         self.preparing.swap(preparing, Ordering::SeqCst)
     }
 
-    /// Tells everybody that a shutdown begins.
+    /// Sends the signal that a shutdown begins.
     pub(super) async fn announce(&self, conn: &Connection) -> zbus::Result<()> {
         conn.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &(true,))
             .await
     }
 
-    /// Asks for a reboot, as `RebootWithFlags` does.
+    /// Requests a reboot, like `RebootWithFlags`.
     pub(super) fn request(&self, flags: u64) -> Result<(), NamedError> {
         if flags & (KEXEC | SOFT_REBOOT) != 0 {
             let text = "the simulated host has neither kexec nor soft reboot";
@@ -79,7 +79,7 @@ impl Login {
             let text = "There's already a shutdown or sleep operation in progress";
             return Err(NamedError::new("org.freedesktop.login1.OperationInProgress", text));
         }
-        // Nobody listens any more when the whole host is being dropped.
+        // The receiver is gone if the whole host is being dropped.
         let _ = self.reboots.send(delay);
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Manager {
         self.login.request(flags)
     }
 
-    // Like the real one it changes without a PropertiesChanged.
+    // As with the real one, changes emit no PropertiesChanged.
     #[zbus(property(emits_changed_signal = "false"))]
     async fn preparing_for_shutdown(&self) -> bool {
         if self.login.settings.with(|s| s.logind_silent) {

@@ -1,4 +1,4 @@
-//! The parts of one simulated host and what happens to them when the power comes and goes.
+//! The parts of a simulated host, and what a boot, shutdown or power cut does to them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -21,41 +21,41 @@ use super::timedate;
 use super::units::Units;
 use crate::hosts::{HostChange, HostLog};
 
-/// The timers and services of other updaters, with the state below `active` that each of them has.
+/// Timers and services of other updaters, with the substate of each.
 const RIVALS: &[(&str, &str)] = &[
     ("bootc-fetch-apply-updates.timer", "waiting"),
     ("rpm-ostreed-automatic.timer", "waiting"),
     ("zincati.service", "running"),
 ];
-/// Time that a process may go on after SIGTERM.
+/// How long a process may run after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_millis(20);
 
-/// Way in which a host goes down.
+/// How a host goes down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Down {
-    /// By a shutdown that finalizes the staged deployment, and takes longer than usual by this.
+    /// A shutdown, with this additional time. It finalizes the staged deployment.
     Orderly(Duration),
-    /// By a loss of power.
+    /// A power cut.
     PowerCut,
 }
 
-/// Things that exist only while the host is up.
+/// Resources that exist only while the host is up.
 #[derive(Debug)]
 struct Up {
     boot: Boot,
-    /// systemd and logind hang on these; they are replaced when the bus is.
+    /// Connections of systemd and logind; replaced with the bus.
     systemd: Connection,
     login: Connection,
     clients: AbortHandle,
-    /// Starts rpm-ostreed when the bus wants it.
+    /// Task that starts rpm-ostreed when the bus activates it.
     activations: AbortHandle,
 }
 
-/// One host. All changes of its power go through one lock, so they never overlap.
+/// A host. A lock serializes all changes of its power.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) name: String,
-    /// Root under which the agent finds the host's files.
+    /// Root directory with the host's files.
     pub(super) root: PathBuf,
     pub(super) settings: SharedSettings,
     pub(super) os: std::sync::Arc<Os>,
@@ -67,11 +67,11 @@ pub(super) struct Machine {
     pub(super) agents: Agents,
     pub(super) log: HostLog,
     power: AsyncMutex<Option<Up>>,
-    /// A copy of the boot ID for readers; `None` while the host is down.
+    /// Copy of the boot ID for readers; `None` while the host is down.
     boot_id: Mutex<Option<String>>,
 }
 
-/// The parts that a [`Machine`] is built of.
+/// Parts of a [`Machine`].
 pub(super) struct Parts {
     pub(super) name: String,
     pub(super) root: PathBuf,
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// The boot ID, while the host is up.
+    /// Boot ID while the host is up.
     pub(super) fn boot_id(&self) -> Option<String> {
         self.boot_id_slot().clone()
     }
@@ -114,7 +114,7 @@ impl Machine {
         self.boot_id.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Boots, unless the host is up.
+    /// Boots the host if it is down.
     pub(super) async fn power_on(&self) -> Result<()> {
         let mut power = self.power.lock().await;
         if power.is_none() {
@@ -123,7 +123,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Goes down, unless the host is down.
+    /// Takes the host down if it is up.
     pub(super) async fn power_off(&self, how: Down) {
         let mut power = self.power.lock().await;
         if let Some(up) = power.take() {
@@ -131,8 +131,8 @@ impl Machine {
         }
     }
 
-    /// Goes down and comes up again. With `boot` only if that is still the boot that runs: a request must not
-    /// reboot the host a second time.
+    /// Takes the host down and boots it again. With `boot`: only if that is still the current boot, because a request must not
+    /// reboot the host twice.
     pub(super) async fn reboot(&self, how: Down, boot: Option<&str>) -> Result<()> {
         let mut power = self.power.lock().await;
         let same = |up: &mut Up| boot.is_none_or(|id| up.boot.boot_id == id);
@@ -145,14 +145,14 @@ impl Machine {
         Ok(())
     }
 
-    /// The message bus dies and comes back; systemd and logind return to it, their clients have to.
+    /// Restarts the message bus. systemd and logind reconnect; their clients must do so themselves.
     pub(super) async fn restart_bus(&self) -> Result<()> {
         let mut power = self.power.lock().await;
         let Some(up) = power.as_mut() else {
             return Ok(());
         };
         up.clients.abort();
-        // It ends with its connection.
+        // The task ends with its connection.
         self.rpm_ostree.stop().await;
         self.bus.start().await?;
         self.units.forget_clients();
@@ -160,14 +160,14 @@ impl Machine {
         Ok(())
     }
 
-    /// The kubelet starts again under the boot that runs.
+    /// Restarts the kubelet for the current boot.
     pub(super) async fn restart_kubelet(&self) {
         if let (Some(up), Some(kubelet)) = (self.power.lock().await.as_ref(), &self.kubelet) {
             kubelet.start(up.boot.clone());
         }
     }
 
-    /// Makes rpm-ostree and the units of other updaters what the settings say.
+    /// Applies the settings to rpm-ostree and to the units of other updaters.
     pub(super) fn apply_settings(&self) {
         self.rpm_ostree.apply();
         let rivals = self.settings.with(|s| s.rivals.clone());
@@ -214,7 +214,7 @@ impl Machine {
         *self.boot_id_slot() = Some(boot_id);
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| !dead) {
             kubelet.start(boot.clone());
-            // Without a kubelet nothing would start the agent either.
+            // Without a kubelet the agent would not be started either.
             self.agents.start();
         } else if self.kubelet.is_none() {
             self.agents.start();
@@ -247,14 +247,14 @@ impl Machine {
         Ok((systemd, login, clients))
     }
 
-    /// A fresh boot: a new boot ID and an empty `/run`.
+    /// Starts a new boot: a new boot ID and an empty `/run`.
     fn new_boot_id(&self) -> Result<String> {
         let run = self.root.join("run");
         if run.exists() {
             std::fs::remove_dir_all(&run).context("cannot empty /run of a simulated host")?;
         }
         std::fs::create_dir_all(&run).context("cannot make /run of a simulated host")?;
-        // Every read of this file is another random UUID, written like a boot ID.
+        // Each read of this file returns another random UUID, in the format of a boot ID.
         let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").context("cannot make a boot ID")?;
         let file = self.root.join("proc/sys/kernel/random/boot_id");
         std::fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))
@@ -275,7 +275,7 @@ impl Machine {
         up.activations.abort();
         self.rpm_ostree.stop().await;
         self.units.clear();
-        // A killed command lets go of the sysroot a moment later; nothing may change between that and the boot.
+        // A killed command releases the sysroot a moment later; no change may happen between that and the boot.
         self.os
             .quiesced(|d| match how {
                 Down::Orderly(_) => {
@@ -286,7 +286,7 @@ impl Machine {
             })
             .await;
         *self.boot_id_slot() = None;
-        // Errors mean that the connection is closed already.
+        // Errors mean that the connection is already closed.
         let _ = up.systemd.close().await;
         let _ = up.login.close().await;
         self.bus.stop().await;
@@ -310,7 +310,7 @@ impl Machine {
         tokio::time::sleep(time + longer).await;
     }
 
-    /// Ends everything without waiting, for use while dropping.
+    /// Ends everything without waiting, for use in Drop.
     pub(super) fn abandon(&self) {
         self.agents.abandon();
         if let Some(kubelet) = &self.kubelet {

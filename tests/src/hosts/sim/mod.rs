@@ -1,9 +1,8 @@
-//! Simulated hosts: everything the agent sees of a host, without root, containers or real images.
+//! Simulated hosts: everything that the agent uses on a host, without root, containers or real images.
 //!
-//! Each host has a message bus of its own on which stand-ins for systemd and logind answer, a private directory
-//! as its root, a state machine in place of bootc and ostree, and a stand-in for the kubelet. The agent on it is
-//! the real program. Hosts are cheap (one `dbus-daemon` and one agent process each), so a test can have a
-//! hundred, and every fault that matters can be injected: see [`Settings`].
+//! Each host has its own message bus with stand-ins for systemd and logind, a private directory as its root, a state machine
+//! instead of bootc and ostree, and a stand-in for the kubelet. Its agent is the real program. Hosts are cheap (one `dbus-daemon`
+//! and one agent process each), so a test can have a hundred, and every relevant fault can be injected: see [`Settings`].
 
 pub mod agent;
 pub mod bootc;
@@ -30,6 +29,6 @@ mod units;
 pub use agent::AgentConfig;
 pub use catalog::{Catalog, CatalogImage};
 pub use fleet::SimFleet;
-pub use host::{Facts, SimHost, SimHostConfig};
+pub use host::{HostState, SimHost, SimHostConfig};
 pub use kubelet::{KubeletConfig, NEVER_ENDS};
 pub use settings::{Inhibitor, KubeletSettings, RebootFault, Settings, Updaters};

@@ -1,4 +1,4 @@
-//! The signature policy of a simulated host, `policy.json`, as bootc and skopeo apply it. Only its `default` counts.
+//! The signature policy of a simulated host, `policy.json`, as bootc and skopeo apply it. Only its `default` is used.
 
 use std::path::Path;
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use super::catalog::CatalogImage;
 
-/// Words of bootc when it is asked to enforce a policy whose default accepts anything.
+/// Error of bootc when it must enforce a policy whose default accepts anything.
 pub(super) const REFUSING_USAGE: &str = "Preparing import: Fetching manifest: containers-policy.json specifies a default of \
      `insecureAcceptAnything`; refusing usage";
 
-/// The type of the first requirement of the policy's default. A host without a policy accepts anything: unlike skopeo, so that not
-/// every test has to write one.
+/// Type of the first requirement in the policy's default. Unlike with skopeo, a host without a policy accepts anything, so that
+/// tests need not write one.
 #[derive(Debug)]
 pub(super) struct Policy(String);
 
 impl Policy {
-    /// The policy in the files of a host.
+    /// Reads the policy from a host's files.
     pub(super) fn of_host(root: &Path) -> Self {
         let text = ["etc", "usr/share"]
             .iter()
@@ -32,7 +32,7 @@ impl Policy {
         self.0 == "insecureAcceptAnything"
     }
 
-    /// The words with which skopeo refuses an image; `None` if the policy takes it.
+    /// Skopeo's error if the policy rejects an image; `None` if it accepts it.
     pub(super) fn refusal(&self, target: &str, image: &CatalogImage) -> Option<String> {
         match self.0.as_str() {
             "insecureAcceptAnything" => None,

@@ -1,6 +1,6 @@
-//! The programs that the units of a simulated host run: `bootc`, `ostree`, `skopeo`, and a few that tests use.
+//! The programs that units of a simulated host run: `bootc`, `ostree`, `skopeo`, and a few for tests.
 //!
-//! They take their time, hold the sysroot lock as the real ones do, and write what the real ones write.
+//! They take as long as configured, hold the sysroot lock and print the same text as the real ones.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,15 +21,15 @@ use super::{policy, skopeo};
 use crate::hosts::HostLog;
 use crate::hosts::real::ostree;
 
-/// Exit status that systemd reports for a program that does not exist.
+/// Exit status that systemd reports if the program does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-/// Files that a program writes to. A write that fails is dropped: nothing reads the answer.
+/// Output files of a program. Failed writes are ignored, because nothing reads the result.
 #[derive(Debug, Default)]
 pub(super) struct Stdio {
     pub(super) out: Option<File>,
     pub(super) err: Option<File>,
-    /// File descriptor 3, when the unit opens a file.
+    /// File descriptor 3, if the unit opens a file.
     pub(super) fd3: Option<File>,
 }
 
@@ -50,7 +50,7 @@ impl Stdio {
         }
     }
 
-    /// Writes what may be no text, as it is.
+    /// Writes bytes that need not be text.
     fn bytes(&mut self, content: &[u8]) -> i32 {
         match self.out.as_mut().map(|file| file.write_all(content)) {
             Some(Err(_)) => 1,
@@ -82,7 +82,7 @@ fn write_line(file: &mut Option<File>, line: &str) {
     }
 }
 
-/// The software of one host: its deployments and the programs that change them. Survives reboots.
+/// Software of a host: its deployments and the programs that change them. Survives reboots.
 #[derive(Debug)]
 pub(super) struct Os {
     pub(super) host: String,
@@ -93,28 +93,28 @@ pub(super) struct Os {
     pub(super) log: HostLog,
     deployments: Mutex<Deployments>,
     armed: Mutex<Armed>,
-    /// Every command that was run, in one line each.
+    /// Every executed command, one line each.
     commands: Mutex<Vec<String>>,
-    /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for all of its time.
+    /// `/sysroot/ostree/lock`: every bootc and ostree command takes it, a pull for its whole duration.
     pub(super) sysroot: Arc<AsyncMutex<()>>,
-    /// The files of the staged deployment and of its lock, as they are on the disk.
+    /// Files of the staged deployment and its lock on the disk.
     files: Mutex<StagedFiles>,
 }
 
-/// State of a staged deployment that is locked, and of one that is not, in the bytes of libostree.
+/// State file of a staged deployment in libostree's format, locked and unlocked.
 const STAGED_LOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/locked.bin");
 const STAGED_UNLOCKED: &[u8] = include_bytes!("../../../../fuzz/seeds/staged/unlocked.bin");
 
-/// The files of a staged deployment in `/run/ostree`.
+/// Files of a staged deployment in `/run/ostree`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct StagedFiles {
-    /// Its state, where something is staged.
+    /// State file, if a deployment is staged.
     state: Option<&'static [u8]>,
-    /// The file that locks it.
+    /// Lock file.
     lock: Option<&'static [u8]>,
 }
 
-/// Times in which a shutdown would apply what is staged.
+/// How long deployments were armed, that is, a shutdown would have applied them.
 #[derive(Debug, Default)]
 struct Armed {
     since: Option<Instant>,
@@ -122,7 +122,7 @@ struct Armed {
 }
 
 impl Armed {
-    fn is_so(&mut self, armed: bool) {
+    fn set(&mut self, armed: bool) {
         match (armed, self.since) {
             (true, None) => self.since = Some(Instant::now()),
             (false, Some(since)) => {
@@ -143,7 +143,7 @@ struct Switch {
 }
 
 impl Os {
-    /// The software of the host with this name and these files, which booted `image` first.
+    /// Software of the host with this name and these files; `booted` is its first image.
     pub(super) fn new(
         host: &str,
         root: PathBuf,
@@ -167,17 +167,17 @@ impl Os {
         }
     }
 
-    /// Reads or changes the deployments at once, past the sysroot lock.
+    /// Reads or changes the deployments at once, ignoring the sysroot lock.
     pub(super) fn deployments<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
         let mut deployments = self.deployments.lock().unwrap_or_else(|e| e.into_inner());
         let value = f(&mut deployments);
         let mut armed = self.armed.lock().unwrap_or_else(|e| e.into_inner());
-        armed.is_so(deployments.is_armed());
+        armed.set(deployments.is_armed());
         self.show_files(&deployments);
         value
     }
 
-    /// Makes the files in `/run/ostree` what the deployments say. bootc's composefs backend has none.
+    /// Updates the files in `/run/ostree` from the deployments. bootc's composefs backend has none.
     fn show_files(&self, deployments: &Deployments) {
         if self.settings.with(|s| s.composefs) {
             return;
@@ -185,7 +185,7 @@ impl Os {
         let staged = deployments.staged();
         let state = staged.map(|s| match s.locked && !s.lock_file {
             true => STAGED_LOCKED,
-            // Also where ostree has locked it again: a real one was seen with the file, and with false in the state.
+            // Also if ostree locked it again: a real host was seen with the lock file and `false` in the state.
             false => STAGED_UNLOCKED,
         });
         let are = StagedFiles {
@@ -197,7 +197,7 @@ impl Os {
             return;
         }
         let directory = self.on_host("/run/ostree");
-        // Errors mean that the host is off: its `/run` is gone.
+        // Errors mean that the host is off and has no `/run`.
         let _ = std::fs::create_dir_all(&directory);
         let show = |name: &str, content: Option<&[u8]>| {
             let file = directory.join(name);
@@ -205,18 +205,18 @@ impl Os {
                 let _ = std::fs::remove_file(file);
                 return;
             };
-            // As libostree: nobody ever reads a part of it.
+            // Atomically, like libostree: readers never see a partial file.
             let whole = directory.join(format!(".{name}"));
             let _ = std::fs::write(&whole, content).and_then(|()| std::fs::rename(whole, file));
         };
-        // A lock that moves from one file to the other is never gone in between.
+        // The new lock is written first, so that the deployment is never unlocked in between.
         show("staged-deployment-locked", are.lock.or(files.lock));
         show("staged-deployment", are.state);
         show("staged-deployment-locked", are.lock);
         *files = are;
     }
 
-    /// Lengths of the times in which a shutdown would have applied something, as far as they have ended.
+    /// How long deployments were armed, for each time that has ended.
     pub(super) fn armed_times(&self) -> Vec<Duration> {
         self.armed.lock().unwrap_or_else(|e| e.into_inner()).times.clone()
     }
@@ -226,19 +226,19 @@ impl Os {
         self.commands.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Changes the deployments when no command runs. Commands that were killed end first.
+    /// Changes the deployments while no command runs. Killed commands end first.
     pub(super) async fn quiesced<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
         let _lock = self.sysroot.lock().await;
         self.deployments(f)
     }
 
-    /// Stages an image at once, unlocked, as if somebody else had done it. An unknown one has the version "0".
+    /// Stages an image at once, unlocked, as another program would. An unknown one has the version "0".
     pub(super) fn stage_image(&self, target: &str, digest: &str) {
         let image = self.catalog.get(digest).unwrap_or_else(|| CatalogImage::new("0"));
         self.stage(target, digest, image, false, false);
     }
 
-    /// Runs a command to its end and answers its exit status. Dropping the future kills it.
+    /// Runs a command; returns its exit status. Dropping the future kills it.
     pub(super) async fn run(&self, argv: &[String], io: &mut Stdio) -> i32 {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         let settings = self.settings.get();
@@ -273,7 +273,7 @@ impl Os {
         }
     }
 
-    /// `skopeo`, which takes no credentials but those of the file that it is told.
+    /// Runs `skopeo`, which only uses credentials from the given file.
     async fn skopeo(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
         let file = skopeo::auth_file(arguments).map(|file| self.on_host(file));
         let text = file
@@ -293,7 +293,7 @@ impl Os {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Runs a script of this machine's own shell, on the files of the simulated host.
+    /// Runs a shell script of a unit on the files of the simulated host.
     async fn script(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let ["-c", script] = arguments else { return 1 };
         let mut script = (*script).to_owned();
@@ -316,7 +316,7 @@ impl Os {
         }
     }
 
-    /// `flock LOCK cat FIFO`: reads until no writer is left, once nobody else has the lock.
+    /// Runs `flock LOCK cat FIFO`: takes the lock, then reads until the last writer closes.
     async fn drain(&self, arguments: &[&str]) -> i32 {
         let [lock, "/usr/bin/cat", fifo] = arguments else {
             return 1;
@@ -335,7 +335,7 @@ impl Os {
         0
     }
 
-    /// bootc asks for a reboot whenever it stages, be it locked or not.
+    /// Records that a reboot is required: bootc does so for every staged image, locked or not.
     fn require_reboot(&self, digest: &str, settings: &Settings) {
         if settings.bootc_numbers() >= (1, 9, 0) {
             let text = format!("bootc: Reboot required for image: {digest}\n");
@@ -386,7 +386,7 @@ impl Os {
         }
     }
 
-    /// Waits for the sysroot lock, then as long as a command without a network takes.
+    /// Waits for the sysroot lock, then for the duration of a command without network access.
     async fn local_command(&self, settings: &Settings) -> tokio::sync::MutexGuard<'_, ()> {
         let lock = self.sysroot.lock().await;
         tokio::time::sleep(settings.command_time).await;
@@ -443,7 +443,7 @@ impl Os {
             ["refs", "--repo=/sysroot/ostree/repo", "--delete", name] => {
                 self.deployments(|d| {
                     let found = d.present().find(|digest| image_ref(digest) == *name).cloned();
-                    // ostree ends well where there is no such ref.
+                    // ostree succeeds even if the ref does not exist.
                     found.iter().for_each(|digest| d.forget_image(digest));
                 });
                 Ok(String::new())
@@ -463,7 +463,7 @@ impl Os {
         }
     }
 
-    /// `ln`, of which ostree knows one use. It waits for no lock on the sysroot.
+    /// Runs `ln` with the only arguments that are used for ostree. It does not take the sysroot lock.
     fn link(&self, arguments: &[&str], io: &mut Stdio) -> i32 {
         let made = match arguments {
             ["/run/ostree/staged-deployment", "/run/ostree/staged-deployment-locked"]
@@ -512,7 +512,7 @@ impl Os {
         0
     }
 
-    /// Fetches (unless it is on the disk) and stages; answers the error after `Switching (ostree): `.
+    /// Fetches the image, unless its layers are on the disk, and stages it; the error follows `Switching (ostree): `.
     async fn pull(&self, switch: &Switch, digest: &str, settings: &Settings, io: &mut Stdio) -> Result<(), String> {
         if switch.signed && self.policy().accepts_anything() {
             return Err(policy::REFUSING_USAGE.to_owned());
@@ -534,7 +534,7 @@ impl Os {
             } else {
                 Vec::new()
             };
-            // In steps, so that the progress is spread over the time that the pull takes.
+            // In steps, so that progress is spread over the time of the pull.
             let steps = if fails { 2 } else { 4 };
             for step in 0..steps {
                 for line in lines.iter().filter(|(at, _)| *at == step) {
@@ -564,13 +564,13 @@ impl Os {
         Ok(())
     }
 
-    /// The host's signature policy.
+    /// Reads the host's signature policy.
     fn policy(&self) -> policy::Policy {
         policy::Policy::of_host(&self.root)
     }
 
-    /// The manifest, as the registry or the repository has it. As with bootc and rpm-ostree, neither the registry nor the signature
-    /// policy is asked about an image that has a ref in the repository.
+    /// Returns the manifest from the registry or the repository. As with bootc and rpm-ostree, an image with a ref in the
+    /// repository is checked against neither the registry nor the signature policy.
     pub(super) fn find(&self, target: &str, digest: &str, settings: &Settings) -> Result<CatalogImage, String> {
         let cached = self.deployments(|d| d.is_present(digest));
         let open = "Preparing import: Fetching manifest: failed to invoke method OpenImage";
@@ -599,7 +599,7 @@ impl Os {
         Ok(image)
     }
 
-    /// Says whether the host's auth file, the first that there is and no other, has this text.
+    /// True if the host's first existing auth file has this text.
     fn logs_in(&self, login: &str) -> bool {
         let places = ["run", "etc", "usr/lib"].map(|place| self.root.join(place).join("ostree/auth.json"));
         let first = places.iter().find(|place| place.exists());
@@ -622,12 +622,12 @@ impl Os {
     }
 }
 
-/// The ref of an image in the repository. Simulated hosts keep no repository names.
+/// Ref of an image in the repository. Simulated hosts do not record its real name.
 fn image_ref(digest: &str) -> String {
     ostree::image_ref(&format!("docker://registry.test/os@{digest}"))
 }
 
-/// Says whether `bootc switch` has the flag of the first release after 1.16.9.
+/// True if `bootc switch` has the flag of the first release after 1.16.9.
 fn has_download_only(settings: &Settings) -> bool {
     settings.bootc_numbers() > (1, 16, 9)
 }

@@ -1,8 +1,8 @@
-//! The lines that bootc writes for whoever wants its progress.
+//! Progress lines of bootc.
 
 use serde_json::json;
 
-/// The progress lines of a pull with the quarter of the time at which each of them comes.
+/// Progress lines of a pull, each with its quarter of the pull's time.
 pub(super) fn pulling(digest: &str, size: u64, padding: usize) -> Vec<(u32, String)> {
     let subtasks = json!([{ "subtask": "layer", "id": "0".repeat(padding) }]);
     let line = |quarter: u32| {
@@ -19,7 +19,7 @@ pub(super) fn pulling(digest: &str, size: u64, padding: usize) -> Vec<(u32, Stri
         .collect()
 }
 
-/// Progress of a staging that has come to this step of three. After the first one the image is staged.
+/// Progress of a staging after this many of three steps. The image is staged after the first one.
 pub(super) fn staging(digest: &str, steps: u32) -> String {
     let part =
         |name: &str, completed: bool| json!({"subtask": name, "description": "", "id": name, "completed": completed});

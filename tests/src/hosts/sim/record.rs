@@ -1,18 +1,18 @@
-//! The record of a pull, by whichever program it is made.
+//! Logging of a pull by any program.
 
 use crate::hosts::{HostChange, HostLog};
 
-/// Records the end of a pull however it ends, a kill included.
+/// Logs the end of a pull when dropped, also after a kill.
 pub(super) struct PullRecord {
     log: HostLog,
     host: String,
     digest: String,
-    /// The pull went well.
+    /// True if the pull succeeded.
     pub(super) ok: bool,
 }
 
 impl PullRecord {
-    /// Records the begin of a pull, and its end when this is dropped.
+    /// Logs the start of a pull, and its end when dropped.
     pub(super) fn begin(log: &HostLog, host: &str, digest: &str) -> Self {
         let digest = digest.to_owned();
         let started = HostChange::PullStarted { digest: digest.clone() };

@@ -1,4 +1,4 @@
-//! rpm-ostree on a simulated host: the daemon of [`crate::rpmostreed`] over the deployments that bootc has as well.
+//! rpm-ostree on a simulated host: the daemon of [`crate::rpmostreed`] with the deployments that bootc also uses.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,13 +20,14 @@ use super::record::PullRecord;
 use super::settings::SharedSettings;
 use super::units::Units;
 use crate::rpmostreed::{
-    self, Beneath, Config, Deployment, Reference, SharedFaults, SysrootLock, Tell, Teller, Undeploy, Wanted,
+    self, Backend, Config, Deployment, ProgressEvent, ProgressSender, Reference, SharedFaults, StageRequest,
+    SysrootLock, Undeploy,
 };
 
-/// A daemon that has no name by then has failed.
-const NAMED_WITHIN: Duration = Duration::from_secs(5);
+/// The daemon has failed if it has no bus name after this time.
+const NAME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The service of one host, which runs now and then. Cheap to clone.
+/// The service of a host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct RpmOstree(Arc<Service>);
 
@@ -35,15 +36,15 @@ struct Service {
     config: Config,
     settings: SharedSettings,
     units: Units,
-    /// Directory of the files by which the bus activates services.
+    /// Directory of the bus's activation files.
     services: PathBuf,
-    /// Pipe into which the bus has a word written when somebody needs the daemon.
+    /// Pipe that receives a line when the bus activates the daemon.
     wanted: PathBuf,
     life: AsyncMutex<Option<JoinHandle<()>>>,
 }
 
 impl RpmOstree {
-    /// The service of the host with this bus and these files; `dir` is that of the bus.
+    /// Creates the service of the host with this bus and these files; `dir` is the bus's directory.
     pub(super) fn new(bus: String, dir: &std::path::Path, os: Arc<Os>, login: Login, units: Units) -> Result<Self> {
         let settings = os.settings.clone();
         let wanted = dir.join("rpm-ostreed");
@@ -52,7 +53,7 @@ impl RpmOstree {
             bus,
             run: os.on_host("/run"),
             osname: STATEROOT.to_owned(),
-            beneath: Arc::new(Software { os, login }),
+            backend: Arc::new(Software { os, login }),
             faults: SharedFaults::default(),
         };
         Ok(Self(Arc::new(Service {
@@ -69,7 +70,7 @@ impl RpmOstree {
         &self.0.config.faults
     }
 
-    /// Makes the host one with rpm-ostree or without, as its settings say.
+    /// Installs or removes rpm-ostree on the host, according to its settings.
     pub(super) fn apply(&self) {
         let activation = self.0.services.join(format!("{}.service", rpmostreed::NAME));
         if !self.0.settings.with(|s| s.rpm_ostree) {
@@ -90,7 +91,7 @@ impl RpmOstree {
         }
     }
 
-    /// Starts the daemon whenever the bus wants it.
+    /// Starts the daemon whenever the bus activates it.
     pub(super) fn listen(&self) -> Result<AbortHandle> {
         let mut pipe = pipe::OpenOptions::new()
             .read_write(true)
@@ -106,7 +107,7 @@ impl RpmOstree {
         Ok(tokio::spawn(listening).abort_handle())
     }
 
-    /// Starts the daemon, unless it runs. Answers whether it runs.
+    /// Starts the daemon if it does not run; returns whether it runs.
     pub(super) async fn start(&self) -> bool {
         let mut life = self.0.life.lock().await;
         if life.as_ref().is_some_and(|l| !l.is_finished()) {
@@ -134,10 +135,10 @@ impl RpmOstree {
                 _ => ("failed", "failed"),
             });
         }));
-        tokio::time::timeout(NAMED_WITHIN, named).await.is_ok_and(|n| n.is_ok())
+        tokio::time::timeout(NAME_TIMEOUT, named).await.is_ok_and(|n| n.is_ok())
     }
 
-    /// Kills the daemon, with all that it does.
+    /// Kills the daemon with all its work.
     pub(super) async fn stop(&self) {
         if let Some(life) = self.0.life.lock().await.take() {
             life.abort();
@@ -147,7 +148,7 @@ impl RpmOstree {
         }
     }
 
-    /// The same without waiting, for use while dropping.
+    /// Kills the daemon without waiting, for use in Drop.
     pub(super) fn abandon(&self) {
         if let Ok(mut life) = self.0.life.try_lock()
             && let Some(life) = life.take()
@@ -157,7 +158,7 @@ impl RpmOstree {
     }
 }
 
-/// Host beneath the daemon.
+/// The host that the daemon works on.
 #[derive(Debug)]
 struct Software {
     os: Arc<Os>,
@@ -165,8 +166,8 @@ struct Software {
 }
 
 impl Software {
-    /// Fetches and stages with the lock on the sysroot held, which is the caller's to do.
-    async fn put(&self, wanted: Wanted, teller: Teller) -> Result<(), String> {
+    /// Fetches and stages an image. The caller must hold the lock on the sysroot.
+    async fn put(&self, wanted: StageRequest, progress: ProgressSender) -> Result<(), String> {
         let settings = self.os.settings.get();
         let image = &wanted.reference.image;
         let Some(digest) = wanted.reference.digest.as_deref() else {
@@ -174,17 +175,20 @@ impl Software {
                 "Importing: the registries of simulated hosts have no tags: {image}"
             ));
         };
-        let say = |tell| {
-            // An error means that nobody listens.
-            let _ = teller.send(tell);
+        let say = |event| {
+            // An error means that the receiver is gone.
+            let _ = progress.send(event);
         };
-        // Other packages on the image that runs are no pull of an image.
+        // Layering other packages on the booted image does not pull an image.
         let fetches = self.os.deployments(|d| d.booted().is_none_or(|b| b.digest != digest));
         let mut record = fetches.then(|| PullRecord::begin(&self.os.log, &self.os.host, digest));
         let cached = self.os.deployments(|d| d.is_cached(digest));
         let found = self.os.find(image, digest, &settings);
         let found = found.map_err(|words| format!("Importing: {words}"))?;
-        say(Tell::Message(format!("Pulling manifest: {}", wanted.reference.refspec)));
+        say(ProgressEvent::Message(format!(
+            "Pulling manifest: {}",
+            wanted.reference.refspec
+        )));
         if wanted.newer_only && self.is_older(&found.timestamp) {
             return Err(format!(
                 "Upgrade target revision '{digest}' is chronologically older than current revision; use --allow-downgrade to permit"
@@ -195,20 +199,20 @@ impl Software {
                 return Err("Importing: Unencapsulating base: min-free-space-percent '3%' would be exceeded, at least 300.0 MB requested: No space left on device".to_owned());
             }
             let fails = self.os.settings.strikes(|s| &mut s.pull_failures);
-            say(Tell::TaskBegin("[0/1] Fetching layer".to_owned()));
+            say(ProgressEvent::TaskBegin("[0/1] Fetching layer".to_owned()));
             for quarter in 0..if fails { 2 } else { 4 } {
-                say(Tell::Percent("Fetching layer".to_owned(), quarter * 25));
+                say(ProgressEvent::Percent("Fetching layer".to_owned(), quarter * 25));
                 sleep(settings.pull_time / 4).await;
             }
             if fails {
                 return Err(settings.pull_failure_text);
             }
-            say(Tell::Percent("Fetching layer".to_owned(), 100));
-            say(Tell::ProgressEnd);
-            say(Tell::TaskEnd("done".to_owned()));
+            say(ProgressEvent::Percent("Fetching layer".to_owned(), 100));
+            say(ProgressEvent::ProgressEnd);
+            say(ProgressEvent::TaskEnd("done".to_owned()));
         }
         sleep(settings.command_time).await;
-        say(Tell::Message("Staging deployment".to_owned()));
+        say(ProgressEvent::Message("Staging deployment".to_owned()));
         let deployment = bootc::Deployment {
             image: image.clone(),
             digest: digest.to_owned(),
@@ -236,7 +240,7 @@ impl Software {
     }
 }
 
-impl Beneath for Software {
+impl Backend for Software {
     fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>> {
         Box::pin(async { Ok(self.os.deployments(|d| listed(d))) })
     }
@@ -245,8 +249,8 @@ impl Beneath for Software {
         self.os.sysroot.clone().try_lock_owned().ok().map(SysrootLock::new)
     }
 
-    fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(self.put(wanted, teller))
+    fn stage(&self, wanted: StageRequest, progress: ProgressSender) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(self.put(wanted, progress))
     }
 
     fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>> {
@@ -277,7 +281,7 @@ impl Beneath for Software {
     }
 }
 
-/// All deployments as rpm-ostree sees them, in boot order.
+/// All deployments in rpm-ostree's form, in boot order.
 fn listed(deployments: &Deployments) -> Vec<Deployment> {
     let staged = deployments.staged().map(|s| Deployment {
         staged: true,
@@ -308,7 +312,7 @@ fn shown(deployment: &bootc::Deployment) -> Deployment {
     }
 }
 
-/// Seconds since 1970; nonsense counts as 0.
+/// Seconds since 1970; 0 for an invalid time.
 fn seconds(timestamp: &str) -> u64 {
     let parsed = timestamp.parse::<jiff::Timestamp>().map(|t| t.as_second());
     parsed.ok().and_then(|s| u64::try_from(s).ok()).unwrap_or_default()

@@ -1,18 +1,18 @@
-//! Properties and faults of a simulated host. All of them may be changed while the host runs.
+//! Properties and faults of a simulated host. All can be changed while the host runs.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Effect of a request to reboot.
+/// Effect of a reboot request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RebootFault {
     /// The host reboots.
     #[default]
     Works,
-    /// The request is accepted and nothing happens, ever.
+    /// The request is accepted, but the host never reboots.
     Lost,
-    /// The request is accepted, and the shutdown takes so much longer.
+    /// The request is accepted, and the shutdown takes this additional time.
     Delayed(Duration),
     /// The request fails with this D-Bus error.
     Refused {
@@ -23,25 +23,25 @@ pub enum RebootFault {
     },
 }
 
-/// One lock that logind lists.
+/// An inhibitor lock in logind's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
     /// Inhibited actions, colon-separated, such as `shutdown:sleep`.
     pub what: String,
     /// Name of the inhibitor.
     pub who: String,
-    /// Reason that it gives.
+    /// Reason that the inhibitor gives.
     pub why: String,
     /// `block` or `delay`.
     pub mode: String,
-    /// The holder's user.
+    /// User ID of the holder.
     pub uid: u32,
-    /// The holder's process.
+    /// Process ID of the holder.
     pub pid: u32,
 }
 
 impl Inhibitor {
-    /// A lock that blocks a shutdown.
+    /// A lock that blocks shutdowns.
     pub fn block(who: &str, why: &str) -> Self {
         Self {
             what: "shutdown".to_owned(),
@@ -53,7 +53,7 @@ impl Inhibitor {
         }
     }
 
-    /// Says whether it stops a reboot request: `delay` locks only wait.
+    /// True if it blocks a reboot request: `delay` locks only delay it.
     pub fn blocks_shutdown(&self) -> bool {
         self.mode == "block" && self.what.split(':').any(|w| w == "shutdown")
     }
@@ -67,17 +67,17 @@ pub enum Updaters {
     Bootc,
     /// rpm-ostree alone.
     RpmOstree,
-    /// Both of them.
+    /// Both.
     Both,
-    /// Both, and a package is layered on the image.
+    /// Both, with a package layered on the image.
     Layered,
 }
 
 impl Updaters {
-    /// Those that `BERTH_TEST_BACKEND` asks for, so that scenarios written for bootc run with rpm-ostree.
+    /// The updaters selected by `BERTH_TEST_BACKEND`, so that scenarios written for bootc also run with rpm-ostree.
     ///
     /// # Errors
-    /// Asks for something else.
+    /// If the variable has another value.
     pub fn asked_for() -> anyhow::Result<Self> {
         match std::env::var("BERTH_TEST_BACKEND").as_deref() {
             Ok("rpm-ostree") => Ok(Self::RpmOstree),
@@ -86,13 +86,13 @@ impl Updaters {
         }
     }
 
-    /// Names of the packages that are layered on the first image.
+    /// Names of the packages layered on the first image.
     pub fn packages(self) -> Vec<String> {
         let layered = (self == Self::Layered).then(|| "htop".to_owned());
         layered.into_iter().collect()
     }
 
-    /// Puts them on a host.
+    /// Sets the updaters of a host.
     pub fn install(self, settings: &mut Settings) {
         settings.rpm_ostree |= self != Self::Bootc;
         settings.bootc_missing |= self == Self::RpmOstree;
@@ -102,17 +102,17 @@ impl Updaters {
 /// Settings of the stand-in for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeletSettings {
-    /// Time from the boot to the first status under the new boot ID, which says not ready.
+    /// Time from the boot to the first status with the new boot ID, which is not ready.
     pub start_delay: Duration,
-    /// Time from there to Ready.
+    /// Time from that status to Ready.
     pub ready_delay: Duration,
-    /// Time that a pod needs from scheduled to Ready.
+    /// Time from a pod's scheduling until it is Ready.
     pub pod_start: Duration,
     /// Time that a deleted pod takes to end. A pod with the annotation `berth.test/never-ends` never does.
     pub pod_stop: Duration,
-    /// The kubelet says NotReady when an orderly shutdown begins (graceful node shutdown).
+    /// If true, the kubelet reports NotReady when an orderly shutdown begins (graceful node shutdown).
     pub report_shutdown: bool,
-    /// Time between two renewals of the Lease in `kube-node-lease`; `None` leaves it alone.
+    /// Renewal interval of the Lease in `kube-node-lease`; `None` never renews it.
     pub renew_lease: Option<Duration>,
 }
 
@@ -129,70 +129,70 @@ impl Default for KubeletSettings {
     }
 }
 
-/// Properties and faults of one host. Counters (`u32`) go down by one each time the fault strikes.
+/// Properties and faults of a host. Counters (`u32`) decrease each time the fault occurs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Length of a pull when the layers are not on the disk yet.
+    /// Duration of a pull if the layers are not on the disk yet.
     pub pull_time: Duration,
-    /// Time for which a pull goes on after it has staged its image: for bound images, and a cleanup.
+    /// How long a pull runs after it has staged its image: for bound images and a cleanup.
     pub after_staging: Duration,
-    /// Length of `bootc status` and the other local commands.
+    /// Duration of `bootc status` and other local commands.
     pub command_time: Duration,
-    /// Time from an accepted reboot request to Down.
+    /// Time from an accepted reboot request until the host is down.
     pub shutdown_time: Duration,
-    /// Time from Down to Up.
+    /// Time from down to up.
     pub reboot_time: Duration,
-    /// Number of pulls that will fail half-way.
+    /// Number of pulls that fail half-way.
     pub pull_failures: u32,
-    /// Root cause in the text of such a failure.
+    /// Root cause in the error of such a pull.
     pub pull_failure_text: String,
-    /// The next pulls stage the image (unlocked!) and then fail, as when a bound image cannot be pulled.
+    /// Number of pulls that stage the image (unlocked!) and then fail, as when a bound image cannot be pulled.
     pub staged_then_fails: u32,
-    /// True leaves no room on the disk for another image.
+    /// True if the disk has no room for another image.
     pub disk_full: bool,
-    /// The registry does not answer.
+    /// True if the registry does not answer.
     pub registry_down: bool,
-    /// The registry lets in nobody but a host whose auth file has this text.
+    /// The registry accepts only hosts whose auth file has this text.
     pub login: Option<String>,
-    /// `ostree admin lock-finalization` fails so many times.
+    /// Number of failures of `ostree admin lock-finalization`.
     pub lock_failures: u32,
-    /// The next shutdowns fail to finalize what is staged: the old image boots again.
+    /// Number of shutdowns that fail to finalize the staged image: the old one boots again.
     pub finalization_failures: u32,
-    /// `/usr/bin/bootc` does not exist.
+    /// True if `/usr/bin/bootc` does not exist.
     pub bootc_missing: bool,
-    /// The version that bootc says. Older than 1.12: no locking; newer than 1.16.9: `switch --download-only`.
+    /// Version that bootc reports. Before 1.12: no locking; after 1.16.9: `switch --download-only`.
     pub bootc_version: String,
-    /// Bytes that each line of progress is longer by, as with many layers. The pipe takes 1 MiB.
+    /// Additional length of each line of progress in bytes, as with many layers. The pipe holds 1 MiB.
     pub progress_padding: usize,
-    /// bootc does not know the hidden flag `--progress-fd`.
+    /// True if bootc has no hidden flag `--progress-fd`.
     pub no_progress_fd: bool,
-    /// `bootc switch --help` fails.
+    /// True if `bootc switch --help` fails.
     pub no_help: bool,
-    /// The host was not installed as a bootc host.
+    /// True if the host was not installed with bootc.
     pub not_bootc: bool,
-    /// The host keeps its deployments in composefs, and has no ostree.
+    /// True if the deployments are in composefs; the host then has no ostree.
     pub composefs: bool,
-    /// The host has rpm-ostree.
+    /// True if the host has rpm-ostree.
     pub rpm_ostree: bool,
-    /// An ostree older than 2023.8, which has no `lock-finalization`.
+    /// True if ostree is older than 2023.8 and has no `lock-finalization`.
     pub old_ostree: bool,
-    /// Images under which the kubelet never becomes Ready.
+    /// Images whose kubelet never becomes Ready.
     pub never_ready: BTreeSet<String>,
-    /// Images under which the kubelet does not even start.
+    /// Images whose kubelet does not start.
     pub kubelet_dead: BTreeSet<String>,
-    /// Other updaters that are active, by unit name such as `zincati.service`.
+    /// Active units of other updaters, such as `zincati.service`.
     pub rivals: BTreeSet<String>,
-    /// Effect of the next requests to reboot.
+    /// Effect of the next reboot requests.
     pub reboot: RebootFault,
-    /// Number of requests to reboot that will be accepted and then lost.
+    /// Number of reboot requests that are accepted and then lost.
     pub reboots_lost: u32,
-    /// Answer about the clock: synchronised or not; `None`: the host does not say.
+    /// Whether the clock is reported as synchronised; `None`: no answer.
     pub clock_synchronized: Option<bool>,
-    /// logind takes questions and never answers them.
+    /// True if logind never answers calls.
     pub logind_silent: bool,
-    /// Inhibitors that logind lists.
+    /// Inhibitors in logind's list.
     pub inhibitors: Vec<Inhibitor>,
-    /// Time after which a dead agent is started again; `None` leaves it dead.
+    /// Delay until a dead agent is restarted; `None` never restarts it.
     pub agent_restart: Option<Duration>,
     /// Settings of the kubelet stand-in.
     pub kubelet: KubeletSettings,
@@ -238,7 +238,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The version as numbers, for comparisons; a part that is no number counts as 0.
+    /// The version as numbers, for comparisons; a part that is not a number counts as 0.
     pub fn bootc_numbers(&self) -> (u32, u32, u32) {
         let mut parts = self.bootc_version.split('.').map(|p| p.parse().unwrap_or(0));
         let mut next = || parts.next().unwrap_or(0);
@@ -246,7 +246,7 @@ impl Settings {
     }
 }
 
-/// One host's settings, shared by its parts. Cheap to clone.
+/// Settings of a host, shared by its parts. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct SharedSettings(Arc<Mutex<Settings>>);
 
@@ -256,18 +256,18 @@ impl SharedSettings {
         Self(Arc::new(Mutex::new(settings)))
     }
 
-    /// Reads or changes them.
+    /// Reads or changes the settings.
     pub fn with<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
-        // Poisoned only when a test's closure panicked; plain data stays usable.
+        // Poisoned only if a test's closure panicked; plain data stays usable.
         f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
-    /// A copy of them as they are now.
+    /// Returns a copy of the current settings.
     pub fn get(&self) -> Settings {
         self.with(|s| s.clone())
     }
 
-    /// Says whether a counted fault strikes now, and counts it down.
+    /// True if a counted fault occurs now; decreases its counter.
     pub fn strikes(&self, counter: impl FnOnce(&mut Settings) -> &mut u32) -> bool {
         self.with(|s| {
             let counter = counter(s);

@@ -1,4 +1,4 @@
-//! `skopeo inspect` of a simulated host: asks real registries over plain HTTP, and says what skopeo says.
+//! `skopeo inspect` on a simulated host: queries real registries over plain HTTP and prints skopeo's messages.
 
 use anyhow::{Context, Result};
 use berth_api::Digest;
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::images::RegistryClient;
 
-/// The bytes that `skopeo inspect` prints with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`).
-/// `logs_in` says whether the registry takes the credentials that they name.
+/// Output of `skopeo inspect` with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`). `logs_in`: the
+/// registry accepts the given credentials.
 ///
 /// # Errors
-/// Words of skopeo, as one line of its log.
+/// Skopeo's message, as a line of its log.
 pub(super) async fn inspect(arguments: &[&str], is_down: bool, logs_in: bool) -> Result<Bytes, String> {
     let Some(image) = arguments.last().and_then(|last| last.strip_prefix("docker://")) else {
         return Err(fatal("Exactly one image is expected"));
@@ -54,7 +54,7 @@ pub(super) async fn inspect(arguments: &[&str], is_down: bool, logs_in: bool) ->
         .ok_or_else(|| failed("blob unknown to registry"))
 }
 
-/// File with credentials that the arguments name, unless they forbid any.
+/// Credentials file in the arguments, unless they forbid credentials.
 pub(super) fn auth_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     if arguments.contains(&"--no-creds") {
         return None;
@@ -63,7 +63,7 @@ pub(super) fn auth_file<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     Some(named[1])
 }
 
-/// Registry, repository, and tag or digest.
+/// Returns registry, repository, and tag or digest.
 fn parts(image: &str) -> Option<(&str, &str, &str)> {
     let (registry, rest) = image.split_once('/')?;
     let (repository, reference) = rest.split_once('@').or_else(|| rest.rsplit_once(':'))?;

@@ -21,12 +21,12 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
-/// The version that the simulated systemd says.
+/// Version that the simulated systemd reports.
 const VERSION: &str = "257";
-/// A caller that has not heard of its job by then never will.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// A caller that has no reply about its job after this time never gets one.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Answer of `ListUnitsByNames` for one unit.
+/// Entry of `ListUnitsByNames` for a unit.
 type Listed = (
     String,
     String,
@@ -41,8 +41,7 @@ type Listed = (
 );
 type Properties = Vec<(String, OwnedVariant)>;
 
-/// Serves the units on this connection and takes systemd's name. Dropping the answer leaves the service running:
-/// it ends with the connection.
+/// Serves the units on this connection and takes systemd's name. The service ends with the connection.
 pub(super) async fn serve(
     conn: &Connection,
     units: &Units,
@@ -70,7 +69,7 @@ async fn clients_that_leave(conn: &Connection) -> zbus::Result<zbus::fdo::NameOw
     DBusProxy::new(conn).await?.receive_name_owner_changed().await
 }
 
-/// A client that left the bus holds no references any more.
+/// Removes the references of clients that left the bus.
 async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Units) {
     while let Some(change) = changes.next().await {
         let Ok(args) = change.args() else { continue };
@@ -80,8 +79,8 @@ async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Un
     }
 }
 
-/// Makes a unit's object exist. It stays when the unit is unloaded, for systemd as well answers for units by
-/// the names in their paths, loaded or not.
+/// Publishes the object of a unit. It stays after the unit is unloaded, because systemd also answers for units that are not
+/// loaded, from the names in their paths.
 async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Result<OwnedObjectPath> {
     let path = unit_path(name);
     let (unit, service) = (units.clone(), units.clone());
@@ -102,7 +101,7 @@ async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Resu
 fn unit_path(name: &str) -> ObjectPath<'static> {
     let mut label = String::new();
     for (i, byte) in name.bytes().enumerate() {
-        // A digit may not come first.
+        // A path element must not start with a digit.
         if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && i > 0) {
             label.push(char::from(byte));
         } else {
@@ -117,7 +116,7 @@ fn job_path(job: Option<u32>) -> OwnedObjectPath {
     ObjectPath::from_string_unchecked(path).into()
 }
 
-/// The caller's unique name.
+/// Unique bus name of the caller.
 fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     let sender = header
         .sender()
@@ -125,7 +124,7 @@ fn caller(header: &Header<'_>) -> Result<String, NamedError> {
     Ok(sender.to_string())
 }
 
-/// Tells the subscribers. Errors mean that the bus is gone, and the subscribers with it.
+/// Sends signals to the subscribers. Errors mean that the bus is gone, and the subscribers with it.
 async fn tell(units: &Units, notices: Vec<Notice>) {
     let Some(conn) = units.bus().filter(|_| units.has_subscribers()) else {
         return;
@@ -181,7 +180,7 @@ struct Manager {
 }
 
 impl Manager {
-    /// A client that was killed right after its call may have left before its reference was noted.
+    /// Removes the reference of a client that left between its call and this moment.
     async fn drop_if_gone(&self, conn: &Connection, client: &str) -> Result<(), NamedError> {
         let name = zbus::names::BusName::try_from(client)?;
         let bus = DBusProxy::new(conn).await?;
@@ -224,11 +223,11 @@ impl Manager {
         let spec = Transient::parse(properties)?;
         let client = caller(&header)?;
         let job = self.units.enqueue(&name, &spec, &client)?;
-        // A job that is queued is run, also when the bus goes away before the caller hears of it.
+        // A queued job runs even if the bus goes away before the caller gets the reply.
         let (told, heard) = oneshot::channel::<()>();
         let (units, unit) = (self.units.clone(), name.clone());
         tokio::spawn(async move {
-            let _ = timeout(TOLD_WITHIN, heard).await;
+            let _ = timeout(REPLY_TIMEOUT, heard).await;
             let teller = units.clone();
             units.run(
                 &unit,
@@ -247,14 +246,14 @@ impl Manager {
                 vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())],
             )
             .await;
-            // The caller hears of the job before it hears of its end.
+            // The caller must get the reply before the end of the job is signaled.
             sent.await;
             let _ = told.send(());
         });
         Ok(response)
     }
 
-    /// Starts a unit of the host's own. There is one that can be started.
+    /// Starts one of the host's own units. Only rpm-ostreed can be started.
     async fn start_unit(
         &self,
         name: String,

@@ -23,7 +23,7 @@ struct Timedate {
 
 #[interface(name = "org.freedesktop.timedate1")]
 impl Timedate {
-    // Like the real one it changes without a PropertiesChanged.
+    // As with the real one, changes emit no PropertiesChanged.
     #[zbus(property(emits_changed_signal = "false"), name = "NTPSynchronized")]
     async fn ntp_synchronized(&self) -> fdo::Result<bool> {
         let said = self.settings.with(|s| s.clock_synchronized);

@@ -1,4 +1,4 @@
-//! The properties of a transient service, checked as systemd checks them.
+//! Properties of a transient service, with systemd's checks.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use zbus::{OwnedVariant, Variant};
 
 use crate::named_error::NamedError;
 
-/// One command of a service.
+/// A command of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Exec {
-    /// The program and its arguments, without the name the program sees for itself.
+    /// Program and arguments, without `argv[0]`.
     pub(super) argv: Vec<String>,
-    /// A failure does not count.
+    /// True if a failure is ignored.
     pub(super) ignore: bool,
 }
 
-/// A transient service, as its properties ask for it.
+/// A transient service, from its properties.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Transient {
     pub(super) description: String,
@@ -32,7 +32,7 @@ pub(super) struct Transient {
     oneshot: bool,
 }
 
-/// Properties that are accepted and change nothing here, with their signatures.
+/// Properties that are accepted but ignored here, with their signatures.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("After", "as"),
     ("CPUWeight", "t"),
@@ -56,7 +56,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 ];
 
 impl Transient {
-    /// Reads the third argument of `StartTransientUnit`.
+    /// Parses the properties argument of `StartTransientUnit`.
     pub(super) fn parse(properties: Vec<(String, OwnedVariant)>) -> Result<Self, NamedError> {
         let mut unit = Self::default();
         for (name, value) in properties {
@@ -150,7 +150,7 @@ fn commands(name: &str, value: OwnedVariant) -> Result<Vec<Exec>, NamedError> {
 }
 
 fn open_file((path, name, flags): (String, String, u64)) -> (String, String, String) {
-    // The bits are those of systemd: read-only, append, truncate, graceful.
+    // The bits are systemd's: read-only, append, truncate, graceful.
     let names = ["read-only", "append", "truncate", "graceful"];
     let set = names.iter().enumerate().filter(|(bit, _)| flags & (1 << bit) != 0);
     (path, name, set.map(|(_, name)| *name).collect::<Vec<_>>().join(","))
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_timeout_is_written_in_two_ways() {
+    fn no_timeout_has_two_forms() {
         for micros in [0, u64::MAX] {
             let unit = Transient::parse(vec![
                 owned("Type", Variant::new("oneshot")),

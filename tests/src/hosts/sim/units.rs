@@ -1,6 +1,6 @@
-//! The service manager of a simulated host: its units, their jobs, and who keeps them loaded.
+//! The service manager of a simulated host: its units, their jobs, and the references that keep them loaded.
 //!
-//! The rules are systemd's for transient services of Type=oneshot; the bus side is in [`super::systemd`].
+//! Follows systemd's rules for transient services of Type=oneshot; [`super::systemd`] is its bus interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -17,14 +17,14 @@ use super::process::{Os, Stdio};
 use super::transient::{Exec, Transient};
 use crate::named_error::NamedError;
 
-/// Exit status that systemd reports for an output file that cannot be opened.
+/// Exit status that systemd reports if an output file cannot be opened.
 const EXIT_STDOUT: i32 = 209;
 const EXIT_STDERR: i32 = 222;
-/// `CLD_EXITED` and `CLD_KILLED`: how the main process ended.
+/// `CLD_EXITED` and `CLD_KILLED`, how a main process ended.
 const EXITED: i32 = 1;
 const KILLED: i32 = 2;
 
-/// One unit as its properties show it.
+/// A unit, with the properties that clients see.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub(super) description: String,
@@ -35,7 +35,7 @@ pub(super) struct Unit {
     pub(super) main_code: i32,
     pub(super) main_status: i32,
     pub(super) job: Option<u32>,
-    /// True for a unit that was not started by a client, and is not to be unloaded.
+    /// True for one of the host's own units, which is never unloaded.
     fixed: bool,
     collect_failed: bool,
     refs: BTreeSet<String>,
@@ -61,19 +61,19 @@ impl Unit {
         }
     }
 
-    /// Says whether it is a unit of the host's own, and no transient one.
+    /// True for one of the host's own units; false for a transient one.
     pub(super) fn is_fixed(&self) -> bool {
         self.fixed
     }
 
-    /// Says whether nothing keeps the unit in memory any more.
+    /// True if nothing keeps the unit loaded.
     fn is_garbage(&self) -> bool {
         let over = self.active == "inactive" || (self.active == "failed" && self.collect_failed);
         over && !self.fixed && self.refs.is_empty() && self.job.is_none()
     }
 }
 
-/// Ends of the commands of a service.
+/// Outcome of a service's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Outcome {
     result: &'static str,
@@ -101,7 +101,7 @@ impl Outcome {
     }
 }
 
-/// Something that clients are told about.
+/// A signal for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Notice {
     Changed(String),
@@ -134,7 +134,7 @@ pub(super) struct Units {
     os: Arc<Os>,
     root: PathBuf,
     state: Arc<Mutex<State>>,
-    /// Connection that signals go to: another one after a restart of the bus, also for units that run on.
+    /// Connection for signals. A restart of the bus replaces it, also for units that keep running.
     bus: Arc<Mutex<Option<Connection>>>,
 }
 
@@ -148,13 +148,13 @@ impl Units {
         }
     }
 
-    /// The connection for signals, while there is one.
+    /// Connection for signals, if there is one.
     pub(super) fn bus(&self) -> Option<Connection> {
         self.bus.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Sends signals there from now on. `None` when the host goes down: the connection serves these units, so
-    /// neither would ever be dropped otherwise.
+    /// Sets the connection for signals. `None` when the host goes down: the connection serves these units, so without this
+    /// neither would ever be dropped.
     pub(super) fn set_bus(&self, conn: Option<Connection>) {
         *self.bus.lock().unwrap_or_else(|e| e.into_inner()) = conn;
     }
@@ -163,7 +163,7 @@ impl Units {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The unit with this name, also when it is not loaded.
+    /// Returns the unit with this name, loaded or not.
     pub(super) fn get(&self, name: &str) -> Unit {
         self.state()
             .units
@@ -172,7 +172,7 @@ impl Units {
             .unwrap_or_else(|| Unit::absent(name))
     }
 
-    /// The unit with this name, if it is loaded.
+    /// Returns the unit with this name if it is loaded.
     pub(super) fn loaded(&self, name: &str) -> Result<Unit, NamedError> {
         self.state().units.get(name).cloned().ok_or_else(|| no_such_unit(name))
     }
@@ -182,7 +182,7 @@ impl Units {
         self.state().units.keys().cloned().collect()
     }
 
-    /// Puts a unit in place that no client started, such as a timer of another updater; `None` removes it.
+    /// Adds a unit that no client started, such as a timer of another updater; `None` removes it.
     pub(super) fn fix(&self, name: &str, states: Option<(&'static str, &'static str)>) {
         let mut state = self.state();
         let Some((active, sub)) = states else {
@@ -203,27 +203,27 @@ impl Units {
         state.units.insert(name.to_owned(), unit);
     }
 
-    /// The number of a new job.
+    /// Returns the number of a new job.
     pub(super) fn new_job(&self) -> u32 {
         self.state().job()
     }
 
-    /// A client wants signals; `false` when it had them already.
+    /// Subscribes a client to signals; `false` if it already was.
     pub(super) fn subscribe(&self, client: &str) -> bool {
         self.state().subscribers.insert(client.to_owned())
     }
 
-    /// A client wants no more signals; `false` when it had none.
+    /// Unsubscribes a client; `false` if it was not subscribed.
     pub(super) fn unsubscribe(&self, client: &str) -> bool {
         self.state().subscribers.remove(client)
     }
 
-    /// Signals are sent at all only when somebody subscribed.
+    /// True if signals must be sent: there is a subscriber.
     pub(super) fn has_subscribers(&self) -> bool {
         !self.state().subscribers.is_empty()
     }
 
-    /// A client left the bus: with it go its subscription and its references.
+    /// Removes the subscription and references of a client that left the bus.
     pub(super) fn forget_client(&self, client: &str) {
         let mut state = self.state();
         state.subscribers.remove(client);
@@ -233,7 +233,7 @@ impl Units {
         state.collect();
     }
 
-    /// The bus went away, and with it all clients.
+    /// Removes all clients, because the bus is gone.
     pub(super) fn forget_clients(&self) {
         let mut state = self.state();
         state.subscribers.clear();
@@ -243,7 +243,7 @@ impl Units {
         state.collect();
     }
 
-    /// Keeps a loaded unit in memory for as long as the client is on the bus.
+    /// Keeps a unit loaded while the client is on the bus.
     pub(super) fn add_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
@@ -251,7 +251,7 @@ impl Units {
         Ok(())
     }
 
-    /// Ends what [`add_ref`](Self::add_ref) began.
+    /// Removes a reference of [`add_ref`](Self::add_ref).
     pub(super) fn drop_ref(&self, name: &str, client: &str) -> Result<(), NamedError> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
@@ -265,7 +265,7 @@ impl Units {
         Ok(())
     }
 
-    /// Takes a start job for a new transient unit. The caller then runs [`run`](Self::run) with its number.
+    /// Queues a start job for a new transient unit. The caller then calls [`run`](Self::run) with its number.
     pub(super) fn enqueue(&self, name: &str, unit: &Transient, client: &str) -> Result<u32, NamedError> {
         let mut state = self.state();
         if state.shutting_down {
@@ -292,7 +292,7 @@ impl Units {
         Ok(job)
     }
 
-    /// Runs the commands of a unit whose start job was enqueued, and tells about the end with `notify`.
+    /// Runs the commands of a unit with a queued start job, and passes the signals at its end to `notify`.
     pub(super) fn run<F>(
         &self,
         name: &str,
@@ -313,11 +313,11 @@ impl Units {
             };
             if let Some(notices) = units.settle(&unit, job, outcome) {
                 notify(notices).await;
-                // Only now: whoever needs the result holds a reference.
+                // Not earlier: a client that needs the result holds a reference.
                 units.collect();
             }
         };
-        // Under the lock, so that nobody stops the unit between the look at its job and the start.
+        // Under the lock, so that no client stops the unit between the check of its job and the start.
         if let Some(unit) = self.state().units.get_mut(name).filter(|u| u.job == Some(job)) {
             unit.task = Some(tokio::spawn(task).abort_handle());
         }
@@ -350,14 +350,14 @@ impl Units {
             (unit.sub, unit.main_code) = ("start-post", EXITED);
         }
         let post = self.commands(spec, &spec.post, &mut io).await;
-        // The main process went well, so its status stays 0 although the unit fails.
+        // The main process succeeded, so its status stays 0 although the unit fails.
         Outcome {
             status: 0,
             ..Outcome::exited(post)
         }
     }
 
-    /// Runs commands until one fails that may not. Each has the files to itself: what is there is gone.
+    /// Runs commands until one fails whose failure counts. Output files are truncated for each.
     async fn commands(&self, spec: &Transient, commands: &[Exec], io: &mut Stdio) -> i32 {
         for command in commands {
             io.out = self.output(spec.stdout.as_deref()).unwrap_or_default();
@@ -395,7 +395,7 @@ impl Units {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Notes the end of a job, unless it was ended by somebody else already.
+    /// Records the end of a job, unless it has already ended.
     fn settle(&self, name: &str, job: u32, outcome: Outcome) -> Option<Vec<Notice>> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).filter(|u| u.job == Some(job))?;
@@ -407,7 +407,7 @@ impl Units {
         ])
     }
 
-    /// Stops a unit: what runs is terminated and its job cancelled. Answers the stop job.
+    /// Stops a unit: kills its processes and cancels its job. Returns the stop job.
     pub(super) fn stop(&self, name: &str) -> Result<(u32, Vec<Notice>), NamedError> {
         let mut state = self.state();
         let stop_job = state.job();
@@ -429,12 +429,12 @@ impl Units {
         Ok((stop_job, notices))
     }
 
-    /// Unloads what nothing keeps, after the notices of [`stop`](Self::stop) were sent.
+    /// Unloads units without references, after the signals of [`stop`](Self::stop) were sent.
     pub(super) fn collect(&self) {
         self.state().collect();
     }
 
-    /// Makes a failed unit an inactive one.
+    /// Resets a failed unit to inactive.
     pub(super) fn reset_failed(&self, name: &str) -> Result<Vec<Notice>, NamedError> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;
@@ -445,12 +445,12 @@ impl Units {
         Ok(vec![Notice::Changed(name.to_owned())])
     }
 
-    /// A shutdown began: nothing can be started any more.
+    /// Rejects new jobs, because a shutdown began.
     pub(super) fn shutting_down(&self) {
         self.state().shutting_down = true;
     }
 
-    /// The host is off: whatever ran is dead, and everything is forgotten.
+    /// Removes all state, because the host is off.
     pub(super) fn clear(&self) {
         self.set_bus(None);
         let state = std::mem::take(&mut *self.state());

@@ -1,4 +1,4 @@
-//! A site that serves archives, as it should and otherwise.
+//! Tests with a local site that behaves correctly or not.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -13,16 +13,16 @@ use super::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Site {
     Serves,
-    /// Breaks the transfer off in its middle.
+    /// Interrupts the transfer in the middle.
     Truncates,
-    /// Answers, and falls silent in the middle.
+    /// Answers, then sends nothing more in the middle.
     Stops,
-    /// Takes the connection, and never answers.
+    /// Accepts the connection and never answers.
     Hangs,
     Lacks,
 }
 
-/// Starts a site on a port of its own, and returns its address. It ends with the process of the test.
+/// Starts a site on its own port; returns its address. It ends with the test's process.
 fn start(site: Site, body: Vec<u8>) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -79,11 +79,11 @@ fn release(site: &str, digest: &str, member: Option<&str>) -> Release {
     }
 }
 
-/// Fetches and installs one release. Returns the program.
+/// Downloads and installs a release; returns the program's content.
 async fn fetched(release: &Release) -> Result<Vec<u8>> {
     crate::install_crypto();
     let client = Client::builder()
-        .connect_timeout(ANSWER)
+        .connect_timeout(ANSWER_TIMEOUT)
         .read_timeout(Duration::from_secs(1))
         .build()?;
     let directory = tempfile::tempdir()?;
@@ -99,7 +99,7 @@ async fn fetched(release: &Release) -> Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_program_is_fetched_alone_or_out_of_an_archive() {
+async fn programs_are_downloaded_directly_or_in_archives() {
     let program = b"#!/bin/sh\necho etcd\n".to_vec();
     let alone = release(&start(Site::Serves, program.clone()), &sha256(&program), None);
     assert_eq!(fetched(&alone).await.unwrap(), program);
@@ -113,7 +113,7 @@ async fn a_program_is_fetched_alone_or_out_of_an_archive() {
 }
 
 #[tokio::test]
-async fn what_is_not_the_pinned_file_is_thrown_away() {
+async fn files_that_are_not_pinned_are_discarded() {
     let program = b"a program".to_vec();
     for (site, digest, words) in [
         (Site::Serves, sha256(b"another program"), "its digest is "),
@@ -134,22 +134,22 @@ async fn what_is_not_the_pinned_file_is_thrown_away() {
 }
 
 #[tokio::test]
-async fn a_site_that_does_not_answer_is_given_up() {
+async fn a_silent_site_is_tried_once() {
     let site = start(Site::Hangs, vec![]);
     let begun = Instant::now();
     let two = [release(&site, &sha256(b""), None), release(&site, &sha256(b""), None)];
     let missing = fetch_all(&two, &[Tool::Etcd]).await.unwrap();
     assert_eq!(missing, [Tool::Etcd]);
-    assert!(begun.elapsed() >= ANSWER, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= ANSWER_TIMEOUT, "{:?}", begun.elapsed());
     assert!(
-        begun.elapsed() < 2 * ANSWER,
+        begun.elapsed() < 2 * ANSWER_TIMEOUT,
         "it was asked twice: {:?}",
         begun.elapsed()
     );
 }
 
 #[tokio::test]
-async fn a_site_that_nobody_serves_is_given_up() {
+async fn an_unreachable_site_is_tried_once() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = format!("http://{}", taken.local_addr().unwrap());
     drop(taken);
@@ -160,7 +160,7 @@ async fn a_site_that_nobody_serves_is_given_up() {
 }
 
 #[test]
-fn the_pinned_releases_are_of_the_versions_that_are_built() {
+fn pinned_releases_have_the_built_versions() {
     for arch in ["x86_64", "aarch64"] {
         for release in parse(PINNED, arch).unwrap() {
             for (tool, _) in &release.members {
@@ -177,7 +177,7 @@ fn the_pinned_releases_are_of_the_versions_that_are_built() {
 }
 
 #[test]
-fn a_list_that_means_nothing_is_refused() {
+fn an_invalid_list_is_rejected() {
     let digest = "0".repeat(64);
     let parsed = parse(
         &format!("# words\n\nx86_64 https://a.test/b {digest} etcd=c/etcd kubelet\n"),

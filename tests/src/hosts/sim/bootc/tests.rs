@@ -1,4 +1,4 @@
-//! Effects of each command, and of each way to go down, on the deployments.
+//! Effects of commands, shutdowns and power cuts on the deployments.
 
 use super::super::catalog::digest_of;
 use super::*;
@@ -48,7 +48,7 @@ fn a_locked_staged_image_is_discarded_by_a_reboot() {
 }
 
 #[test]
-fn an_unlocked_staged_image_is_booted_and_the_old_one_becomes_the_rollback() {
+fn a_reboot_applies_an_unlocked_staged_image() {
     let mut host = host("1");
     for version in ["2", "3"] {
         host.stage(deployment(version), true);
@@ -60,7 +60,7 @@ fn an_unlocked_staged_image_is_booted_and_the_old_one_becomes_the_rollback() {
 }
 
 #[test]
-fn a_power_cut_loses_what_is_staged_even_unlocked() {
+fn a_power_cut_loses_the_staged_image() {
     let mut host = host("1");
     host.stage(deployment("2"), false);
     host.cut_power();
@@ -82,7 +82,7 @@ fn a_failed_finalization_is_remembered_for_one_boot() {
 }
 
 #[test]
-fn undeploy_removes_the_staged_image_but_never_the_booted_one() {
+fn undeploy_removes_staged_but_not_booted_images() {
     let mut host = host("1");
     assert_eq!(
         host.undeploy(0).unwrap_err(),
@@ -95,7 +95,7 @@ fn undeploy_removes_the_staged_image_but_never_the_booted_one() {
 }
 
 #[test]
-fn locking_needs_something_staged_and_may_be_repeated() {
+fn locking_needs_a_staged_image_and_is_idempotent() {
     let mut host = host("1");
     assert_eq!(host.lock().unwrap_err(), "No staged deployment");
     assert_eq!(host.unlock().unwrap_err(), "No staged deployment");
@@ -107,7 +107,7 @@ fn locking_needs_something_staged_and_may_be_repeated() {
 }
 
 #[test]
-fn a_file_locks_as_well_and_goes_with_an_unlock_or_with_what_is_staged() {
+fn the_lock_file_also_locks() {
     let mut host = host("1");
     assert!(host.link_lock().is_err(), "nothing is staged");
     host.stage(deployment("2"), false);
@@ -131,7 +131,7 @@ fn a_file_locks_as_well_and_goes_with_an_unlock_or_with_what_is_staged() {
 }
 
 #[test]
-fn rollback_is_a_toggle_that_drops_what_is_staged() {
+fn rollback_toggles_and_discards_the_staged_image() {
     let mut host = host("1");
     assert!(host.toggle_rollback().is_err());
     host.stage(deployment("2"), false);
@@ -212,9 +212,9 @@ fn status_of_other_kinds_of_hosts() {
     assert_eq!(layered["spec"]["image"], Value::Null);
 }
 
-/// An image that rpm-ostree stages is locked by the key in its state, which bootc shows. Locked again it has the file too.
+/// rpm-ostree locks a staged image with a key in its state, which bootc shows. Locked again, it also has the file.
 #[test]
-fn the_lock_of_rpm_ostree_is_a_key() {
+fn rpm_ostree_locks_with_a_key() {
     let mut host = host("1");
     host.stage(deployment("2"), true);
     let has_file = |host: &Deployments| host.staged().unwrap().lock_file;
@@ -234,9 +234,9 @@ fn the_lock_of_rpm_ostree_is_a_key() {
     assert!(!host.take_locks());
 }
 
-/// `Cleanup` of what is pending takes what is queued for the next boot as well, and no deployment to roll back to.
+/// `Cleanup` of pending deployments also removes one that is queued for the next boot, but keeps the rollback deployment.
 #[test]
-fn what_is_pending_is_all_before_the_one_that_runs() {
+fn cleanup_removes_all_pending_deployments() {
     let mut host = host("1");
     host.stage(deployment("2"), false);
     reboot(&mut host);
@@ -249,7 +249,7 @@ fn what_is_pending_is_all_before_the_one_that_runs() {
     assert_eq!(host.booted().unwrap().digest, deployment("2").digest);
 }
 
-/// bootc stages the image alone; what was layered on the one before is gone with it.
+/// bootc stages only the image; packages layered on the previous one are lost.
 #[test]
 fn a_switch_drops_layered_packages() {
     let mut host = host("1");

@@ -1,4 +1,4 @@
-//! Answers of the simulated programs.
+//! Output of the simulated programs.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn target(version: &str) -> String {
     format!("registry.test/os@{}", digest_of(version))
 }
 
-/// Runs a command and answers its status, its output and its errors.
+/// Runs a command; returns its status, output and errors.
 async fn run(os: &Os, words: &[&str]) -> (i32, String, String) {
     let argv: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ async fn status_waits_for_a_pull() {
 }
 
 #[tokio::test]
-async fn the_same_target_again_is_neither_pulled_nor_unlocked() {
+async fn an_unchanged_target_is_neither_pulled_nor_unlocked() {
     let os = os(Settings::default());
     let switch = ["/usr/bin/bootc", "switch", &target("2")];
     assert_eq!(run(&os, &switch).await.0, 0);
@@ -144,7 +144,7 @@ async fn other_versions_have_other_commands() {
 }
 
 #[tokio::test]
-async fn the_releases_of_bootc_differ_in_how_they_stage() {
+async fn bootc_releases_stage_differently() {
     for (version, has, armed) in [("1.16.9", false, true), ("1.17.0", true, false)] {
         let os = os(Settings {
             bootc_version: version.to_owned(),
@@ -170,7 +170,7 @@ async fn the_releases_of_bootc_differ_in_how_they_stage() {
 }
 
 #[tokio::test]
-async fn a_composefs_host_has_no_ostree_and_deletes_by_name() {
+async fn composefs_has_no_ostree_and_deletes_by_name() {
     let os = os(Settings {
         composefs: true,
         bootc_version: "1.17.0".to_owned(),

@@ -1,4 +1,4 @@
-//! The deployments beneath the daemon, as it needs them.
+//! The interface of the daemon to a host's deployments.
 
 use std::fmt::Debug;
 
@@ -8,82 +8,82 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::reference::Reference;
 
-/// One deployment.
+/// A deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
     /// Name of the stateroot.
     pub osname: String,
-    /// The ostree commit that is checked out.
+    /// Checked-out ostree commit.
     pub checksum: String,
-    /// Tells deployments of one commit apart.
+    /// Distinguishes deployments of the same commit.
     pub serial: u32,
-    /// Runs now.
+    /// True if booted.
     pub booted: bool,
-    /// Staged: a shutdown would finalize it.
+    /// True if staged: a shutdown would finalize it.
     pub staged: bool,
-    /// An admin asked to keep it.
+    /// True if an admin has pinned it.
     pub pinned: bool,
-    /// `/run/ostree/staged-deployment-locked` is there. What the daemon stages is locked without that file.
+    /// True if `/run/ostree/staged-deployment-locked` exists. The daemon locks staged deployments without that file.
     pub lock_file: bool,
-    /// The version label of its image.
+    /// Version label of the image.
     pub version: Option<String>,
     /// Time of the image, in seconds since 1970.
     pub timestamp: u64,
-    /// The image, with the prefix that says how it is verified.
+    /// Image reference, with the prefix for its verification.
     pub refspec: String,
     /// Manifest digest of the image.
     pub digest: String,
-    /// The commit of the image itself, where packages are layered on it.
+    /// Commit of the image itself, if packages are layered on it.
     pub base: Option<String>,
-    /// Names of the packages that are layered on it.
+    /// Names of the layered packages.
     pub packages: Vec<String>,
 }
 
-/// Something that a transaction says while it runs.
+/// Progress event of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tell {
-    /// One line.
+pub enum ProgressEvent {
+    /// A line of text.
     Message(String),
-    /// A part begins.
+    /// Start of a task.
     TaskBegin(String),
-    /// The part ends.
+    /// End of a task.
     TaskEnd(String),
-    /// Text and percents of something that goes on.
+    /// Text and percentage of a progress bar.
     Percent(String, u32),
-    /// End of what went on.
+    /// End of a progress bar.
     ProgressEnd,
 }
 
-/// Where a transaction says it. What nobody hears is lost.
-pub type Teller = UnboundedSender<Tell>;
+/// Channel for progress events. Without a receiver they are lost.
+pub type ProgressSender = UnboundedSender<ProgressEvent>;
 
-/// An image to be staged.
+/// An image to stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct StageRequest {
     /// The image.
     pub reference: Reference,
     /// Names of the packages to layer on it.
     pub packages: Vec<String>,
-    /// Staged with the key `locked` in its state.
+    /// If true, sets the key `locked` in the state of the staged deployment.
     pub lock: bool,
-    /// An image that is older than the one that runs is refused.
+    /// If true, rejects an image older than the booted one.
     pub newer_only: bool,
 }
 
-/// A deployment to be removed.
+/// Deployments to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undeploy {
-    /// All deployments before the one that runs, but for pinned ones: what is staged, and what is queued for the next boot.
+    /// All deployments before the booted one, except pinned ones: the staged one, and one queued for the next boot.
     Pending,
-    /// The one to roll back to.
+    /// The rollback deployment.
     Rollback,
 }
 
-/// The lock of ostree on its sysroot; dropping it gives it back.
+/// ostree's lock on its sysroot; dropping it releases the lock.
 pub struct SysrootLock(Box<dyn Send + Sync>);
 
 impl SysrootLock {
-    /// Keeps whatever holds the lock.
+    /// Keeps the value that holds the lock.
     pub fn new(held: impl Send + Sync + 'static) -> Self {
         Self(Box::new(held))
     }
@@ -96,29 +96,29 @@ impl Debug for SysrootLock {
     }
 }
 
-/// The deployments of a host and what can be done to them. Errors are the words that a client is told.
-pub trait Beneath: Debug + Send + Sync + 'static {
+/// Deployments of a host, and operations on them. Errors are messages for the client.
+pub trait Backend: Debug + Send + Sync + 'static {
     /// All deployments in boot order, a staged one first.
     fn deployments(&self) -> BoxFuture<'_, Result<Vec<Deployment>, String>>;
 
-    /// Takes the lock on the sysroot; `None` while somebody else has it.
+    /// Takes the lock on the sysroot; `None` if it is held.
     fn try_lock(&self) -> Option<SysrootLock>;
 
-    /// Fetches an image, as far as it is not there, and stages it. Dropping the future ends it.
-    fn stage(&self, wanted: Wanted, teller: Teller) -> BoxFuture<'_, Result<(), String>>;
+    /// Fetches the missing parts of an image and stages it. Dropping the future cancels it.
+    fn stage(&self, wanted: StageRequest, progress: ProgressSender) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Removes deployments; `false` when there are none.
+    /// Removes deployments; `false` if there are none.
     fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>>;
 
     /// Puts the rollback deployment first in the boot order.
     fn roll_back(&self) -> BoxFuture<'_, Result<(), String>>;
 
-    /// Takes all locks off what is staged; `false` when it is not locked.
+    /// Removes all locks of the staged deployment; `false` if it is not locked.
     fn unlock(&self) -> BoxFuture<'_, Result<bool, String>>;
 
-    /// Says whether somebody blocks shutdowns.
+    /// True if an inhibitor blocks shutdowns.
     fn is_inhibited(&self) -> BoxFuture<'_, bool>;
 
-    /// Reboots as `systemctl reboot` does.
+    /// Reboots like `systemctl reboot`.
     fn reboot(&self) -> BoxFuture<'_, Result<(), String>>;
 }
