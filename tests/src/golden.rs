@@ -32,16 +32,21 @@ pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u
     };
     let mut found = vec![];
     for record in records.iter().filter(of_node) {
-        let body = record.response.clone().context("a status without its body")?;
-        let object: BootcNode = serde_json::from_value(body).context("a BootcNode in the audit log")?;
+        let body = record.response.clone().context("a status write has no body")?;
+        let object: BootcNode = serde_json::from_value(body).context("cannot parse a BootcNode in the audit log")?;
         let version = object.metadata.resource_version.as_deref().unwrap_or_default();
-        found.push((record.program(), version.parse().context("a resourceVersion")?, object));
+        found.push((
+            record.program(),
+            version.parse().context("cannot parse a resourceVersion")?,
+            object,
+        ));
     }
     found.sort_by_key(|(_, version, _)| *version);
     Ok(found)
 }
 
-/// Statuses from the time when the agent had last read that the node should use an image. It may use another image by now.
+/// Statuses since the image was last set in the spec, from the first one whose agent had read that. The spec may have another image
+/// by now.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
     let asks = |object: &BootcNode| object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image);
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
@@ -82,7 +87,7 @@ fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Re
             }
         }
     }
-    ensure!(!walks.is_empty(), "the audit log has no such status of {node}");
+    ensure!(!walks.is_empty(), "the audit log has no matching status of {node}");
     let lines = walks
         .iter()
         .map(|(type_, walk)| format!("{type_}: {}\n", walk.join(" ")));
@@ -107,7 +112,7 @@ fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     let golden = fs::read_to_string(&file).with_context(|| format!("{} ({BLESS}=1 writes it)", file.display()))?;
     ensure!(
         allows(&golden, walk),
-        "{} has\n{golden}\nand the test saw\n{walk}",
+        "{} has\n{golden}\nbut the test saw\n{walk}",
         file.display()
     );
     Ok(())
@@ -218,7 +223,7 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
             return None;
         };
         let is_same = old.status == new.status;
-        is_same.then(|| format!("{program} wrote the status of {node} at {after} as it was at {before}"))
+        is_same.then(|| format!("{program} wrote the status of {node} at {after} unchanged from {before}"))
     });
     Ok(idle.collect())
 }
@@ -228,9 +233,9 @@ fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
     let mut written: BTreeMap<&str, Vec<(u64, &Record, &Value)>> = BTreeMap::new();
     let of_kind = |r: &&Record| r.is_write() && r.succeeded() && r.group == "berth.dev" && r.target() == target;
     for record in records.iter().filter(of_kind) {
-        let body = record.response.as_ref().context("a status without its body")?;
+        let body = record.response.as_ref().context("a status write has no body")?;
         let version = body["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let version = version.parse().context("a resourceVersion")?;
+        let version = version.parse().context("cannot parse a resourceVersion")?;
         written
             .entry(&record.name)
             .or_default()
@@ -244,7 +249,7 @@ fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
                 return None;
             };
             let program = record.program();
-            (old == new).then(|| format!("{program} wrote {target} of {name} at {after} as it was at {before}"))
+            (old == new).then(|| format!("{program} wrote {target} of {name} at {after} unchanged from {before}"))
         }));
     }
     Ok(idle)

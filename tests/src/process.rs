@@ -53,13 +53,13 @@ pub fn spawn_lasting(command: Command) -> Result<Child> {
     let program = format!("{:?}", command.get_program());
     spawner
         .lock()
-        .map_err(|_| anyhow::anyhow!("the spawner is poisoned"))?
+        .map_err(|_| anyhow::anyhow!("the lock of the spawner is poisoned"))?
         .send((command, reply))
         .ok()
-        .context("the spawner is gone")?;
+        .context("the spawner thread has ended")?;
     answer
         .recv()
-        .context("the spawner did not answer")?
+        .context("the spawner thread has ended")?
         .with_context(|| format!("starting {program}"))
 }
 
@@ -106,7 +106,7 @@ impl Process {
     pub fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        format!("last words of {}:\n{}", self.name, last_lines(&text, 15))
+        format!("last lines of {}:\n{}", self.name, last_lines(&text, 15))
     }
 
     /// Returns an error if the process has ended.

@@ -175,7 +175,7 @@ fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
     found
         .get(name)
         .cloned()
-        .with_context(|| format!("cargo built no program {name}"))
+        .with_context(|| format!("cargo built no program named {name}"))
 }
 
 /// Directory where the test processes of one run share cargo's answers. Without it, each process runs cargo.

@@ -32,7 +32,11 @@ pub fn promtool(directory: &Path, args: &[&str], input: &str) -> Result<String> 
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot run promtool")?;
-    child.stdin.take().context("no stdin")?.write_all(input.as_bytes())?;
+    child
+        .stdin
+        .take()
+        .context("promtool has no stdin")?
+        .write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
     let (out, error) = (
         String::from_utf8_lossy(&output.stdout),

@@ -77,7 +77,7 @@ async fn serve(listener: TcpListener, target: SocketAddr, weather: watch::Receiv
         let client = match listener.accept().await {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::debug!(%error, "proxy: no connection accepted");
+                tracing::debug!(%error, "proxy: cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
             }
@@ -187,8 +187,8 @@ mod tests {
             }
         });
         let silent = tokio::time::timeout(Duration::from_millis(100), ask(&mut stream, 5)).await;
-        assert!(silent.is_err(), "nothing comes through");
+        assert!(silent.is_err(), "no byte passes");
         proxy.weather(|w| w.stalled = false);
-        assert_eq!(stream.read_u8().await.unwrap(), 6, "what was sent before arrives now");
+        assert_eq!(stream.read_u8().await.unwrap(), 6, "a byte sent before arrives now");
     }
 }

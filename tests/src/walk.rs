@@ -62,7 +62,7 @@ impl Walks {
             let reasons: Vec<&str> = walk.iter().map(phase).collect();
             let mut rest = reasons.iter();
             let went = phases.iter().all(|wanted| rest.any(|seen| seen == wanted));
-            ensure!(went, "{node} should go through {phases:?} and went through {reasons:?}");
+            ensure!(went, "{node} should go through {phases:?} but went through {reasons:?}");
             for insight in walk {
                 let fits = insight.message.chars().count() <= MAX_MESSAGE && insight.name == *node;
                 ensure!(fits && insight.conditions.len() == 3, "{node}: {insight:?}");

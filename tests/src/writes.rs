@@ -114,14 +114,15 @@ fn cause(record: &Record) -> Result<String> {
 
 /// Phase in a written status.
 fn phase(body: &Value) -> Result<String> {
-    let object: BootcNode = serde_json::from_value(body.clone()).context("a BootcNode in the audit log")?;
+    let object: BootcNode =
+        serde_json::from_value(body.clone()).context("cannot parse a BootcNode in the audit log")?;
     let phase = object.status.and_then(|status| status.phase);
     Ok(phase.map_or("", |phase| phase.as_str()).to_owned())
 }
 
 /// State in a written berth.
 fn state(body: &Value) -> Result<String> {
-    let object: Lease = serde_json::from_value(body.clone()).context("a Lease in the audit log")?;
+    let object: Lease = serde_json::from_value(body.clone()).context("cannot parse a Lease in the audit log")?;
     Ok(match lease::read(&object)?.state {
         BerthState::Offered(_) => "offered".to_owned(),
         BerthState::Held(holding) => match holding.phase {

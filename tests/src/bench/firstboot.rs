@@ -88,12 +88,12 @@ impl Machine {
         let begin = Instant::now();
         let status = self.begin(agent)?.wait()?;
         let took = begin.elapsed();
-        ensure!(status.success(), "the check ends with {status}");
+        ensure!(status.success(), "the check failed: {status}");
         self.is_allowed()?;
         Ok(took.as_secs_f64() * 1000.0)
     }
 
-    /// Returns the peak resident memory of a check. Read until shortly before its end.
+    /// Returns the peak resident memory of a check, read repeatedly until shortly before its end.
     fn peak(&self, agent: &Path) -> Result<Memory> {
         let begin = Instant::now();
         let mut child = self.begin(agent)?;
@@ -101,7 +101,7 @@ impl Machine {
         while child.try_wait()?.is_none() {
             if begin.elapsed() > CHECK_TIMEOUT {
                 child.kill()?;
-                bail!("the check does not end");
+                bail!("the check did not end within {CHECK_TIMEOUT:?}");
             }
             // /proc/PID/status of a process that has ended has no memory lines.
             if let Ok(now) = Memory::of(child.id())
@@ -111,7 +111,7 @@ impl Machine {
             }
             std::thread::sleep(MEMORY_READ_INTERVAL);
         }
-        ensure!(most.peak > 0.0, "the check ended before anybody could look");
+        ensure!(most.peak > 0.0, "the check ended before its memory was read");
         self.is_allowed()?;
         Ok(most)
     }
@@ -129,7 +129,7 @@ pub async fn measure(agent: &Path, selection: &Selection, progress: Progress) ->
 fn figures(machine: &Machine, agent: &Path, [time, memory]: [bool; 2], progress: Progress) -> Result<()> {
     machine.time(agent)?;
     if time {
-        progress.say("measuring first boots");
+        progress.say("measuring the time of first-boot checks");
         let run = |_| {
             let checks = (0..CHECKS).map(|_| machine.time(agent)).collect::<Result<Vec<_>>>()?;
             Ok(median(&checks))
@@ -141,7 +141,7 @@ fn figures(machine: &Machine, agent: &Path, [time, memory]: [bool; 2], progress:
             .print();
     }
     if memory {
-        progress.say("measuring the memory of first boots");
+        progress.say("measuring the memory of first-boot checks");
         let all = (0..CHECKS).map(|_| machine.peak(agent)).collect::<Result<Vec<_>>>()?;
         let most = all.iter().copied().max_by(|a, b| a.peak.total_cmp(&b.peak));
         let peaks: Vec<_> = all.iter().map(|memory| memory.peak).collect();

@@ -68,7 +68,7 @@ impl Fleet {
             }
             if start.elapsed() > TIMEOUT {
                 anyhow::bail!(
-                    "no end of the rollout within {TIMEOUT:?}\n{}",
+                    "the rollout did not end within {TIMEOUT:?}\n{}",
                     self.cluster.describe().await
                 );
             }

@@ -98,12 +98,12 @@ impl Bench {
             self.agents.spawn(agent.run(self.done.clone()));
         }
         self.cluster
-            .until("the pool counts them all", TIMEOUT, || async {
+            .until("the pool counts all nodes", TIMEOUT, || async {
                 let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
                 Ok(usize::try_from(status.nodes.staged)? == nodes)
             })
             .await?;
-        self.progress.say("all of them wait");
+        self.progress.say("all agents wait");
         // Waits until the writes that follow have ended.
         tokio::time::sleep(Duration::from_secs(5)).await;
         Ok(())
@@ -117,7 +117,7 @@ impl Bench {
             .nodes()
             .patch_status(&name, &PatchParams::default(), &patch)
             .await
-            .context("the last Node")?;
+            .context("the last Node is missing")?;
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Bench {
             }
             if start.elapsed() > TIMEOUT {
                 bail!(
-                    "{done} of {wanted} turns within {TIMEOUT:?}\n{}",
+                    "only {done} of {wanted} turns ended within {TIMEOUT:?}\n{}",
                     self.cluster.controllers.tail(20)
                 );
             }

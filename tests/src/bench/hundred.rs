@@ -95,7 +95,7 @@ impl Bench {
         for run in 0..runs() {
             let rolled = self.roll(MANY, self.hosts, AT_ONCE, &format!("3.{run}.0")).await?;
             self.progress.say(&format!(
-                "{} nodes took {:.1} s, ideally {ideal:.1} s",
+                "{} nodes took {:.1} s; ideal: {ideal:.1} s",
                 self.hosts, rolled.seconds
             ));
             ratios.push(rolled.seconds / ideal);

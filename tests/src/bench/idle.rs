@@ -30,7 +30,7 @@ pub fn size(agent: &Path) -> Result<Figure> {
 
 /// Leaves the agents idle, then measures.
 pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
-    progress.say(&format!("leaving {HOSTS} agents alone for {} s", idle_time().as_secs()));
+    progress.say(&format!("leaving {HOSTS} agents idle for {} s", idle_time().as_secs()));
     let begin = Instant::now();
     tokio::time::sleep(idle_time()).await;
     if selection.wants_one(&["agent-memory", "agent-memory-anonymous"]) {

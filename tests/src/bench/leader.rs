@@ -47,7 +47,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     };
     bench.gather().await?;
     let told = bench.log()?.records().iter().filter(|r| is_bootc_node_write(r)).count();
-    progress.say("all of them say why they wait; changing the leader");
+    progress.say("all wait reasons are written; changing the leader");
     let leader = bench.change_leader().await?;
     if selection.wants(BENCHES[0]) {
         let figure = Figure::new(BENCHES[0], "writes of BootcNodes", &[leader as f64]).aim(0.0);
@@ -84,7 +84,7 @@ impl Bench {
         AuditLog::read(&self.cluster.control_plane.audit_log())
     }
 
-    /// Number of controller writes to BootcNodes since then.
+    /// Number of controller writes to BootcNodes since `begin`.
     fn writes_since(&self, begin: Timestamp) -> Result<usize> {
         let log = self.log()?;
         Ok(log
@@ -110,7 +110,8 @@ impl Bench {
         let image = self.cluster.publish("2.0.0").await?;
         let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%", "waves": waves() });
         self.cluster.pool(POOL, &image.reference, rollout).await?;
-        self.until_all("is published to", |n| n.spec.image.is_some()).await?;
+        self.until_all("the image is published", |n| n.spec.image.is_some())
+            .await?;
         self.progress.say("reporting for their agents");
         let nodes = self.nodes().await?;
         let agents = nodes.iter().filter(|n| n.name_any() != canary);
@@ -119,7 +120,7 @@ impl Bench {
             .buffer_unordered(thousand::AT_ONCE)
             .try_collect::<()>()
             .await?;
-        self.until_all("waits by the word of", |node| {
+        self.until_all("the wait reason is written", |node| {
             let status = node.status.as_ref();
             let waiting = status.and_then(|s| find_true(&s.conditions, node::WAITING));
             node.name_any() == canary || waiting.is_some_and(|w| w.reason == "WaveWaiting")
@@ -131,7 +132,7 @@ impl Bench {
     }
 
     async fn until_all(&self, what: &str, is: impl Fn(&BootcNode) -> bool) -> Result<()> {
-        let what = format!("it {what} all");
+        let what = format!("all nodes: {what}");
         let all = || async {
             // Listing all of them is expensive for the server, so poll slowly.
             tokio::time::sleep(Duration::from_secs(2)).await;
@@ -193,7 +194,7 @@ impl Bench {
         let paused = json!({ "rollout": { "paused": true, "waves": waves() } });
         self.cluster.patch_pool(POOL, paused).await?;
         self.cluster
-            .until("the pool is paused, and nothing is offered", TIMEOUT, || async {
+            .until("the pool is paused and no berth is offered", TIMEOUT, || async {
                 let status = self.cluster.pools().get(POOL).await?.status.unwrap_or_default();
                 Ok(is_true(&status.conditions, pool::PAUSED) && status.berths.offered == 0)
             })

@@ -39,7 +39,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
             thousand::MAX_NODES
         );
         let cluster = reporting(count, progress).await?;
-        progress.say("leaving it alone");
+        progress.say("leaving the controller idle");
         tokio::time::sleep(idle_time()).await;
         let rest = of_controller(&cluster)?;
         at_rest.push((count, rest.resident));
@@ -57,7 +57,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
                 .print();
         }
         if selection.wants(BENCHES[1]) {
-            progress.say(&format!("{published:?}; starting the API server anew"));
+            progress.say(&format!("{published:?}; restarting the API server"));
             let mut figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, TIMEOUT).await?]);
             if count == AIMED.0 {
                 figure = figure.aim(RELIST);
@@ -77,7 +77,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
 /// controller has counted them.
 pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluster> {
     let cluster = one_host().await?;
-    progress.say("a rollout of one host, whose BootcNode is the pattern of all others");
+    progress.say("rolling out to one host, whose BootcNode is the template of all others");
     for version in ["2.0.0", "3.0.0"] {
         let image = cluster.publish(version).await?;
         cluster.pool(POOL, &image.reference, rollout()).await?;
@@ -90,7 +90,7 @@ pub(super) async fn reporting(count: usize, progress: Progress) -> Result<Cluste
     .await?;
     progress.say(&format!("writing {count} Nodes and BootcNodes"));
     multiply(&cluster, count, progress).await?;
-    progress.say("starting a controller on them");
+    progress.say("starting a controller");
     cluster.controllers.start(CONTROLLER)?;
     until(&cluster, "every Node is counted", async || {
         let status = cluster.pools().get(POOL).await?.status.unwrap_or_default();
@@ -145,7 +145,7 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
         ]
     });
     cluster.control_plane.seed(objects).await?;
-    progress.say("starting the API server on them");
+    progress.say("starting the API server");
     cluster.control_plane.start_apiserver().await
 }
 

@@ -83,7 +83,7 @@ pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
         peak = now;
     }
     bail!(
-        "the controller's memory goes on to grow: {peak:.0} MiB after {:?}",
+        "the controller's memory still grows: {peak:.0} MiB after {:?}",
         start.elapsed()
     )
 }

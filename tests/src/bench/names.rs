@@ -35,6 +35,6 @@ mod tests {
         for recorded in book.last() {
             assert!(known.contains(&recorded.bench.as_str()), "{recorded:?}");
         }
-        assert_eq!(book.text(), text, "write it with RECORD=1");
+        assert_eq!(book.text(), text, "not sorted as RECORD=1 writes it");
     }
 }

@@ -32,7 +32,7 @@ struct Line {
 
 /// Measures all figures.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
-    progress.say("building the planner as it is shipped");
+    progress.say("building the planner with the shipped settings");
     let program = tokio::task::spawn_blocking(programs::planner).await??;
     progress.say("planning for 5000 and for 65000 nodes");
     let output = Command::new(&program)
@@ -42,7 +42,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     if !output.status.success() {
         bail!("the planner failed: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let text = String::from_utf8(output.stdout).context("the planner prints no text")?;
+    let text = String::from_utf8(output.stdout).context("the planner's output is not text")?;
     let lines = text
         .lines()
         .map(serde_json::from_str::<Line>)
@@ -66,7 +66,7 @@ fn figure(
         let name = format!("{what}, {spread}");
         times
             .get(&name)
-            .with_context(|| format!("the planner does not say {name:?}"))
+            .with_context(|| format!("the planner's output has no {name:?}"))
     };
     let least = |runs: &[f64]| runs.iter().copied().fold(f64::INFINITY, f64::min);
     let mut figure = Figure::new(bench, "ms", of("plan")?)

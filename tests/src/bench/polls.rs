@@ -56,7 +56,7 @@ async fn to_pull(cluster: &Cluster, progress: Progress) -> Result<()> {
         let moved = Timestamp::now();
         cluster.request_poll(POOL).await?;
         cluster.until_all_run(&image, TIMEOUT).await?;
-        let began = pull_of(cluster, &image).context("nobody has pulled the image")?;
+        let began = pull_of(cluster, &image).context("no host pulled the image")?;
         seconds.push(began.duration_since(moved).as_secs_f64());
         progress.say(&format!("pulled {:?} s after the tag moved", seconds.last()));
     }

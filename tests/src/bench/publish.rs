@@ -68,7 +68,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let before = bench.memory()?;
     let first = bench.publish(&bench.cluster.publish("2.0.0").await?).await?;
     progress.say(&format!(
-        "first publish took {first:.2} s; leaving the controller alone"
+        "the first publish took {first:.2} s; leaving the controller idle"
     ));
     tokio::time::sleep(idle_time()).await;
     let after = bench.memory()?;
@@ -160,7 +160,7 @@ impl Bench {
         }
         self.progress
             .say(&format!("{count} writes to {} BootcNodes", first.len()));
-        let last = first.into_values().max().context("nothing was published")?;
+        let last = first.into_values().max().context("no BootcNode was written")?;
         Ok(last.duration_since(begin).as_secs_f64())
     }
 
@@ -177,7 +177,7 @@ impl Bench {
             pause = pause.max(asked.elapsed() * 4);
         }
         bail!(
-            "{digest} is not published to all within {limit:?}\n{}",
+            "{digest} was not published to all Nodes within {limit:?}\n{}",
             self.cluster.controllers.tail(20)
         )
     }

@@ -164,12 +164,12 @@ mod tests {
         let last = book.compare(&size).unwrap();
         assert_eq!((last.value, last.ratio, last.machine), (8.0, Some(0.75), None));
         let memory = |nodes: u64| Figure::new("many-nodes-memory", "MiB", &[50.0]).detail("nodes", json!(nodes));
-        assert_eq!(book.compare(&memory(1000)), None, "of another number of nodes");
+        assert_eq!(book.compare(&memory(1000)), None, "another number of nodes");
         assert_eq!(book.compare(&memory(5000)).unwrap().ratio, Some(1.25));
         assert_eq!(
             book.compare(&Figure::new("agent-size", "KiB", &[6.0])),
             None,
-            "in another unit"
+            "another unit"
         );
         let mut other = Book::parse(LAST, "64 cores, b").unwrap();
         assert_eq!(other.compare(&size).unwrap().machine.as_deref(), Some("2 cores, a"));

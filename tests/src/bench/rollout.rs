@@ -40,7 +40,7 @@ struct Measured {
 pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
     let mut all = Measured::default();
     for run in 0..runs() {
-        progress.say("plain reboots of every host, one after the other");
+        progress.say("rebooting every host without Berth, one after the other");
         let mut plain = vec![];
         for host in &fleet.cluster.fleet.hosts {
             plain.push(fleet.plain_reboot(host).await?);
@@ -48,7 +48,7 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
         let image = fleet.cluster.publish(&format!("2.{run}.0")).await?;
         // The agents must see their hosts up again before the next change.
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-        progress.say("a rollout, one node at a time");
+        progress.say("rolling out, one node at a time");
         let span = fleet.roll(&image).await?;
         progress.say(&format!(
             "took {:.2} s; plain reboots {:.2} s",

@@ -43,7 +43,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
         skip(BENCH, &why);
         return Ok(());
     }
-    progress.say("making OS images and a real host");
+    progress.say("creating OS images and a real host");
     let pairs = usize::try_from(setting("BERTH_BENCH_PAIRS", 4))?;
     let images = tokio::task::spawn_blocking(move || images(2 * pairs)).await??;
     let bench = Bench::start(agent, &images).await?;
@@ -208,7 +208,7 @@ impl<'a> Bench<'a> {
             }
             agent.check()?;
             if start.elapsed() > TIMEOUT {
-                bail!("the agent is not done; it says {status:?}; {}", agent.log_tail());
+                bail!("timed out; the agent reports {status:?}; {}", agent.log_tail());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

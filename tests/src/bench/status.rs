@@ -25,7 +25,7 @@ struct Line {
 
 /// Measures both figures. `BERTH_BENCH_STATUS` sets the number of nodes in the cluster.
 pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
-    progress.say("building kubectl berth as it is shipped");
+    progress.say("building kubectl berth with the shipped settings");
     let (program, example) = tokio::task::spawn_blocking(programs::shipped_kubectl).await??;
     if selection.wants(BENCHES[0]) {
         let output = Command::new(&example)
@@ -57,7 +57,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
             let counts = format!("/{nodes})");
             ensure!(
                 output.status.success() && text.contains(&counts),
-                "{counts} is missing:\n{text}"
+                "{counts} is missing in:\n{text}"
             );
         }
         let figure = Figure::new(BENCHES[1], "s", &seconds).aim(1.0);

@@ -98,7 +98,7 @@ impl Waiting {
                     .await;
                     self.facts.host.fresh = false;
                 }
-                other => bail!("{} should {other:?}, which it is not made for", self.facts.node),
+                other => bail!("{}: unexpected step {other:?}", self.facts.node),
             }
         }
         // When a real node is proven and gives back its berth, the report of its new boot is already in the BootcNode.

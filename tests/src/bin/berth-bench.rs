@@ -20,7 +20,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-bench",
-    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           How often what can be repeated is measured (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left alone before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds for which the requests of idle agents are counted (240)\n  BERTH_BENCH_NODES          How many Nodes the controller has, or wait for a berth (1000)\n  BERTH_BENCH_MANY           How many Nodes and reporting agents a large cluster has (1000, 5000 and 20000)\n  BERTH_BENCH_STATUS         How many nodes kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          How many turns are measured with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        How many hosts are rolled ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those takes to reboot (10)\n  BERTH_BENCH_PAIRS          How many pairs of stagings are measured on a real host (4)"
+    after_help = "ENVIRONMENT\n  BERTH_BENCH_RUNS           Number of runs of each repeatable measurement (3)\n  BERTH_BENCH_IDLE           Seconds that a process is left idle before its memory is read (60)\n  BERTH_BENCH_IDLE_REQUESTS  Seconds to count the requests of idle agents (240)\n  BERTH_BENCH_NODES          Number of Nodes of the controller, or that wait for a berth (1000)\n  BERTH_BENCH_MANY           Number of Nodes and reporting agents of a large cluster (1000, 5000 and 20000)\n  BERTH_BENCH_STATUS         Number of nodes that kubectl berth status shows (5000)\n  BERTH_BENCH_TURNS          Number of turns to measure with one berth, and with ten (300)\n  BERTH_BENCH_HUNDRED        Number of hosts to update ten at a time (100)\n  BERTH_BENCH_REBOOT         Seconds that each of those hosts takes to reboot (10)\n  BERTH_BENCH_PAIRS          Number of pairs of stagings to measure on a real host (4)"
 )]
 struct Arguments {
     /// Measure only figures whose names begin with one of these, separated by commas.
@@ -47,7 +47,7 @@ async fn main() -> Result<()> {
             controller: from.join("berth-controller"),
         },
         None => {
-            progress.say("building the programs as they are shipped");
+            progress.say("building the shipped programs");
             tokio::task::spawn_blocking(programs::shipped).await??
         }
     };
@@ -71,12 +71,12 @@ async fn main() -> Result<()> {
     if selection.wants_one(&many::BENCHES) {
         many::measure(&selection, progress)
             .await
-            .context("cannot measure the controller of many Nodes")?;
+            .context("cannot measure the controller with many Nodes")?;
     }
     if selection.wants_one(&polls::BENCHES) {
         polls::measure(&selection, progress)
             .await
-            .context("cannot measure how tags are followed")?;
+            .context("cannot measure the polling of tags")?;
     }
     if selection.wants_one(&planner::BENCHES) {
         planner::measure(&selection, progress)

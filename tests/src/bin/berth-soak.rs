@@ -18,7 +18,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-soak",
-    after_help = "EXIT STATUS\n  0  No violation; with --bug: the judge objected.\n  1  A violation; with --bug: none was found; or the harness failed.\n  2  The command line was wrong."
+    after_help = "EXIT STATUS\n  0  No violation; with --bug: the judge found a violation.\n  1  A violation; with --bug: no violation; or the harness failed.\n  2  The command line was wrong."
 )]
 struct Arguments {
     /// Seed of the run. Default: a random one.
@@ -88,7 +88,7 @@ async fn find_all() -> Result<bool> {
         }
     }
     match missed.is_empty() {
-        true => println!("every bug within reach was found"),
+        true => println!("all bugs within reach were found"),
         false => println!("missed: {}", missed.join(", ")),
     }
     Ok(missed.is_empty())
@@ -136,7 +136,7 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     println!(
-        "seed {seed}, rollouts {} to {}; to go on after an interruption: make soak SEED={seed} ROLLOUTS={}",
+        "seed {seed}, rollouts {} to {}; to continue after an interruption: make soak SEED={seed} ROLLOUTS={}",
         state.next,
         arguments.rollouts.saturating_sub(1),
         arguments.rollouts
@@ -172,7 +172,10 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         }
         if !found.is_empty() {
             if let Some(bug) = &arguments.bug {
-                println!("the judge objects to {bug} after {} rollouts", state.rollouts);
+                println!(
+                    "the judge found a violation due to {bug} after {} rollouts",
+                    state.rollouts
+                );
                 return Ok(true);
             }
             // The next rollout would start with the leftovers of this one.
@@ -186,7 +189,10 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
     }
     print!("{}", state.summary());
     if let Some(bug) = &arguments.bug {
-        println!("the judge found nothing of {bug} in {} rollouts", state.rollouts);
+        println!(
+            "the judge found no violation due to {bug} in {} rollouts",
+            state.rollouts
+        );
         return Ok(false);
     }
     Ok(state.violations.is_empty())

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     for (tool, path) in Tools::ensure(&Tool::ALL)?.iter() {
         println!("{:<24} {}", tool.file_name(), path.display());
     }
-    println!("all there after {:.1} s", started.elapsed().as_secs_f64());
+    println!("all tools are ready after {:.1} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -48,7 +48,7 @@ fn build_programs() -> Result<()> {
         programs::static_agent()?;
     }
     println!(
-        "Berth's programs are there after {:.1} s",
+        "Berth's programs are ready after {:.1} s",
         begun.elapsed().as_secs_f64()
     );
     Ok(())

@@ -101,7 +101,7 @@ impl Inner {
             for number in ended {
                 match self.spawn(number) {
                     Ok(process) => drop(running.insert(number, process)),
-                    Err(error) => tracing::error!(error = format!("{error:#}"), number, "no controller"),
+                    Err(error) => tracing::error!(error = format!("{error:#}"), number, "cannot start the controller"),
                 }
             }
         }

@@ -221,7 +221,7 @@ impl<'a> Part<'a> {
             .iter()
             .map(lease::read)
             .collect::<Result<Vec<_>, _>>()
-            .context("a berth cannot be read")?;
+            .context("cannot parse a berth")?;
         berths.sort_by_key(|b| b.index);
         Ok(berths)
     }
@@ -289,7 +289,7 @@ impl<'a> Part<'a> {
         (type_, status, reason, words): (&str, &str, &str, &str),
         limit: Duration,
     ) -> Result<()> {
-        let what = format!("{node} says {type_}={status}, {reason}: {words:?}");
+        let what = format!("{node} reports {type_}={status}, {reason}: {words:?}");
         self.until(&what, limit, || async {
             let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
             Ok(has_condition(&conditions, type_, status, reason, words))
@@ -311,7 +311,7 @@ impl<'a> Part<'a> {
         for node in nodes {
             let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
             if let Some(waiting) = condition::find_true(&conditions, condition::node::WAITING) {
-                bail!("{node} waits for a reason of its own: {waiting:?}");
+                bail!("{node} reports a wait reason: {waiting:?}");
             }
         }
         Ok(())
@@ -384,7 +384,7 @@ impl<'a> Part<'a> {
     pub async fn is_untouched(&self, n: usize, boots: usize) -> Result<()> {
         let (node, now) = (self.node(n), self.boots(n));
         ensure!(now == boots, "{node} booted {now} times, not {boots}");
-        ensure!(!self.is_cordoned(node).await?, "{node} is schedulable again");
+        ensure!(!self.is_cordoned(node).await?, "{node} is still cordoned");
         Ok(())
     }
 }

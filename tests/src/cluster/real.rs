@@ -108,7 +108,9 @@ impl RealCluster {
             controller,
             agent,
             images,
-        } = tokio::task::spawn_blocking(build).await.context("the build ended")??;
+        } = tokio::task::spawn_blocking(build)
+            .await
+            .context("the build panicked")??;
         let mut clock = Clock::start();
         let log = HostLog::default();
         let network = RealHosts::new(images.clone(), log.clone()).await?;
@@ -198,7 +200,7 @@ impl RealCluster {
         self.hosts
             .iter()
             .find(|h| h.name() == name)
-            .with_context(|| format!("no host {name}"))
+            .with_context(|| format!("there is no host {name}"))
     }
 
     /// Number of hosts that run this image now.
@@ -400,7 +402,7 @@ async fn publish(
             digest,
         })
     });
-    blocking.await.context("the push ended")?
+    blocking.await.context("the push panicked")?
 }
 
 /// Creates a Secret with the name and password for a registry: for the agents, which bring it to their hosts, or for the
@@ -485,7 +487,7 @@ async fn deploy_agent(control_plane: &ControlPlane, registry: &Registry, agent: 
     let mut object: Value = serde_saphyr::from_str(&text).context("agent-daemonset.yaml")?;
     let container = object
         .pointer_mut("/spec/template/spec/containers/0")
-        .context("the DaemonSet has no container")?;
+        .context("the DaemonSet has no containers")?;
     container["image"] = json!(format!("{}/{AGENT}@{digest}", registry.host()));
     if let Some(env) = container["env"].as_array_mut() {
         env.push(json!({ "name": "BERTH_LOG", "value": "info,berth_agent=debug,kube_client=off" }));

@@ -46,7 +46,7 @@ pub struct ClusterOptions {
     pub agent_args_of: Vec<(String, Vec<String>)>,
     /// Agent program to run instead of the default one.
     pub agent: Option<PathBuf>,
-    /// True starts a scheduler, for scenarios with pods.
+    /// If true, runs a scheduler, for scenarios with pods.
     pub scheduler: bool,
     /// Other options of the control plane.
     pub control_plane: Options,

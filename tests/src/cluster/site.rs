@@ -170,7 +170,7 @@ impl Site {
         (type_, status, reason, words): (&str, &str, &str, &str),
         limit: Duration,
     ) -> Result<()> {
-        let what = format!("pool {pool} says {type_}={status}, {reason}: {words:?}");
+        let what = format!("pool {pool} reports {type_}={status}, {reason}: {words:?}");
         self.until(&what, limit, || async {
             let conditions = self.pool_status(pool).await?.conditions;
             Ok(has_condition(&conditions, type_, status, reason, words))
@@ -235,7 +235,7 @@ impl Site {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        bail!("not within {limit:?}: {what} {last}\n{}", self.describe().await)
+        bail!("timed out after {limit:?}: {what} {last}\n{}", self.describe().await)
     }
 
     /// Names of the nodes that hold a berth.

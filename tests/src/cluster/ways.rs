@@ -21,7 +21,7 @@ impl Ways {
     pub(super) async fn start(control_plane: &ControlPlane, nodes: &[String], controllers: usize) -> Result<Self> {
         let server = control_plane.url();
         let target = server.strip_prefix("https://").and_then(|a| a.parse().ok());
-        let target = target.with_context(|| format!("{server} is no address to lead a proxy to"))?;
+        let target = target.with_context(|| format!("{server} is not an address that a proxy can connect to"))?;
         let mut ways = Self {
             server,
             ..Self::default()

@@ -52,7 +52,7 @@ fn kustomize(directory: &Path) -> Result<String> {
         .arg("kustomize")
         .arg(directory)
         .output()
-        .context("kubectl kustomize")?;
+        .context("running kubectl kustomize")?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -63,7 +63,7 @@ pub(super) async fn text(client: &Client, text: &str) -> Result<()> {
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(text)?;
     for document in documents.into_iter().filter(|document| !document.is_null()) {
         let object: DynamicObject =
-            serde_json::from_value(document).context("a document that is no Kubernetes object")?;
+            serde_json::from_value(document).context("a document is not a Kubernetes object")?;
         let what = format!(
             "{} {}",
             object.types.as_ref().map_or("?", |types| &types.kind),
@@ -75,10 +75,14 @@ pub(super) async fn text(client: &Client, text: &str) -> Result<()> {
 }
 
 async fn one(client: &Client, object: &DynamicObject) -> Result<()> {
-    let types = object.types.as_ref().context("no apiVersion or kind")?;
+    let types = object.types.as_ref().context("the object has no apiVersion or kind")?;
     let kind = GroupVersionKind::try_from(types)?;
     let api = api(client, &kind, object.namespace().as_deref()).await?;
-    let name = object.metadata.name.as_deref().context("no metadata.name")?;
+    let name = object
+        .metadata
+        .name
+        .as_deref()
+        .context("the object has no metadata.name")?;
     let parameters = PatchParams::apply("berth-tests").force();
     api.patch(name, &parameters, &Patch::Apply(object)).await?;
     if kind.kind == "CustomResourceDefinition" {
@@ -122,7 +126,7 @@ async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
             return Ok(());
         }
         if started.elapsed() > KIND_TIMEOUT {
-            bail!("not established: {conditions}");
+            bail!("the CRD is not established: {conditions}");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

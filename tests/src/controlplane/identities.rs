@@ -65,7 +65,7 @@ impl ControlPlane {
             .create_subresource("token", name, &PostParams::default(), &request)
             .await
             .with_context(|| format!("requesting a token for {namespace}/{name}"))?;
-        Ok(answer.status.context("a TokenRequest without status")?.token)
+        Ok(answer.status.context("the TokenRequest has no status")?.token)
     }
 
     async fn reference(&self, namespace: &str, bound: Bound<'_>) -> Result<Option<BoundObjectReference>> {

@@ -8,11 +8,11 @@ use std::time::Duration;
 pub struct Options {
     /// Address of this machine that nodes use for the API server (of a bridge, for example), besides loopback.
     pub advertise: Option<IpAddr>,
-    /// True runs the controller manager.
+    /// If true, runs the controller manager.
     pub controller_manager: bool,
     /// Names of controllers that the controller manager does not run.
     pub disabled_controllers: Vec<String>,
-    /// True runs the scheduler.
+    /// If true, runs the scheduler.
     pub scheduler: bool,
     /// Additional arguments of the API server.
     pub apiserver_arguments: Vec<String>,

@@ -64,7 +64,7 @@ impl Authority {
     /// It can carry only one group; for more, bind roles to the user.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Pair> {
         if groups.len() > 1 {
-            bail!("a client certificate made here carries at most one group, not {groups:?}");
+            bail!("a client certificate carries at most one group, not {groups:?}");
         }
         self.sign(params(user, groups), ExtendedKeyUsagePurpose::ClientAuth)
     }

@@ -19,7 +19,7 @@ pub mod sim;
 /// # Errors
 /// Never, because ostree locks.
 pub fn ostrees_lock() -> Result<StagingLock> {
-    StagingLock::of(Storage::Ostree, false).context("ostree locks")
+    StagingLock::of(Storage::Ostree, false).context("ostree has no staging lock")
 }
 
 /// Staging lock of an ostree host whose backend also locks staged deployments.
@@ -27,7 +27,7 @@ pub fn ostrees_lock() -> Result<StagingLock> {
 /// # Errors
 /// Never, because ostree locks.
 pub fn both_locks() -> Result<StagingLock> {
-    StagingLock::of(Storage::Ostree, true).context("both lock")
+    StagingLock::of(Storage::Ostree, true).context("ostree has no staging lock")
 }
 
 /// Path of the file on a host where `bootc install` records the installed image.

@@ -61,7 +61,7 @@ impl ImageSpec {
         let name = binary
             .file_name()
             .and_then(|name| name.to_str())
-            .context("a program without a name")?;
+            .context("the path of the program has no file name")?;
         let content = std::fs::read(binary).with_context(|| format!("reading {}", binary.display()))?;
         let entry = Entry::executable(format!("usr/bin/{name}"), content);
         let mut image = Self::plain(vec![Layer::from_entries(&[entry], Compression::None)?]);

@@ -76,7 +76,7 @@ impl RegistryClient {
     /// Points a tag to an existing manifest.
     pub async fn tag(&self, repository: &str, tag: &str, digest: &Digest) -> Result<()> {
         let found = self.manifest(repository, &digest.to_string()).await?;
-        let found = found.with_context(|| format!("{repository}@{digest} is not there"))?;
+        let found = found.with_context(|| format!("{repository}@{digest} does not exist"))?;
         self.put_manifest(repository, Some(tag), digest, &found.media_type, &found.bytes)
             .await
     }
@@ -118,7 +118,7 @@ impl RegistryClient {
         let body = match (&layer.content, layer.file()) {
             (Content::Memory(bytes), _) => full(bytes.clone()),
             (_, Some(file)) => from_file(file).await?,
-            (_, None) => bail!("a layer without content"),
+            (_, None) => bail!("the layer has no content"),
         };
         self.upload(repository, &layer.digest, layer.size, body).await
     }

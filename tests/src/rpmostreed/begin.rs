@@ -44,7 +44,7 @@ pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<St
         // An error means that it is already gone.
         let _ = std::fs::remove_file(daemon.config.run.join(SOCKET));
     }
-    tracing::info!(method = transaction.names.method, "a transaction is made");
+    tracing::info!(method = transaction.names.method, "transaction created");
     let address = transaction.address.clone();
     locked(&daemon.open).push(transaction.clone());
     *active = Some(transaction);

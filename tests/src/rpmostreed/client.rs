@@ -114,7 +114,9 @@ impl Client {
     /// # Errors
     /// If the connection is closed.
     pub async fn sysroot(&self) -> Result<SysrootProxy<'_>> {
-        SysrootProxy::new(&self.conn).await.context("no proxy of the sysroot")
+        SysrootProxy::new(&self.conn)
+            .await
+            .context("cannot create the proxy of the sysroot")
     }
 
     /// Proxy of the booted operating system.
@@ -127,7 +129,7 @@ impl Client {
             .path(path)
             .build()
             .await
-            .context("no proxy of the operating system")
+            .context("cannot create the proxy of the operating system")
     }
 
     /// Joins a transaction. Its socket is in this client's `/run`, independent of the address.
@@ -137,7 +139,7 @@ impl Client {
     pub async fn join(&self, address: &str) -> Result<Connection> {
         ensure!(
             address == format!("unix:path=/run/{SOCKET}"),
-            "{address} is no address of a transaction"
+            "{address} is not the address of a transaction"
         );
         let here = format!("unix:path={}", self.run.join(SOCKET).display());
         let builder = zbus::connection::Builder::address(here.as_str()).p2p();

@@ -208,7 +208,7 @@ impl Core {
             .await;
         self.was_busy();
         if reboots && let Err(words) = self.config.backend.reboot().await {
-            tracing::warn!(words, "no reboot");
+            tracing::warn!(words, "cannot reboot");
             self.rebooting.store(false, Ordering::SeqCst);
         }
         let (core, old) = (self.clone(), transaction.clone());

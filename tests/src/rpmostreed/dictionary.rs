@@ -141,7 +141,7 @@ mod tests {
         ] {
             assert_eq!(signatures.get(key).map(String::as_str), Some(signature), "{key}");
         }
-        assert!(!signatures.contains_key("base-checksum"), "nothing is layered");
+        assert!(!signatures.contains_key("base-checksum"), "no package is layered");
     }
 
     #[test]

@@ -36,7 +36,11 @@ impl Options {
         for (key, value) in &options {
             let has = value.value_signature().to_string();
             match KNOWN.iter().find(|(known, _)| known == key) {
-                None => return Err(NamedError::invalid(format!("the stand-in knows no option {key}"))),
+                None => {
+                    return Err(NamedError::invalid(format!(
+                        "the stand-in does not know the option {key}"
+                    )));
+                }
                 Some((_, signature)) if *signature != has => {
                     let text = format!("option {key} has the type {has}, but must be {signature}");
                     return Err(NamedError::invalid(text));

@@ -183,7 +183,7 @@ impl Transaction {
 async fn emit<B: Serialize + DynamicType>(peer: &Connection, signal: &str, body: &B) {
     let sent = peer.emit_signal(None::<&str>, "/", INTERFACE, signal, body).await;
     if let Err(error) = sent {
-        tracing::debug!(signal, %error, "a client of a transaction has left");
+        tracing::debug!(signal, %error, "a transaction's client has disconnected");
     }
 }
 
@@ -209,7 +209,7 @@ async fn accept<F: Interface>(
                     locked(&transaction.peers).push(peer);
                     listed.send_replace(true);
                 }
-                Err(error) => tracing::debug!(%error, "no client of a transaction"),
+                Err(error) => tracing::debug!(%error, "cannot accept a transaction's client"),
             }
         });
         drop(greeting);

@@ -139,7 +139,7 @@ impl Draw {
         }
     }
 
-    /// How long a node stays in another pool; `None`, in one of three cases: until the end.
+    /// How long a node stays in another pool; `None` (probability 1/3): until the end.
     pub(super) fn stay(&mut self) -> Option<Duration> {
         let lasts = self.duration(300..=3_000);
         (!self.random.once_in(3)).then_some(lasts)

@@ -23,7 +23,7 @@ pub enum Who {
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everybody => f.write_str("everybody"),
+            Self::Everybody => f.write_str("all programs"),
             Self::Agent(node) => write!(f, "agent of node{node}"),
             Self::Controller(number) => write!(f, "controller {number}"),
             Self::Agents => f.write_str("agents"),
@@ -259,7 +259,7 @@ impl fmt::Display for Fault {
             Self::Latency(who, latency, lasts) => {
                 write!(
                     f,
-                    "{} ms more to the API server for {who} for {}",
+                    "{} ms latency to the API server for {who} for {}",
                     latency.as_millis(),
                     seconds(lasts)
                 )
@@ -274,14 +274,14 @@ impl fmt::Display for Fault {
             Self::Retarget(lasts) => write!(f, "another image for {}", seconds(lasts)),
             Self::LostReboot(node, rescue, after) => {
                 let rescue = match rescue {
-                    Rescue::Reboot => "rebooted by somebody",
-                    Rescue::PowerCut => "power pulled",
+                    Rescue::Reboot => "rebooted by an admin",
+                    Rescue::PowerCut => "power cut",
                     Rescue::AgentKill => "agent killed",
                     Rescue::Nothing => return write!(f, "lose reboot of node{node}"),
                 };
                 write!(f, "lose reboot of node{node}, {rescue} {} later", seconds(after))
             }
-            Self::PowerCut(node) => write!(f, "pull power of node{node}"),
+            Self::PowerCut(node) => write!(f, "cut power of node{node}"),
             Self::Move(node, Some(lasts)) => write!(f, "move node{node} to another pool for {}", seconds(lasts)),
             Self::Move(node, None) => write!(f, "move node{node} to another pool for good"),
             Self::BadImage(lasts) => write!(f, "a bad image for {}", seconds(lasts)),

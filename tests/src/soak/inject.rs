@@ -77,7 +77,10 @@ impl Injector<'_> {
         };
         let scene = async {
             match &plan.scene {
-                Some(scene) => self.play(scene).await.with_context(|| format!("cannot play: {scene}")),
+                Some(scene) => self
+                    .play(scene)
+                    .await
+                    .with_context(|| format!("cannot execute the scene: {scene}")),
                 None => Ok(()),
             }
         };
@@ -235,7 +238,7 @@ impl Injector<'_> {
                 sleep(lasts).await;
                 self.mend_webhook().await
             }
-            Fault::BadImage(lasts) => self.ask_for(self.bad.context("no bad image was made")?, lasts).await,
+            Fault::BadImage(lasts) => self.ask_for(self.bad.context("there is no bad image")?, lasts).await,
             Fault::Move(node, lasts) => {
                 self.move_away(node).await?;
                 let Some(lasts) = lasts else { return Ok(()) };
@@ -293,7 +296,7 @@ impl Injector<'_> {
         self.change_weather(who, |w| change(w, false));
     }
 
-    /// Changes the weather of these programs. [`Resolve`](Self::resolved) a leader first; otherwise the change applies to all
+    /// Changes the weather of these programs. [Resolve](Self::resolved) a leader first; otherwise the change applies to all
     /// controllers.
     fn change_weather(&self, who: Who, change: impl Fn(&mut Weather)) {
         let ways = &self.cluster.ways;

@@ -28,7 +28,7 @@ pub fn known(bug: Bug) -> Known {
         Bug::NoUidCheck => FoundBy(310),
         Bug::ShrinkAtOnce => FoundBy(55),
         Bug::ReopenBeforeRecorded => FoundBy(41),
-        Bug::GateIgnored => OutOfReach("no rollout has an offer that its gate forbids and that the judge sees"),
+        Bug::GateIgnored => OutOfReach("no rollout has an offer against its gate that the judge can see"),
         Bug::SecondServer => OutOfReach("no rollout has a control plane of several simulated nodes"),
         Bug::LabelledServersOnly => OutOfReach("no API server of a rollout runs on a simulated node"),
         Bug::StaleWatchOpens => OutOfReach("no rollout pauses a pool while the watches are silent"),
@@ -39,30 +39,32 @@ pub fn known(bug: Bug) -> Known {
         Bug::LeavingNotCounted => OutOfReach("no rollout deletes the BootcNode of an unproven canary"),
         Bug::OldLookTrusted => OutOfReach("nothing lets two agents act on one host"),
         Bug::OldCommitUsed => OutOfReach("no agent is away between its commit and its reboot while an admin uncordons"),
-        Bug::UnlockableLeft => OutOfReach("no host of a rollout refuses to lock what is staged, time and again"),
+        Bug::UnlockableLeft => OutOfReach("no host of a rollout repeatedly fails to lock a staged image"),
         Bug::SilentLetsGo => OutOfReach("no host of a rollout falls silent between its boot and its proof"),
         Bug::UnseenLetsGo => OutOfReach("no host of a rollout hides its deployments while an image is unlocked"),
         Bug::MemoryNotNeeded => OutOfReach("no host of a rollout has a disk that cannot be written"),
-        Bug::GuardIgnored => OutOfReach("no rollout takes the admission policies away"),
-        Bug::RollbackIgnored => OutOfReach("nobody queues a rollback on a host of a rollout"),
-        Bug::ScheduledIgnored => OutOfReach("nobody schedules a shutdown on a host of a rollout"),
+        Bug::GuardIgnored => OutOfReach("no rollout removes the admission policies"),
+        Bug::RollbackIgnored => OutOfReach("no admin of a rollout queues a rollback on a host"),
+        Bug::ScheduledIgnored => OutOfReach("no admin of a rollout schedules a shutdown on a host"),
         Bug::PermitKept => OutOfReach("no node of a rollout leaves its permit to pull unused for 15 minutes"),
         Bug::SilentPulls => OutOfReach("the pools of a rollout let all nodes pull at once"),
         Bug::PermitsUncounted => OutOfReach("the pools of a rollout let all nodes pull at once"),
         Bug::RefusedTriedAgain => OutOfReach("no webhook of a rollout refuses one Lease alone"),
         Bug::RefusedNotCounted => OutOfReach("no webhook of a rollout refuses one Lease alone"),
-        Bug::SilenceDisplaces | Bug::BootImageForgotten => OutOfReach("no image of a rollout is for newer boot images"),
+        Bug::SilenceDisplaces | Bug::BootImageForgotten => {
+            OutOfReach("no image of a rollout requires newer boot images")
+        }
         Bug::WallClockDrain | Bug::BackoffUnlimited => OutOfReach("no clock of a rollout jumps"),
         Bug::SoakIgnored => OutOfReach("no wave of a rollout soaks"),
         Bug::AgeIgnored | Bug::NotConfirmed => OutOfReach("no pool of a rollout has a minimum age"),
         Bug::PinFollowed => OutOfReach("no pool of a rollout has a tag beside a digest"),
         Bug::ExpiredBerthStolen => OutOfReach("no holder of a rollout is silent for two minutes"),
         Bug::NoEpochStamp => {
-            OutOfReach("what a deposed leader writes late loses: the new one has changed that berth first")
+            OutOfReach("late writes of a deposed leader fail: the new leader has changed the berth first")
         }
-        Bug::OfferForAnotherDigest => OutOfReach("only the agent knows which of two desired digests it had read"),
+        Bug::OfferForAnotherDigest => OutOfReach("only the agent knows which of two desired digests it has read"),
         Bug::RetryFailedDigest => {
-            OutOfReach("no controller offers a berth to a node that says that the digest failed there")
+            OutOfReach("no controller offers a berth to a node that reports the digest as failed")
         }
         Bug::SearchInNewPoolOnly => OutOfReach("no controller moves a node to another pool while it holds a berth"),
     }

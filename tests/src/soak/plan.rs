@@ -241,7 +241,7 @@ mod tests {
             let least = plan.fleet.map_or(CAPACITY, |fleet| fleet.min(CAPACITY));
             assert!(
                 plan.cordoned_to_the_end().len() < least,
-                "who stays cordoned must leave room: {plan}"
+                "the cordoned nodes must leave capacity: {plan}"
             );
             for timed in &plan.faults {
                 assert!(timed.fault.node().is_none_or(|n| (1..=12).contains(&n)), "{plan}");

@@ -114,7 +114,7 @@ impl Soak {
             let line = what.lines().next().unwrap_or_default();
             verdict
                 .violations
-                .push(format!("I10: the rollout did not come to its end: {line}"));
+                .push(format!("I10: the rollout did not settle: {line}"));
         }
         let state = match (state, verdict.violations.is_empty()) {
             (None, false) => Some(self.cluster.describe().await),

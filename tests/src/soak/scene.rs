@@ -101,7 +101,7 @@ pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Res
             Ok(Some(watcher::Event::Apply(lease) | watcher::Event::InitApply(lease))) => lease,
             Ok(_) => continue,
             Err(error) => {
-                tracing::debug!(%error, "soak: the watch of berths begins anew");
+                tracing::debug!(%error, "soak: restarting the watch of berths");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }

@@ -45,7 +45,7 @@ impl State {
     pub fn load(file: &Path) -> Result<Option<Self>> {
         match std::fs::read(file) {
             Ok(text) => {
-                let context = || format!("{} makes no sense; delete it to begin anew", file.display());
+                let context = || format!("{} is malformed; delete it to start again", file.display());
                 serde_json::from_slice(&text).map(Some).with_context(context)
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

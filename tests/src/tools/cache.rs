@@ -14,7 +14,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     };
     let base = absolute("XDG_CACHE_HOME")
         .or_else(|| Some(absolute("HOME")?.join(".cache")))
-        .context("neither XDG_CACHE_HOME nor HOME names a directory for the cache")?;
+        .context("no directory for the cache: neither XDG_CACHE_HOME nor HOME is set to an absolute path")?;
     let directory = base.join("berth");
     fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
     Ok(directory)

@@ -153,8 +153,8 @@ impl Build {
             .spawn()
             .context("cannot run go")?;
         let mut errors = vec![];
-        for line in BufReader::new(child.stderr.take().context("go without standard error")?).lines() {
-            let line = line.context("cannot read what go says")?;
+        for line in BufReader::new(child.stderr.take().context("go has no standard error")?).lines() {
+            let line = line.context("cannot read the output of go")?;
             // With -v Go prints the name of each package on its own line. Other lines are errors.
             if line.contains(char::is_whitespace) {
                 errors.push(line);
@@ -215,7 +215,7 @@ fn run(builds: &[Build], mut progress: Progress) -> Vec<Result<()>> {
         }
         let mut ends = vec![];
         for build in running {
-            ends.push(build.join().unwrap_or_else(|_| bail!("a build ended unexpectedly")));
+            ends.push(build.join().unwrap_or_else(|_| bail!("a build panicked")));
         }
         progress.end(&format!("{compiled} Go packages compiled, programs linked"));
         ends
@@ -228,7 +228,7 @@ fn line(compiled: u64, total: u64, elapsed: Duration) -> String {
         return "fetching the sources".to_owned();
     }
     format!(
-        "{compiled} of {total} Go packages are compiled{}",
+        "{compiled} of {total} Go packages compiled{}",
         time_left(elapsed, compiled, total)
     )
 }

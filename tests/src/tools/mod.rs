@@ -69,7 +69,7 @@ impl Tools {
         self.paths
             .get(&tool)
             .map(PathBuf::as_path)
-            .with_context(|| format!("{} was not asked for", tool.file_name()))
+            .with_context(|| format!("{} was not requested", tool.file_name()))
     }
 
     /// All requested tools with their paths.
@@ -101,7 +101,7 @@ fn found(tool: Tool) -> Result<Option<PathBuf>> {
         return Ok(Some(path));
     }
     eprintln!(
-        "berth-tools: {} does not say that it is {version} or another patch of it: not used",
+        "berth-tools: ignoring {}: it does not report version {version} or another patch release of it",
         path.display()
     );
     Ok(None)
@@ -112,7 +112,7 @@ fn provide(tools: &[Tool]) -> Result<Vec<(Tool, PathBuf)>> {
     // Only one process at a time. A second one finds the tools when it gets the lock.
     let lock = File::create(cache_dir()?.join(".tools.lock"))?;
     if lock.try_lock().is_err() {
-        eprintln!("berth-tools: waiting for another process that fetches or builds programs");
+        eprintln!("berth-tools: waiting for another process that downloads or builds programs");
         lock.lock().context("waiting for the lock of the tools")?;
     }
     let mut missing = vec![];
@@ -149,7 +149,7 @@ fn packaged(tool: Tool, error: &anyhow::Error) -> Result<PathBuf> {
         return Ok(path);
     }
     ensure_packages(&[name]).with_context(|| format!("{error:#}"))?;
-    find_program(name).context("the package docker-registry has no program of that name")
+    find_program(name).context("the package docker-registry has no program docker-registry")
 }
 
 /// Version output of a program; empty if it does not exit soon.

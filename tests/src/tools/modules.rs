@@ -31,6 +31,6 @@ impl GoModule {
             .filter_map(|line| line.trim().trim_start_matches("require ").split_once(' '))
             .find(|(name, _)| *name == module)
             .and_then(|(_, rest)| rest.split_whitespace().next()?.strip_prefix('v'))
-            .with_context(|| format!("go.mod requires no {module}"))
+            .with_context(|| format!("go.mod does not require {module}"))
     }
 }

@@ -26,7 +26,7 @@ pub fn ensure_packages(packages: &[&str]) -> Result<()> {
     let command = format!("apt-get install --no-install-recommends {list}");
     if find_program("apt-get").is_none() {
         bail!(
-            "packages are missing ({list}, by their Debian names) and only apt-get is known here; on Debian: {command}"
+            "packages are missing (Debian names: {list}), and this machine has no apt-get to install them; on Debian run: {command}"
         );
     }
     if !nix::unistd::geteuid().is_root() {

@@ -59,9 +59,7 @@ pub(super) fn fetch(tools: &[Tool]) -> Result<Vec<Tool>> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(fetch_all(&releases, tools))
         });
-        fetched
-            .join()
-            .map_err(|_| anyhow::anyhow!("the fetch ended unexpectedly"))?
+        fetched.join().map_err(|_| anyhow::anyhow!("the download panicked"))?
     })
 }
 
@@ -91,7 +89,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
             Err(_) => {
                 silent.insert(site);
                 eprintln!(
-                    "berth-tools: {} takes more than {} s: given up",
+                    "berth-tools: {} takes more than {} s; download cancelled",
                     release.url,
                     FILE_TIMEOUT.as_secs()
                 );
@@ -102,7 +100,7 @@ async fn fetch_all(releases: &[Release], tools: &[Tool]) -> Result<Vec<Tool>> {
                 if !error.is::<WrongFile>() {
                     silent.insert(site);
                 }
-                eprintln!("berth-tools: {} cannot be fetched: {error:#}", release.url);
+                eprintln!("berth-tools: cannot download {}: {error:#}", release.url);
                 continue;
             }
         };
@@ -134,18 +132,18 @@ async fn download(client: &Client, release: &Release, directory: &Path) -> Resul
         .path_segments()
         .and_then(|mut path| path.next_back())
         .unwrap_or_default();
-    let mut progress = Progress::begin(&format!("fetching {}", release.url));
+    let mut progress = Progress::begin(&format!("downloading {}", release.url));
     let total = response
         .content_length()
         .map_or_else(String::new, |total| format!(" of {}", total >> 20));
     let mut file = scratch(directory)?;
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     let mut size = 0;
-    while let Some(bytes) = response.chunk().await.context("the transfer broke off")? {
+    while let Some(bytes) = response.chunk().await.context("the download was interrupted")? {
         size += u64::try_from(bytes.len())?;
         ensure!(
             size <= MAX_FILE_SIZE,
-            WrongFile(format!("it has more than {MAX_FILE_SIZE} bytes"))
+            WrongFile(format!("the file has more than {MAX_FILE_SIZE} bytes"))
         );
         hash.update(&bytes);
         file.write_all(&bytes).context("cannot write into the cache")?;
@@ -154,18 +152,18 @@ async fn download(client: &Client, release: &Release, directory: &Path) -> Resul
     let found = hex(hash.finish().as_ref());
     if found != release.digest {
         let words = format!(
-            "its digest is {found}, and releases.txt has {}: discarded",
+            "discarded: its digest is {found} instead of {} in releases.txt",
             release.digest
         );
         return Err(WrongFile(words).into());
     }
-    progress.end(&format!("{name}: fetched"));
+    progress.end(&format!("{name}: downloaded"));
     Ok(file)
 }
 
 /// Writes a program to the cache atomically, so that a partial one is never found.
 fn install(file: &NamedTempFile, member: Option<&str>, directory: &Path, path: &Path) -> Result<()> {
-    let mut source = file.reopen().context("cannot read the fetched file")?;
+    let mut source = file.reopen().context("cannot read the downloaded file")?;
     let mut program = scratch(directory)?;
     match member {
         Some(member) => unpack(source, member, program.as_file_mut())?,
@@ -187,7 +185,7 @@ fn scratch(directory: &Path) -> Result<NamedTempFile> {
 /// Extracts a file from a `tar.gz`.
 fn unpack(archive: impl Read, member: &str, to: &mut File) -> Result<()> {
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
-    for entry in archive.entries().context("it is not a tar.gz archive")? {
+    for entry in archive.entries().context("the file is not a tar.gz archive")? {
         let mut entry = entry.context("the archive is damaged")?;
         if entry.path().is_ok_and(|path| path == Path::new(member)) {
             std::io::copy(&mut entry, to).context("the archive is damaged")?;
@@ -220,12 +218,12 @@ fn parse(text: &str, arch: &str) -> Result<Vec<Release>> {
 
 fn parse_line(line: &str) -> Result<Release> {
     let mut words = line.split_whitespace().skip(1);
-    let url = words.next().context("it has no address")?;
-    let url = Url::parse(url).context("the address is wrong")?;
-    let digest = words.next().context("it has no digest")?.to_owned();
+    let url = words.next().context("the line has no address")?;
+    let url = Url::parse(url).context("the address is invalid")?;
+    let digest = words.next().context("the line has no digest")?.to_owned();
     ensure!(digest.len() == 64, "{digest} is not a SHA-256");
     let members = words.map(parse_member).collect::<Result<Vec<_>>>()?;
-    ensure!(!members.is_empty(), "it has no tools");
+    ensure!(!members.is_empty(), "the line has no tools");
     Ok(Release { url, digest, members })
 }
 

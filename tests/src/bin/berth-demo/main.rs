@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Parser)]
 #[command(
     name = "berth-demo",
-    after_help = "EXIT STATUS\n  0  the rollout was completed and everything was licensed\n  1  it was not; standard error says why\n  2  the command line is wrong\n  130  interrupted"
+    after_help = "EXIT STATUS\n  0  the rollout was completed and every reboot was licensed\n  1  it was not; standard error says why\n  2  the command line is wrong\n  130  interrupted"
 )]
 struct Arguments {
     /// Kind of the hosts.
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         Some(Ok(())) => ExitCode::SUCCESS,
         Some(Err(error)) => failed(&error),
         None => {
-            eprintln!("\nInterrupted; everything was taken down.");
+            eprintln!("\nInterrupted; everything the demo started was removed.");
             ExitCode::from(130)
         }
     }
@@ -119,10 +119,10 @@ async fn demo(hosts: Hosts, svg: Option<&Path>) -> Result<()> {
     )
     .await?;
     stage.say_hosts();
-    let pods = format!("Deployment web runs {PODS} pods on them");
+    let pods = format!("Deployment web runs {PODS} pods on the hosts");
     step(&pods, stage.site().deploy("web", PODS)).await?;
     let first = step(
-        "image 1.0.0 is published; pool workers asks for it, and nobody has to reboot",
+        "image 1.0.0 is published; pool workers already runs it, so no host reboots",
         async { roll(&stage, "1.0.0", stage.limit()).await },
     )
     .await?;
@@ -135,19 +135,19 @@ async fn demo(hosts: Hosts, svg: Option<&Path>) -> Result<()> {
         .await?;
     watch(&stage, &second).await?;
     let picture = screen::rollout(&stage.site().client(), POOL).await?;
-    println!("What kubectl berth timeline {POOL} makes of it:\n");
+    println!("Output of kubectl berth timeline {POOL}:\n");
     screen::print(&picture);
     if let Some(file) = svg {
         std::fs::write(file, picture.svg()).with_context(|| format!("cannot write {}", file.display()))?;
     }
     story::tell(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
     println!(
-        "\nThe demo took {:.0} s, builds apart. All of it is taken down now.",
+        "\nThe demo took {:.0} s, not counting builds. It now removes everything it started.",
         began.elapsed().as_secs_f64()
     );
     tokio::task::spawn_blocking(move || drop(stage))
         .await
-        .context("cannot take the demo down")
+        .context("cannot remove what the demo started")
 }
 
 impl Hosts {
@@ -174,11 +174,11 @@ async fn build() -> Result<()> {
     )
     .await?;
     let servers = blocking(|| Tools::ensure(&WANTED).map(drop));
-    step("etcd, the Kubernetes servers and a registry are there", servers).await
+    step("etcd, the Kubernetes servers and a registry are ready", servers).await
 }
 
 async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
-    tokio::task::spawn_blocking(work).await.context("the build ended")?
+    tokio::task::spawn_blocking(work).await.context("the build panicked")?
 }
 
 /// Runs a step, then prints it with its time. On a terminal, also prints it while it runs.
@@ -188,7 +188,7 @@ async fn step<T>(what: &str, work: impl Future<Output = Result<T>>) -> Result<T>
         print!("{:>6}    {what}\r", "...");
         std::io::stdout().flush()?;
     }
-    let done = work.await.with_context(|| format!("this failed: {what}"))?;
+    let done = work.await.with_context(|| format!("failed: {what}"))?;
     println!("{:>6.1} s  {what}", began.elapsed().as_secs_f64());
     Ok(done)
 }

@@ -71,23 +71,27 @@ fn sentence(host: &str, part: &Part, from: Timestamp) -> String {
 /// If a host did anything but boot the new image once, or if the judge found a violation.
 pub(crate) fn tell(site: &Site, from: Timestamp, hosts: usize, old: &Digest, new: &Digest) -> Result<()> {
     let parts = parts(&site.log.events(), from);
-    println!("\nWhat the hosts did, by the harness's own record (seconds since the change):");
+    println!("\nWhat the hosts did, from the harness's own record (seconds since the change):");
     for (host, part) in &parts {
         println!("{}", sentence(host, part, from));
     }
-    ensure!(parts.len() == hosts, "{} of {hosts} hosts did anything", parts.len());
+    ensure!(
+        parts.len() == hosts,
+        "only {} of {hosts} hosts have events",
+        parts.len()
+    );
     let new = new.to_string();
     let once = |part: &Part| matches!(part.boots.as_slice(), [(_, digest, _)] if *digest == new);
     ensure!(
         parts.values().all(once),
-        "each host was to go from {old} to {new} by one boot"
+        "each host should go from {old} to {new} with one boot"
     );
-    site.judge().context("the judge objects")?;
+    site.judge().context("the judge found a violation")?;
     let reboots: usize = parts.values().map(|part| part.downs.len()).sum();
     println!(
-        "\nThe judge, who joins that record with the API server's audit log: no violation.\n  \
-         {reboots} reboots, each under a committed berth for that node, digest and boot; never two nodes at work at\n  \
-         once; no cordon and no eviction without a berth; nothing booted but what the berth named."
+        "\nThe judge, from that record and the API server's audit log: no violation.\n  \
+         {reboots} reboots, each under a committed berth for that node, digest and boot; never two nodes updating at\n  \
+         once; no cordon or eviction without a berth; no boot of an image other than the berth's."
     );
     Ok(())
 }

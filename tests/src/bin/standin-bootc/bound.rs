@@ -28,7 +28,7 @@ fn images(root: &Path) -> Result<Vec<String>> {
     let mut found = vec![];
     for entry in entries {
         let link = entry.context("reading bound-images.d")?.path();
-        let target = std::fs::read_link(&link).with_context(|| format!("{} is no link", link.display()))?;
+        let target = std::fs::read_link(&link).with_context(|| format!("{} is not a link", link.display()))?;
         let quadlet = in_root(root, &link, &target);
         let text = std::fs::read_to_string(&quadlet).with_context(|| format!("reading {}", quadlet.display()))?;
         let image = text.lines().find_map(|line| line.trim().strip_prefix("Image="));

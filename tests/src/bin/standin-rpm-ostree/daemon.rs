@@ -28,10 +28,13 @@ pub(crate) fn serve() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let host = OnHost {
-            program: std::env::current_exe().context("the path of this program")?,
+            program: std::env::current_exe().context("cannot find the path of this program")?,
         };
         let all = host.deployments().await.map_err(anyhow::Error::msg)?;
-        let booted = all.into_iter().find(|d| d.booted).context("no booted deployment")?;
+        let booted = all
+            .into_iter()
+            .find(|d| d.booted)
+            .context("there is no booted deployment")?;
         let config = Config {
             bus: BUS.to_owned(),
             run: "/run".into(),
@@ -84,7 +87,12 @@ impl OnHost {
         let ((), words) = tokio::join!(listening, complaining);
         match child.wait().await.map_err(failed)?.success() {
             true => Ok(()),
-            false => Err(words.trim().lines().next_back().unwrap_or("it says nothing").to_owned()),
+            false => Err(words
+                .trim()
+                .lines()
+                .next_back()
+                .unwrap_or("no error message")
+                .to_owned()),
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn obtain(
     }
     let prepared = pull::prepare(&reference.skopeo()).context("Importing")?;
     refuse(&prepared.image)?;
-    let (reader, writer) = std::io::pipe().context("a pipe for progress")?;
+    let (reader, writer) = std::io::pipe().context("creating the pipe for progress")?;
     let telling = std::thread::spawn(move || {
         let mut reported = PullProgress::default();
         for line in BufReader::new(reader).lines().map_while(Result::ok) {

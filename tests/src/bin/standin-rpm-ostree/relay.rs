@@ -22,7 +22,7 @@ pub(crate) fn serve(listen: &str, connect: &str) -> Result<()> {
     io::stdin()
         .read_to_end(&mut vec![])
         .map(drop)
-        .context("waiting for the end")
+        .context("reading standard input")
 }
 
 /// Copies in both directions until one side closes.

@@ -24,11 +24,11 @@ pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     let argument = argument.unwrap_or_default();
     match verb {
         "list" => println!("{}", serde_json::to_string(&list(&enter()?)?)?),
-        "stage" => stage(&serde_json::from_str(argument).context("what is to be staged")?)?,
+        "stage" => stage(&serde_json::from_str(argument).context("cannot parse the stage request")?)?,
         "undeploy" => println!("{}", undeploy(argument)?),
         "roll-back" => roll_back()?,
         "unlock" => println!("{}", unlock()?),
-        other => bail!("no verb {other}"),
+        other => bail!("unknown verb {other}"),
     }
     Ok(())
 }
@@ -42,9 +42,9 @@ pub(crate) fn own_lock(process: u32) -> String {
 fn enter() -> Result<Sysroot> {
     let own = own_lock(std::process::id());
     File::create(&own).with_context(|| format!("making {own}"))?;
-    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of its own")?;
+    unshare(CloneFlags::CLONE_NEWNS).context("creating a mount namespace")?;
     let slave = MsFlags::MS_REC | MsFlags::MS_SLAVE;
-    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("a mount namespace of its own")?;
+    mount(None::<&str>, "/", None::<&str>, slave, None::<&str>).context("creating a mount namespace")?;
     // ostree removes the file when it releases the lock.
     let lock = sysroot_lock::PATH;
     sysroot_lock::open(Path::new(lock)).with_context(|| format!("making {lock}"))?;
@@ -72,8 +72,9 @@ fn shown(sysroot: &Sysroot, deployment: &sysroot::Deployment, lock_file: bool) -
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
     let packages = value("requested=").unwrap_or_default().split(';');
     let packages: Vec<_> = packages.filter(|p| !p.is_empty()).map(str::to_owned).collect();
-    let image = Image::of_commit(sysroot, &deployment.checksum)?.context("a deployment of no container image")?;
-    let reference = Origin::parse(&text)?.image.context("an origin without an image")?;
+    let image =
+        Image::of_commit(sysroot, &deployment.checksum)?.context("a deployment is not from a container image")?;
+    let reference = Origin::parse(&text)?.image.context("an origin has no image")?;
     let status = image.status(&reference)?;
     let time = status.timestamp.and_then(|t| t.parse::<jiff::Timestamp>().ok());
     Ok(Deployment {
@@ -144,8 +145,8 @@ fn stage(wanted: &StageRequest) -> Result<()> {
 
 fn is_older(sysroot: &Sysroot, image: &Image, reference: &ImageReference) -> Result<bool> {
     let all = sysroot.deployments()?;
-    let booted = all.iter().find(|d| d.booted).context("no booted deployment")?;
-    let booted = Image::of_commit(sysroot, &booted.checksum)?.context("a deployment of no container image")?;
+    let booted = all.iter().find(|d| d.booted).context("there is no booted deployment")?;
+    let booted = Image::of_commit(sysroot, &booted.checksum)?.context("a deployment is not from a container image")?;
     let time = |image: &Image| -> Result<Option<jiff::Timestamp>> {
         Ok(image.status(reference)?.timestamp.and_then(|t| t.parse().ok()))
     };
@@ -165,7 +166,10 @@ fn forget_unused(sysroot: &Sysroot) -> Result<()> {
 fn undeploy(which: &str) -> Result<bool> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
-    let booted = all.iter().position(|d| d.booted).context("no booted deployment")?;
+    let booted = all
+        .iter()
+        .position(|d| d.booted)
+        .context("there is no booted deployment")?;
     let meant = match which {
         "pending" => 0..booted,
         _ => booted + 1..all.len(),
@@ -193,7 +197,10 @@ fn unlock() -> Result<bool> {
 fn roll_back() -> Result<()> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
-    let booted = all.iter().position(|d| d.booted).context("no booted deployment")?;
+    let booted = all
+        .iter()
+        .position(|d| d.booted)
+        .context("there is no booted deployment")?;
     let first = match booted {
         0 => all.get(1).map(|_| 1).context("No rollback deployment found")?,
         queued => queued,

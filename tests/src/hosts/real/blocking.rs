@@ -6,5 +6,5 @@ use anyhow::{Context, Result};
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work)
         .await
-        .context("a helper thread ended")?
+        .context("a blocking thread panicked")?
 }

@@ -28,7 +28,7 @@ pub(super) fn directory(name: &str, make: impl FnOnce(&Path) -> Result<()>) -> R
         return Ok(path);
     }
     let began = std::time::Instant::now();
-    eprintln!("berth-hosts: making {name}");
+    eprintln!("berth-hosts: creating {name}");
     let temporary = cache.join(format!(".{name}.new"));
     remove(&temporary)?;
     fs::create_dir(&temporary)?;

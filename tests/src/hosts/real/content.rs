@@ -167,7 +167,7 @@ pub(super) fn link(root: &Path, path: &str, target: &str) -> Result<()> {
 /// Creates the directories of a file and removes an existing one; returns its path.
 fn room(root: &Path, path: &str) -> Result<PathBuf> {
     let path = root.join(path.trim_start_matches('/'));
-    let parent = path.parent().context("a file without a directory")?;
+    let parent = path.parent().context("the file's path has no directory")?;
     fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
     // An existing file may be a hard link shared with other hosts: replace it, never write to it.
     if path.symlink_metadata().is_ok() {

@@ -69,7 +69,7 @@ impl Disk {
     pub(super) fn image(&self, deployment: &Path) -> Result<BootedImage> {
         let name = deployment
             .file_name()
-            .context("a deployment without a name")?
+            .context("the deployment's path has no name")?
             .to_string_lossy();
         let commit = name.split('.').next().unwrap_or_default();
         // A commit with layered packages has no image metadata; its parent is the commit of the image.
@@ -79,7 +79,7 @@ impl Disk {
             Err(_) => &parent,
         };
         let config = self.metadata(commit, META_CONFIG)?;
-        let config: serde_json::Value = serde_json::from_str(&config).context("image configuration")?;
+        let config: serde_json::Value = serde_json::from_str(&config).context("parsing the image configuration")?;
         let version = &config["config"]["Labels"]["org.opencontainers.image.version"];
         Ok(BootedImage {
             digest: self.metadata(commit, META_DIGEST)?,
@@ -98,7 +98,7 @@ impl Disk {
         let deployment = self.next()?;
         let name = deployment
             .file_name()
-            .context("a deployment without a name")?
+            .context("the deployment's path has no name")?
             .to_string_lossy();
         let origin = format!("[origin]\ncontainer-image-reference=ostree-unverified-registry:{reference}\n");
         let directory = format!("{STATEROOT}/deploy/{name}.origin");
@@ -147,7 +147,7 @@ fn copy(template: &Path, to: &Path) -> Result<()> {
     let deployment = bls::default_deployment(template)?;
     let deployment = deployment
         .strip_prefix(fs::canonicalize(template)?)
-        .context("deployment outside of its sysroot")?;
+        .context("the deployment is outside its sysroot")?;
     fs::create_dir_all(to)?;
     let everything = template.join(".");
     let shared = tool("cp", &["-al".as_ref(), everything.as_os_str(), to.as_os_str()]);

@@ -21,7 +21,7 @@ pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     blocking(move || {
         for (path, mode, bytes) in rpm_ostree()? {
             let path = root.join(path);
-            let directory = path.parent().context("a file without a directory")?;
+            let directory = path.parent().context("the file's path has no directory")?;
             fs::create_dir_all(directory)
                 .and_then(|()| fs::write(&path, bytes))
                 .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(mode)))

@@ -57,7 +57,9 @@ impl RealHost {
     /// Cuts the power until the next [`Self::start`].
     pub async fn stop(&self) -> Result<()> {
         self.machine.power(false);
-        let gone = self.wait("power off", Duration::from_secs(30), || self.machine.boot().is_none());
+        let gone = self.wait("end of the boot", Duration::from_secs(30), || {
+            self.machine.boot().is_none()
+        });
         gone.await
     }
 

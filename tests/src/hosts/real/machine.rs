@@ -270,7 +270,7 @@ impl Firmware {
             drop(state);
             self.hardware.tidy();
             if let Err(error) = outcome {
-                tracing::warn!(host = self.hardware.host, "does not boot: {error:#}");
+                tracing::warn!(host = self.hardware.host, "the host failed to boot: {error:#}");
                 std::thread::sleep(Duration::from_millis(500));
             }
         }
@@ -321,7 +321,7 @@ impl Firmware {
             }
             if begin.elapsed() > INIT_TIMEOUT {
                 cut(&self.state());
-                bail!("no init after {INIT_TIMEOUT:?}");
+                bail!("the container has no init after {INIT_TIMEOUT:?}");
             }
             std::thread::sleep(Duration::from_millis(5));
         };

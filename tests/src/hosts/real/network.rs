@@ -35,7 +35,7 @@ impl Bridge {
             tool("ip", &["link", "set", &name, "up"])?;
             return Ok(bridge);
         }
-        bail!("no free network for a bridge in 10.100.0.0 to 10.199.255.0 (is this machine allowed to make bridges?)")
+        bail!("no free network for a bridge in 10.100.0.0 to 10.199.255.0 (may this process create bridges?)")
     }
 
     /// True if only a default route matches the network.

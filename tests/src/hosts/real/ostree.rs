@@ -51,7 +51,7 @@ pub fn unquote(text: &str) -> Result<String> {
             c => out.push(c),
         }
     }
-    bail!("a string without an end: {text}")
+    bail!("unterminated string: {text}")
 }
 
 fn escaped(chars: &mut std::str::Chars<'_>) -> Result<char> {
@@ -66,7 +66,7 @@ fn escaped(chars: &mut std::str::Chars<'_>) -> Result<char> {
         Some('u') => unicode(chars, 4)?,
         Some('U') => unicode(chars, 8)?,
         Some(c) => c,
-        None => bail!("a backslash at the end of a string"),
+        None => bail!("backslash at the end of a string"),
     })
 }
 
@@ -75,7 +75,7 @@ fn unicode(chars: &mut std::str::Chars<'_>, digits: usize) -> Result<char> {
     let code = u32::from_str_radix(&hex, 16)?;
     match char::from_u32(code) {
         Some(c) => Ok(c),
-        None => bail!("\\u{hex} is no character"),
+        None => bail!("\\u{hex} is not a character"),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::programs::workspace_root;
 /// Path of a stand-in, stripped: cargo's binary has a hundred megabytes of debug information.
 pub(super) fn stand_in(name: &str) -> Result<PathBuf> {
     // Cargo puts it beside the programs, and one directory above the integration tests.
-    let program = std::env::current_exe().context("the path of this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let directories = program.ancestors().skip(1).take(2);
     let path = match directories.map(|d| d.join(name)).find(|path| path.is_file()) {
         Some(path) => path,
@@ -50,5 +50,5 @@ fn build(name: &str) -> Result<PathBuf> {
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
         .filter(|message| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .with_context(|| format!("cargo named no executable of {name}"))
+        .with_context(|| format!("cargo reported no executable for {name}"))
 }

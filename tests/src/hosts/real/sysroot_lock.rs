@@ -17,7 +17,7 @@ pub const PATH: &str = "/sysroot/ostree/lock";
 
 /// The held lock. The kernel releases it when the process ends for any reason.
 #[derive(Debug)]
-pub struct SysrootLock(#[expect(dead_code, reason = "it is held open")] File);
+pub struct SysrootLock(#[expect(dead_code, reason = "an open file keeps the lock")] File);
 
 impl SysrootLock {
     /// Waits for the lock without a timeout.

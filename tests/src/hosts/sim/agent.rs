@@ -144,7 +144,11 @@ async fn supervise(
                 }
                 *locked(&pid) = None;
             }
-            Err(error) => tracing::error!(node = command.node, error = format!("{error:#}"), "no agent"),
+            Err(error) => tracing::error!(
+                node = command.node,
+                error = format!("{error:#}"),
+                "cannot start the agent"
+            ),
         }
         let Some(delay) = settings.with(|s| s.agent_restart) else {
             return;
@@ -279,7 +283,7 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{count} agents never ran, {:?} do", agents.pids());
+        panic!("{count} agents never ran; running: {:?}", agents.pids());
     }
 
     #[tokio::test]

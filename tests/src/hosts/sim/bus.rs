@@ -69,7 +69,7 @@ impl Bus {
             }
             if let Some(Ok(Some(status))) = self.daemon().as_mut().map(Child::try_wait) {
                 let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-                bail!("dbus-daemon ended at once: {status}: {log}");
+                bail!("dbus-daemon exited at its start: {status}: {log}");
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

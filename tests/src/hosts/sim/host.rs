@@ -406,7 +406,7 @@ async fn serve_requests(machine: Arc<Machine>, mut requests: mpsc::UnboundedRece
             tracing::error!(
                 host = machine.name,
                 error = format!("{error:#}"),
-                "the host did not come up again"
+                "the reboot of the host failed"
             );
         }
     }

@@ -182,7 +182,7 @@ impl Kubelet {
         let client = match self.client().await {
             Ok(client) => client,
             Err(error) => {
-                tracing::error!(node = self.node, error = format!("{error:#}"), "no pods will run");
+                tracing::error!(node = self.node, error = format!("{error:#}"), "cannot watch pods");
                 return;
             }
         };
@@ -194,7 +194,7 @@ impl Kubelet {
                 Ok(Some(pod)) => self.pod_changed(&client, pod),
                 Ok(None) => return,
                 // The stream retries automatically after a while.
-                Err(error) => tracing::debug!(node = self.node, %error, "watch of pods"),
+                Err(error) => tracing::debug!(node = self.node, %error, "the watch of pods failed"),
             }
         }
     }
@@ -238,7 +238,7 @@ impl Kubelet {
             if every.is_some()
                 && let Err(error) = self.write_lease().await
             {
-                tracing::debug!(node = self.node, error = format!("{error:#}"), "lease not renewed");
+                tracing::debug!(node = self.node, error = format!("{error:#}"), "cannot renew the lease");
             }
             // Checks the setting again from time to time.
             tokio::time::sleep(every.unwrap_or(Duration::from_secs(5)).max(Duration::from_secs(1))).await;
@@ -267,7 +267,7 @@ impl Kubelet {
 /// Retries until it succeeds: the API server may be restarting.
 async fn forever<F: Future<Output = Result<()>>>(node: &str, mut step: impl FnMut() -> F) {
     while let Err(error) = step().await {
-        tracing::debug!(node, error = format!("{error:#}"), "kubelet stand-in tries again");
+        tracing::debug!(node, error = format!("{error:#}"), "the kubelet stand-in retries");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -240,7 +240,7 @@ impl Machine {
         self.login.serve(&login).await.context("cannot serve logind")?;
         timedate::serve(&login, &self.settings)
             .await
-            .context("cannot serve the keeper of the clock")?;
+            .context("cannot serve timedated")?;
         let clients = systemd::serve(&systemd, &self.units, &self.rpm_ostree)
             .await
             .context("cannot serve systemd")?;
@@ -297,7 +297,7 @@ impl Machine {
         self.login.set_preparing(true);
         self.units.shutting_down();
         if let Err(error) = self.login.announce(&up.login).await {
-            tracing::debug!(host = self.name, %error, "shutdown not announced");
+            tracing::debug!(host = self.name, %error, "cannot signal the shutdown");
         }
         let (report, time) = self.settings.with(|s| (s.kubelet.report_shutdown, s.shutdown_time));
         if let Some(kubelet) = self.kubelet.as_ref().filter(|_| report) {

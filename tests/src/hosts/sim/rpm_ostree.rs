@@ -86,7 +86,7 @@ impl RpmOstree {
             let (name, pipe) = (rpmostreed::NAME, self.0.wanted.display());
             let text = format!("[D-BUS Service]\nName={name}\nExec=/bin/sh -c \"echo > {pipe}\"\n");
             if let Err(error) = std::fs::write(&activation, text) {
-                tracing::error!(%error, "rpm-ostreed cannot be activated");
+                tracing::error!(%error, "cannot write the activation file of rpm-ostreed");
             }
         }
     }

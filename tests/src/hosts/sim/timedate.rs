@@ -27,6 +27,6 @@ impl Timedate {
     #[zbus(property(emits_changed_signal = "false"), name = "NTPSynchronized")]
     async fn ntp_synchronized(&self) -> fdo::Result<bool> {
         let said = self.settings.with(|s| s.clock_synchronized);
-        said.ok_or_else(|| fdo::Error::Failed("the host does not say".to_owned()))
+        said.ok_or_else(|| fdo::Error::Failed("the simulated clock state is unknown".to_owned()))
     }
 }

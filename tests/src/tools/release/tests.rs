@@ -93,7 +93,7 @@ async fn fetched(release: &Release) -> Result<Vec<u8>> {
     install(&file, member.as_deref(), directory.path(), &path)?;
     ensure!(
         fs::metadata(&path)?.permissions().mode() & 0o111 != 0,
-        "it cannot be run"
+        "the program is not executable"
     );
     Ok(fs::read(&path)?)
 }
@@ -116,14 +116,14 @@ async fn programs_are_downloaded_directly_or_in_archives() {
 async fn files_that_are_not_pinned_are_discarded() {
     let program = b"a program".to_vec();
     for (site, digest, words) in [
-        (Site::Serves, sha256(b"another program"), "its digest is "),
-        (Site::Truncates, sha256(&program), "the transfer broke off"),
+        (Site::Serves, sha256(b"another program"), "discarded: its digest is "),
+        (Site::Truncates, sha256(&program), "the download was interrupted"),
         (
             Site::Truncates,
             sha256(&program[..program.len() / 2]),
-            "the transfer broke off",
+            "the download was interrupted",
         ),
-        (Site::Stops, sha256(&program), "the transfer broke off"),
+        (Site::Stops, sha256(&program), "the download was interrupted"),
         (Site::Lacks, sha256(&program), "the site answers 404 Not Found"),
     ] {
         let error = fetched(&release(&start(site, program.clone()), &digest, None))
@@ -143,7 +143,7 @@ async fn a_silent_site_is_tried_once() {
     assert!(begun.elapsed() >= ANSWER_TIMEOUT, "{:?}", begun.elapsed());
     assert!(
         begun.elapsed() < 2 * ANSWER_TIMEOUT,
-        "it was asked twice: {:?}",
+        "the site was tried twice: {:?}",
         begun.elapsed()
     );
 }
@@ -191,11 +191,11 @@ fn an_invalid_list_is_rejected() {
         []
     );
     for (line, words) in [
-        ("x86_64", "it has no address"),
-        ("x86_64 b", "the address is wrong"),
-        ("x86_64 https://a.test/b", "it has no digest"),
+        ("x86_64", "the line has no address"),
+        ("x86_64 b", "the address is invalid"),
+        ("x86_64 https://a.test/b", "the line has no digest"),
         ("x86_64 https://a.test/b 12 etcd", "12 is not a SHA-256"),
-        (&format!("x86_64 https://a.test/b {digest}"), "it has no tools"),
+        (&format!("x86_64 https://a.test/b {digest}"), "the line has no tools"),
         (&format!("aarch64 https://a.test/b {digest} ls"), "ls is not a tool"),
     ] {
         let error = format!("{:#}", parse(line, "x86_64").unwrap_err());

@@ -41,10 +41,7 @@ fn a_locked_staged_image_is_discarded_by_a_reboot() {
     reboot(&mut host);
     assert_eq!(versions(&host), ("1".to_owned(), None));
     assert!(host.staged().is_none());
-    assert!(
-        host.is_cached(&digest_of("2")),
-        "its layers stay until the next cleanup"
-    );
+    assert!(host.is_cached(&digest_of("2")), "layers stay until the next cleanup");
 }
 
 #[test]
@@ -119,7 +116,7 @@ fn the_lock_file_also_locks() {
         "bootc does not see it"
     );
     host.unlock().unwrap();
-    assert!(!host.is_armed(), "what seems to be unlocked is not unlocked");
+    assert!(!host.is_armed(), "the lock file still locks");
     host.lock().unwrap();
     host.unlock().unwrap();
     assert!(host.is_armed());
@@ -127,7 +124,7 @@ fn the_lock_file_also_locks() {
     reboot(&mut host);
     assert_eq!(versions(&host), ("1".to_owned(), None));
     host.stage(deployment("2"), false);
-    assert!(host.is_armed(), "/run is new");
+    assert!(host.is_armed(), "a new /run has no lock file");
 }
 
 #[test]
@@ -228,7 +225,7 @@ fn rpm_ostree_locks_with_a_key() {
     host.stage(deployment("3"), true);
     assert!(
         !host.is_armed() && !has_file(&host),
-        "the file went with what was replaced"
+        "the lock file was removed with the replaced deployment"
     );
     assert!(host.take_locks() && host.is_armed());
     assert!(!host.take_locks());
