@@ -228,7 +228,7 @@ fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     };
     // Cargo's variables for a test would make build scripts that read them run again, and rebuild everything that depends on
     // them, each time.
-    let told = [
+    let set_by_cargo = [
         "CARGO_MANIFEST_",
         "CARGO_PKG_",
         "CARGO_CRATE_",
@@ -238,7 +238,7 @@ fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()
-            .is_some_and(|name| told.iter().any(|prefix| name.starts_with(prefix)))
+            .is_some_and(|name| set_by_cargo.iter().any(|prefix| name.starts_with(prefix)))
         {
             command.env_remove(name);
         }

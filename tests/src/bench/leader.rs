@@ -46,13 +46,15 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         progress,
     };
     bench.gather().await?;
-    let told = bench.log()?.records().iter().filter(|r| is_bootc_node_write(r)).count();
+    let writes = bench.log()?.records().iter().filter(|r| is_bootc_node_write(r)).count();
     progress.say("all wait reasons are written; changing the leader");
     let leader = bench.change_leader().await?;
     if selection.wants(BENCHES[0]) {
         let figure = Figure::new(BENCHES[0], "writes of BootcNodes", &[leader as f64]).aim(0.0);
         let figure = figure.detail("nodes that wait", json!(waiting));
-        figure.detail("writes until all had said why", json!(told)).print();
+        figure
+            .detail("writes until all reasons were written", json!(writes))
+            .print();
     }
     if selection.wants(BENCHES[1]) {
         let (mut times, mut writes) = (vec![], vec![]);

@@ -140,7 +140,7 @@ async fn demo(hosts: Hosts, svg: Option<&Path>) -> Result<()> {
     if let Some(file) = svg {
         std::fs::write(file, picture.svg()).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    story::tell(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
+    story::print(stage.site(), from, HOSTS, &first.digest, &second.digest)?;
     println!(
         "\nThe demo took {:.0} s, not counting builds. It now removes everything it started.",
         began.elapsed().as_secs_f64()

@@ -69,7 +69,7 @@ fn sentence(host: &str, part: &Part, from: Timestamp) -> String {
 ///
 /// # Errors
 /// If a host did anything but boot the new image once, or if the judge found a violation.
-pub(crate) fn tell(site: &Site, from: Timestamp, hosts: usize, old: &Digest, new: &Digest) -> Result<()> {
+pub(crate) fn print(site: &Site, from: Timestamp, hosts: usize, old: &Digest, new: &Digest) -> Result<()> {
     let parts = parts(&site.log.events(), from);
     println!("\nWhat the hosts did, from the harness's own record (seconds since the change):");
     for (host, part) in &parts {

@@ -27,7 +27,7 @@ pub(crate) fn obtain(
     let prepared = pull::prepare(&reference.skopeo()).context("Importing")?;
     refuse(&prepared.image)?;
     let (reader, writer) = std::io::pipe().context("creating the pipe for progress")?;
-    let telling = std::thread::spawn(move || {
+    let reporting = std::thread::spawn(move || {
         let mut reported = PullProgress::default();
         for line in BufReader::new(reader).lines().map_while(Result::ok) {
             reported.update(&line).iter().for_each(say);
@@ -39,7 +39,7 @@ pub(crate) fn obtain(
         pull::import(sysroot, reference, prepared, &mut progress)?
     };
     // The thread ends with the pipe and does not panic.
-    let _ = telling.join();
+    let _ = reporting.join();
     Ok(pulled)
 }
 
@@ -55,18 +55,18 @@ impl PullProgress {
     /// Converts bootc's progress to rpm-ostree's messages.
     fn update(&mut self, line: &str) -> Vec<ProgressEvent> {
         let event: Value = serde_json::from_str(line).unwrap_or_default();
-        let mut tells = vec![];
+        let mut events = vec![];
         let Some(layers) = event["subtasks"]
             .as_array()
             .filter(|_| event["type"] == "ProgressBytes")
         else {
-            return tells;
+            return events;
         };
         let steps = &event["stepsTotal"];
         if !self.total {
             self.total = true;
             let size = size(&event["bytesTotal"]);
-            tells.push(ProgressEvent::Message(format!(
+            events.push(ProgressEvent::Message(format!(
                 "custom layers needed: {steps} ({size})"
             )));
         }
@@ -74,14 +74,14 @@ impl PullProgress {
             self.begun += 1;
             let (id, size) = (layer["id"].as_str().unwrap_or_default(), size(&layer["bytesTotal"]));
             let text = format!("[{}/{steps}] Fetching layer {id} ({size})", self.begun);
-            tells.push(ProgressEvent::TaskBegin(text));
+            events.push(ProgressEvent::TaskBegin(text));
         }
         let ended = event["steps"].as_u64().unwrap_or_default();
         for _ in self.ended..ended {
-            tells.push(ProgressEvent::TaskEnd("done".to_owned()));
+            events.push(ProgressEvent::TaskEnd("done".to_owned()));
         }
         self.ended = ended;
-        tells
+        events
     }
 }
 

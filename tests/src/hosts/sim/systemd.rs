@@ -125,7 +125,7 @@ fn caller(header: &Header<'_>) -> Result<String, NamedError> {
 }
 
 /// Sends signals to the subscribers. Errors mean that the bus is gone, and the subscribers with it.
-async fn tell(units: &Units, notices: Vec<Notice>) {
+async fn send_signals(units: &Units, notices: Vec<Notice>) {
     let Some(conn) = units.bus().filter(|_| units.has_subscribers()) else {
         return;
     };
@@ -224,31 +224,28 @@ impl Manager {
         let client = caller(&header)?;
         let job = self.units.enqueue(&name, &spec, &client)?;
         // A queued job runs even if the bus goes away before the caller gets the reply.
-        let (told, heard) = oneshot::channel::<()>();
+        let (replied, is_replied) = oneshot::channel::<()>();
         let (units, unit) = (self.units.clone(), name.clone());
         tokio::spawn(async move {
-            let _ = timeout(REPLY_TIMEOUT, heard).await;
-            let teller = units.clone();
-            units.run(
-                &unit,
-                job,
-                spec,
-                move |notices| async move { tell(&teller, notices).await },
-            );
+            let _ = timeout(REPLY_TIMEOUT, is_replied).await;
+            let sender = units.clone();
+            units.run(&unit, job, spec, move |notices| async move {
+                send_signals(&sender, notices).await
+            });
         });
         publish(conn.object_server(), &self.units, &name).await?;
         self.drop_if_gone(conn, &client).await?;
         let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
         let units = self.units.clone();
         tokio::spawn(async move {
-            tell(
+            send_signals(
                 &units,
                 vec![Notice::JobNew(job, name.clone()), Notice::Changed(name.clone())],
             )
             .await;
             // The caller must get the reply before the end of the job is signaled.
             sent.await;
-            let _ = told.send(());
+            let _ = replied.send(());
         });
         Ok(response)
     }
@@ -267,12 +264,12 @@ impl Manager {
         let (response, sent) = ResponseDispatchNotifier::new(job_path(Some(job)));
         let (units, rpm_ostree) = (self.units.clone(), self.rpm_ostree.clone());
         tokio::spawn(async move {
-            tell(&units, vec![Notice::JobNew(job, name.clone())]).await;
+            send_signals(&units, vec![Notice::JobNew(job, name.clone())]).await;
             let runs = name != UNIT_OF_RPM_OSTREE || rpm_ostree.start().await;
             sent.await;
             let result = if runs { "done" } else { "failed" };
             let notices = vec![Notice::Changed(name.clone()), Notice::JobRemoved(job, name, result)];
-            tell(&units, notices).await;
+            send_signals(&units, notices).await;
         });
         Ok(response)
     }
@@ -297,14 +294,14 @@ impl Manager {
     async fn stop_unit(&self, name: String, mode: String) -> Result<OwnedObjectPath, NamedError> {
         check_mode(&mode)?;
         let (job, notices) = self.units.stop(&name)?;
-        tell(&self.units, notices).await;
+        send_signals(&self.units, notices).await;
         self.units.collect();
         Ok(job_path(Some(job)))
     }
 
     async fn reset_failed_unit(&self, name: String) -> Result<(), NamedError> {
         let notices = self.units.reset_failed(&name)?;
-        tell(&self.units, notices).await;
+        send_signals(&self.units, notices).await;
         Ok(())
     }
 
@@ -401,7 +398,7 @@ impl UnitFace {
 
     async fn reset_failed(&self) -> Result<(), NamedError> {
         let notices = self.units.reset_failed(&self.name)?;
-        tell(&self.units, notices).await;
+        send_signals(&self.units, notices).await;
         Ok(())
     }
 
