@@ -36,7 +36,7 @@ pub(super) async fn turns(rig: &mut Rig) {
         "give back as it did not end",
         &failed,
         |l| write_as(l, &releasing, "closed:released"),
-        Some("was decided"),
+        Some("it is fixed when the release begins"),
     )
     .await;
     let failed_alone = Some("closed:failed and the outcome Failed require each other");
@@ -110,10 +110,10 @@ pub(super) async fn licences(rig: &mut Rig) {
         lease::write(&anew, lease, Timestamp::now());
         lease.annotations_mut().remove(keys::ANNOTATION_BOOT_ID);
     };
-    rig.change("go on under no boot", &committed, no_boot, Some("no boot-id"))
+    rig.change("go on under no boot", &committed, no_boot, Some("its boot-id is missing"))
         .await;
 
-    let goes_on = Some("only a holder that is Committed goes on");
+    let goes_on = Some("only its holder changes it, by committing");
     let target = || annotate(keys::ANNOTATION_TARGET, "sha256:0");
     let releasing = committed.releasing(Outcome::Updated, next()).unwrap();
     rig.change("another target while taken", &taken, target(), goes_on)
@@ -181,35 +181,35 @@ pub(super) async fn thefts(rig: &mut Rig) {
         "refuse an offer",
         &own,
         &own.closed(ClosedReason::Lapsed).unwrap(),
-        Some("takes its own offer"),
+        Some("may only take its own offer"),
     )
     .await;
     rig.change(
         "pass the offer on",
         &own,
         |l| hold(l, "n2"),
-        Some("takes its own offer"),
+        Some("may only take its own offer"),
     )
     .await;
     rig.change(
         "pass the berth on",
         &mine,
         |l| hold(l, "n2"),
-        Some("gives its own berth back"),
+        Some("give back its own berth"),
     )
     .await;
     rig.change(
         "offer the berth on",
         &mine,
         |l| hold(l, "offered:n2"),
-        Some("gives its own berth back"),
+        Some("give back its own berth"),
     )
     .await;
     rig.change(
         "erase the holder",
         &mine,
         |l| hold(l, ""),
-        Some("gives its own berth back"),
+        Some("give back its own berth"),
     )
     .await;
 
@@ -242,7 +242,7 @@ pub(super) async fn forgeries(rig: &mut Rig) {
         "commit without taking",
         &offered,
         &taken.committed(boot()).unwrap(),
-        Some("is Taken first"),
+        Some("it must begin with phase Taken"),
     )
     .await;
     rig.step(
@@ -279,7 +279,7 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     let uid = annotate(keys::ANNOTATION_NODE_UID, "other");
     rig.change("another UID", &taken, uid, Some("the UIDs differ")).await;
     let blame = annotate(keys::ANNOTATION_LAST_NODE, "n2");
-    rig.change("blame another", &taken, blame, Some("name another node as the last"))
+    rig.change("blame another", &taken, blame, Some("name another node as last-node"))
         .await;
     for (what, key) in [
         ("another node label", keys::LABEL_NODE),
