@@ -60,7 +60,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
     let times: Vec<&str> = words.collect();
     let note = match times.as_slice() {
         ["missing"] => Err("it is a link that leads nowhere".to_owned()),
-        ["special"] => Err("it is no ordinary file".to_owned()),
+        ["special"] => Err("it is not a regular file".to_owned()),
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
@@ -149,7 +149,7 @@ mod tests {
         fs::remove_file(&bootc).unwrap();
         // Reading a FIFO would wait forever.
         mkfifo(&bootc, Mode::S_IRWXU).unwrap();
-        assert!(look().unwrap().error.unwrap().contains("no ordinary file"));
+        assert!(look().unwrap().error.unwrap().contains("not a regular file"));
         fs::remove_file(&bootc).unwrap();
         fs::write(&bootc, vec![b' '; MAX_LENGTH + 10]).unwrap();
         assert!(look().unwrap().error.unwrap().contains("longer than"));

@@ -43,7 +43,7 @@ fn module_of(source: &Path) -> Option<Module> {
 
 /// Collects the paths that a file names, relative to the root of its crate.
 struct Paths {
-    /// The module in which the visitor stands.
+    /// Module of the code that is being visited.
     here: Module,
     children: BTreeSet<String>,
     found: Vec<Module>,
@@ -211,7 +211,7 @@ fn no_files_import_each_other() {
     }
     assert!(
         report.is_empty(),
-        "these files import each other; move what they share above both:\n{report}"
+        "these files import each other; move the types that both need to a file above them:\n{report}"
     );
 }
 

@@ -28,7 +28,7 @@ const PHRASES: [(&str, &str); 10] = [
         "again, continue, current, so far, automatically, release",
     ),
     (
-        r"(?i)\bthere (?:is|are|was|were) no\b|\b(?:is|are|was|were) (?:no|none) (?:longer|more|later|earlier|older|newer|less|fewer)\b|\b((?:is|are|was|were) (?:no|none))\b",
+        r"(?i)\bthere (?:is|are|was|were) (?:no|none)\b|\b(?:is|are|was|were) (?:no|none) (?:longer|more|later|earlier|older|newer|less|fewer)\b|\b((?:is|are|was|were) (?:no|none))\b",
         "is not a",
     ),
     (r"(?i), (and not)\b", "a sentence of its own for the exception"),
@@ -89,7 +89,9 @@ fn of_rust(text: &str) -> Vec<Passage> {
             continue;
         }
         code.push_str(line.trim());
-        for found in literal.captures_iter(&code) {
+        // A single word is a name or a key.
+        let literals = literal.captures_iter(&code).filter(|found| found[1].contains(' '));
+        for found in literals {
             passages.push(Passage {
                 line: code_line,
                 is_comment: false,

@@ -298,7 +298,7 @@ impl Drain {
                 None => left.push((pod, entry, class)),
                 Some(why) => {
                     if !entry.told {
-                        tracing::warn!(pod = pod.full_name(), why, "the drain goes on without this pod");
+                        tracing::warn!(pod = pod.full_name(), why, "the drain continues without this pod");
                         told.push(pod.metadata.uid.clone());
                     }
                     left_behind.push(entry.blocker_because(pod, why));
@@ -378,7 +378,7 @@ impl Drain {
         };
         tracing::warn!(
             volumes = lingering.join(" "),
-            "still attached; the drain goes on without waiting for them"
+            "still attached; the drain continues without waiting for them"
         );
         left_behind.extend(blocker(
             "still attached to this node; pods that wait for it start when this node is back",

@@ -176,7 +176,7 @@ fn a_pod_that_comes_again_is_another_one_and_the_list_is_bounded() {
     let (blockers, _) = waiting(drain.progress(&many, &given(at(5))));
     assert_eq!(blockers.len(), MAX_BLOCKERS);
     assert!(blockers.iter().all(|b| b.since.0 == at(5)));
-    assert_eq!(drain.known.len(), 20, "what is gone is forgotten");
+    assert_eq!(drain.known.len(), 20, "a pod that is gone is forgotten");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn force_asks_at_once_overrules_budgets_alone_and_says_so() {
     let pods = [pod("a", false, "ReplicaSet"), pod("z", false, "")];
     assert!(
         Drain::default().sort(&pods, &given(at(0))).is_empty(),
-        "a drain that cannot end disturbs nobody"
+        "a drain that cannot end disturbs no pod"
     );
     let mut drain = Drain::default();
     let forcing = Given {
@@ -543,7 +543,7 @@ proptest! {
             }
             let blocked = pods.iter().any(|pod| matches!(class(pod), Class::Blocked(_)));
             let goes_on = settings.despite_obstacles;
-            prop_assert!(!blocked || goes_on || asked.is_empty(), "somebody was disturbed for nothing: {asked:?}");
+            prop_assert!(!blocked || goes_on || asked.is_empty(), "pods were disturbed for nothing: {asked:?}");
             match progress {
                 DrainProgress::Done { left_behind } => {
                     let moved = asked.iter().any(|(_, answer)| matches!(answer, Answer::Accepted | Answer::Gone));

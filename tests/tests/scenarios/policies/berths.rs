@@ -110,8 +110,13 @@ pub(super) async fn licences(rig: &mut Rig) {
         lease::write(&anew, lease, Timestamp::now());
         lease.annotations_mut().remove(keys::ANNOTATION_BOOT_ID);
     };
-    rig.change("go on under no boot", &committed, no_boot, Some("its boot-id is missing"))
-        .await;
+    rig.change(
+        "go on under no boot",
+        &committed,
+        no_boot,
+        Some("its boot-id is missing"),
+    )
+    .await;
 
     let goes_on = Some("only its holder changes it, by committing");
     let target = || annotate(keys::ANNOTATION_TARGET, "sha256:0");
