@@ -287,6 +287,12 @@ fn a_member_that_finishes_elsewhere_counts_here() {
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::HasBerth);
     f.elsewhere = [uid("a-stranger")].into();
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
+    // Nodes that are down already fill no capacity, but their berths do.
+    let mut broken = names(&["n1", "n2", "n3"]);
+    broken.iter_mut().for_each(|m| m.ready = false);
+    let mut f = facts(2, broken, vec![seen(closed(0)), seen(closed(1))]);
+    f.elsewhere.insert(uid("n1"));
+    assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
 }
 
 #[test]
