@@ -40,7 +40,7 @@ async fn status(host: &Host) -> Result<HostStatus> {
     }
 }
 
-/// Waits until the pull runs no longer; answers how it ended and how many bytes were reported before.
+/// Waits until the pull has ended; returns its result and the number of bytes reported before.
 async fn pull_ends(host: &Host) -> Result<(Option<PullState>, u64)> {
     let mut changes = host.changes();
     let mut bytes = 0;
@@ -103,7 +103,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
         path: Some(scratch.path().join("auth.json")),
         replace: false,
     };
-    // From here on the origin is away, and everything comes from a mirror that wants a password.
+    // From here on the origin is away, and everything comes from a mirror that requires a password.
     registry.stop()?;
     is_refused_without_credentials(&host, &real, &image, &registry.host(), &door.host()).await?;
     let host = host.with_auth(auth.clone());
@@ -142,7 +142,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     Ok(())
 }
 
-/// A pull that the mirror refuses says that the host had no credentials.
+/// A pull that the mirror refuses: the message says that the host had no credentials.
 async fn is_refused_without_credentials(
     host: &Host,
     real: &RealHost,
@@ -181,14 +181,14 @@ fn has_credentials(host: &Host, real: &RealHost, auth: &AuthSource, mirror: &str
     Ok(())
 }
 
-/// Reads on the host for how long what is staged stays unlocked, in microseconds.
+/// Measures on the host how long a staged image stays unlocked, in microseconds.
 const WINDOW: &str = "S=/run/ostree/staged-deployment; until [ -e $S ]; do :; done; a=$(date +%s%N); \
                       until [ -e $S-locked ]; do :; done; echo $(( ($(date +%s%N) - a) / 1000 ))";
 
-/// bootc keeps the lock on the sysroot while it pulls what is bound to an image that it has staged. A reboot in this time
-/// applies nothing.
+/// bootc keeps the sysroot locked while it pulls the bound images of an image that it has staged. A reboot in this time applies
+/// nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_staged_is_locked_while_bootc_goes_on() -> Result<()> {
+async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {
     const BOUND: &str = "bound.test:5999/app:1";
     if let Some(reason) = berth_tests::hosts::real::unavailable() {
         eprintln!("{reason}");
@@ -204,7 +204,7 @@ async fn what_is_staged_is_locked_while_bootc_goes_on() -> Result<()> {
     }
     let real = hosts.add(HostOptions::new("host1", &v1, &registry.host())).await?;
     real.start().await?;
-    // A registry that takes connections, and says nothing.
+    // A registry that accepts connections and never answers.
     let silent = TcpListener::bind((hosts.gateway(), 5999)).await?;
     let names = format!("127.0.0.1 localhost\n{} bound.test\n", hosts.gateway());
     real.write("/etc/hosts", &names).await?;
@@ -229,7 +229,7 @@ async fn what_is_staged_is_locked_while_bootc_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// The tool's own words arrive, and the host is not left degraded.
+/// The tool's own error text is reported, and the host is not left degraded.
 async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
     let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
     let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
@@ -255,7 +255,7 @@ async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &Desir
     Ok(())
 }
 
-/// Drop-ins for all units of pulls, as docs/install.md names them, count for the transient unit that the agent starts.
+/// Drop-ins for all pull units, as documented in docs/install.md, apply to the agent's transient unit.
 async fn goes_through_the_proxy_of_a_drop_in(
     host: &Host,
     real: &RealHost,
@@ -289,7 +289,7 @@ async fn goes_through_the_proxy_of_a_drop_in(
     Ok(())
 }
 
-/// The pull goes on without an agent; the next one finds it, its progress and its end.
+/// The pull continues without an agent; the next agent finds it, its progress and its end.
 async fn is_adopted_and_locked(first: Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
     real.limit_pulls(Some(512 << 10)).await?;
     first.start_pull(image, ostrees_lock()?).await?;

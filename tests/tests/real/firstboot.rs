@@ -1,5 +1,5 @@
-//! The first boot of real hosts: the shipped `systemd/berth-firstboot.service` in front of a kubelet, here a unit that leaves
-//! a file behind.
+//! The first boot of real hosts: the shipped `systemd/berth-firstboot.service` runs before a kubelet. The kubelet is a unit that
+//! leaves a file behind.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 
 const UNIT: &str = "berth-firstboot.service";
-/// Path of the program in the shipped unit, and of the test's copy: `/usr` is the image's.
+/// Path of the program in the shipped unit. The test replaces it with the path of its copy: `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const RAN: &str = "/var/opt/kubelet-ran";
@@ -30,7 +30,7 @@ const OVERRIDE: &str = "/etc/berth/firstboot.override";
 const KUBELET: &str = "[Service]\nType=oneshot\nExecStart=/usr/bin/touch /var/opt/kubelet-ran\n\
     [Install]\nWantedBy=multi-user.target\n";
 
-/// Identity for the event, and what it may do.
+/// Kubeconfig of the identity that writes the event, and its rights.
 const KUBECONFIG: &str = "/etc/berth/firstboot.kubeconfig";
 const ROLE: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
@@ -54,7 +54,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A host with 1.0.0, and a registry whose tag `next` is 2.0.0, for machines that were installed from 1.5 at least.
+    /// A host with 1.0.0, and a registry whose tag `next` is 2.0.0. That image requires machines installed from 1.5 or newer.
     async fn new() -> Result<Self> {
         let (images, v1, v2) = tokio::task::spawn_blocking(|| -> Result<_> {
             let images = OsImages::ensure(None)?;
@@ -104,7 +104,7 @@ impl Rig {
         })
     }
 
-    /// Makes the host one on its first boot again, installed from this version, with a configuration.
+    /// Resets the host to its first boot, installed from this version, with a configuration.
     async fn prepare(&self, installed_from: Option<&str>, more: &str) -> Result<()> {
         let host = &self.host;
         host.exec(&["rm", "-rf", "/var/lib/berth", RAN, OVERRIDE, ALEPH])
@@ -121,14 +121,14 @@ impl Rig {
         host.write(CONFIG, &config).await
     }
 
-    /// Changes a word of the configuration.
+    /// Replaces a word of the configuration.
     async fn reword(&self, word: &str, by: &str) -> Result<()> {
         let config = self.host.read(CONFIG).await?;
         ensure!(config.contains(word), "{config}");
         self.host.write(CONFIG, &config.replace(word, by)).await
     }
 
-    /// Starts the kubelet as the boot does, and says whether it ran.
+    /// Starts the kubelet as the boot does; true if it ran.
     async fn kubelet_runs(&self) -> Result<bool> {
         let _ = self.host.output(&["systemctl", "start", "kubelet.service"]).await?;
         self.has(RAN).await
@@ -191,17 +191,17 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     );
     let login = rig.host.read(LOGIN).await?;
     ensure!(login == rig.host.read(ISSUE).await?, "the same at the login: {login}");
-    let told = || async {
+    let is_logged = || async {
         let query = format!("MESSAGE_ID={MESSAGE_ID}");
         let text = rig.host.exec(&["journalctl", "--output=json", &query]).await?;
         let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default())?;
         Ok(last["BERTH_OUTCOME"] == "Refused" && last["BERTH_KUBELET_HELD"] == "true")
     };
-    rig.until("the journal's record", told).await?;
+    rig.until("the journal's record", is_logged).await?;
     an_event_is_on_the_cluster(rig).await?;
 
     a_reboot_lets_it_go_no_further(rig).await?;
-    // Somebody may let it go on.
+    // An admin may let the boot continue.
     ensure!(!rig.kubelet_runs().await?, "it is refused again");
     rig.host.write(OVERRIDE, "").await?;
     let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
@@ -219,7 +219,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// The next boot asks again, before its own kubelet, and tells it again where the reboot took it away.
+/// The next boot checks again, before its own kubelet, and shows the notice again, which the reboot removed.
 async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
     let host = &rig.host;
     let first = host.boot().context("down")?.boot_id;
@@ -246,11 +246,11 @@ async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
     rig.expect("Refused", false).await.map(drop)
 }
 
-/// Under the machine's own name, since the configuration names no node.
+/// Written under the machine's own name, since the configuration names no node.
 async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
     let events: Api<Event> = Api::all(rig.control_plane.admin_client());
     let selector = ListParams::default().fields("reason=FirstBootRefused");
-    let told = async || {
+    let is_there = async || {
         let name = rig.host.name();
         let events = events.list(&selector).await?.items;
         let words = [
@@ -265,10 +265,10 @@ async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
         };
         Ok(events.iter().any(says))
     };
-    rig.until("the event on the cluster", told).await
+    rig.until("the event on the cluster", is_there).await
 }
 
-async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
+async fn an_unknown_boot_image_is_reported_and_boots(rig: &Rig) -> Result<()> {
     rig.prepare(None, "pivot = true\n").await?;
     ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
     let record = rig.expect("Unknown", true).await?;
@@ -281,7 +281,7 @@ async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
     ensure!(record["status"].get("pivoted").is_none(), "{record:#}");
     let issue = rig.notice().await?;
     ensure!(issue.contains("rawhide"), "an unknown version: {issue}");
-    // An image without labels, as one that was built before anybody thought of a limit.
+    // An image without labels, as images that were built before the limit was introduced.
     rig.prepare(Some("0.1.0"), "").await?;
     rig.reword("/os:next", "/os:1.0.0").await?;
     ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
@@ -293,8 +293,8 @@ async fn who_cannot_be_compared_goes_on_and_says_so(rig: &Rig) -> Result<()> {
     rig.expect("InvalidConfig", true).await.map(drop)
 }
 
-/// An OS image may lack the program, or bring one that does not run there.
-async fn a_program_that_is_not_there_or_does_not_start_holds_nobody(rig: &Rig) -> Result<()> {
+/// An OS image may lack the program, or contain one that cannot run on this host.
+async fn a_missing_or_broken_program_holds_no_machine(rig: &Rig) -> Result<()> {
     rig.prepare(Some("1.0.0"), "").await?;
     let aside = format!("{PROGRAM}.aside");
     rig.host.exec(&["mv", PROGRAM, &aside]).await?;
@@ -311,7 +311,7 @@ async fn a_program_that_is_not_there_or_does_not_start_holds_nobody(rig: &Rig) -
     rig.host.exec(&["mv", &aside, PROGRAM]).await.map(drop)
 }
 
-async fn a_registry_that_comes_back_is_waited_for(rig: &Rig) -> Result<()> {
+async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
     rig.prepare(Some("1.6.0"), "").await?;
     rig.registry.stop()?;
     rig.host
@@ -345,11 +345,11 @@ async fn a_registry_that_comes_back_is_waited_for(rig: &Rig) -> Result<()> {
     ensure!(rig.kubelet_runs().await?, "no violation");
     rig.expect("RegistryAway", true).await?;
     rig.registry.restart().await?;
-    one_that_sends_a_byte_at_a_time_is_not_waited_for(rig).await
+    the_deadline_ends_a_registry_that_trickles(rig).await
 }
 
-/// Its answer would never end: systemd ends the host's skopeo at the deadline.
-async fn one_that_sends_a_byte_at_a_time_is_not_waited_for(rig: &Rig) -> Result<()> {
+/// The registry's answer would never end: systemd stops the host's skopeo at the deadline.
+async fn the_deadline_ends_a_registry_that_trickles(rig: &Rig) -> Result<()> {
     let listener = TcpListener::bind((rig.hosts.gateway(), 0)).await?;
     let address = listener.local_addr()?;
     let drips = tokio::spawn(async move {
@@ -419,12 +419,12 @@ async fn a_machine_is_compared_before_it_is_a_node() -> Result<()> {
     done("the rig is ready");
     a_refused_machine_does_not_start_its_kubelet(&rig).await?;
     done("a_refused_machine_does_not_start_its_kubelet");
-    who_cannot_be_compared_goes_on_and_says_so(&rig).await?;
-    done("who_cannot_be_compared_goes_on_and_says_so");
-    a_program_that_is_not_there_or_does_not_start_holds_nobody(&rig).await?;
-    done("a_program_that_is_not_there_or_does_not_start_holds_nobody");
-    a_registry_that_comes_back_is_waited_for(&rig).await?;
-    done("a_registry_that_comes_back_is_waited_for");
+    an_unknown_boot_image_is_reported_and_boots(&rig).await?;
+    done("an_unknown_boot_image_is_reported_and_boots");
+    a_missing_or_broken_program_holds_no_machine(&rig).await?;
+    done("a_missing_or_broken_program_holds_no_machine");
+    a_registry_that_comes_back_is_awaited(&rig).await?;
+    done("a_registry_that_comes_back_is_awaited");
     a_power_cut_does_not_keep_a_machine_from_its_target(&rig).await?;
     done("a_power_cut_does_not_keep_a_machine_from_its_target");
     Ok(())

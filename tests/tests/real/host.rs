@@ -1,4 +1,4 @@
-//! The harness's real hosts, proven without Berth: what bootc, ostree, systemd and the kubelet do on them is what Berth relies on.
+//! The real hosts of the harness, tested without Berth. Berth relies on this behaviour of bootc, ostree, systemd and the kubelet.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One host with v1, and a registry that has v1 to v3.
+/// A host with v1, and a registry that has v1 to v3.
 struct Rig {
     host: RealHost,
     registry: Registry,
@@ -118,7 +118,7 @@ impl Rig {
         self.host.wait_boot(Some(&before), MINUTE).await.map(drop)
     }
 
-    /// Runs a command that must fail; answers its exit status and words.
+    /// Runs a command that must fail; returns its exit status and error text.
     async fn refused(&self, command: &[&str]) -> Result<(i32, String)> {
         let out = self.host.output(command).await?;
         let code = out.status.code().context("killed")?;
@@ -154,7 +154,7 @@ async fn staged_locked_unlocked_booted_rolled_back() {
     assert_eq!(status["status"]["staged"]["downloadOnly"], true);
     eprintln!("staged: {:?}", begin.elapsed());
 
-    // Somebody else's reboot does not bring the update.
+    // A reboot by others does not apply the update.
     rig.reboot().await.unwrap();
     assert_eq!(rig.host.boot().unwrap().digest, rig.digest(1));
     assert_eq!(rig.status().await.unwrap()["status"]["staged"], Value::Null);
@@ -192,7 +192,8 @@ async fn staged_locked_unlocked_booted_rolled_back() {
     assert_eq!(boots, ["1.0.0", "1.0.0", "2.0.0", "1.0.0"]);
 }
 
-/// The two locks that do not wait for bootc's end: the file that ostree heeds, and that of the next release of bootc itself.
+/// The two locks that need not wait for the end of bootc: the file that ostree checks, and `--download-only` of the next bootc
+/// release.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_locked_without_waiting_for_bootc() {
     if skipped() {
@@ -221,7 +222,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.reboot().await.unwrap();
     assert_eq!(rig.host.boot().unwrap().digest, second);
 
-    // A real bootc is of one release, and is not told to be of another one.
+    // A real bootc has a fixed release; only the stand-in can play another one.
     if std::env::var_os("BERTH_TEST_BOOTC").is_some() {
         return;
     }
@@ -235,7 +236,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.reboot().await.unwrap();
     assert_eq!(rig.host.boot().unwrap().digest, second);
 
-    // What is staged unlocked stays so.
+    // An image that was staged unlocked stays unlocked.
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
     let words = rig.host.exec(&switch).await.unwrap();
     assert_eq!(words.trim(), "Image specification is unchanged.");
@@ -243,12 +244,12 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_pull_goes_on_where_it_was() {
+async fn a_killed_pull_resumes() {
     if skipped() {
         return;
     }
     let rig = Rig::new().await.unwrap();
-    // By the network, so that it works with a real bootc as well.
+    // Limits the network, which works with a real bootc as well.
     rig.host.limit_network(Some(200 << 10)).await.unwrap();
     let reference = rig.reference(2);
     let start = [
@@ -262,7 +263,7 @@ async fn a_killed_pull_goes_on_where_it_was() {
     rig.host.exec(&start).await.unwrap();
     layers(&rig.host, 1).await.unwrap();
 
-    // Status waits for the pull.
+    // The status waits for the pull.
     let (code, _) = rig
         .refused(&["timeout", "1", "bootc", "status", "--json"])
         .await
@@ -275,7 +276,7 @@ async fn a_killed_pull_goes_on_where_it_was() {
     rig.host.limit_network(None).await.unwrap();
     assert_eq!(rig.status().await.unwrap()["status"]["staged"], Value::Null);
 
-    // The retry fetches only what is missing; its progress says so.
+    // The retry fetches only the missing layers, as its progress shows.
     let script =
         format!("mkfifo /run/p; cat /run/p > /run/p.out & bootc switch --progress-fd 3 {reference} 3> /run/p; wait");
     rig.host.exec(&["bash", "-c", &script]).await.unwrap();
@@ -296,7 +297,7 @@ async fn a_killed_pull_goes_on_where_it_was() {
     );
     assert_eq!(rig.status().await.unwrap()["status"]["staged"]["downloadOnly"], false);
 
-    // A power cut forgets what was staged; what was pulled remains, so that no registry is needed.
+    // A power cut discards the staged image. The pulled layers remain, so no registry is needed.
     let before = rig.host.boot().unwrap().boot_id;
     rig.host.power_cut();
     rig.host.wait_boot(Some(&before), MINUTE).await.unwrap();
@@ -348,7 +349,7 @@ async fn refusals_have_bootcs_words() {
     assert!(words.ends_with("connect: connection refused"), "{words}");
 }
 
-/// Waits until so many of v2's own layers are in the repository beside those of v1.
+/// Waits until this number of v2's own layers is in the repository, besides the layers of v1.
 async fn layers(host: &RealHost, count: usize) -> Result<()> {
     let list = ["ostree", "refs", "--list", "ostree/container/blob"];
     let before = host.exec(&list).await?.lines().count();
@@ -400,7 +401,7 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     }
     eprintln!("ready: {:?}", begin.elapsed());
 
-    // One pod from the image that is on every host, one from the registry.
+    // Two pods: the first uses an image that is on every host, the second an image from the registry.
     let image = ImageSpec::program(&guest_program().unwrap(), &["serve", "8080"])
         .unwrap()
         .build()
@@ -434,7 +435,7 @@ async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
     assert_eq!(second.boot().unwrap().boot_id, other.boot_id);
 }
 
-/// Waits until the Node is Ready under this boot.
+/// Waits until the Node is Ready under the host's current boot.
 async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     let boot_id = host.boot().context("up")?.boot_id;
     let nodes: Api<Node> = Api::all(cluster.admin_client());
@@ -460,7 +461,7 @@ async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
     }
 }
 
-/// Waits until a pod's container runs and has been restarted so many times.
+/// Waits until a pod's container runs and has been restarted this often.
 async fn running(pods: &Api<Pod>, name: &str, restarts: i32) -> Result<()> {
     let begin = Instant::now();
     loop {

@@ -1,6 +1,6 @@
-//! Rollouts over three real hosts: systemd, logind, ostree, containerd and a kubelet each, the agent as the shipped
-//! DaemonSet with its own tokens, roles and policies in force. One rig is booted, and the scenarios follow one another
-//! on it. The judge is the ground truth: what the hosts booted, and what the audit log saw.
+//! Rollouts over three real hosts: systemd, logind, ostree, containerd and a kubelet each, the agent as the shipped DaemonSet
+//! with its own tokens, roles and policies. The rig boots once, and the scenarios run on it one after another. The judge checks
+//! the ground truth: the boots of the hosts, and the audit log.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -27,27 +27,27 @@ mod rpm_ostree;
 const SOON: Duration = Duration::from_secs(60);
 /// Time limit for the work of all nodes.
 const LONG: Duration = Duration::from_secs(180);
-/// Asks for every scenario, where otherwise only those run that fit into `make test`.
+/// Variable that selects every scenario. Without it only those run that fit into `make test`.
 const ALL: &str = "BERTH_TEST_REAL";
 
-/// Beginning of a line that names what this run leaves to `make test-real`. `scripts/steps.sh` repeats such lines at the end.
+/// Beginning of a line that names scenarios that only `make test-real` runs. `scripts/steps.sh` repeats such lines at the end.
 const ONLY_IN_TEST_REAL: &str = "ONLY IN TEST-REAL: ";
 
-/// The names of the scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
+/// The scenarios left out of `make test`, and why. `three_real_hosts_of_rpm_ostree` is left out as a whole.
 const LEFT_OUT: [(&str, &str); 1] = [("the_api_server_is_away", "it waits for 30 s; rollout_sim has it too")];
 
-/// The names of the scenarios that hosts of rpm-ostree do not have, and why.
+/// The scenarios that hosts of rpm-ostree skip, and why.
 const BOOTC_ONLY: [(&str, &str); 1] = [(
     "an_image_without_its_bound_image",
     "rpm-ostree knows nothing of bound images: they are bootc's own",
 )];
 
-/// Says whether every scenario is asked for.
+/// True if every scenario is selected.
 fn all() -> bool {
     std::env::var(ALL).is_ok_and(|v| v == "all")
 }
 
-/// The rig, and what its hosts run.
+/// The cluster, and what its hosts run.
 struct Rig {
     cluster: RealCluster,
     begin: Instant,
@@ -55,12 +55,12 @@ struct Rig {
     now: Published,
     /// Backend that the pool asks for.
     backend: Backend,
-    /// Ending of the versions that are published from now on: a scenario that runs twice on one rig needs images that no host has.
+    /// Suffix of the versions published next: a scenario that runs twice on one rig needs images that no host has.
     series: &'static str,
 }
 
 impl Rig {
-    /// Runs a scenario unless it is left out, lets the judge speak, and prints how long it took.
+    /// Runs a scenario unless it is left out, asks the judge, and prints the duration.
     async fn scenario(&mut self, name: &str, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
         if let Some((_, why)) = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name && !all()) {
             println!("{ONLY_IN_TEST_REAL}{name}: {why}");
@@ -98,7 +98,7 @@ impl Rig {
         self.cluster.publish(&format!("{version}{}", self.series)).await
     }
 
-    /// Publishes a version, and makes it the pool's.
+    /// Publishes a version, and makes it the image of the pool.
     async fn roll_to(&self, version: &str, most: usize) -> Result<Published> {
         let image = self.publish(version).await?;
         self.desire(&image, most).await?;
@@ -115,7 +115,7 @@ impl Rig {
             .await
     }
 
-    /// Waits until all hosts run an image, each with so many boots more than before, and lets the judge speak.
+    /// Waits until all hosts run an image and each has booted exactly once for it, and asks the judge.
     async fn until_all_run(&mut self, image: &Published, before: &BTreeMap<String, usize>) -> Result<()> {
         self.cluster.until_all_run(image, LONG).await?;
         let boots = self.cluster.boots();
@@ -127,8 +127,8 @@ impl Rig {
         self.cluster.judge()
     }
 
-    /// Waits until an image is staged and locked on a host that waits for its turn. A host that waits may still have the image that was
-    /// asked for before.
+    /// Waits until an image is staged and locked on a host that waits for its turn. A waiting host may still have the previous
+    /// image staged.
     async fn until_staged(&self, host: &RealHost, image: &Published) -> Result<()> {
         let is_staged = || async {
             let staged = staged(host).await?;
@@ -148,7 +148,7 @@ impl Rig {
             .await
     }
 
-    /// Compares the conditions since a host was asked to go to an image with a golden file, which simulated hosts have as well.
+    /// Compares the host's conditions since the image was requested with a golden file, which simulated hosts share.
     fn ensure_walk_to(&self, host: &RealHost, image: &Published, golden: &str) -> Result<()> {
         golden::ensure_walk_to(
             &self.cluster.control_plane.audit_log(),
@@ -158,7 +158,7 @@ impl Rig {
         )
     }
 
-    /// Waits until some node is in a phase, and says which.
+    /// Waits until some node is in a phase, and returns its host.
     async fn some_in(&self, phase: &str) -> Result<&RealHost> {
         let found = Cell::new(None);
         let ask = || async {
@@ -173,13 +173,13 @@ impl Rig {
         found.get().context("no host")
     }
 
-    /// A pod on each node, and a budget that lets none of them go.
+    /// Creates a pod on each node, and a budget that lets none of them be evicted.
     async fn block_drains(&self) -> Result<()> {
         self.cluster.deploy("web", self.cluster.hosts.len()).await?;
         self.cluster.budget("web", self.cluster.hosts.len()).await
     }
 
-    /// Number of times that hosts went down.
+    /// Number of shutdowns of all hosts.
     fn downs(&self) -> usize {
         self.cluster
             .log
@@ -194,7 +194,7 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     let v1 = rig.cluster.move_tag("stable", "1.0.0").await?;
     rig.desire(&v1, 1).await?;
     rig.cluster.until_all_run(&v1, LONG).await?;
-    // The tag is moved, and nobody touches the pool's spec.
+    // The tag is moved; the pool's spec stays unchanged.
     let before = rig.cluster.boots();
     let v2 = rig.cluster.move_tag("stable", "2.0.0").await?;
     rig.cluster.request_poll("workers").await?;
@@ -203,11 +203,11 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
         rig.until_phase(host, "Updated").await?;
         rig.ensure_walk_to(host, &v2, "whole")?;
     }
-    // The controller asks with the credentials of its Secret: nobody else is answered.
+    // The controller uses the credentials of its Secret: the registry rejects requests without them.
     let asked = std::fs::read_to_string(rig.cluster.origin.log())?;
     ensure!(asked.contains("/v2/os/manifests/stable"), "nobody asked the origin");
     is_closed_to_strangers(&rig.cluster.origin).await?;
-    // All else with the credentials of the hosts' Secret, from a mirror of an origin that is away.
+    // All other requests use the credentials of the hosts' Secret, at a mirror of an origin that is away.
     for host in &rig.cluster.hosts {
         let file = ["stat", "--format=%a %U", "/run/ostree/auth.json"];
         let found = host.exec(&file).await?;
@@ -256,7 +256,7 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
         "the reboot applied {}",
         booted.version
     );
-    // It is staged again, from what was pulled before.
+    // The image is staged again, from layers that were pulled before.
     let again = || async { Ok(staged(host).await?.is_some_and(|s| s.locked)) };
     rig.cluster.until("it is staged and locked again", SOON, again).await?;
     rig.until_phase(host, "Waiting").await
@@ -279,7 +279,7 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     }
     let boots = rig.cluster.boots();
     let went: usize = boots.iter().map(|(host, n)| n - before.get(host).unwrap_or(&0)).sum();
-    // One whose reboot is on its way when the target is withdrawn goes there and back as well.
+    // A node whose reboot has begun when the target is withdrawn also goes there and back.
     ensure!(
         went == 2 || went == 4,
         "one or two go there and back: {before:?}, then {boots:?}"
@@ -309,7 +309,7 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
         .await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
-    // It gives back while the pool is paused.
+    // The holder gives back while the pool is paused.
     let pause = |paused: bool| {
         rig.cluster
             .patch_pool("workers", json!({ "rollout": { "paused": paused } }))
@@ -322,7 +322,7 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
     rig.until_all_run(&v4, &before).await
 }
 
-/// Waits until another process than this one is the agent of a host.
+/// Waits until the agent of a host is another process than this one.
 async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()> {
     let another = || async {
         let now = rig.cluster.agent_process(host).await?;
@@ -370,7 +370,7 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     let agent = rig.cluster.agent_process(host).await?;
     rig.cluster.kill_agent(host).await?;
     until_another_agent(rig, host, &agent).await?;
-    // logind waits a few seconds for this one, between the request and the shutdown.
+    // logind waits a few seconds for this inhibitor, between the request and the shutdown.
     let slow = [
         "systemd-inhibit",
         "--what=shutdown",
@@ -404,7 +404,7 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
     rig.until_all_run(&v5, &before).await
 }
 
-/// bootc stages first and pulls bound images afterwards: a host never boots what came without them.
+/// bootc stages first and pulls bound images afterwards: a host never boots an image whose bound images are missing.
 async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let bound = format!("{}/missing:1", rig.cluster.registry.host());
@@ -468,7 +468,7 @@ async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario("the_api_server_is_away", the_api_server_is_away).await
 }
 
-/// The rig, ready for scenarios, with hosts that run the first version.
+/// Prepares the rig: hosts that run the first version.
 async fn ready() -> Result<Rig> {
     let begin = Instant::now();
     let cluster = RealCluster::start(3).await?;

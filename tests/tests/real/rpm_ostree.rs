@@ -1,5 +1,5 @@
-//! rpm-ostree as the backend of a real host: its daemon (a stand-in, but started by the host's systemd and D-Bus) over the
-//! host's own ostree deployments, as the agent's host side uses it. The agent's loop is not here.
+//! rpm-ostree as the backend of a real host: the agent's host side uses a stand-in for its daemon, which the host's systemd and
+//! D-Bus start, over the host's own ostree deployments. The agent's loop is not here.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,21 @@ use berth_tests::hosts::{HostLog, both_locks};
 use berth_tests::registry::Registry;
 use tokio::sync::Mutex;
 
-/// As a pool that asks for this backend.
+/// Terms of a pool that requires this backend.
 const ASKED: Terms = Terms {
     rule: BackendRule::RpmOstree,
     begun: None,
     experimental_composefs: false,
 };
-/// Time within which a host boots.
+/// Time limit for a boot.
 const BOOT: Duration = Duration::from_secs(60);
-/// Other updaters that may be there beside rpm-ostree.
+/// Other updaters that may exist beside rpm-ostree.
 const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
 
 /// A host with rpm-ostree beside its bootc, and a registry with two images.
 struct Rig {
     real: RealHost,
-    /// The ways to the files of its boots. A way stays open for those who use it.
+    /// Access to the files of each boot. The earlier ones stay open for their users.
     ways: Mutex<Vec<FromOutside>>,
     registry: Registry,
     _hosts: RealHosts,
@@ -90,7 +90,7 @@ impl Rig {
         })
     }
 
-    /// Waits until another boot runs, and says of which version.
+    /// Waits for the next boot, and returns its version.
     async fn boots_after(&self, before: &str) -> Result<String> {
         let boot = self.real.wait_boot(Some(before), BOOT).await;
         Ok(boot.context("the host does not come back after its reboot")?.version)
@@ -108,7 +108,7 @@ async fn look(host: &Host, terms: &Terms) -> Result<Deployments> {
     }
 }
 
-/// Waits until the pull runs no longer; answers how it ended and how many bytes were reported before.
+/// Waits until the pull has ended; returns its result and the number of bytes reported before.
 async fn ended(host: &Host) -> Result<(PullState, u64)> {
     let mut changes = host.changes();
     let mut bytes = 0;
@@ -139,8 +139,8 @@ async fn words_of_failed_pull(host: &Host, image: &DesiredImage) -> Result<Strin
     }
 }
 
-/// Waits until a pull tells of bytes.
-async fn tells_of_bytes(host: &Host) -> Result<()> {
+/// Waits until a pull reports bytes.
+async fn reports_bytes(host: &Host) -> Result<()> {
     for _ in 0..600 {
         if host.pull_progress().is_some_and(|p| p.bytes > 0) {
             return Ok(());
@@ -182,7 +182,7 @@ async fn goes_through_all(rig: &Rig) -> Result<()> {
     look(&host, &ASKED).await?;
     passed("asked");
 
-    fails_in_words(rig, &host).await?;
+    failures_are_reported(rig, &host).await?;
     passed("failed");
     is_adopted(rig, host).await?;
     passed("adopted and staged");
@@ -196,8 +196,8 @@ async fn goes_through_all(rig: &Rig) -> Result<()> {
     names_rivals(rig).await
 }
 
-/// A digest that nobody has, and a daemon that dies in the middle.
-async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
+/// A digest that does not exist, and a daemon that dies in the middle of a pull.
+async fn failures_are_reported(rig: &Rig, host: &Host) -> Result<()> {
     let image = rig.desired(&rig.v2)?;
     let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
     let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
@@ -211,7 +211,7 @@ async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
 
     rig.real.limit_pulls(Some(256 << 10)).await?;
     host.start_pull(&image, both_locks()?).await?;
-    tells_of_bytes(host).await?;
+    reports_bytes(host).await?;
     rig.real
         .exec(&["systemctl", "kill", "--signal=KILL", "rpm-ostreed.service"])
         .await?;
@@ -225,7 +225,7 @@ async fn fails_in_words(rig: &Rig, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// The pull goes on without an agent; the next one joins it, and hears its end.
+/// The pull continues without an agent; the next agent joins it and receives its end.
 async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
     let image = rig.desired(&rig.v2)?;
     rig.real.limit_pulls(Some(512 << 10)).await?;
@@ -241,7 +241,7 @@ async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
     rig.real.limit_pulls(None).await?;
     let staged = look(&second, &ASKED).await?.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
-    // bootc and ostree see the same lock, which is in the state of the deployment: there is no file.
+    // bootc and ostree see the same lock. It is part of the deployment's state; no lock file exists.
     let status = rig.real.exec(&["bootc", "status", "--json"]).await?;
     ensure!(status.contains(r#""version":"2.0.0""#), "{status}");
     ensure!(status.contains(r#""downloadOnly":true"#), "{status}");
@@ -296,7 +296,7 @@ async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Either backend tells which deployments are pinned.
+/// Both backends report which deployments are pinned.
 async fn shows_pins(rig: &Rig) -> Result<()> {
     let host = rig.agent().await?;
     rig.real.exec(&["ostree", "admin", "pin", "1"]).await?;
@@ -310,10 +310,10 @@ async fn shows_pins(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Somebody installs a package. It is locked, and the next image is staged over it and keeps it.
+/// An admin installs a package. Its deployment is locked, and the next image is staged over it and keeps the package.
 async fn keeps_layers(rig: &Rig) -> Result<()> {
     let image = rig.desired(&rig.v1)?;
-    // Somebody who uses `rpm-ostree` on the host.
+    // An admin who uses `rpm-ostree` on the host.
     let way = FromOutside::of(&rig.real)?;
     way.client().await?.install(&["htop"]).await?;
     let host = rig.agent().await?;
@@ -349,7 +349,7 @@ async fn keeps_layers(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Units of other updaters, which the test makes up: what counts is their names.
+/// Units of other updaters, invented by the test: only their names matter.
 async fn names_rivals(rig: &Rig) -> Result<()> {
     let host = rig.agent().await?;
     ensure!(host.rivals().await?.is_empty());

@@ -1,6 +1,6 @@
-//! The agent as a service of the host: the shipped `systemd/berth-agent.service` on a real host, with a token that is
-//! bound to the Node. It takes over from the DaemonSet's pod, updates the host, comes back by itself after the reboot,
-//! and is restarted by systemd's watchdog when it hangs.
+//! The agent as a service of the host: the shipped `systemd/berth-agent.service` on a real host, with a token bound to the Node.
+//! The service replaces the DaemonSet's pod, updates the host, starts automatically after the reboot, and is restarted by
+//! systemd's watchdog when it hangs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 const UNIT: &str = "berth-agent.service";
-/// Path of the program in the shipped unit, and of the test's copy: `/usr` is the image's.
+/// Path of the program in the shipped unit. The test replaces it with the path of its copy: `/usr` belongs to the image.
 const SHIPPED: &str = "/usr/bin/berth-agent";
 const PROGRAM: &str = "/var/opt/berth/berth-agent";
 const DROP_INS: &str = "/etc/systemd/system/berth-agent.service.d";
@@ -54,7 +54,7 @@ async fn is_active(host: &RealHost) -> Result<bool> {
     Ok(String::from_utf8_lossy(&out.stdout).trim() == "active")
 }
 
-/// Waits until the service has given one more sign of life.
+/// Waits until the service has notified the watchdog once more.
 async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let (process, before) = (
         property(host, "MainPID").await?,
@@ -66,7 +66,7 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     Ok(())
 }
 
-/// Installs as docs/install.md says: the program, the unit, and the token with its kubeconfig.
+/// Installs the service as docs/install.md describes: the program, the unit, and the token with its kubeconfig.
 async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let program = host.path(PROGRAM)?;
     fs::create_dir_all(program.parent().context("a directory")?)?;
@@ -86,7 +86,7 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
         "contexts": [{ "name": "agent", "context": { "cluster": "cluster", "user": "agent" } }],
         "current-context": "agent",
     });
-    // The pod's kubelet has made the directory already, where there was one.
+    // If a pod ran here, its kubelet has already created the directory.
     host.exec(&["mkdir", "--parents", "/etc/berth"]).await?;
     host.exec(&["chmod", "0700", "/etc/berth"]).await?;
     let auths = json!({ "auths": { cluster.mirror.host(): { "auth": AUTH } } });
@@ -115,7 +115,7 @@ async fn install(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     host.write(&format!("{DROP_INS}/program.conf"), &drop_in).await
 }
 
-/// The service starts beside the pod, waits for it to end, and then does its work.
+/// The service starts beside the pod, waits for it to end, and then takes over.
 async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     install(cluster, host).await?;
     host.exec(&["systemctl", "enable", "--now", UNIT]).await?;
@@ -125,7 +125,7 @@ async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> R
         other => Err(anyhow::anyhow!("{name} is {other:?}, not {value}")),
     };
     is("Type", "notify")?;
-    // A service of that type is active when it has said that it is ready.
+    // A service of this type is active when it has reported that it is ready.
     is("ActiveState", "active")?;
     is("SubState", "running")?;
     is("UnitFileState", "enabled")?;
@@ -149,7 +149,7 @@ async fn it_takes_over_from_the_pod(cluster: &RealCluster, host: &RealHost) -> R
     cluster.until("the service is the only agent", SOON, alone).await
 }
 
-/// The hardening is in force, not only written down.
+/// The hardening of the unit takes effect.
 async fn it_is_confined(host: &RealHost) -> Result<()> {
     let process = property(host, "MainPID").await?;
     let status = host.read(&format!("/proc/{process}/status")).await?;
@@ -190,12 +190,12 @@ async fn pods(cluster: &RealCluster) -> Result<Vec<String>> {
         .collect())
 }
 
-/// One node goes from v1 to v2, with a pod to drain, and the service is there again afterwards.
+/// A node is updated from v1 to v2, with a pod to drain, and the service runs again afterwards.
 async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     cluster.deploy("web", 1).await?;
     let (boots, tenants) = (cluster.boots(), pods(cluster).await?);
     let v2 = cluster.publish("2.0.0").await?;
-    // Slow enough to be seen.
+    // Slow enough to be observed.
     host.limit_pulls(Some(100 << 10)).await?;
     cluster
         .pool(
@@ -241,9 +241,9 @@ async fn until_phase(cluster: &RealCluster, host: &RealHost, phase: &str) -> Res
     cluster.until(&format!("the host is {phase}"), LONG, is).await
 }
 
-/// An image under which the kubelet does not start, so that the node is not proven, until the next image is. The agent lives all
-/// the same: nobody but the kubelet would start one in a pod.
-async fn it_gets_over_an_image_without_a_kubelet(cluster: &RealCluster, host: &RealHost) -> Result<()> {
+/// With this image the kubelet does not start, so the node is not proven until the next image comes. The agent survives this: as
+/// a pod it could not be started without the kubelet.
+async fn it_survives_an_image_without_a_kubelet(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let boots = cluster.boots();
     host.exec(&["mkdir", "--parents", "/etc/systemd/system/kubelet.service.d"])
         .await?;
@@ -260,7 +260,7 @@ async fn it_gets_over_an_image_without_a_kubelet(cluster: &RealCluster, host: &R
     until_phase(cluster, host, "Proving").await?;
     let stuck = host.boot().context("up")?;
     ensure!(stuck.digest == bad.digest.to_string(), "{stuck:?}");
-    // Something holds up the reboot for a while: it waits, locked, with the berth.
+    // An inhibitor delays the reboot for a while: the node waits, locked, with the berth.
     let backup = [
         "systemd-inhibit",
         "--what=shutdown",
@@ -304,7 +304,7 @@ async fn it_gets_over_an_image_without_a_kubelet(cluster: &RealCluster, host: &R
     cluster.judge()
 }
 
-/// The same, and its admin goes back to the image before by hand.
+/// Another image without a kubelet; here the admin returns to the previous image by hand.
 async fn its_admin_goes_back(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let condition = "[Service]\nExecCondition=/bin/sh -c '! grep -qx 5.0.0 /usr/lib/os-version'\n";
     host.write("/etc/systemd/system/kubelet.service.d/worse.conf", condition)
@@ -324,7 +324,7 @@ async fn its_admin_goes_back(cluster: &RealCluster, host: &RealHost) -> Result<(
     until_phase(cluster, host, "Updated").await
 }
 
-/// An agent that hangs is ended and started again by systemd.
+/// systemd ends and restarts an agent that hangs.
 async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let drop_in = format!("{DROP_INS}/watchdog.conf");
     host.exec(&["systemctl", "stop", UNIT]).await?;
@@ -340,7 +340,7 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
         Ok(now["ActiveState"] == "active" && now["NRestarts"] != "0" && now["MainPID"] != hung)
     };
     cluster.until("systemd restarts the service", SOON, restarted).await?;
-    // An agent with nothing to do gives a sign of life less often than that, and a service that runs keeps its watchdog.
+    // An idle agent sends a heartbeat less often than that, and the running service keeps its watchdog setting.
     host.exec(&["rm", &drop_in]).await?;
     host.exec(&["systemctl", "daemon-reload"]).await?;
     host.exec(&["systemctl", "restart", UNIT]).await?;
@@ -365,8 +365,8 @@ async fn scenarios(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     done("it_is_confined");
     it_updates_the_host(cluster, host).await?;
     done("it_updates_the_host");
-    it_gets_over_an_image_without_a_kubelet(cluster, host).await?;
-    done("it_gets_over_an_image_without_a_kubelet");
+    it_survives_an_image_without_a_kubelet(cluster, host).await?;
+    done("it_survives_an_image_without_a_kubelet");
     it_is_confined(host).await?;
     it_is_restarted_when_it_hangs(cluster, host).await?;
     done("it_is_restarted_when_it_hangs");

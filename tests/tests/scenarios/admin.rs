@@ -1,5 +1,5 @@
-//! The admin's word, through the shipped `kubectl berth`: a node that is lost is excluded, one that cannot be proven is
-//! released, what has failed is tried again. Hosts are simulated, everything else is real.
+//! Actions of an admin through the shipped `kubectl berth`: a lost node is excluded, a node that cannot be proven is released,
+//! failed images are retried. Hosts are simulated, everything else is real.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ struct Said {
 }
 
 impl Said {
-    /// Exit status 0, and each of these texts on standard output.
+    /// Fails unless the exit status is 0 and standard output contains each of these texts.
     fn well(self, texts: &[&str]) -> Result<Self> {
         ensure!(self.code == Some(0), "it ends well: {self:?}");
         for text in texts {
@@ -41,7 +41,7 @@ impl Said {
     }
 }
 
-/// Runs `kubectl berth` as the admin tom, where nobody can be asked.
+/// Runs `kubectl berth` as the admin tom, without a terminal for questions.
 async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
     let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
@@ -67,9 +67,9 @@ async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
     start_with(hosts, &[]).await
 }
 
-/// The same on hosts with these updaters, in turn.
+/// Starts a cluster whose hosts have these updaters, in turn.
 async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Instant)> {
-    // Built beforehand: no scenario waits for a compiler.
+    // Built beforehand, so that no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;
     let cluster = Cluster::start(ClusterOptions {
         hosts,
@@ -80,7 +80,7 @@ async fn start_with(hosts: usize, updaters: &[Updaters]) -> Result<(Cluster, Ins
     Ok((cluster, Instant::now()))
 }
 
-/// The judge's word. A host whose admin has put another image on it by hand breaks I3, and nothing else may.
+/// Asks the judge. A host whose admin has put another image on it by hand breaks I3; any other violation fails the test.
 fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -> Result<()> {
     match by_hand {
         None => cluster.judge()?,
@@ -104,7 +104,7 @@ async fn roll_to(cluster: &Cluster, version: &str, max_failures: u32) -> Result<
     Ok(image)
 }
 
-/// Waits until somebody holds a berth in this phase of the node, and says who.
+/// Waits until a holder is in this phase of the node, and returns its host.
 async fn holder_in<'a>(cluster: &'a Cluster, phase: &str) -> Result<&'a SimHost> {
     let found = std::cell::RefCell::new(String::new());
     cluster
@@ -125,7 +125,7 @@ fn others<'a>(cluster: &'a Cluster, than: &SimHost) -> Vec<&'a SimHost> {
     cluster.fleet.hosts.iter().filter(|h| h.name() != than.name()).collect()
 }
 
-/// Marks a Node as a cloud or the node lifecycle controller does when its kubelet is gone.
+/// Marks a Node as not ready, as a cloud or the node lifecycle controller does when its kubelet is gone.
 async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     let ready = json!({ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" });
     let patch = Patch::Strategic(json!({ "status": { "conditions": [ready] } }));
@@ -136,7 +136,7 @@ async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host's Node is Ready under the boot that runs.
+/// Waits until a host's Node is Ready under the current boot.
 async fn until_ready(cluster: &Cluster, host: &SimHost) -> Result<()> {
     cluster
         .until(&format!("{} is Ready", host.name()), SOON, || async {
@@ -162,7 +162,7 @@ async fn identity(cluster: &Cluster) -> Result<String> {
     Ok(lease.spec.and_then(|s| s.holder_identity).unwrap_or_default())
 }
 
-/// Says whether the pool's status has it that the image failed on the node.
+/// True if the pool's status records a failure of the image on this node.
 async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
     let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
     Ok(status
@@ -183,7 +183,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     cluster.excuse(name);
     lost.power_loss().await;
     say_not_ready(&cluster, name).await?;
-    // Without a word and without a yes nothing happens.
+    // Without --yes and without a terminal nothing happens.
     let refused = berth(&cluster, &["exclude", name]).await?;
     ensure!(refused.code == Some(2) && refused.err.contains("--yes"), "{refused:?}");
     let counts = format!("counts as failed on {name}");
@@ -195,7 +195,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     berth(&cluster, &["exclude", name, "--dry-run"]).await?.well(&texts)?;
     ensure!(!is_excluded(&cluster, name).await?, "a dry run changes nothing");
     ensure!(identity(&cluster).await? == name, "a lost node keeps its berth");
-    // With it, the others go on.
+    // With --yes the node is excluded, and the others continue.
     berth(&cluster, &["exclude", name, "--yes"])
         .await?
         .well(&texts)?
@@ -212,7 +212,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     berth(&cluster, &["exclude", name, "--yes"])
         .await?
         .well(&["is already excluded; nothing to do"])?;
-    // It comes back, with the image that it ran before, and is a member again: once more only by an admin's word.
+    // The node comes back with its previous image. It becomes a member again only by another command of an admin.
     lost.power_on().await?;
     until_ready(&cluster, lost).await?;
     cluster
@@ -246,7 +246,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     for host in &cluster.fleet.hosts {
         host.settings(|s| s.never_ready.clear());
     }
-    // Its admin mends the host by hand, with an image that Berth did not ask for.
+    // Its admin repairs the host by hand, with an image that Berth did not request.
     cluster.excuse(name);
     stuck.stop_agent().await;
     stuck.stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
@@ -289,7 +289,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     berth(&cluster, &["release", name, "--yes"])
         .await?
         .well(&["holds no berth; nothing to release"])?;
-    told(&cluster, name).await?;
+    has_event(&cluster, name).await?;
     cluster
         .until("it is uncordoned", SOON, || async {
             Ok(!cluster.is_cordoned(name).await?)
@@ -304,14 +304,14 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
         "the image that failed there is not tried again: {:?}",
         stuck.facts()
     );
-    // The next image takes it along.
+    // The next rollout includes the node.
     let v3 = roll_to(&cluster, "3.0.0", 2).await?;
     cluster.until_all_run(&v3, LONG).await?;
     ended("a_node_that_cannot_be_proven_is_released", &cluster, start, Some(name))
 }
 
-/// An event on the Node says what was done, and by whom.
-async fn told(cluster: &Cluster, node: &str) -> Result<()> {
+/// Checks the event on the Node: the action, and the admin who took it.
+async fn has_event(cluster: &Cluster, node: &str) -> Result<()> {
     let uid = cluster.nodes().get(node).await?.metadata.uid;
     let events = Api::<Event>::namespaced(cluster.client(), "default");
     let all = events.list(&ListParams::default()).await?.items;
@@ -385,7 +385,7 @@ async fn a_failed_image_is_retried() -> Result<()> {
         cluster.fleet.running(&v2.digest.to_string()) == 0,
         "nobody else tries it"
     );
-    // What was wrong outside of the image is mended.
+    // The cause, which is outside of the image, is fixed.
     for host in &cluster.fleet.hosts {
         host.settings(|s| s.never_ready.clear());
     }
@@ -405,7 +405,7 @@ async fn a_failed_image_is_retried() -> Result<()> {
         })
         .await?;
     for reason in ["NodeDegraded", "NodeRecovered"] {
-        let told = async || {
+        let has_event = async || {
             let events = Api::<Event>::namespaced(cluster.client(), "default");
             let events = events.list(&ListParams::default()).await?.items.into_iter();
             let mut of_node = events.filter(|e| {
@@ -414,7 +414,7 @@ async fn a_failed_image_is_retried() -> Result<()> {
             });
             Ok(of_node.any(|e| e.reason.as_deref() == Some(reason)))
         };
-        cluster.until(&format!("an event {reason}"), SOON, told).await?;
+        cluster.until(&format!("an event {reason}"), SOON, has_event).await?;
     }
     berth(&cluster, &["retry", "workers", "--yes"])
         .await?
@@ -422,7 +422,7 @@ async fn a_failed_image_is_retried() -> Result<()> {
     ended("a_failed_image_is_retried", &cluster, start, Some(name))
 }
 
-/// Asks as the agent of node1, by a dry run, whether the write that this policy is there to refuse would be done.
+/// Sends, as the agent of node1 and as a dry run, a write that this policy must refuse. True if it is allowed.
 async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     let bound = Bound::Node("node1");
     let config = cluster
@@ -445,7 +445,7 @@ async fn is_allowed(cluster: &Cluster, policy: &str) -> Result<bool> {
     Ok(berths.replace("workers-0", &dry, &lease).await.is_ok())
 }
 
-/// A binding that somebody deleted stops the rollout at its next turn, and the admin is told what to do.
+/// If a binding of an admission policy is deleted, the rollout stops before its next turn, and the admin is shown the fix.
 #[tokio::test]
 async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()> {
     let (cluster, start) = start_with(2, &[Updaters::Bootc, Updaters::RpmOstree]).await?;
@@ -458,15 +458,15 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         cluster
             .until("nothing is refused any more", SOON, || is_allowed(&cluster, policy))
             .await?;
-        // An agent tries it when it begins, and then about every hour.
+        // An agent tests this when it starts, and then about every hour.
         for host in &cluster.fleet.hosts {
             host.kill_agent();
         }
         let image = roll_to(&cluster, version, 2).await?;
         for host in &cluster.fleet.hosts {
             let said = format!("{} says that it is unguarded", host.name());
-            let is_told = || is_told_unguarded(&cluster, host.name());
-            cluster.until(&said, SOON, is_told).await?;
+            let reports = || reports_unguarded(&cluster, host.name());
+            cluster.until(&said, SOON, reports).await?;
             let is_staged = async || Ok(host.facts().staged.as_ref() == Some(&image.digest.to_string()));
             cluster.until("it stages all the same", SOON, is_staged).await?;
         }
@@ -477,7 +477,7 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
         cluster.control_plane.apply_manifests(&policies).await?;
         if policy == OWN_STATUS {
-            // By itself it tries again as well, later each time: the first round shows that.
+            // The agent also tries again automatically, each time later: the first round shows that.
             for host in &cluster.fleet.hosts {
                 host.kill_agent();
             }
@@ -488,12 +488,12 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
     ended(name, &cluster, start, None)
 }
 
-async fn is_told_unguarded(cluster: &Cluster, node: &str) -> Result<bool> {
+async fn reports_unguarded(cluster: &Cluster, node: &str) -> Result<bool> {
     let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
-    let told = |type_: &str, value: &str| {
+    let has = |type_: &str, value: &str| {
         let condition = berth_api::condition::find(&status.conditions, type_);
         let has = |words| condition.is_some_and(|c| c.message.contains(words));
         condition.is_some_and(|c| c.status == value && c.reason == "Unguarded") && has("admission-policies.yaml")
     };
-    Ok(told("NodeDegraded", "True") && told("UpdatePrepared", "False"))
+    Ok(has("NodeDegraded", "True") && has("UpdatePrepared", "False"))
 }

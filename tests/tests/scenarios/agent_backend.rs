@@ -26,7 +26,7 @@ async fn world(updaters: Updaters, pull_time: Duration) -> Result<World> {
     .await
 }
 
-/// Begins to pull the second image.
+/// Starts to pull the second image.
 async fn begin(world: &World, host: &Host) -> Result<()> {
     Ok(host.start_pull(&image(&world.v2), both_locks()?).await?)
 }
@@ -53,7 +53,7 @@ async fn look(host: &Host) -> Result<Deployments> {
     }
 }
 
-/// Waits, woken by the host's own news, until the pull runs no longer.
+/// Waits for signals of the host until the pull has ended.
 async fn ended(host: &Host) -> Result<PullState> {
     let mut changes = host.changes();
     for _ in 0..600 {
@@ -68,7 +68,7 @@ async fn ended(host: &Host) -> Result<PullState> {
 }
 
 #[tokio::test]
-async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_ostree() -> Result<()> {
+async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
     let world = world(Updaters::Layered, Duration::from_millis(300)).await?;
     let host = world.agent().await?;
     let before = look(&host).await?;
@@ -90,7 +90,7 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
         !after.staged_layers && world.sim.armed_times().is_empty(),
         "locked from the first instant"
     );
-    // Nothing is left to what the daemon takes for granted.
+    // The agent sets every option, rather than rely on the daemon's defaults.
     let asked = options_of(&world, "Rebase");
     let asked = asked.first().context("no Rebase")?;
     for (key, expected) in [
@@ -103,14 +103,14 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
     ] {
         assert_eq!(asked.get(key), Some(&expected), "{key} in {asked:?}");
     }
-    // The daemon has ended meanwhile, and nothing that it said is kept.
+    // The daemon has exited meanwhile and has forgotten all its answers.
     world.sim.kill_rpm_ostree().await;
     host.unlock().await?;
     ensure!(!world.sim.facts().locked && !look(&host).await?.staged.is_some_and(|s| s.locked));
     host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
         .await?;
     ensure!(world.sim.facts().locked && look(&host).await?.staged.is_some_and(|s| s.locked));
-    // The same once more is what is staged.
+    // Another pull of the same digest finds it staged.
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     let other = berth_api::node::Deployment {
         image: "registry.test/other".to_owned(),
@@ -125,7 +125,7 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
     ensure!(world.sim.facts().staged.is_none());
     host.unstage(&staged).await?;
 
-    // A pool that rules it out is told what would be lost.
+    // A pool that rules out rpm-ostree: the error names the package that would be lost.
     let only_bootc = Terms {
         rule: BackendRule::Bootc,
         ..Terms::default()
@@ -134,7 +134,7 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
         bail!("bootc would drop a package")
     };
     ensure!(reason == Reason::LayeredHost && message.contains("htop"), "{message}");
-    // What was begun with rpm-ostree is ended with it.
+    // An update that began with rpm-ostree ends with it.
     let begun = Terms {
         begun: Some(Backend::RpmOstree),
         ..only_bootc
@@ -145,7 +145,7 @@ async fn a_host_without_bootc_is_staged_locked_unlocked_and_cleaned_up_by_rpm_os
 
 #[tokio::test]
 async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
-    // It is canceled long before its end, however busy the machine is.
+    // The pull takes long enough to be canceled before its end, even on a busy machine.
     let world = world(Updaters::RpmOstree, Duration::from_secs(60)).await?;
     let first = world.agent().await?;
     look(&first).await?;
@@ -162,7 +162,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     );
     second.cancel_pull(&world.v2).await?;
     ensure!(second.find_pull(Some(&world.v2)).await?.is_none() && world.sim.facts().staged.is_none());
-    // One that has gone on for too long by then is canceled by itself.
+    // A pull that exceeds its time limit is canceled automatically.
     look(&second).await?;
     begin(&world, &second).await?;
     drop(second);
@@ -184,7 +184,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     free(&world).await?;
     ensure!(world.sim.facts().staged.is_none(), "it was canceled");
     second.forget_pull(&world.v2).await?;
-    // And one that ends while no agent listens is told by what is staged.
+    // If a pull ends while no agent listens, its result is inferred from the staged deployment.
     world.sim.settings(|s| s.pull_time = Duration::from_millis(200));
     look(&second).await?;
     begin(&world, &second).await?;
@@ -196,7 +196,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_fails_in_the_daemon_keeps_its_words_and_loses_nothing() -> Result<()> {
+async fn daemon_errors_are_reported_verbatim() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(200)).await?;
     let host = world.agent().await?;
     look(&host).await?;
@@ -217,7 +217,7 @@ async fn what_fails_in_the_daemon_keeps_its_words_and_loses_nothing() -> Result<
         berth_agent::host::failure::classify(&message).reason,
         Reason::LayeringFailed
     );
-    // A daemon that ends between a call and its reply, and keys that are missing.
+    // A daemon that exits between a call and its reply, and missing keys.
     world.sim.rpm_ostree(|f| {
         f.no_reply = 2;
         f.broken = [
@@ -238,9 +238,9 @@ async fn what_fails_in_the_daemon_keeps_its_words_and_loses_nothing() -> Result<
     Ok(())
 }
 
-/// Without `--unlock` only the daemon can unlock, and reboots in the same go.
+/// If ostree lacks `--unlock`, only the daemon can unlock: it finalizes and reboots in one call.
 #[tokio::test]
-async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
+async fn the_daemon_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
     world.sim.settings(|s| s.old_ostree = true);
     let host = world.agent().await?;
@@ -259,12 +259,12 @@ async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
         .await?;
     ensure!(look(&host).await?.staged.is_some_and(|s| s.locked));
     host.unlock().await?;
-    // Somebody else's transaction is no refusal.
-    let somebody = world.sim.rpm_ostree_client().await?;
-    somebody.os().await?.cleanup(&["repomd"]).await?;
+    // A transaction by others is not a refusal.
+    let foreign = world.sim.rpm_ostree_client().await?;
+    foreign.os().await?.cleanup(&["repomd"]).await?;
     let busy = host.reboot().await.err().context("it was begun beside another one")?;
     ensure!(matches!(busy, HostError::Busy(_)), "{busy:?}");
-    drop(somebody);
+    drop(foreign);
     free(&world).await?;
     host.reboot().await?;
     let asked = options_of(&world, "FinalizeDeployment");
@@ -281,11 +281,11 @@ async fn an_older_ostree_is_finalized_by_the_reboot_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
+async fn the_next_agent_joins_the_running_pull() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
     let first = world.agent().await?;
     look(&first).await?;
-    // What was begun, and whose address is lost, is joined by the same call.
+    // A transaction whose address was lost is joined by the same call.
     world
         .sim
         .rpm_ostree(|f| f.loses_reply_of.push_back("Rebase".to_owned()));
@@ -298,22 +298,22 @@ async fn the_next_agent_hears_the_pull_out_and_begins_no_other() -> Result<()> {
     Ok(())
 }
 
-/// An image staged in place of another one is locked as well: the lock is in its own state.
+/// An image staged in place of another one is locked as well: the lock is part of its own state.
 #[tokio::test]
-async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_locked() -> Result<()> {
+async fn a_foreign_transaction_is_awaited() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(5)).await?;
     let host = world.agent().await?;
     look(&host).await?;
-    let somebody = world.sim.rpm_ostree_client().await?;
+    let foreign = world.sim.rpm_ostree_client().await?;
     let theirs = format!("ostree-unverified-registry:{REPOSITORY}@{}", world.v3);
     let options = HashMap::from([("lock-finalization", Variant::from(false))]);
-    let address = somebody.os().await?.rebase(options, &theirs, &[]).await?;
+    let address = foreign.os().await?.rebase(options, &theirs, &[]).await?;
     let refused = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let begun = host.start_pull(&image(&world.v2), both_locks()?).await;
         begun.err().context("it was begun beside another one")
     };
-    let (theirs, refused) = tokio::join!(somebody.follow(&address), refused);
+    let (theirs, refused) = tokio::join!(foreign.follow(&address), refused);
     ensure!(theirs?.ok);
     let refused = refused?;
     ensure!(matches!(refused, HostError::Busy(_)), "{refused:?}");
@@ -325,9 +325,9 @@ async fn somebody_elses_work_is_waited_for_and_what_replaces_it_is_locked() -> R
     Ok(())
 }
 
-/// A lock that cannot be read is neither there nor missing: nothing may be decided on it.
+/// An unreadable lock counts neither as present nor as missing: no decision may depend on it.
 #[tokio::test]
-async fn a_lock_that_cannot_be_read_is_an_answer_of_its_own() -> Result<()> {
+async fn an_unreadable_lock_is_an_error() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
     let host = world.agent().await?;
     look(&host).await?;
@@ -353,9 +353,9 @@ async fn a_lock_that_cannot_be_read_is_an_answer_of_its_own() -> Result<()> {
     Ok(())
 }
 
-/// Nothing else tells the agent that the kubelet would never start under the new image.
+/// The agent has no other sign that the kubelet would never start with the new image.
 #[tokio::test]
-async fn an_image_without_a_required_unit_is_told() -> Result<()> {
+async fn an_image_without_a_required_unit_is_reported() -> Result<()> {
     for updaters in [Updaters::Bootc, Updaters::RpmOstree] {
         let world = world(updaters, Duration::from_millis(100)).await?;
         let host = world.agent().await?;
@@ -382,9 +382,9 @@ async fn an_image_without_a_required_unit_is_told() -> Result<()> {
     Ok(())
 }
 
-/// The daemon's `Cleanup` of what is pending takes the deployment that a rollback has queued along.
+/// The daemon's `Cleanup` of the pending deployment also removes the one that a rollback has queued.
 #[tokio::test]
-async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> {
+async fn removal_keeps_a_queued_rollback() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
     let host = world.agent().await?;
     look(&host).await?;
@@ -392,9 +392,9 @@ async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> 
     host.unlock().await?;
     drop(host);
     world.sim.reboot_now().await?;
-    let somebody = world.sim.rpm_ostree_client().await?;
-    let queued = somebody.os().await?.rollback(HashMap::new()).await?;
-    ensure!(somebody.follow(&queued).await?.ok);
+    let foreign = world.sim.rpm_ostree_client().await?;
+    let queued = foreign.os().await?.rollback(HashMap::new()).await?;
+    ensure!(foreign.follow(&queued).await?.ok);
     free(&world).await?;
     let host = world.agent().await?;
     let known = look(&host).await?;
@@ -410,9 +410,9 @@ async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> 
     ensure!(known.staged.is_none(), "it is removed");
     let rollback = known.rollback.context("the rollback is gone")?;
     ensure!(known.rollback_queued && rollback.digest.as_ref() == Some(&world.v1));
-    // Without a rollback the daemon removes it.
-    let back = somebody.os().await?.rollback(HashMap::new()).await?;
-    ensure!(somebody.follow(&back).await?.ok);
+    // Without a rollback the daemon removes the deployment.
+    let back = foreign.os().await?.rollback(HashMap::new()).await?;
+    ensure!(foreign.follow(&back).await?.ok);
     free(&world).await?;
     host.start_pull(&image(&world.v3), both_locks()?).await?;
     assert_eq!(ended(&host).await?, PullState::Succeeded);
@@ -423,9 +423,9 @@ async fn what_is_staged_over_a_queued_rollback_is_removed_alone() -> Result<()> 
     Ok(())
 }
 
-/// A broken daemon is an answer, and no silence of the host: a node that is drained must be given back.
+/// A daemon that cannot start counts as an answer of the host, not as silence: a drained node must be given back.
 #[tokio::test]
-async fn a_daemon_that_cannot_be_started_is_an_answer_about_the_host() -> Result<()> {
+async fn a_daemon_that_cannot_start_is_reported() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(60)).await?;
     let host = world.agent().await?;
     look(&host).await?;
@@ -450,18 +450,18 @@ async fn a_daemon_that_cannot_be_started_is_an_answer_about_the_host() -> Result
     Ok(())
 }
 
-/// The bus gives up on a daemon that takes so long to start. The agent has systemd start it, and waits.
+/// D-Bus gives up on a daemon that starts this slowly. The agent has systemd start it, and waits.
 #[tokio::test]
-async fn a_daemon_that_starts_slowly_is_waited_for() -> Result<()> {
+async fn a_slow_daemon_is_awaited() -> Result<()> {
     const SLOW: Duration = Duration::from_secs(10);
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
     let host = world.agent().await?;
     look(&host).await?;
     world.sim.rpm_ostree(|f| f.slow_start = SLOW);
     world.sim.kill_rpm_ostree().await;
-    let somebody = world.sim.rpm_ostree_client().await?;
+    let foreign = world.sim.rpm_ostree_client().await?;
     let begun = tokio::time::Instant::now();
-    let sysroot = somebody.sysroot().await?;
+    let sysroot = foreign.sysroot().await?;
     let (by_the_bus, known) = tokio::join!(sysroot.reload(), look(&host));
     ensure!(by_the_bus.is_err(), "the bus waits for as long");
     assert_eq!(known?.booted.digest.as_ref(), Some(&world.v1));
@@ -469,12 +469,12 @@ async fn a_daemon_that_starts_slowly_is_waited_for() -> Result<()> {
     Ok(())
 }
 
-/// A transaction that was begun and is not started keeps everybody out for as long as the agent is on the bus.
+/// A transaction that was created but not started blocks all others until the agent disconnects from the bus.
 #[tokio::test]
-async fn what_is_begun_and_cannot_be_started_is_let_go() -> Result<()> {
+async fn an_unstarted_transaction_is_released() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_millis(100)).await?;
     world.sim.settings(|s| s.old_ostree = true);
-    // No answer of another life of the daemon.
+    // Keeps the daemon running, so that no answer comes from another instance.
     world.sim.rpm_ostree(|f| f.idle_exit = Duration::from_secs(600));
     let host = world.agent().await?;
     look(&host).await?;
@@ -500,11 +500,11 @@ async fn what_is_begun_and_cannot_be_started_is_let_go() -> Result<()> {
     Ok(())
 }
 
-/// Waits until the daemon has heard that the agent left.
+/// Waits until the daemon has noticed that the agent disconnected.
 async fn free(world: &World) -> Result<()> {
-    let somebody = world.sim.rpm_ostree_client().await?;
+    let foreign = world.sim.rpm_ostree_client().await?;
     for _ in 0..400 {
-        if somebody.sysroot().await?.active_transaction_path().await?.is_empty() {
+        if foreign.sysroot().await?.active_transaction_path().await?.is_empty() {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -512,9 +512,9 @@ async fn free(world: &World) -> Result<()> {
     bail!("the transaction stays, though nobody will start it")
 }
 
-/// A pull that goes on must not count as ended: the next pull would be begun beside it.
+/// A running pull must not count as ended: the next pull would start beside it.
 #[tokio::test]
-async fn a_pull_that_cannot_be_joined_or_does_not_stop_has_not_ended() -> Result<()> {
+async fn a_pull_that_does_not_stop_has_not_ended() -> Result<()> {
     let world = world(Updaters::RpmOstree, Duration::from_secs(60)).await?;
     let host = world.agent().await?;
     look(&host).await?;

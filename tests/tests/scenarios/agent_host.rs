@@ -19,7 +19,7 @@ async fn status(host: &Host) -> Result<HostStatus> {
     }
 }
 
-/// Waits, woken by the host's own news, until the pull runs no longer.
+/// Waits for signals of the host until the pull has ended.
 async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
     let mut changes = host.changes();
     for _ in 0..200 {
@@ -58,7 +58,7 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
         .await?;
     assert!(world.sim.facts().locked);
-    // Somebody else stages another image between the look and the removal.
+    // Another process stages another image between the query and the removal.
     world
         .sim
         .stage_behind_the_agent("registry.test/other:1", &world.v3.to_string());
@@ -78,9 +78,9 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     Ok(())
 }
 
-/// The image must be locked while bootc still pulls what is bound to it: any reboot meanwhile would apply it.
+/// The image must be locked while bootc still pulls its bound images: otherwise any reboot meanwhile would apply it.
 #[tokio::test]
-async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
+async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
     for version in ["1.16.9", "1.17.0"] {
         let world = World::start(|_| ()).await?;
         world.sim.settings(|s| {
@@ -118,9 +118,9 @@ async fn what_a_pull_stages_is_locked_before_the_pull_ends() -> Result<()> {
     Ok(())
 }
 
-/// The agent that was told of the staging may be gone before it has locked: the next one is told nothing.
+/// The agent that noticed the staging may be gone before it has locked; the next agent gets no signal of it.
 #[tokio::test]
-async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Result<()> {
+async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| s.after_staging = Duration::from_secs(20));
     let host = world.agent().await?;
@@ -149,9 +149,9 @@ async fn what_an_adopted_pull_has_staged_is_locked_before_the_pull_ends() -> Res
     Ok(())
 }
 
-/// The question only serves the lock, which there are other ways to.
+/// bootc's help is only read to find out how to lock, and other locks exist.
 #[tokio::test]
-async fn a_bootc_whose_help_fails_is_taken_for_one_that_does_not_lock() -> Result<()> {
+async fn a_failing_help_means_no_download_only() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world
         .sim
@@ -172,9 +172,9 @@ async fn a_bootc_whose_help_fails_is_taken_for_one_that_does_not_lock() -> Resul
     Ok(())
 }
 
-/// A switch to what is staged already changes no lock, with `--download-only` as without.
+/// Switching to an image that is already staged does not change its lock, with or without `--download-only`.
 #[tokio::test]
-async fn what_somebody_staged_unlocked_meanwhile_is_locked() -> Result<()> {
+async fn an_image_staged_by_others_is_locked() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| s.bootc_version = "1.17.0".to_owned());
     let host = world.agent().await?;
@@ -215,7 +215,7 @@ async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
 }
 
 #[tokio::test]
-async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
+async fn reports_progress_without_querying_bootc() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| s.pull_time = Duration::from_secs(6));
     let host = world.agent().await?;
@@ -243,14 +243,14 @@ async fn tells_progress_and_asks_nothing_of_bootc_meanwhile() -> Result<()> {
     Ok(())
 }
 
-/// bootc waits when the pipe of its progress is full, with the sysroot locked: somebody must read it, also when the agent is
-/// gone for good.
+/// bootc blocks with the sysroot locked when its progress pipe is full: the pipe must be read, even after the agent is gone for
+/// good.
 #[tokio::test]
-async fn a_pull_ends_also_when_the_agent_is_gone_for_good() -> Result<()> {
+async fn a_pull_ends_without_its_agent() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| {
         s.pull_time = Duration::from_secs(1);
-        // Four lines of it are more than the pipe takes.
+        // Four such lines are more than the pipe takes.
         s.progress_padding = 512 << 10;
     });
     let agent = world.agent().await?;
@@ -274,15 +274,15 @@ async fn a_pull_ends_also_when_the_agent_is_gone_for_good() -> Result<()> {
     Ok(())
 }
 
-/// Whoever reads in place of an agent makes way for the next one.
+/// A process that reads the pipe in place of an agent stops when the next agent reads it.
 #[tokio::test]
-async fn the_next_agent_reads_the_progress_on() -> Result<()> {
+async fn the_next_agent_continues_reading_the_progress() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| s.pull_time = Duration::from_secs(4));
     let first = world.agent().await?;
     first.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     drop(first);
-    // Long enough for the other reader to begin.
+    // Long enough for the other reader to start.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let second = world.agent().await?;
     let mut seen = None;
@@ -318,7 +318,7 @@ async fn the_next_agent_adopts_the_pull() -> Result<()> {
         "nobody has forgotten it"
     );
     assert_eq!(world.pulls(), 1);
-    // Also without its note the running pull of the desired image is found.
+    // The running pull of the desired image is found even without its note.
     third.forget_pull(&world.v2).await?;
     third.start_pull(&image(&world.v3), ostrees_lock()?).await?;
     std::fs::remove_file(world.sim.root().join("run/berth/pull.json"))?;
@@ -328,7 +328,7 @@ async fn the_next_agent_adopts_the_pull() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Result<()> {
+async fn a_failure_is_reported_until_forgotten() -> Result<()> {
     let world = World::start(|_| ()).await?;
     world.sim.settings(|s| s.registry_down = true);
     let host = world.agent().await?;
@@ -348,7 +348,7 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
         "a failed pull keeps nothing else from working"
     );
     world.sim.settings(|s| s.registry_down = false);
-    // Forgotten or not, the unit that failed is in nobody's way.
+    // The failed unit does not block the next pull, whether or not it was forgotten.
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
 
@@ -367,7 +367,7 @@ async fn a_failure_is_told_until_it_is_forgotten_and_then_tried_again() -> Resul
     Ok(())
 }
 
-/// Progress may be lost, a pull may not.
+/// Progress may be lost, but the pull must not fail.
 #[tokio::test]
 async fn a_bootc_without_the_hidden_flag_pulls_without_progress() -> Result<()> {
     let world = World::start(|_| ()).await?;

@@ -1,5 +1,5 @@
-//! Answers of a real API server to wrong pools and nodes. Each is refused and, where the rule is ours, by a sentence
-//! that says what to write instead. Right ones are accepted.
+//! Answers of a real API server to wrong pools and nodes. Each is refused; where the rule is ours, the message says what to write
+//! instead. Right ones are accepted.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,7 +54,7 @@ const PREFIXES: &str =
     "allowedRegistries must be prefixes of references without scheme, tag, digest or wildcard, such as quay.io/example";
 const ONE_FLEET: &str = "the only BootcFleet must be named cluster; write metadata.name: cluster";
 
-/// Wrong values of `rollout`, and what the refusal must contain.
+/// Wrong values of `rollout`, and text that the refusal must contain.
 const WRONG_ROLLOUTS: &[(&str, &str)] = &[
     // Windows.
     ("{windows: [{schedule: '0 0 22 * * 5', duration: 8h}]}", CRON),
@@ -150,9 +150,9 @@ const RIGHT_ROLLOUTS: &[&str] = &[
     "{maxFailures: 64, retryToken: ''}",
 ];
 
-/// Wrong specs of a pool, and what the refusal must contain. `HEX` stands for 64 digits.
+/// Wrong specs of a pool, and text that the refusal must contain. `HEX` stands for 64 digits.
 const WRONG_POOLS: &[(&str, &str)] = &[
-    // What is missing.
+    // Missing fields.
     (
         "{image: {ref: 'quay.io/e/os:v1'}}",
         "nodeSelector is missing; write the labels of the nodes, or nodeSelector: {} to select all nodes",
@@ -208,7 +208,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/LONGPATH:v1'}}",
         "may not be more than 512",
     ),
-    // How closely, and as whom.
+    // Polling and credentials.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1', pollInterval: 59s}}",
         POLL,
@@ -233,12 +233,12 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, host: {signature: Always}}",
         "spec.host.signature",
     ),
-    // Beside whom.
+    // Tolerated updaters.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, toleratedUpdaters: [zincati]}",
         "toleratedUpdaters accepts only bootc-fetch-apply-updates.timer, ",
     ),
-    // From what machines are installed.
+    // Boot images.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {source: Manual}}",
         MANUAL,
@@ -271,7 +271,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, bootImage: {enforcement: Strict}}",
         "spec.bootImage.enforcement",
     ),
-    // How many.
+    // Numbers and percentages.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxUnavailable: 0}}",
         UNAVAILABLE,
@@ -320,7 +320,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {maxStaging: '101%'}}",
         STAGING,
     ),
-    // How long.
+    // Durations.
     (
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: '12'}}",
         REBOOT,
@@ -357,7 +357,7 @@ const WRONG_POOLS: &[(&str, &str)] = &[
         "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, drain: {timeout: 900}}",
         "spec.drain.timeout",
     ),
-    // Wrong types and unknown fields: the server's own words.
+    // Wrong types and unknown fields: messages of the server itself.
     (
         "{nodeSelector: workers, image: {ref: 'quay.io/e/os:v1'}}",
         "spec.nodeSelector",
@@ -435,7 +435,7 @@ const RIGHT_POOLS: &[&str] = &[
     "{nodeSelector: {}, image: {ref: 'quay.io/e/os:v1'}, rollout: {rebootTimeout: 15m, progressInterval: 0s}}",
 ];
 
-/// Wrong specs of a BootcNode. The controller writes these; a person may try to.
+/// Wrong specs of a BootcNode. The controller writes them; an admin may try to.
 const WRONG_NODES: &[(&str, &str)] = &[
     (
         "{image: {ref: 'quay.io/e/os@sha256:HEX', digest: 'sha256:abc', indexDigest: 'sha256:HEX'}}",
@@ -462,7 +462,7 @@ struct Server {
 }
 
 impl Server {
-    /// Offers a new object under strict validation. The answer is the server's refusal, or none when it accepts.
+    /// Creates a new object with strict validation. Returns the server's refusal, or `None` if it accepts.
     async fn offer(&self, collection: &str, object: &Value) -> Result<Option<String>> {
         let uri = format!("{collection}?fieldValidation=Strict&dryRun=All");
         let request = http::Request::post(uri)
@@ -512,7 +512,7 @@ fn manifests(path: &str) -> PathBuf {
     workspace_root().join("manifests").join(path)
 }
 
-/// The samples that we hand out must be right.
+/// Samples for users must be valid.
 fn samples() -> Result<Vec<Value>> {
     let mut all = Vec::new();
     for file in std::fs::read_dir(manifests("samples"))? {

@@ -1,5 +1,6 @@
-//! Machines that were installed from an image that is too old: what their pool refuses, and what a first boot tells the cluster.
-//! The scenarios are parts of `images`, through the shipped programs on a real API server; the hosts are simulated.
+//! Machines that were installed from an image that is too old: when their pool refuses an image, and how a first boot reports it
+//! to the cluster. The scenarios are parts of `images`, through the shipped programs on a real API server; the hosts are
+//! simulated.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +24,7 @@ use tokio::process::Command;
 
 use crate::images::{begin, berth, command};
 
-/// Leaves the installer's note on a host.
+/// Writes the installer's note on a host.
 fn installed_from(host: &SimHost, version: &str) -> Result<()> {
     let note = host.root().join(INSTALLERS_NOTE.trim_start_matches('/'));
     fs::create_dir_all(note.parent().context("a file without a directory")?)?;
@@ -31,8 +32,8 @@ fn installed_from(host: &SimHost, version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Moves the pool's tag to an image for machines that were installed from this version at least, and has it asked for. Answers
-/// the image, and what was said.
+/// Moves the pool's tag to an image that requires machines installed from this version or newer, and polls it. Returns the image,
+/// and the output.
 async fn demanding(part: &Part<'_>, version: &str, minimum: &str) -> Result<(Published, String)> {
     let version = format!("{version}-{}", part.name);
     let labels = [("berth.dev/min-boot-image", minimum)];
@@ -44,7 +45,7 @@ async fn boot_image(part: &Part<'_>, rules: Value) -> Result<()> {
     part.cluster.patch_pool(&part.name, json!({ "bootImage": rules })).await
 }
 
-/// An old note of the installer, an image that wants a newer one, and what an admin can do about it.
+/// An old installer's note, an image that requires a newer one, and the remedies of an admin.
 pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
     installed_from(part.host(1), "9.0.1")?;
     let provisioned = "2021-01-25T15:17:13Z";
@@ -83,7 +84,7 @@ pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
         target.digest == v1.digest,
         "the refused image was published: {target:?}"
     );
-    // From now on machines are installed from a newer one.
+    // From now on machines are installed from a newer image.
     let record = json!({ "source": "Manual", "manual": { "version": "9.4" } });
     part.cluster
         .patch_pool(&part.name, json!({ "bootImage": record }))
@@ -101,8 +102,8 @@ pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The newest machine counts and the older one is named; neither going away nor silence takes back what it told; the admin may
-/// be warned only, or look at nothing.
+/// The newest machine counts and the older one is named. If the newest is deleted or silent, its report still counts. The admin
+/// may choose a warning instead, or disable the check.
 pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
     let (old, new) = (part.host(1), part.host(2));
     installed_from(old, "9.0.1")?;
@@ -127,7 +128,7 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
     ensure!(said.contains(&why), "{said}");
     part.until_says("BootImageSkew", "True", "NextImageRefused", &why, SOON)
         .await?;
-    // It goes away, and the other one has nothing to say about the next machine.
+    // The newest machine is deleted. The other one does not count for the next machine.
     part.leave(new).await?;
     let gone = format!("the newest machine so far, {}, which is gone or silent", new.name());
     part.until_says("BootImageSkew", "True", "NextImageRefused", &gone, SOON)
@@ -154,7 +155,7 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Rights that docs/boot-images.md gives the identity for the event.
+/// Rights that docs/boot-images.md gives the identity that writes the event.
 const ROLE: &str = r#"
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -187,12 +188,12 @@ impl FirstBoot<'_> {
         Ok(())
     }
 
-    /// Runs the check. Answers its exit status, and what it said.
+    /// Runs the check. Returns its exit status and output.
     async fn check(&self) -> Result<(i32, String)> {
         self.check_with(&[]).await
     }
 
-    /// The same, with these arguments as well.
+    /// Runs the check with these arguments as well. Returns its exit status and output.
     async fn check_with(&self, arguments: &[&str]) -> Result<(i32, String)> {
         let programs = tokio::task::spawn_blocking(programs::programs).await??;
         let mut command = Command::new(programs.agent);
@@ -212,7 +213,7 @@ impl FirstBoot<'_> {
         Ok(serde_json::from_str(&fs::read_to_string(path)?)?)
     }
 
-    /// Makes the host one that has not been a node.
+    /// Resets the host to a machine that has not been a node.
     fn forget(&self) -> Result<()> {
         let state = self.host.root().join("var/lib/berth");
         if state.is_symlink() {
@@ -224,7 +225,8 @@ impl FirstBoot<'_> {
     }
 }
 
-/// Refused, with an event; a registry that does not speak; let go by the override, and counted once it is a node.
+/// A first boot is refused, with an event; a registry does not answer; the override releases the boot, and the node reports it
+/// later.
 pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
     begin(part).await?;
     let cluster = part.cluster;
@@ -263,10 +265,10 @@ pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
     let (code, said) = first.check().await?;
     ensure!(code == 0 && said.contains("Overridden: "), "{code}: {said}");
     first.host.start_agent();
-    it_is_told_once_it_is_a_node(&first).await
+    the_node_reports_its_first_boot(&first).await
 }
 
-/// The API server has it as kubectl finds it, with machine, boot image, limit and remedy.
+/// The event is in the API server, with machine, boot image, limit and remedy.
 async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     let selector = "reason=FirstBootRefused";
     let events: Api<Event> = Api::all(first.part.cluster.client());
@@ -286,8 +288,8 @@ async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<(
     Ok(())
 }
 
-/// A machine that is held back and has no Node is named until it is dismissed, also when its event is gone and another controller
-/// leads.
+/// A machine that is held back and has no Node is named until it is dismissed, even after its event is gone and another
+/// controller leads.
 pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
     let client = part.cluster.client();
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::namespaced(client.clone(), "default");
@@ -316,7 +318,7 @@ pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
     };
     part.until("the machine is named", LONG, named).await?;
     events.delete("never-joined.1", &DeleteParams::default()).await?;
-    // Number 0 leads.
+    // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
     let (well, said) = command(part, &["dismiss", "other", "--yes"]).await?;
@@ -330,7 +332,7 @@ pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
         .await
 }
 
-/// Takes connections and never answers: the boot waits until the deadline, and not for what hangs.
+/// A registry that accepts connections and never answers: the boot waits until the deadline only.
 async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     let mute = TcpListener::bind("127.0.0.1:0").await?;
     first.forget()?;
@@ -345,14 +347,14 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A registry that wants to know who asks: without the host's file nothing is compared, and with it the machine is.
+/// A registry that requires credentials: without the host's file nothing is compared, and with it the machine is.
 async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
     first.forget()?;
     first.configure(&image.reference, "deadline = \"8s\"\n")?;
     let (code, said) = first.check().await?;
-    let is_told = said.contains("ImageUnavailable: ") && said.contains("unauthorized: authentication required");
-    ensure!(code == 0 && is_told, "{code}: {said}");
+    let is_reported = said.contains("ImageUnavailable: ") && said.contains("unauthorized: authentication required");
+    ensure!(code == 0 && is_reported, "{code}: {said}");
     let file = first.host.root().join("etc/ostree/auth.json");
     fs::create_dir_all(file.parent().context("a file without a directory")?)?;
     fs::write(
@@ -368,7 +370,7 @@ async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Publishe
     Ok(())
 }
 
-/// What would be done is only said in a dry run. Done, it takes too long here: the pull is stopped, and the boot goes on.
+/// A dry run only prints the change. The change itself takes too long here: the pull is stopped, and the boot continues.
 async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     let more = "deadline = \"10s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
@@ -388,8 +390,8 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     let (code, said) = first.check().await?;
     let took = begin.elapsed();
     first.host.settings(|s| s.pull_time = usual);
-    let is_told = said.contains("PivotFailed: ") && said.contains("the pull did not end before the deadline");
-    ensure!(code == 0 && is_told, "{code}: {said}");
+    let is_reported = said.contains("PivotFailed: ") && said.contains("the pull did not end before the deadline");
+    ensure!(code == 0 && is_reported, "{code}: {said}");
     let bounds = Duration::from_secs(10)..Duration::from_secs(60);
     ensure!(bounds.contains(&took), "a deadline of 10 s took {took:?}");
     ensure!(
@@ -412,7 +414,7 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     Ok(())
 }
 
-/// The admin who finds the target running must know why. So where no record can be kept, nothing is changed, and nothing stays staged.
+/// An admin who finds the target running must know why. If no record can be written, nothing is changed and nothing stays staged.
 async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &Published) -> Result<()> {
     first.forget()?;
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;
@@ -426,15 +428,15 @@ async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &P
     Ok(())
 }
 
-async fn it_is_told_once_it_is_a_node(first: &FirstBoot<'_>) -> Result<()> {
+async fn the_node_reports_its_first_boot(first: &FirstBoot<'_>) -> Result<()> {
     let (part, name) = (first.part, first.host.name());
     part.until("status.firstboot and its chapter", SOON, || async {
         let status = part.bootc_node(name).await?.status.unwrap_or_default();
-        let told = status
+        let is_reported_held = status
             .firstboot
-            .is_some_and(|told| told.held && told.outcome.as_str() == "Overridden");
+            .is_some_and(|check| check.held && check.outcome.as_str() == "Overridden");
         let chapter = status.timeline.firstboot;
-        Ok(told && chapter.is_some_and(|c| c.name.as_str() == "Firstboot" && c.end_time.is_some()))
+        Ok(is_reported_held && chapter.is_some_and(|c| c.name.as_str() == "Firstboot" && c.end_time.is_some()))
     })
     .await?;
     let fleets: Api<BootcFleet> = Api::all(part.cluster.client());

@@ -1,6 +1,6 @@
-//! The capacity of a pool: how large it is, who uses it up, and what becomes of a berth whose node is gone or does not
-//! come back. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share
-//! one cluster, each on hosts of its own.
+//! The capacity of a pool: how it is computed, which nodes use it, and what happens to a berth whose node is gone or does not
+//! come back. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share a cluster,
+//! each on hosts of its own.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ async fn capacity() -> Result<()> {
                 Box::pin(a_percentage_follows_the_members(&percent)),
             ),
             (
-                "who_cannot_be_drained_starves_nobody",
-                Box::pin(who_cannot_be_drained_starves_nobody(&stuck)),
+                "an_undrainable_node_starves_no_other",
+                Box::pin(an_undrainable_node_starves_no_other(&stuck)),
             ),
             (
                 "it_grows_and_shrinks_under_way",
@@ -64,7 +64,7 @@ async fn capacity() -> Result<()> {
     .await
 }
 
-/// Waits until the pool publishes a capacity, and there are as many berths.
+/// Waits until the pool publishes a capacity, and has as many berths.
 async fn until_total(part: &Part<'_>, total: u32) -> Result<()> {
     part.until(&format!("{total} berths"), SOON, || async {
         let berths = part.berths().await?;
@@ -73,8 +73,8 @@ async fn until_total(part: &Part<'_>, total: u32) -> Result<()> {
     .await
 }
 
-/// Waits until events about an object have been told for this reason, one for each of these words and no more.
-async fn until_told(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
+/// Waits until the events about an object for this reason are exactly as many as these words, each containing one of them.
+async fn until_events(part: &Part<'_>, reason: &str, about: &str, words: &[&str]) -> Result<()> {
     let all: Api<Event> = Api::namespaced(part.cluster.client(), "default");
     let of = |e: &Event| e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(about));
     let told = async || {
@@ -132,7 +132,7 @@ async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
         part.label(part.node(n), "berth.dev/exclude", None).await?;
     }
     until_total(part, 3).await?;
-    // A number that nobody could use up costs no more Leases than there are members.
+    // A number above the number of members creates no more Leases than members.
     let most = async |most: serde_json::Value| {
         part.cluster
             .patch_pool(&part.name, json!({ "rollout": { "maxUnavailable": most } }))
@@ -164,7 +164,7 @@ async fn it_grows_and_shrinks_under_way(part: &Part<'_>) -> Result<()> {
     until_total(part, 1).await?;
     part.rollout(json!({ "maxUnavailable": 3 })).await?;
     part.until_hold(&[n1, n2, n3], SOON).await?;
-    // The smaller capacity is told at once, and nobody has to give back what he holds.
+    // The smaller capacity is published at once; the holders keep their berths.
     part.rollout(json!({ "maxUnavailable": 1 })).await?;
     part.until("one berth is published while three are held", SOON, || async {
         let berths = part.status().await?.berths;
@@ -181,7 +181,7 @@ async fn it_grows_and_shrinks_under_way(part: &Part<'_>) -> Result<()> {
     .await?;
     part.unblock(n1).await?;
     part.until_run(&v2, &[1], SOON).await?;
-    // A free berth below the capacity, and still nobody may have it: another node holds one above.
+    // A berth below the capacity is free, but is not offered: another node still holds one above the capacity.
     part.until_hold(&[n3], SOON).await?;
     part.unblock(n3).await?;
     part.until_run(&v2, &[3], SOON).await?;
@@ -201,7 +201,7 @@ async fn it_grows_and_shrinks_under_way(part: &Part<'_>) -> Result<()> {
 
 async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
     let (n2, n3) = (part.node(2), part.node(3));
-    // Outdated and cordoned by its admin: it is brought up to date first, and stays cordoned.
+    // Outdated and cordoned by its admin: this node is updated first, and stays cordoned.
     part.cordon(n2, true).await?;
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     part.until_run(&v2, &[2], LONG).await?;
@@ -210,7 +210,7 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
         .await?;
     ensure!(part.is_cordoned(n2).await?, "who was cordoned before is cordoned after");
     ensure!(part.order(&v2) == [n2], "nobody else went: {:?}", part.order(&v2));
-    // Not Ready as well: one node, counted once.
+    // Also not Ready: still one node, counted once.
     part.not_ready(n2).await?;
     part.until_says(
         "Progressing",
@@ -232,7 +232,7 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
         Ok(part.status().await?.nodes.unavailable == 0)
     })
     .await?;
-    // Outdated and not Ready: it goes first, so that a fix reaches it.
+    // Outdated and not Ready: this node goes first, so that a fix reaches it.
     part.not_ready(n3).await?;
     part.rollout(json!({ "maxUnavailable": 1 })).await?;
     let v3 = part.roll_to("3.0.0", json!({ "maxUnavailable": 1 })).await?;
@@ -245,7 +245,7 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn who_cannot_be_drained_starves_nobody(part: &Part<'_>) -> Result<()> {
+async fn an_undrainable_node_starves_no_other(part: &Part<'_>) -> Result<()> {
     let n1 = part.node(1);
     part.block(n1).await?;
     let v2 = part
@@ -272,13 +272,13 @@ async fn who_cannot_be_drained_starves_nobody(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("Degraded", "True", "NodesDegraded", &pod, SOON).await?;
     part.unblock(n1).await?;
-    // It would try again by itself after a minute.
+    // The node would try again automatically after a minute.
     part.rollout(json!({ "retryToken": "now" })).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until_says("Degraded", "False", "AsExpected", "", SOON).await
 }
 
-/// A node ends for good, as when its machine is taken away: nothing on it runs, and its Node is deleted.
+/// Removes a node for good, as if its machine were taken away: nothing on it runs, and its Node is deleted.
 async fn take_away(part: &Part<'_>, n: usize) -> Result<()> {
     let host = part.host(n);
     host.stop_agent().await;
@@ -297,7 +297,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     part.host(2)
         .settings(|s| s.never_ready = [v2.digest.to_string()].into());
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
-    // Before the commit: the next node goes on, and nothing has failed.
+    // Before the commit: the next node continues, and nothing has failed.
     part.until_hold(&[n1], SOON).await?;
     take_away(part, 1).await?;
     part.until_hold(&[n2], SOON).await?;
@@ -310,7 +310,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
         part.status().await?.failures.is_empty(),
         "who had not committed has not failed"
     );
-    // After it: nobody knows whether the image was the reason. The rollout halts.
+    // After the commit: it is unknown whether the image was the cause, so the rollout halts.
     part.until_phase(n2, "Proving", SOON).await?;
     take_away(part, 2).await?;
     part.until_says("RolloutHalted", "True", "TooManyFailures", n2, SOON)
@@ -331,14 +331,14 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
         "nobody else goes"
     );
     let told = async || {
-        until_told(
+        until_events(
             part,
             "BerthGone",
             &part.name,
             &[&format!("of node {n1}"), &format!("of node {n2}")],
         )
         .await?;
-        until_told(part, "RolloutHalted", &part.name, &[n2]).await
+        until_events(part, "RolloutHalted", &part.name, &[n2]).await
     };
     told().await?;
     part.rollout(json!({ "retryToken": "again" })).await?;
@@ -373,7 +373,7 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
         others.iter().all(|h| h.facts().version == "1.0.0"),
         "and nobody else goes"
     );
-    // The admin gives it up: out of the pool and of the count, and one failure on record.
+    // The admin excludes the node: it leaves the pool and the count, and one failure is recorded.
     part.label(n1, "berth.dev/exclude", Some("broken")).await?;
     part.until_run(&v2, &[2, 3], LONG).await?;
     ensure!(
@@ -393,13 +393,13 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     );
     let failed: Vec<_> = status.failures.iter().flat_map(|f| &f.nodes).collect();
     ensure!(failed == [n1], "its failure is on record: {:?}", status.failures);
-    until_told(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
-    until_told(
+    until_events(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
+    until_events(
         part,
         "BerthExcluded",
         &part.name,
         &[&format!("berth lost-0 of node {n1}")],
     )
     .await?;
-    until_told(part, "RolloutHalted", &part.name, &[]).await
+    until_events(part, "RolloutHalted", &part.name, &[]).await
 }

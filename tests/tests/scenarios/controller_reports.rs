@@ -1,5 +1,5 @@
-//! Reports of the controller on a fleet besides the pools' own status: the BootcFleet, a node that does not come back,
-//! events and metrics; through a change of the leader.
+//! Reports of the controller besides the pools' own status: the BootcFleet, a node that does not come back, events and metrics,
+//! also after a change of the leader.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use tokio::net::TcpStream;
 
 use crate::monitoring;
 
-/// A page, with its head.
+/// Response to a GET request, with its header.
 async fn get(address: &str, path: &str) -> Result<String> {
     let scrape = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -44,7 +44,7 @@ async fn scrape(address: &str) -> Result<String> {
     get(address, "/metrics").await
 }
 
-/// The metrics of a running program, by the judgement of Prometheus's own tool.
+/// Checks the metrics of a running program with promtool.
 async fn are_well_made(address: &str) -> Result<()> {
     let page = scrape(address).await?;
     let (_, metrics) = page.split_once("\r\n\r\n").context("no body")?;
@@ -68,9 +68,9 @@ fn reserve() -> Result<(Port, String)> {
     Ok((port, address))
 }
 
-async fn until_told(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
-    let told = || async { Ok(scrape(address).await?.lines().any(|l| l == line)) };
-    cluster.until(&format!("the metrics say {line}"), SOON, told).await
+async fn until_metric(cluster: &Cluster, address: &str, line: &str) -> Result<()> {
+    let found = || async { Ok(scrape(address).await?.lines().any(|l| l == line)) };
+    cluster.until(&format!("the metrics say {line}"), SOON, found).await
 }
 
 async fn pause(cluster: &Cluster, paused: bool) -> Result<()> {
@@ -105,7 +105,7 @@ async fn until_timed_out(cluster: &Cluster, node: &str, status: &str) -> Result<
         .await
 }
 
-/// A BootcFleet that nobody has made is there, says that all is well, and names the node whose agent is dead.
+/// The controller creates a missing BootcFleet. It reports that all is well, and names the node whose agent is dead.
 #[tokio::test]
 async fn a_dead_agent_shows_in_the_fleet_by_name() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
@@ -158,7 +158,7 @@ async fn a_dead_agent_shows_in_the_fleet_by_name() -> Result<()> {
         eprintln!("{}", cluster.describe().await);
         return Err(error);
     }
-    // No node reboots, so that the judge has nothing to judge.
+    // No node reboots, so the judge has no work here.
     Ok(())
 }
 
@@ -168,21 +168,21 @@ async fn insight(cluster: &Cluster, node: &str) -> Result<(BootcNode, NodeInsigh
     Ok((object, insight.with_context(|| format!("{node} has no insight"))?))
 }
 
-/// The controller writes the insight of a node whose agent is dead, once for each time that what it knows of the node changes, and
-/// only over what it has read.
+/// The controller writes the insight of a node whose agent is dead. It writes once for each change that it knows of, and only
+/// over the version that it has read.
 async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     let until = async |what: &str, type_: &str, says: (&str, &str)| {
-        let told = || async {
+        let found = || async {
             let (_, insight) = insight(cluster, node).await?;
             let said = find(&insight.conditions, type_).map(|c| (c.status.as_str(), c.reason.as_str()));
             Ok(said == Some(says))
         };
         let what = format!("the insight of {node} says that {what}");
-        cluster.until(&what, SOON, told).await
+        cluster.until(&what, SOON, found).await
     };
     until("its agent is silent", "Degraded", ("True", "AgentSilent")).await?;
     let (before, _) = insight(cluster, node).await?;
-    // Nothing that the insight depends on.
+    // A change that does not affect the insight.
     let label = json!({ "metadata": { "labels": { "of-no": "concern" } } });
     cluster
         .nodes()
@@ -195,7 +195,7 @@ async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
         insight.message.contains("no word from its agent") && insight.est_to_complete.is_none(),
         "{insight:?}"
     );
-    // A write that was decided by an older status, such as one that an agent has replaced meanwhile, comes to nothing.
+    // A write based on an older status, such as one that an agent has replaced meanwhile, has no effect.
     let old = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
         "metadata": { "name": node, "resourceVersion": before.metadata.resource_version },
@@ -220,8 +220,8 @@ async fn an_insight_in_its_place(cluster: &Cluster, node: &str) -> Result<()> {
     until("it is not cordoned any more", "Available", ("True", "AsExpected")).await
 }
 
-/// The agent's next write takes the place of the controller's, of which nothing is left; and the audit log has no more writes of the
-/// controller than changes.
+/// The agent's next write replaces all fields of the controller's insight. The audit log has as many writes of the controller as
+/// changes.
 async fn its_own_insight_again(cluster: &Cluster, node: &str) -> Result<()> {
     let own = || async {
         let (_, insight) = insight(cluster, node).await?;
@@ -236,33 +236,33 @@ async fn its_own_insight_again(cluster: &Cluster, node: &str) -> Result<()> {
         ensure!(!fields.contains("f:insight"), "left behind: {entry:?}");
     }
     let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
-    let told = |status: &BootcNode| status.status.as_ref()?.insight.as_ref().map(is_silent);
+    let found = |status: &BootcNode| status.status.as_ref()?.insight.as_ref().map(is_silent);
     for (name, expected) in [(node, 3), ("node1", 0)] {
         let statuses = statuses(audit.records(), name)?;
         let by_controller = statuses.iter().filter(|(program, ..)| *program == "berth-controller");
-        let silent = by_controller.filter(|(.., object)| told(object) == Some(true)).count();
+        let silent = by_controller.filter(|(.., object)| found(object) == Some(true)).count();
         ensure!(
             silent == expected,
-            "the controller told {silent} times of the agent of {name}, and not {expected} times"
+            "the controller found {silent} times of the agent of {name}, and not {expected} times"
         );
     }
     Ok(())
 }
 
-/// Nobody begins to pull while the whole fleet is paused, and all say why.
+/// No node starts a pull while the whole fleet is paused, and all nodes say why.
 async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
     pause(cluster, true).await?;
     let v2 = cluster.publish("2.0.0").await?;
     let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "rebootTimeout": "10s" });
     cluster.pool("workers", &v2.reference, rollout).await?;
-    until_told(
+    until_metric(
         cluster,
         address,
         "berth_gate_closed{pool=\"workers\",reason=\"FleetPaused\"} 1",
     )
     .await?;
     cluster
-        .until("both nodes are told of the image", SOON, || async {
+        .until("both nodes are found of the image", SOON, || async {
             let nodes = cluster.bootc_nodes().list(&ListParams::default()).await?.items;
             Ok(nodes.len() == 2 && nodes.iter().all(|n| n.spec.image.is_some()))
         })
@@ -273,7 +273,7 @@ async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
     pause(cluster, false).await
 }
 
-/// A node that is long in its reboot is told of, by every leader, and once.
+/// A node whose reboot takes too long is reported by every leader, with a single event.
 async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
     until_timed_out(cluster, "node1", "True").await?;
     let first = timed_out(cluster, "node1").await?.context("it was there")?;
@@ -281,8 +281,8 @@ async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
         first.reason == "RebootTimedOut" && first.message.contains("workers-"),
         "{first:?}"
     );
-    until_told(cluster, address, "berth_reboot_timed_out{pool=\"workers\"} 1").await?;
-    until_told(
+    until_metric(cluster, address, "berth_reboot_timed_out{pool=\"workers\"} 1").await?;
+    until_metric(
         cluster,
         address,
         "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1",
@@ -290,8 +290,8 @@ async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
     .await?;
     cluster.controllers.kill(0);
     cluster.controllers.start(0)?;
-    until_told(cluster, address, "berth_leader 1").await?;
-    until_told(
+    until_metric(cluster, address, "berth_leader 1").await?;
+    until_metric(
         cluster,
         address,
         "berth_node_reboot_timed_out{pool=\"workers\",node=\"node1\"} 1",
@@ -333,14 +333,14 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
         ..ClusterOptions::default()
     })
     .await?;
-    // As long as the scenario needs to look at it, with a new leader in between.
+    // Long enough for the scenario to look at the reboot, with a new leader in between.
     cluster.host(1).settings(|s| s.reboot_time = Duration::from_secs(45));
-    until_told(&cluster, &address, "berth_leader 1").await?;
+    until_metric(&cluster, &address, "berth_leader 1").await?;
     a_paused_fleet(&cluster, &address).await?;
     a_slow_reboot(&cluster, &address).await?;
 
     until_timed_out(&cluster, "node1", "False").await?;
-    until_told(&cluster, &address, "berth_reboot_timed_out{pool=\"workers\"} 0").await?;
+    until_metric(&cluster, &address, "berth_reboot_timed_out{pool=\"workers\"} 0").await?;
     let digest = cluster
         .pools()
         .get("workers")
@@ -351,39 +351,42 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
     let digest = digest.platforms.first().context("no platform")?.digest.to_string();
     let updated = || async { Ok(cluster.fleet.running(&digest) == 2 && cluster.held().await?.is_empty()) };
     cluster.until("both nodes are updated", LONG, updated).await?;
-    until_told(
+    until_metric(
         &cluster,
         &address,
         "berth_pool_nodes{pool=\"workers\",state=\"updated\"} 2",
     )
     .await?;
     ensure!(timed_out(&cluster, "node2").await?.is_none(), "node2 was never late");
-    let told = events(&cluster, "RebootTimedOut").await?;
-    let about = told
+    let found = events(&cluster, "RebootTimedOut").await?;
+    let about = found
         .iter()
         .filter_map(|e| e.regarding.as_ref()?.name.as_deref())
         .collect::<Vec<_>>();
-    ensure!(about == ["node1"], "one event, about node1: {told:#?}");
-    // The leader that told of the reboot was killed, and the next one tells of the end alone.
+    ensure!(about == ["node1"], "one event, about node1: {found:#?}");
+    // The leader that reported the reboot was killed; the next one reports only the end.
     let completed = async || Ok(events(&cluster, "TurnCompleted").await?.len() >= 2);
-    cluster.until("both turns are told of", SOON, completed).await?;
+    cluster.until("both turns are found of", SOON, completed).await?;
     for reason in ["TurnBegan", "TurnCompleted"] {
-        let told = events(&cluster, reason).await?;
-        let about: BTreeSet<_> = told.iter().filter_map(|e| e.regarding.as_ref()?.name.clone()).collect();
-        let once = about.len() == told.len() && told.iter().all(|e| e.series.is_none());
+        let found = events(&cluster, reason).await?;
+        let about: BTreeSet<_> = found
+            .iter()
+            .filter_map(|e| e.regarding.as_ref()?.name.clone())
+            .collect();
+        let once = about.len() == found.len() && found.iter().all(|e| e.series.is_none());
         ensure!(
             once && about.contains("node1"),
-            "{reason} is told once of each: {told:#?}"
+            "{reason} is found once of each: {found:#?}"
         );
     }
     for (reason, times) in [("Resumed", 1), ("RolloutComplete", 1)] {
-        let told = events(&cluster, reason).await?;
-        let of_pool = told.iter().filter(|e| {
+        let found = events(&cluster, reason).await?;
+        let of_pool = found.iter().filter(|e| {
             e.regarding
                 .as_ref()
                 .is_some_and(|r| r.kind.as_deref() == Some("BootcNodePool"))
         });
-        ensure!(of_pool.count() == times, "{reason}: {told:#?}");
+        ensure!(of_pool.count() == times, "{reason}: {found:#?}");
     }
     let page = scrape(&address).await?;
     ensure!(!page.contains("berth_gate_closed{"), "every gate is open: {page}");
@@ -392,17 +395,17 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
         "berth_pool_condition{pool=\"workers\",condition=\"Updated\",status=\"True\"} 1",
         "berth_pool_phase_nodes{pool=\"workers\",phase=\"Updated\"} 2",
     ] {
-        until_told(&cluster, &address, line).await?;
+        until_metric(&cluster, &address, line).await?;
     }
-    // The leader that saw it begin was killed, and the next one sees it end.
+    // The leader that saw the turn begin was killed; the next one sees it end.
     let ended = "berth_turns_total{pool=\"workers\",outcome=\"Updated\"}";
     let counted = || async { Ok(scrape(&address).await?.contains(ended)) };
     cluster.until("a turn is counted", SOON, counted).await?;
-    until_told(&cluster, &agent, "berth_node_phase{phase=\"Updated\"} 1").await?;
+    until_metric(&cluster, &agent, "berth_node_phase{phase=\"Updated\"} 1").await?;
     for address in [&address, &agent] {
         are_well_made(address).await?;
     }
-    // Prometheus needs two scrapes for what grows.
+    // Prometheus needs two scrapes for counters.
     let shows = || {
         let shown = monitoring::the_dashboard_shows(&mut prometheus);
         async { shown.map(|()| true) }

@@ -1,4 +1,4 @@
-//! The harness itself: a control plane and a registry that are what the other tests take them for.
+//! The test harness itself: checks that a control plane and a registry behave as the other tests assume.
 
 use std::time::{Duration, Instant};
 
@@ -38,12 +38,12 @@ async fn a_control_plane_starts_enforces_and_comes_back() -> Result<()> {
     make_node(&admin, "n1").await?;
     make_node(&admin, "n2").await?;
 
-    // NodeRestriction: its own Node, and no other.
+    // NodeRestriction: a kubelet may change its own Node only.
     let kubelet = plane.node_kubeconfig("n1")?.client().await?;
     assert_eq!(cordon(&kubelet, "n1").await?, 200);
     assert_eq!(cordon(&kubelet, "n2").await?, 403);
 
-    // The same port and the same data after an outage.
+    // The port and the data are the same after an outage.
     plane.stop_apiserver().await?;
     assert!(!plane.is_ready().await);
     let stopped = Instant::now();
@@ -118,7 +118,7 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         },
         ..TokenReview::default()
     };
-    // The server remembers a good token for up to ten seconds.
+    // The server caches a good token for up to ten seconds.
     let started = Instant::now();
     loop {
         let answer = reviews.create(&PostParams::default(), &review).await?;
@@ -151,7 +151,7 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
         },
     }))?;
     pods.create(&PostParams::default(), &pod).await?;
-    // Room for it, as a kubelet would report.
+    // The Node has room for the pod, as a kubelet would report.
     let nodes: Api<Node> = Api::all(admin);
     let status = json!({"status": {"allocatable": {"pods": "10", "cpu": "1", "memory": "1Gi"}}});
     nodes

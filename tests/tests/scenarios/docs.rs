@@ -1,4 +1,4 @@
-//! Things that the documentation names must exist: keys, make targets, flags, variables, files.
+//! Checks that everything that the documentation names exists: keys, make targets, flags, variables, files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use berth_api::node::Phase;
 use berth_tests::programs::workspace_root;
 use clap::CommandFactory;
 
-/// Flags of other people's programs that the documentation names.
+/// Flags of other programs that the documentation names.
 const FOREIGN: [&str; 29] = [
     "--all",
     "--allow-missing-checksum",
@@ -60,7 +60,7 @@ fn pages() -> Result<Vec<(PathBuf, String)>> {
     files.into_iter().map(read).collect()
 }
 
-/// The code of a page: lines of fenced blocks, and what stands between backticks.
+/// The code of a page: lines of fenced blocks, and text between backticks.
 fn code(page: &str) -> Vec<String> {
     let mut code = Vec::new();
     let mut fenced = false;
@@ -77,7 +77,7 @@ fn code(page: &str) -> Vec<String> {
     code
 }
 
-/// Words of a text that begin so and go on with these characters.
+/// Words of a text that have this prefix, followed by these characters.
 fn words<'a>(text: &'a str, prefix: &'a str, part: fn(char) -> bool) -> impl Iterator<Item = &'a str> {
     text.match_indices(prefix).filter_map(move |(at, _)| {
         let before = text[..at].chars().next_back();
@@ -96,7 +96,7 @@ fn is_variable(c: char) -> bool {
     c.is_ascii_uppercase() || c == '_'
 }
 
-/// The whole help of a program, with that of its subcommands.
+/// The help of a program and of all its subcommands.
 fn help(mut command: clap::Command) -> String {
     command.build();
     let mut text = command.clone().render_long_help().to_string();
@@ -143,7 +143,7 @@ fn listed(page: &str, heading: &str) -> Vec<String> {
     rows.filter_map(|row| Some(row.split_once('`')?.0.to_owned())).collect()
 }
 
-/// The rows of the tables below these headings of which a cell is empty, or that have no word on what to do.
+/// Rows of the tables below these headings that have an empty cell, or no advice.
 fn hollow<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
     let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
     let rows = sections.flat_map(|section| section.lines().filter(|line| line.starts_with("| `")));
@@ -158,7 +158,7 @@ fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
     R::ALL.iter().map(|reason| reason.word())
 }
 
-/// A verdict takes its reason from a type that can be listed, so that these are all.
+/// Each verdict takes its reason from a type whose values can be listed, so this list is complete.
 #[test]
 fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
     let page = fs::read_to_string(workspace_root().join("docs/conditions.md"))?;
@@ -197,7 +197,7 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
     Ok(())
 }
 
-/// Berth's keys on Nodes are all that uninstalling leaves in the cluster.
+/// Uninstalling leaves only Berth's keys on Nodes in the cluster.
 #[test]
 fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
     let root = workspace_root();

@@ -1,5 +1,5 @@
-//! The drain by the rules of `kubectl drain`, against a real API server with NodeRestriction, real budgets and a
-//! stand-in for the kubelet. Each scenario has a node of its own; all of them run at once.
+//! Drains by the rules of `kubectl drain`, against a real API server with NodeRestriction, real budgets and a stand-in for the
+//! kubelet. Each scenario has a node of its own; all of them run at once.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// One node, and what a scenario does there.
+/// A node, and the state of a scenario on it.
 struct Stage<'a> {
     host: &'a SimHost,
     admin: Client,
     kubelet: Client,
-    /// Owner of pods that a controller would create again, without one that really does.
+    /// Owner of pods that a controller would create again; no controller does here.
     owner: Value,
     drain: Drain,
     settings: Settings,
     node_ready: bool,
-    /// Beginning of the clock by which the drain waits.
+    /// Start of the drain's clock.
     began: Instant,
-    /// Time by which that clock is ahead.
+    /// How far the drain's clock is ahead.
     ahead: Duration,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Stage<'a> {
         Api::namespaced(self.admin.clone(), "default")
     }
 
-    /// Puts a pod on the node, and waits until it runs. A managed one, unless the metadata say something else.
+    /// Creates a pod on the node, and waits until it runs. The pod is managed, unless the metadata say otherwise.
     async fn pod(&self, name: &str, metadata: Value, volumes: Value) -> Result<Pod> {
         let name = format!("{}-{name}", self.host.name());
         let mut all = json!({"name": name, "labels": {"node": self.host.name()}, "ownerReferences": self.owner});
@@ -90,7 +90,7 @@ impl<'a> Stage<'a> {
         self.pod(name, json!({}), json!([])).await
     }
 
-    /// The names of the pods on the node that nobody has asked to leave.
+    /// The names of the pods on the node that have not been asked to leave.
     async fn untouched(&self) -> Result<Vec<String>> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={}", self.host.name()));
         let pods = self.pods().list(&on_node).await?.items.into_iter();
@@ -102,7 +102,7 @@ impl<'a> Stage<'a> {
             .collect())
     }
 
-    /// One pass, by a clock that may be ahead.
+    /// Makes a pass of the drain with its own clock, which may be ahead.
     async fn pass(&mut self) -> Result<DrainProgress> {
         let given = Given {
             node: self.host.name(),
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
         Ok(self.drain.pass(&self.kubelet, &given).await?)
     }
 
-    /// Passes until it is done; answers who was left behind.
+    /// Makes passes until the drain is done; returns the pods left behind.
     async fn done(&mut self) -> Result<Vec<DrainBlocker>> {
         let deadline = Instant::now() + SOON;
         loop {
@@ -127,7 +127,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Passes until something is in the way for this reason; answers all that is.
+    /// Makes passes until the drain is blocked for this reason; returns all blockers.
     async fn blocked(&mut self, reason: &str) -> Result<Vec<DrainBlocker>> {
         let deadline = Instant::now() + SOON;
         loop {
@@ -147,7 +147,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A budget over the pods of this node that allows nothing, observed by its controller.
+    /// Creates a budget over the pods of this node that allows no eviction, and waits until its controller has observed it.
     async fn budget(&self, name: &str) -> Result<()> {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.admin.clone(), "default");
         let budget = json!({
@@ -233,7 +233,7 @@ async fn fleet(plane: &ControlPlane, count: usize) -> Result<SimFleet> {
 async fn the_rules_of_kubectl_drain() -> Result<()> {
     let mut options = Options::simulated_nodes();
     options.scheduler = true;
-    // The test says itself what is attached.
+    // The test itself sets the attached volumes.
     options
         .disabled_controllers
         .push("persistentvolume-attach-detach-controller".to_owned());
@@ -254,7 +254,7 @@ async fn the_rules_of_kubectl_drain() -> Result<()> {
     Ok(())
 }
 
-/// A DaemonSet that runs on this node alone.
+/// Creates a DaemonSet that runs on this node alone.
 async fn daemon_set(stage: &Stage<'_>, volumes: Value) -> Result<()> {
     let name = format!("{}-daemon", stage.host.name());
     let labels = json!({"daemon": name});
@@ -379,7 +379,7 @@ async fn deletion(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The timeout has passed, and the pool says Force.
+/// The timeout has passed, and the pool's `onTimeout` is Force.
 async fn force(mut stage: Stage<'_>) -> Result<()> {
     let keep = json!({"annotations": {NEVER_ENDS: ""}});
     stage.pod("web", keep, json!([])).await?;
@@ -429,7 +429,7 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
         .await
         .context("a node that is ready waits")?;
     stage.node_ready = false;
-    // A kubelet that is not ready for a moment may be back at once.
+    // A kubelet that is not ready for a moment may be back soon.
     let mut passes = 1;
     while let DrainProgress::Waiting { .. } = stage.pass().await? {
         stage.ahead += Duration::from_secs(12);
@@ -498,7 +498,7 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
         .context("unmounted is not detached")?;
     stage.node_status(json!({"volumesAttached": attached(&[kept])})).await?;
     ensure!(stage.done().await?.is_empty(), "it is detached");
-    // One that is never detached is not waited for without end.
+    // The wait for a volume that is never detached is limited.
     stage.node_status(json!({"volumesAttached": attached(&both)})).await?;
     stage.drain = Drain::default();
     stage.blocked("still attached").await?;
@@ -521,7 +521,7 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Limits of the kubelet's identity; and a name is not a pod.
+/// Limits of the kubelet's identity; also, a pod is identified by its UID, not by its name.
 async fn identities(stage: Stage<'_>) -> Result<()> {
     let pod = stage.managed("web").await?;
     let mut former: berth_agent::node::pods::Pod = serde_json::from_value(serde_json::to_value(&pod)?)?;

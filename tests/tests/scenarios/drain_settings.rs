@@ -1,6 +1,6 @@
-//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes
-//! too long. The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share
-//! one cluster, each on hosts of its own.
+//! Settings of drains, from the pool's spec to the agents and back into the status, and the ends of a drain that takes too long.
+//! The control plane, the controller and the agents are real, the hosts are simulated. All scenarios share a cluster, each on
+//! hosts of its own.
 
 use anyhow::{Context, Result, ensure};
 use berth_api::node::DrainBlocker;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn drain_settings() -> Result<()> {
-    // One of them has a name that is no value of a label.
+    // A node whose name cannot be the value of a label.
     let names = vec![format!("node1.{}.{}.example.com", "a".repeat(60), "b".repeat(60))];
     let cluster = Cluster::start(ClusterOptions {
         hosts: 6,
@@ -40,10 +40,7 @@ async fn drain_settings() -> Result<()> {
                 "the_settings_come_from_the_pool",
                 Box::pin(the_settings_come_from_the_pool(&settings)),
             ),
-            (
-                "hold_waits_for_somebody_to_help",
-                Box::pin(hold_waits_for_somebody_to_help(&hold)),
-            ),
+            ("hold_waits_for_an_admin", Box::pin(hold_waits_for_an_admin(&hold))),
             (
                 "force_deletes_what_is_left",
                 Box::pin(force_deletes_what_is_left(&force)),
@@ -53,8 +50,8 @@ async fn drain_settings() -> Result<()> {
                 Box::pin(without_a_drain_the_pods_stay(&disabled)),
             ),
             (
-                "who_is_selected_is_deleted",
-                Box::pin(who_is_selected_is_deleted(&selected)),
+                "selected_pods_are_deleted",
+                Box::pin(selected_pods_are_deleted(&selected)),
             ),
         ],
     )
@@ -65,7 +62,7 @@ fn pods(part: &Part<'_>) -> Api<Pod> {
     Api::namespaced(part.cluster.client(), "default")
 }
 
-/// A pod that nobody would create again, with data that would be lost with it.
+/// Creates a pod without an owner, with data that would be lost with it.
 async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
     let pod = json!({"metadata": {"name": name}, "spec": {
         "nodeName": node, "containers": [{"name": "main", "image": "registry.test/app"}],
@@ -77,9 +74,9 @@ async fn bare_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod that a drain would move, and waits until it runs.
+/// Creates a pod that a drain evicts, and waits until it runs.
 async fn managed_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
-    // What owns it, without a controller that really creates it again.
+    // Its owner, without a controller that really creates it again.
     let maps: Api<ConfigMap> = Api::namespaced(part.cluster.client(), "default");
     let map = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     let uid = maps.create(&PostParams::default(), &map).await?.uid();
@@ -105,7 +102,7 @@ fn budgets(part: &Part<'_>) -> Api<PodDisruptionBudget> {
     Api::namespaced(part.cluster.client(), "default")
 }
 
-/// A budget over the pod of the same name that never allows it to be evicted.
+/// Creates a budget over the pod of the same name that never allows its eviction.
 async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
     let budget = json!({
         "metadata": {"name": name},
@@ -121,7 +118,7 @@ async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
     .await
 }
 
-/// Waits until a pod holds up the drain of a node for this reason, as its status says.
+/// Waits until a pod blocks the drain of a node for this reason, according to the node's status.
 async fn until_in_the_way(part: &Part<'_>, node: &str, pod: &str, reason: &str) -> Result<DrainBlocker> {
     let found = std::cell::RefCell::new(None);
     part.until(&format!("{pod} holds up {node}: {reason:?}"), SOON, || async {
@@ -157,7 +154,7 @@ async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Rolls the next image out, and drains like that.
+/// Rolls out the next image with these drain settings.
 async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
     let v2 = part.publish("2.0.0").await?;
     part.pool(&v2, json!({ "maxUnavailable": 1, "paused": true })).await?;
@@ -166,7 +163,7 @@ async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
     Ok(v2)
 }
 
-/// Time when a host went down last.
+/// Time of the host's last shutdown.
 fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     let events = part.cluster.log.events();
     let down = events
@@ -176,8 +173,8 @@ fn down(part: &Part<'_>, n: usize) -> Result<Timestamp> {
     Ok(down.context("it never went down")?.at)
 }
 
-/// Requests of the agents to take a pod off its node: when, how, and with which success. The kubelet's own requests,
-/// once a pod has ended, are not among them.
+/// Requests of the agents to remove a pod from its node: time, verb, and success. The kubelet's own requests, after a pod has
+/// ended, are not included.
 fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, bool)>> {
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);
@@ -186,7 +183,7 @@ fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, boo
     Ok(moves.map(|r| (r.received, how(&r.verb), r.succeeded())).collect())
 }
 
-async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
+async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
     let [n1, n2] = [part.node(1), part.node(2)];
     managed_pod(part, "moves", n1).await?;
     managed_pod(part, "kept", n1).await?;
@@ -214,7 +211,7 @@ async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
         SOON,
     )
     .await?;
-    // Twice its time, after which even Force gives up.
+    // Twice the timeout: even Force would have given up by then.
     let since = part
         .bootc_node(n1)
         .await?
@@ -245,7 +242,7 @@ async fn hold_waits_for_somebody_to_help(part: &Part<'_>) -> Result<()> {
     );
     let turn = part.bootc_node(n1).await?.status.and_then(|s| s.last_turn);
     ensure!(turn.is_none(), "its turn has not ended: {turn:?}");
-    // Somebody helps, and nothing else is needed.
+    // An admin deletes the budget; the rest is automatic.
     budgets(part).delete("kept", &DeleteParams::default()).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until_says("Degraded", "False", "AsExpected", "", SOON).await?;
@@ -272,7 +269,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     managed_pod(part, "guarded", node).await?;
     protect(part, "guarded").await?;
-    // As much time again is left for what is deleted to go.
+    // As much time again is left for the deleted pods to end.
     let v2 = roll_with(part, json!({ "timeout": "20s", "onTimeout": "Force" })).await?;
     until_in_the_way(part, node, "default/guarded", "disruption budget guarded").await?;
     ensure!(part.boots(1) == 1, "nothing reboots over a drain");
@@ -290,7 +287,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
         .find(|(_, how, well)| *how == "delete" && *well)
         .context("it was deleted")?
         .0;
-    // The drain has begun before the first try.
+    // The drain began before the first try.
     let waited = deleted.duration_since(first);
     ensure!(
         waited >= SignedDuration::from_secs(15),
@@ -303,7 +300,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The UID of a pod that nobody has asked to leave.
+/// The UID of a pod that has not been asked to leave.
 async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
     let found = pods(part)
         .get_opt(pod)
@@ -312,7 +309,7 @@ async fn uid_of(part: &Part<'_>, pod: &str) -> Result<Option<String>> {
     Ok(found.and_then(|p| p.metadata.uid))
 }
 
-/// A cluster of a single node: its pods have nowhere to go.
+/// A cluster with a single node: its pods have no other node to run on.
 async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     let (node, pods) = (part.node(1), ["plain", "shy"]);
     bare_pod(part, pods[0], node).await?;
@@ -348,8 +345,8 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Pods that are not selected stay, whatever they are; those that are selected are deleted without asking their budget.
-async fn who_is_selected_is_deleted(part: &Part<'_>) -> Result<()> {
+/// Unselected pods stay, whatever they are; selected pods are deleted regardless of their budget.
+async fn selected_pods_are_deleted(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     bare_pod(part, "left", node).await?;
     managed_pod(part, "chosen", node).await?;

@@ -1,5 +1,5 @@
-//! Power cuts in the course of a first boot that changes the machine to its target: the shipped program on a simulated host. Wherever
-//! the power goes, the machine comes back as it was, the next check tries again, and the machine arrives.
+//! Power cuts during a first boot that changes the machine to its target: the shipped program on a simulated host. At whatever
+//! point the power fails, the machine comes back as it was, the next check tries again, and the machine reaches its target.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use berth_tests::registry::Registry;
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-/// Length of each command on the host before the power goes, so that the check is between two of them for long enough.
+/// Duration of each host command before the power fails. It leaves enough time between two commands.
 const SLOW: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -30,7 +30,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// A machine that runs 1.0.0, and has 2.0.0 as its target.
+    /// Starts a machine that runs 1.0.0, with 2.0.0 as its target.
     async fn start() -> Result<Self> {
         let programs = tokio::task::spawn_blocking(programs::programs).await??;
         let registry = Registry::start_local().await?;
@@ -67,7 +67,7 @@ impl Machine {
             .with_context(|| format!("cannot start {}", self.agent.display()))
     }
 
-    /// The record of the check, where there is one.
+    /// The record of the check, if it exists.
     fn record(&self) -> Option<Value> {
         let text = fs::read_to_string(self.host.root().join("var/lib/berth/firstboot.json")).ok()?;
         serde_json::from_str(&text).ok()
@@ -103,7 +103,8 @@ impl Machine {
         boot.is_some() && boot != *before
     }
 
-    /// The machine came back as it was. It arrives at the target by the next check, which counts this many tries in all.
+    /// Checks that the machine came back as it was, and that the next check, with this number of tries in all, reaches the
+    /// target.
     async fn arrives(&self, tries: u64) -> Result<()> {
         let facts = self.host.facts();
         ensure!(
@@ -130,7 +131,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Cuts the power as soon as this is so, in the course of a check.
+    /// Runs a check, and cuts the power as soon as the condition is true.
     async fn cut_when(&self, what: &str, is_so: impl Fn() -> bool) -> Result<()> {
         let check = self.check()?;
         self.until(what, is_so).await?;
@@ -168,7 +169,7 @@ async fn a_power_cut_between_the_unlock_and_the_reboot() -> Result<()> {
 #[tokio::test]
 async fn a_power_cut_between_the_reboot_and_the_finalization() -> Result<()> {
     let machine = Machine::start().await?;
-    // logind accepts the request, and the power goes before the shutdown finalizes anything.
+    // logind accepts the request, and the power fails before the shutdown finalizes anything.
     machine.host.settings(|s| s.reboots_lost = 1);
     let is_asked = || machine.host.settings(|s| s.reboots_lost == 0);
     machine.cut_when("the reboot is asked for", is_asked).await?;

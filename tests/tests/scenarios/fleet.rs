@@ -1,5 +1,5 @@
-//! Two pools of one fleet: the limit that they share, and the order in which they go. The control plane, the controller and
-//! the agents are real, the hosts are simulated.
+//! Two pools of one fleet: the limit that they share, and the order of their updates. The control plane, the controller and the
+//! agents are real, the hosts are simulated.
 
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
@@ -11,7 +11,7 @@ use serde_json::json;
 async fn fleet() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 4,
-        // One host of each pool has rpm-ostree.
+        // A host of each pool has rpm-ostree.
         updaters: vec![Updaters::Bootc, Updaters::RpmOstree],
         ..ClusterOptions::default()
     })
@@ -37,7 +37,7 @@ async fn two_pools(servers: &Part<'_>, workers: &Part<'_>) -> Result<()> {
         .until_says("Degraded", "True", "UnknownPool", "names workers, infra", SOON)
         .await?;
     servers.rollout(json!({ "after": ["workers"] })).await?;
-    // Either worker may be the first; it drains until the questions below are answered.
+    // Either worker may be the first; its drain lasts until the checks below are done.
     for n in [1, 2] {
         workers.block(workers.node(n)).await?;
     }
@@ -59,7 +59,7 @@ async fn two_pools(servers: &Part<'_>, workers: &Part<'_>) -> Result<()> {
     workers_before_servers(cluster, &w2.digest.to_string(), &v2.digest.to_string())
 }
 
-/// The last worker booted its image before the first server did.
+/// Fails unless the last worker booted its image before the first server did.
 fn workers_before_servers(cluster: &Cluster, workers: &str, servers: &str) -> Result<()> {
     let booted = |wanted: &str| -> Vec<_> {
         let events = cluster.log.events().into_iter();

@@ -1,7 +1,6 @@
-//! The gates: what keeps the berths of a pool closed, that it says so on the pool and on the nodes, that a holder who has
-//! not committed gives back, and that everything goes on by itself once the gate is open. The control plane, the
-//! controller and the agents are real, the hosts are simulated. All scenarios but one share a cluster, each on hosts of
-//! its own.
+//! The gates: what keeps the berths of a pool closed, how the pool and its nodes show it, how an uncommitted holder gives back,
+//! and that all continues automatically after the gate opens. The control plane, the controller and the agents are real, the
+//! hosts are simulated. All scenarios but one share a cluster, each on hosts of its own.
 
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::{BerthState, Outcome};
@@ -20,7 +19,7 @@ mod windows;
 fn options(hosts: usize) -> ClusterOptions {
     ClusterOptions {
         hosts,
-        // Nobody may have synchronised the clock of the machine that runs the tests.
+        // The clock of the machine that runs the tests may be unsynchronized.
         controller_env: vec![("BERTH_TRUST_CLOCK".to_owned(), "true".to_owned())],
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..ClusterOptions::default()
@@ -46,8 +45,8 @@ async fn gates() -> Result<()> {
         &cluster,
         vec![
             (
-                "a_paused_pool_takes_back_and_goes_on",
-                Box::pin(a_paused_pool_takes_back_and_goes_on(&pause)),
+                "a_paused_pool_takes_back_and_resumes",
+                Box::pin(a_paused_pool_takes_back_and_resumes(&pause)),
             ),
             ("a_window_opens", Box::pin(windows::a_window_opens(&window))),
             (
@@ -85,7 +84,7 @@ async fn gates() -> Result<()> {
     .await
 }
 
-/// Here the controller asks its machine's kernel about the clock, as it does unless it is told not to.
+/// Here the controller asks its machine's kernel about the clock, its default.
 #[tokio::test]
 async fn fleet() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
@@ -96,7 +95,7 @@ async fn fleet() -> Result<()> {
     let part = Part::new(&cluster, "fleet", 1..=2).await?;
     together(
         &cluster,
-        vec![("a_paused_fleet_takes_back_and_goes_on", Box::pin(paused_fleet(&part)))],
+        vec![("a_paused_fleet_takes_back_and_resumes", Box::pin(paused_fleet(&part)))],
     )
     .await?;
     let part = Part::new(&cluster, "kernel", 3..=3).await?;
@@ -110,7 +109,8 @@ async fn fleet() -> Result<()> {
     .await
 }
 
-/// Everyone who must hold no berth any more: the last one ended so, its Node is schedulable, its host was not rebooted.
+/// Waits until the node holds no berth: its last turn ended with this outcome, its Node is schedulable, and its host was not
+/// rebooted.
 async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result<()> {
     part.until_hold(&[], SOON).await?;
     let berths = part.berths().await?;
@@ -124,7 +124,7 @@ async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result
     part.is_untouched(n, 1).await
 }
 
-async fn a_paused_pool_takes_back_and_goes_on(part: &Part<'_>) -> Result<()> {
+async fn a_paused_pool_takes_back_and_resumes(part: &Part<'_>) -> Result<()> {
     let nodes = [part.node(1), part.node(2), part.node(3)];
     part.block(nodes[0]).await?;
     let v2 = part
@@ -173,7 +173,7 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
         })
         .await
     };
-    // Whoever stages it first.
+    // The holder is the node that stages first.
     let draining = async || {
         part.until("somebody drains", SOON, || async {
             let holders = part.holders().await?;
@@ -300,7 +300,7 @@ async fn zone_beside_zone(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await
 }
 
-/// Nodes on which the image failed, by their own word.
+/// Nodes that report that the image failed on them.
 async fn failed(part: &Part<'_>, digest: &berth_api::Digest) -> Result<Vec<String>> {
     let mut failed = vec![];
     for host in &part.hosts {
@@ -310,7 +310,7 @@ async fn failed(part: &Part<'_>, digest: &berth_api::Digest) -> Result<Vec<Strin
     Ok(failed)
 }
 
-/// At most three nodes ever fail with k = 2 and maxFailures = 2.
+/// With k = 2 and maxFailures = 2 at most three nodes fail.
 async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     const MOST: usize = 2 + 2 - 1;
     for host in &part.hosts {
@@ -323,7 +323,7 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     part.until_hold(&[], SOON).await?;
     part.until_says("Progressing", "False", "RolloutHalted", "publish another image", SOON)
         .await?;
-    // A berth tells of a failure before its node's status does.
+    // A berth shows a failure before its node's status does.
     part.until(
         "from two to three nodes failed, and all of them are on record",
         SOON,
@@ -343,7 +343,7 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
         SOON,
     )
     .await?;
-    // Another image goes on, with nobody's word.
+    // A rollout of another image continues without an admin.
     for host in &part.hosts {
         host.settings(|s| s.finalization_failures = 0);
     }
@@ -351,7 +351,7 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v3, LONG).await?;
     part.until_says("RolloutHalted", "False", "AsExpected", "", SOON)
         .await?;
-    // And back to the one that failed, at the admin's word: first those on which it did not fail may, and nobody does.
+    // The admin sets the failed image again. Nodes where it has not failed would go first, but no node may.
     part.pool(&v2, rollout()).await?;
     part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", SOON)
         .await?;
@@ -373,7 +373,7 @@ async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
     part.until_phase(n1, "Proving", SOON).await?;
     part.until_phase(n2, "Draining", SOON).await?;
     part.until_hold(&[n1, n2], SOON).await?;
-    // Its admin gives the first one up: it has failed.
+    // The admin excludes the first node: the image counts as failed there.
     part.label(n1, "berth.dev/exclude", Some("")).await?;
     part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON)
         .await?;

@@ -1,5 +1,5 @@
-//! Health checks that `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script
-//! for Argo CD by Lua itself, the expressions for Flux by the API server.
+//! Health checks that `docs/gitops.md` gives to tools that wait for a pool, run on the golden states of a pool: the script for
+//! Argo CD by Lua, the expressions for Flux by the API server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// Longest time until an admission policy is in force.
+/// Time limit until an admission policy takes effect.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Each golden state: what Argo CD calls it, and whether Flux takes it for current or failed.
+/// Each golden state: its health in Argo CD, and whether Flux takes it as current or failed.
 const STATES: [(&str, &str, Flux); 8] = [
     ("updated", "Healthy", Flux::Current),
     ("without nodes", "Healthy", Flux::Current),
@@ -51,7 +51,7 @@ fn page() -> Result<String> {
     fs::read_to_string(workspace_root().join("docs/gitops.md")).context("docs/gitops.md")
 }
 
-/// The script of the page, without its indentation.
+/// The script on the page, without its indentation.
 fn script() -> Result<String> {
     let page = page()?;
     let (_, rest) = page
@@ -74,7 +74,7 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// Health of an object, as the script tells it.
+/// Health of an object according to the script.
 fn health(script: &str, object: &Value) -> Result<String> {
     let program = find_program("lua5.1").context("lua5.1 is not on PATH; install Debian's package lua5.1")?;
     let mut child = Command::new(program)
@@ -85,7 +85,7 @@ fn health(script: &str, object: &Value) -> Result<String> {
         .spawn()
         .context("cannot run lua5.1")?;
     let whole = format!(
-        "obj = {}\nlocal function health()\n{script}\nend\nlocal told = health()\nassert(told.message)\nprint(told.status)\n",
+        "obj = {}\nlocal function health()\n{script}\nend\nlocal found = health()\nassert(found.message)\nprint(found.status)\n",
         lua(object)
     );
     child.stdin.take().context("no stdin")?.write_all(whole.as_bytes())?;
@@ -100,22 +100,25 @@ fn argo_cd_reads_every_state() -> Result<()> {
     let object = |generation: u64, status: &Value| json!({"metadata": {"generation": generation}, "status": status});
     for (name, expected, _) in STATES {
         let status = &states[name];
-        let told = health(&script, &object(1, status))?;
-        ensure!(told == expected, "{name}: Argo CD would say {told}, and not {expected}");
-        let told = health(&script, &object(2, status))?;
+        let found = health(&script, &object(1, status))?;
         ensure!(
-            told == "Progressing",
-            "{name}, of an older spec: Argo CD would say {told}"
+            found == expected,
+            "{name}: Argo CD would say {found}, and not {expected}"
+        );
+        let found = health(&script, &object(2, status))?;
+        ensure!(
+            found == "Progressing",
+            "{name}, of an older spec: Argo CD would say {found}"
         );
     }
     for status in [Value::Null, json!({}), json!({"observedGeneration": 1})] {
-        let told = health(&script, &object(1, &status))?;
-        ensure!(told == "Progressing", "{status}: Argo CD would say {told}");
+        let found = health(&script, &object(1, &status))?;
+        ensure!(found == "Progressing", "{status}: Argo CD would say {found}");
     }
     Ok(())
 }
 
-/// One of the page's expressions, with the object where an admission policy has it.
+/// An expression of the page, which reads the object where an admission policy has it.
 fn expression(page: &str, field: &str) -> Result<String> {
     let line = page
         .lines()
@@ -135,8 +138,8 @@ fn expression(page: &str, field: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Fails unless Flux's expressions tell the golden states apart, by what the API server's CEL makes of them: a policy refuses
-/// each status, and says what they are.
+/// Fails unless Flux's expressions distinguish the golden states, as evaluated by the API server's CEL: a policy refuses each
+/// status, and its message has the results.
 pub async fn flux_reads_every_state(client: &Client) -> std::result::Result<(), String> {
     flux(client).await.map_err(|error| format!("Flux: {error:#}"))
 }
@@ -145,7 +148,7 @@ async fn flux(client: &Client) -> Result<()> {
     let page = page()?;
     let [in_progress, failed, current] = ["inProgress", "failed", "current"].map(|field| expression(&page, field));
     let (in_progress, failed, current) = (in_progress?, failed?, current?);
-    // As Flux does: the first that holds counts.
+    // As in Flux, the first expression that is true counts.
     let said =
         format!("'FLUX ' + (({in_progress}) ? 'waits' : ({failed}) ? 'failed' : ({current}) ? 'current' : 'waits')");
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
@@ -178,20 +181,20 @@ async fn flux(client: &Client) -> Result<()> {
     let states = golden()?;
     for (name, _, expected) in STATES {
         let status = &states[name];
-        let told = told(&pools, status).await.context(name)?;
-        ensure!(told == expected, "{name}: {told:?}, and not {expected:?}");
+        let found = found(&pools, status).await.context(name)?;
+        ensure!(found == expected, "{name}: {found:?}, and not {expected:?}");
         let mut old = status.clone();
         old["observedGeneration"] = json!(7);
-        let told = self::told(&pools, &old).await.context(name)?;
-        ensure!(told == Flux::Waits, "{name}, of another spec: {told:?}");
+        let found = self::found(&pools, &old).await.context(name)?;
+        ensure!(found == Flux::Waits, "{name}, of another spec: {found:?}");
     }
-    let told = told(&pools, &json!({"observedGeneration": 1})).await?;
-    ensure!(told == Flux::Waits, "without conditions: {told:?}");
+    let found = found(&pools, &json!({"observedGeneration": 1})).await?;
+    ensure!(found == Flux::Waits, "without conditions: {found:?}");
     Ok(())
 }
 
-/// Word of the policy on a status, which is never stored.
-async fn told(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
+/// Result of the policy for a status, which is never stored.
+async fn found(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
     let begin = Instant::now();
     let params = PatchParams {
         dry_run: true,
@@ -210,7 +213,7 @@ async fn told(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
                 };
             }
             Err(error) => return Err(error).context("cannot ask the API server"),
-            // The policy is not in force yet.
+            // The policy does not take effect yet.
             Ok(_) => ensure!(begin.elapsed() < SOON, "the policy is not in force"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,5 +1,5 @@
-//! Tags that move, references that are pinned, and a registry that goes away, through the shipped programs. The control plane
-//! and the registry are real, the hosts are simulated.
+//! Tags that move, references that are pinned, and a registry that is away, through the shipped programs. The control plane and
+//! the registry are real, the hosts are simulated.
 
 use std::fs;
 use std::process::Stdio;
@@ -44,7 +44,7 @@ async fn images() -> Result<()> {
                 Box::pin(boot_images::a_mixed_pool(&mixed)),
             ),
             (
-                "a_first_boot_that_is_refused_is_told_on_the_cluster",
+                "a_refused_first_boot_is_reported",
                 Box::pin(boot_images::a_first_boot(&first_boot)),
             ),
             (
@@ -64,8 +64,8 @@ async fn images() -> Result<()> {
         ],
     )
     .await?;
-    // One after the other: all pools miss the registry, and the leader whom these kill.
-    let a_leader_that_knows_nothing = async {
+    // Run one after the other: stopping the registry and killing the leader affect all pools.
+    let a_new_leader = async {
         a_registry_that_is_away(&pinned).await?;
         not_polled_by_another_leader(&still).await?;
         boot_images::a_machine_that_never_joins(&first_boot).await
@@ -74,18 +74,18 @@ async fn images() -> Result<()> {
         &cluster,
         vec![(
             "neither_a_registry_that_is_away_nor_another_leader_changes_anything",
-            Box::pin(a_leader_that_knows_nothing),
+            Box::pin(a_new_leader),
         )],
     )
     .await
 }
 
-/// Runs `kubectl berth` for the pool as an admin, where nobody can be asked. Returns whether it succeeded, and what it said.
+/// Runs `kubectl berth` for the pool as an admin, without a terminal for questions. Returns whether it succeeded, and its output.
 pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
     command(part, &[arguments, &[&part.name]].concat()).await
 }
 
-/// The same with these arguments alone.
+/// Runs `kubectl berth` with these arguments only. Returns whether it succeeded, and its output.
 pub async fn command(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
     let program = tokio::task::spawn_blocking(programs::kubectl).await??;
     let config = part.cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
@@ -99,7 +99,7 @@ pub async fn command(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, Strin
     Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Makes the pool with its own tag, and waits until its nodes run what that points at.
+/// Creates the pool with its own tag, and waits until its nodes run that tag's image.
 pub async fn begin(part: &Part<'_>) -> Result<Published> {
     let image = part
         .cluster
@@ -187,7 +187,7 @@ async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
     .await
 }
 
-/// Requests for a tag's manifest that the registry has answered.
+/// Number of requests for the tag's manifest that the registry has answered.
 fn asked(part: &Part<'_>) -> Result<usize> {
     let log = fs::read_to_string(part.cluster.registry.log())?;
     let tag = format!("/manifests/{} ", part.name);
@@ -201,7 +201,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
     let before = asked(part)?;
     ensure!(before > 0, "the registry's log has the first question");
     moved(part, "2.0.0").await?;
-    // Another pool's request for the same tag is none of this one.
+    // Another pool's request for the same tag must not count for this pool.
     let other = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "still-beside" },
         "spec": { "nodeSelector": { "matchLabels": { "part": "nobody" } }, "image": { "ref": v1.reference } },
@@ -222,7 +222,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
 
 async fn not_polled_by_another_leader(part: &Part<'_>) -> Result<()> {
     let before = asked(part)?;
-    // Number 0 leads.
+    // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
     let (well, said) = berth(part, &["poll"]).await?;
@@ -259,7 +259,7 @@ async fn pulled_back(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&good, LONG).await
 }
 
-/// Status of `FeedFailing`, and since when it is that.
+/// Status of `FeedFailing`, and the time of its last transition.
 async fn feed_since(part: &Part<'_>) -> Result<(String, String)> {
     let status = part.status().await?;
     let condition = find(&status.conditions, "FeedFailing").context("no condition FeedFailing")?;
@@ -277,7 +277,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     part.until_says("FeedFailing", "True", "RegistryUnavailable", "cannot be queried", SOON)
         .await?;
     let failing_since = feed_since(part).await?;
-    // Number 0 leads.
+    // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
     let (well, said) = berth(part, &["poll"]).await?;

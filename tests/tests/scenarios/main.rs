@@ -1,4 +1,5 @@
-//! Every scenario that needs no root, one module per subject. One program, so that a long one does not keep the others waiting.
+//! Every scenario that needs no root, a module per subject. All are in a single program, so that a long scenario does not delay
+//! the others.
 
 mod admin;
 mod agent_backend;

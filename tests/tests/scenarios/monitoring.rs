@@ -1,4 +1,4 @@
-//! Metrics, alerts, runbooks and the page on monitoring fit together, by Prometheus's own tool.
+//! Checks that metrics, alerts, runbooks and the page on monitoring match, with Prometheus's own tool.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace_root().join(path)).with_context(|| format!("reading {path}"))
 }
 
-/// The rule file of Prometheus that is in the PrometheusRule.
+/// The rule file for Prometheus from the PrometheusRule.
 pub(super) fn rules() -> Result<Value> {
     let mut object: Value = serde_saphyr::from_str(&read(&format!("{COMPONENT}/alerts.yaml"))?)?;
     Ok(object["spec"].take())
@@ -52,11 +52,11 @@ fn named(text: &str) -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Names of crates, which look like names of series.
+/// Names of crates, which look like series names.
 const OTHERS: [&str; 4] = ["berth_agent", "berth_api", "berth_controller", "berth_core"];
 
 #[test]
-fn the_alerts_are_rules_and_each_fires_when_it_should() -> Result<()> {
+fn alerts_are_valid_and_tested() -> Result<()> {
     let directory = tempfile::tempdir()?;
     fs::write(directory.path().join("rules.yaml"), serde_json::to_string(&rules()?)?)?;
     let tests = read(&format!("{COMPONENT}/alerts-test.yaml"))?;
@@ -79,7 +79,7 @@ fn the_alerts_are_rules_and_each_fires_when_it_should() -> Result<()> {
 }
 
 #[test]
-fn each_alert_has_its_runbook_and_each_runbook_its_alert() -> Result<()> {
+fn alerts_and_runbooks_match() -> Result<()> {
     let directory = workspace_root().join("docs/runbooks");
     let pages = fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let pages: BTreeSet<String> = pages.collect::<Result<_>>()?;
@@ -113,7 +113,7 @@ fn each_alert_has_its_runbook_and_each_runbook_its_alert() -> Result<()> {
 }
 
 #[test]
-fn every_metric_that_is_named_is_served_and_every_one_that_is_served_is_on_the_page() -> Result<()> {
+fn named_served_and_documented_metrics_match() -> Result<()> {
     let served = served();
     let mut texts = vec![
         (
@@ -133,7 +133,7 @@ fn every_metric_that_is_named_is_served_and_every_one_that_is_served_is_on_the_p
     }
     for (file, text) in &texts {
         for name in named(text) {
-            // A histogram is named as such.
+            // A histogram is named without the suffixes of its series.
             let is_histogram = served.contains(&format!("{name}_bucket"));
             ensure!(
                 served.contains(&name) || is_histogram || OTHERS.contains(&name.as_str()),
@@ -184,7 +184,7 @@ fn queries() -> Result<Vec<String>> {
 }
 
 #[test]
-fn each_query_of_the_dashboard_can_be_asked_of_what_is_served() -> Result<()> {
+fn dashboard_queries_use_served_metrics() -> Result<()> {
     let served = served();
     let mut rules = vec![];
     for (number, query) in queries()?.iter().enumerate() {
@@ -202,8 +202,7 @@ fn each_query_of_the_dashboard_can_be_asked_of_what_is_served() -> Result<()> {
     promtool(directory.path(), &["check", "rules", "queries.yaml"], "").map(drop)
 }
 
-/// Parts of the dashboard that show nothing of a fleet which does well, whose pool has no windows, and has measured two turns:
-/// medians are of three.
+/// Panels that are empty for a healthy fleet whose pool has no windows and has measured two turns: medians need three.
 const EMPTY: [&str; 4] = [
     "berth_pool_degraded_nodes",
     "berth_node_degraded",
@@ -211,10 +210,11 @@ const EMPTY: [&str; 4] = [
     "berth_pool_phase_median_seconds",
 ];
 
-/// Part of it that shows something or not: a node may have been blocked for less than the time between two scrapes.
+/// Part of the dashboard that may be empty or not: a node may have been blocked only between two scrapes.
 const BRIEF: &str = "berth_node_blocked";
 
-/// Asks a server, which has scraped a rollout, all that the dashboard asks. Each answer has values, and no alert has fired.
+/// Runs all queries of the dashboard on a server that has scraped a rollout. Each must return values, and no alert may have
+/// fired.
 pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
     let mut wrong = vec![];
     for query in queries()? {
@@ -237,7 +237,7 @@ pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
     Ok(())
 }
 
-/// Values that a label of a series may have, for the labels whose values are words of the code.
+/// Possible values of a label of a series, if the code defines them.
 fn words(series: &str, label: &str) -> Option<Vec<&'static str>> {
     let others = Why::ALL.iter().map(|why| why.word());
     let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str());
@@ -253,7 +253,7 @@ fn words(series: &str, label: &str) -> Option<Vec<&'static str>> {
     })
 }
 
-/// Asks whether every value that a query compares such a label with is one that the label can have. Answers their number.
+/// Fails if a query compares such a label with a value that it cannot have. Returns the number of compared values.
 fn compared(query: &str) -> Result<usize> {
     let mut count = 0;
     for (at, _) in query.match_indices('{') {
@@ -281,7 +281,7 @@ fn compared(query: &str) -> Result<usize> {
 }
 
 #[test]
-fn what_alerts_and_dashboard_compare_with_is_a_word_of_the_code() -> Result<()> {
+fn label_values_in_queries_exist() -> Result<()> {
     let alerts = alerts()?;
     let alerts = alerts.iter().filter_map(|(_, rule)| rule["expr"].as_str());
     let mut counts = (0, 0);
@@ -298,7 +298,7 @@ fn what_alerts_and_dashboard_compare_with_is_a_word_of_the_code() -> Result<()> 
 }
 
 #[test]
-fn what_has_no_good_name_or_no_help_is_refused() -> Result<()> {
+fn bad_names_and_missing_help_are_refused() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let check = |page: &str| promtool(directory.path(), &["check", "metrics"], page);
     check("# HELP berth_leader 1 for the leader.\n# TYPE berth_leader gauge\nberth_leader 1\n")?;

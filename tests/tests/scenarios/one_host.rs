@@ -1,4 +1,4 @@
-//! The world of the agent's host side: one simulated host, and three images that exist.
+//! Fixture of the agent's host side: a simulated host, and three images that exist.
 
 use anyhow::Result;
 use berth_agent::host::{Host, HostRoot};
@@ -19,7 +19,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts the host, as these changes make it.
+    /// Starts the host with these changes to its configuration.
     pub async fn start(change: impl FnOnce(&mut SimHostConfig)) -> Result<Self> {
         let (catalog, log) = (Catalog::default(), HostLog::default());
         let [v1, v2, v3] = ["1.0.0", "2.0.0", "3.0.0"].map(|version| catalog.publish(version));

@@ -1,5 +1,4 @@
-//! Own node only (invariant I6): what an agent's token may write, as a real API server with our roles and admission
-//! policies answers it.
+//! Own node only (invariant I6): what a real API server with our roles and admission policies lets an agent's token write.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +29,7 @@ use berths::{forgeries, licences, nonsense, thefts, turns};
 
 const ACCOUNT: &str = "berth-agent";
 
-/// Two nodes, an agent of the first, and the admin.
+/// Two nodes, an agent of the first, and an admin.
 struct Rig {
     admin: Client,
     /// A token bound to a pod on n1.
@@ -46,7 +45,7 @@ struct Rig {
 
 impl Rig {
     async fn new(control_plane: &ControlPlane) -> Result<Self> {
-        // All that we ship, as a user applies it: what the API server refuses of it shows here.
+        // All shipped manifests, applied as a user does: rejected objects show up here.
         control_plane.apply_manifests(&manifests()).await?;
         let admin = control_plane.admin_client();
         let uid = node(&admin, "n1").await?;
@@ -78,7 +77,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// The API server compiles new policies a moment after they are stored.
+    /// Waits until new policies take effect: the API server compiles them a moment after they are stored.
     async fn wait_for_policies(&self) -> Result<()> {
         let berth = closed().offered(offer("n2", &self.other_uid))?;
         let mut stolen = self.put(&berth).await?;
@@ -106,7 +105,7 @@ impl Rig {
         }
     }
 
-    /// Stores a berth as it is, whatever was there, and gives it back as a reader sees it.
+    /// Stores a berth unconditionally, and returns the stored Lease.
     async fn put(&self, berth: &Berth) -> Result<Lease> {
         let leases = leases(&self.admin);
         let name = berth.name();
@@ -129,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Lets n1's agent change a berth, and compares the answer.
+    /// Has n1's agent change a berth, and checks the answer.
     async fn change(&mut self, what: &str, before: &Berth, change: impl Fn(&mut Lease), refusal: Option<&str>) {
         for client in [self.agent.clone(), self.service.clone()] {
             let mut lease = self.put(before).await.unwrap();
@@ -141,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// The same, from one state of the protocol to another.
+    /// Has n1's agent write a step of the protocol, from one state to another, and checks the answer.
     async fn step(&mut self, what: &str, before: &Berth, after: &Berth, refusal: Option<&str>) {
         let write = |lease: &mut Lease| lease::write(after, lease, Timestamp::now());
         self.change(what, before, write, refusal).await;
@@ -156,7 +155,7 @@ fn leases(client: &Client) -> Api<Lease> {
     Api::namespaced(client.clone(), keys::NAMESPACE)
 }
 
-/// Untyped, so that a test can write what the types would not.
+/// Untyped, so that a test can write values that the types do not allow.
 fn bootc_nodes(client: &Client) -> Api<DynamicObject> {
     let resource = ApiResource::erase::<berth_api::node::BootcNode>(&());
     Api::all_with(client.clone(), &resource)
@@ -276,8 +275,8 @@ async fn statuses(rig: &mut Rig) {
     );
 }
 
-/// The policy of the berths does not look at the Leases of other namespaces: a right that somebody gives an agent there is
-/// not Berth's business, and nobody waits for the policy.
+/// The berth policy ignores the Leases of other namespaces: Berth does not restrict other rights that an admin gives an agent
+/// there, and no such write waits for the policy.
 async fn elsewhere(rig: &mut Rig) {
     let namespace = "default";
     let rights = json!({
@@ -301,7 +300,7 @@ async fn elsewhere(rig: &mut Rig) {
     let mut lease = theirs.create(&PostParams::default(), &lease).await.unwrap();
     hold(&mut lease, "y");
     let ours: Api<Lease> = Api::namespaced(rig.agent.clone(), namespace);
-    // The API server knows of the new Role a little later.
+    // The API server applies the new Role a little later.
     let started = Instant::now();
     let answer = loop {
         let answer = ours.replace("other", &PostParams::default(), &lease).await;
@@ -314,7 +313,7 @@ async fn elsewhere(rig: &mut Rig) {
     rig.record("a Lease of another namespace", answer, None);
 }
 
-/// Patch, create, delete, and Leases that are no berths.
+/// Patch, create, delete, and Leases that are not berths.
 async fn other_verbs(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let taken = take(&closed().offered(offer("n1", &uid)).unwrap(), "n1", &uid);
@@ -362,7 +361,7 @@ async fn other_verbs(rig: &mut Rig) {
     );
 }
 
-/// The shipped DaemonSet gets its pods: Pod Security lets them through.
+/// The shipped DaemonSet gets its pods: Pod Security admits them.
 async fn admitted(rig: &mut Rig) {
     let sets: Api<DaemonSet> = Api::namespaced(rig.admin.clone(), keys::NAMESPACE);
     let started = Instant::now();
@@ -383,7 +382,7 @@ async fn admitted(rig: &mut Rig) {
     }
 }
 
-/// A Node's name may be longer than a label may be: a berth for it can be stored, and is found as its agent looks for it.
+/// A Node's name may be longer than a label: a berth for such a Node can be stored, and its agent's selector finds it.
 async fn long_names(rig: &Rig) {
     let name = NodeName::new(format!(
         "n1.{}",

@@ -1,5 +1,5 @@
-//! `kubectl berth status --preview` names the order in which nodes go: before the rollout begins it is asked, and after that
-//! it is compared with what the hosts did. The control plane, the controller and the agents are real, the hosts simulated.
+//! `kubectl berth status --preview` names the order of the nodes: the test reads it before the rollout, and compares it with the
+//! boots of the hosts afterwards. The control plane, the controller and the agents are real, the hosts simulated.
 
 use std::cell::RefCell;
 
@@ -32,7 +32,7 @@ async fn preview() -> Result<()> {
     .await
 }
 
-/// Of two places, one is used up all along by a node that runs the target and is cordoned: the others go one by one.
+/// A node that runs the target and is cordoned uses up a place of two for the whole rollout: the others go one by one.
 async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let cluster = part.cluster;
     let [done, bad, lapsed, beside, away, server] = [1, 2, 3, 4, 5, 6].map(|n| cluster.host(n).name());
@@ -52,7 +52,7 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let v2 = part
         .roll_to("2.0.0", json!({ "maxUnavailable": 2, "zoneKey": "rack" }))
         .await?;
-    // The other one goes afterwards, since the pause would revoke a turn that has only begun.
+    // The other node is released after that, since the pause would revoke a turn that has only begun.
     part.until_run(&v2, &[1], SOON).await?;
     part.join(cluster.host(2)).await?;
     part.until("a turn ends badly", SOON, || async {
@@ -73,7 +73,7 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     part.until("all others are prepared", LONG, || async {
         for node in going {
             let object = part.bootc_node(node).await?;
-            // A permit to pull that ends changes the spec. No berth is offered before the agent has read that.
+            // A pull permit that ends changes the spec. No berth is offered until the agent has read that change.
             if object.spec.staging != Staging::Allowed || !is_prepared(&object) {
                 return Ok(false);
             }
@@ -105,24 +105,25 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     ensure!(paused, "nobody goes before the pause ends: {preview:#?}");
 
     part.rollout(json!({ "paused": false })).await?;
-    let everybody = going.map(str::to_owned);
+    let movers = going.map(str::to_owned);
     part.until("all run it", LONG, || async {
         let order = part.order(&v2);
-        Ok(everybody.iter().all(|node| order.contains(node)))
+        Ok(movers.iter().all(|node| order.contains(node)))
     })
     .await?;
     let went = part.order(&v2).split_off(1);
     ensure!(went == named, "named {named:?}, went {went:?}");
     part.until_hold(&[], SOON).await?;
-    // The last one gives back before it reports that it is updated.
+    // The last node gives back before it reports that it is updated.
     part.until("nobody is left to go", SOON, || async {
         Ok(preview_of(part).await?.nodes.is_empty())
     })
     .await
 }
 
-/// Leaves behind what a former leader does that saw a node let an offer lapse: on the berth that nobody else will use.
-/// The controller may still have to write down there how the turn before ended: its write goes first, and its berth is closed.
+/// Writes the trace of an earlier leader that saw a node let an offer lapse, on the berth that no other node will use. The
+/// controller may still have to write the outcome of the turn before to that berth: its write goes first, and its berth is
+/// closed.
 async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
     let berths = part.cluster.berths();
     let name = format!("{}-1", part.name);

@@ -1,4 +1,4 @@
-//! The examples that provision a machine for its first boot, each by the validator of what reads it.
+//! The examples for provisioning a machine for its first boot, each checked with the validator of the program that reads it.
 
 use std::env;
 use std::fs;
@@ -12,10 +12,10 @@ use berth_tests::scratch::Scratch;
 use berth_tests::tools::{cache_dir, find_program};
 use serde_json::Value;
 
-/// Words before an example, the file that it makes, its validator with arguments, and a mistake in place of what is right.
+/// Text before an example, the file it makes, its validator with arguments, and a replacement that breaks it.
 type Kind<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], (&'a str, &'a str));
 
-/// The first fenced block behind these words.
+/// The first fenced block after this text.
 fn example(page: &str, words: &str) -> Result<String> {
     let found = page.split_once(words).and_then(|(_, rest)| rest.split_once("\n```"));
     let block = found.and_then(|(_, rest)| rest.split_once('\n')?.1.split_once("```"));
@@ -23,7 +23,7 @@ fn example(page: &str, words: &str) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Says whether a validator finds nothing wrong with a file, and its words.
+/// Returns whether a validator accepts a file, and its output.
 fn validated(program: &str, arguments: &[&str], file: &Path) -> Result<(bool, String)> {
     let program = find_program(program).with_context(|| {
         format!("{program} is not on PATH; make test puts it into the cache, and says what it lacks for that")
@@ -40,7 +40,7 @@ fn parsed(content: Option<&str>) -> Result<Config> {
 }
 
 #[test]
-fn the_examples_that_provision_machines_are_valid() -> Result<()> {
+fn provisioning_examples_are_valid() -> Result<()> {
     let page = fs::read_to_string(workspace_root().join("docs/boot-images.md"))?;
     let schema = cache_dir()?.join("tools/cloud-config.json");
     let schema = schema.to_string_lossy();
@@ -82,7 +82,7 @@ fn the_examples_that_provision_machines_are_valid() -> Result<()> {
 }
 
 #[test]
-fn the_examples_that_provision_machines_say_what_the_agent_reads() -> Result<()> {
+fn provisioning_examples_are_read_by_the_agent() -> Result<()> {
     let page = fs::read_to_string(workspace_root().join("docs/boot-images.md"))?;
     let butane: Value = serde_saphyr::from_str(&example(&page, "With Ignition")?)?;
     let file = &butane["storage"]["files"][0];

@@ -1,6 +1,6 @@
-//! I11 on a cluster of three control plane nodes in two pools: one at a time across pools, a change of leader in the middle
-//! of a drain takes nothing back, and one that is not Ready goes first. The control plane, the controllers and the agents
-//! are real, the hosts are simulated.
+//! I11 on a cluster of three control plane nodes in two pools: at most one is updated at a time across pools, a change of the
+//! leader during a drain does not end the turn, and a node that is not Ready goes first. The control plane, the controllers and
+//! the agents are real, the hosts are simulated.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const LABEL: &str = "node-role.kubernetes.io/control-plane";
 async fn quorum() -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         hosts: 3,
-        // One of the first pool's two has rpm-ostree.
+        // A host of the first pool has rpm-ostree.
         updaters: vec![Updaters::Bootc, Updaters::RpmOstree, Updaters::Bootc],
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..ClusterOptions::default()
@@ -39,7 +39,7 @@ async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
     for (part, node) in [(first, c1), (first, c2), (second, c3)] {
         part.label(node, LABEL, Some("")).await?;
     }
-    // Whichever of the two stages first goes first, and stays in its drain.
+    // The node that stages first goes first, and stays in its drain.
     first.block(c1).await?;
     first.block(c2).await?;
     let v2 = first.roll_to("2.0.0", json!({ "maxUnavailable": 2 })).await?;
@@ -76,7 +76,7 @@ async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
-    // Certain: another one is not Ready. It is the one to be repaired, and goes first.
+    // Another node is not Ready: it needs the repair, so it goes first.
     second.not_ready(c3).await?;
     second.until_run(&v2, &[1], LONG).await?;
     ensure!(first.boots(1) == 1 && first.boots(2) == 1, "the others wait meanwhile");

@@ -18,10 +18,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
 
-/// A server starts within that, also while the machine is busy.
+/// Time limit for the start of a server, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The address of this machine that it would send from, when it has a network. Nothing is sent.
+/// The source address of this machine's outgoing traffic, if it has a network. Nothing is sent.
 fn routed_address() -> Result<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect("198.51.100.1:9").context("no route")?;
@@ -30,8 +30,8 @@ fn routed_address() -> Result<IpAddr> {
     Ok(address)
 }
 
-/// An address of this machine that a list of API servers may name: not a loopback one. On a machine without a network, of
-/// a bridge that goes with the test; `None` where none can be made.
+/// An address of this machine that may be in a list of API servers: not a loopback one. Without a network it belongs to a bridge
+/// that is removed after the test; `None` if none can be created.
 fn own_address() -> Result<Option<(IpAddr, Option<Bridge>)>> {
     if let Ok(address) = routed_address() {
         return Ok(Some((address, None)));
@@ -43,7 +43,7 @@ fn own_address() -> Result<Option<(IpAddr, Option<Bridge>)>> {
     Ok(Some((bridge.gateway().into(), Some(bridge))))
 }
 
-/// Puts a server on the list, as each would do itself if they had different addresses.
+/// Adds a server to the list, as API servers with different addresses do themselves.
 async fn list(client: Client, server: SocketAddr) -> Result<()> {
     let name = format!("kubernetes-{}", server.port());
     let slice: EndpointSlice = serde_json::from_value(json!({
@@ -60,7 +60,7 @@ async fn list(client: Client, server: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the answers are like this.
+/// Waits until the answers satisfy the condition.
 async fn until(readyz: &Readyz, what: &str, wanted: impl Fn(&Answers) -> bool) -> Result<Duration> {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -81,14 +81,14 @@ fn control_plane_node() -> Result<NodeView> {
 }
 
 #[tokio::test]
-async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
+async fn an_api_server_goes_and_comes_back() -> Result<()> {
     let Some((address, _bridge)) = own_address()? else {
         println!(
             "SKIPPED: this machine has no address besides loopback, which API servers cannot be listed by; run as root"
         );
         return Ok(());
     };
-    // Their certificate does not have that address in it, only the names of the Service.
+    // The certificates contain only the names of the Service, not that address.
     let apiserver_arguments = vec!["--bind-address=0.0.0.0".to_owned()];
     let options = Options {
         apiserver_arguments,
@@ -109,7 +109,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     let store = Store::default();
     let readyz = Readyz::start(config, own.client().await?, store.clone());
 
-    // Nobody asks before somebody wants to know.
+    // No probes are sent before the first query.
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!readyz.answers(false).listed);
     let node = control_plane_node()?;
@@ -151,7 +151,7 @@ async fn a_second_api_server_is_seen_to_go_and_to_come_back() -> Result<()> {
     let _again = plane.another_apiserver(port.number())?;
     until(&readyz, "it is back", |a| !is_alone(a)).await?;
 
-    // What nobody wants to know is forgotten.
+    // Answers that are not needed are forgotten.
     readyz.answers(false);
     let start = Instant::now();
     while readyz.answers(false).listed {

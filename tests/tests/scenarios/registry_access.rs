@@ -1,5 +1,5 @@
-//! Ways to a registry: the real controller, with its own rights, at a real registry with TLS, a name and a password,
-//! through a proxy, and at a mirror while the origin is away.
+//! Access to a registry: the real controller, with its own rights, at a real registry with TLS, a name and a password, through a
+//! proxy, and at a mirror while the origin is away.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,9 +27,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Two attempts are at most some seconds apart here.
+/// Two attempts are at most a few seconds apart here.
 const SOON: Duration = Duration::from_secs(45);
-/// `berth` and `hush`.
+/// User `berth` with password `hush`.
 const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";
 
 struct Site {
@@ -42,7 +42,7 @@ impl Site {
         self.plane.apply_yaml(&object.to_string()).await
     }
 
-    /// Makes a pool, or gives it another image.
+    /// Creates a pool, or changes its image.
     async fn pool(&self, name: &str, reference: &str, secret: &str) -> Result<()> {
         self.apply(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": {"name": name},
@@ -78,7 +78,7 @@ impl Site {
         Ok(())
     }
 
-    /// Waits until the pool's `ImageResolved` has this reason and these words; answers its status.
+    /// Waits until the pool's `ImageResolved` has this reason and text; returns the pool's status.
     async fn says(&mut self, pool: &str, reason: &str, words: &str) -> Result<BootcNodePoolStatus> {
         let pools: Api<BootcNodePool> = Api::all(self.plane.admin_client());
         let started = Instant::now();
@@ -153,7 +153,7 @@ fn controller(plane: &ControlPlane, kubeconfig: &std::path::Path, env: &[(&str, 
 }
 
 #[tokio::test]
-async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Result<()> {
+async fn images_resolve_by_credentials_tls_proxy_and_mirrors() -> Result<()> {
     let options = Options {
         controller_manager: false,
         ..Options::default()
@@ -189,7 +189,7 @@ async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Resul
         controller: process,
     };
 
-    // What is missing is named, and found once it is there: nothing is started again.
+    // A missing Secret or CA is named. It is found after it is created, without a restart.
     site.pool("one", &stable, "pull").await?;
     site.says("one", "PullSecretNotFound", "berth-system/pull").await?;
     site.secret("pull", &format!("{host}/a"), "hush").await?;
@@ -206,7 +206,7 @@ async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Resul
     );
     ensure!(proxied.load(Ordering::Relaxed) > 0, "HTTPS_PROXY is not used");
 
-    // What is refused says why, with the credentials that were used.
+    // A refused request names the reason, and the credentials that were used.
     site.secret("wrong", &host, "hush2").await?;
     site.secret("other", "quay.io", "hush").await?;
     site.pool("two", &stable, "wrong").await?;
@@ -218,14 +218,14 @@ async fn images_are_resolved_with_credentials_tls_a_proxy_and_mirrors() -> Resul
     let status = site.says("two", "NotBootable", "containers.bootc").await?;
     ensure!(status.target.is_none(), "{:?}", status.target);
 
-    // A registry that is taken off the list withdraws the target and leaves it where it is.
+    // A registry that is removed from the list is not queried any more, but the pool's target stays.
     site.allow(&["quay.io/example", &format!("{host}/b")]).await?;
     let status = site.says("one", "RegistryNotAllowed", "quay.io/example").await?;
     ensure!(status.target.is_some_and(|t| t.digest == digest), "the target is gone");
     site.allow(&[&format!("{host}/a")]).await?;
     site.says("one", "Resolved", "").await?;
 
-    // Spared from the proxy, and with the next leader.
+    // Bypassing the proxy, and with the next leader.
     site.controller.stop(Duration::from_secs(5));
     let before = proxied.load(Ordering::Relaxed);
     let env = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.0/8")];

@@ -1,4 +1,4 @@
-//! Nodes that are stuck under a boot which cannot be proven, on simulated hosts: how they get out of it.
+//! Nodes that are stuck under a boot that cannot be proven, on simulated hosts: how they recover.
 
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::{BerthState, lease};
@@ -11,7 +11,7 @@ use berth_tests::hosts::sim::{Inhibitor, SimHost};
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
-/// Hosts of which none becomes Ready with the image, one of them stuck under it with a berth.
+/// Starts hosts that never become Ready with the image; one of them is stuck under it with a berth.
 async fn stuck(hosts: usize, rollout: serde_json::Value) -> Result<(Cluster, Published, SimHost)> {
     let cluster = Cluster::start(ClusterOptions {
         hosts,
@@ -65,10 +65,10 @@ fn boots(cluster: &Cluster, host: &SimHost) -> usize {
 }
 
 #[tokio::test]
-async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result<()> {
+async fn a_stuck_node_keeps_its_berth_for_the_next_image() -> Result<()> {
     let (cluster, _, host) = stuck(3, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
-        // Something holds up the reboot for a while: it waits, locked, with the berth.
+        // An inhibitor delays the reboot for a while: the node waits, locked, with the berth.
         host.settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]);
         let good = cluster.publish("3.0.0").await?;
         cluster
@@ -112,9 +112,9 @@ async fn a_bad_image_is_rolled_forward_without_giving_the_berth_back() -> Result
     finish("roll forward", &cluster, result).await
 }
 
-/// The target comes back before the stuck node went on, and once the node is Ready it is proven.
+/// The former target is set again before the stuck node has moved on. It is proven when the node becomes Ready.
 #[tokio::test]
-async fn a_pause_keeps_a_stuck_node_where_it_is_and_the_former_target_is_proven() -> Result<()> {
+async fn a_paused_stuck_node_proves_the_former_target() -> Result<()> {
     let (cluster, bad, host) = stuck(2, json!({ "maxUnavailable": 1, "maxStaging": "100%" })).await?;
     let body = async {
         let other = cluster.publish("3.0.0").await?;
@@ -135,7 +135,7 @@ async fn a_pause_keeps_a_stuck_node_where_it_is_and_the_former_target_is_proven(
         cluster
             .patch_pool("workers", json!({ "image": { "ref": bad.reference } }))
             .await?;
-        // Its admin mends what was wrong and reboots it: what was staged under lock does not come of that.
+        // Its admin fixes the cause and reboots the node: the reboot does not apply the image that was staged and locked.
         cluster.excuse(host.name());
         host.reboot_now().await?;
         cluster

@@ -1,5 +1,5 @@
-//! Rollouts over simulated hosts, with a real API server, registry, controller and agents. The judge is the ground
-//! truth: what the hosts did, and what the audit log saw.
+//! Rollouts over simulated hosts, with a real API server, registry, controller and agents. The judge checks the ground truth: the
+//! actions of the hosts, and the audit log.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
 mod admins;
-// Early in the alphabet, since its tests take the longest and tests begin in that order.
+// First in the alphabet, since its tests take the longest and tests start in that order.
 mod ailing;
 mod columns;
 mod composefs;
@@ -34,7 +34,7 @@ mod signs;
 mod verify;
 mod writes;
 
-/// Waits for so many signs of life of a node's agent, at each of which it looks at its host anew.
+/// Waits for this number of heartbeats of a node's agent, which looks at its host again before each.
 async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()> {
     let beat = async || {
         let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
@@ -50,7 +50,7 @@ async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()
 
 type Scenario<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Runs one scenario on a cluster of its own, lets the judge speak, and prints how long it took.
+/// Runs a scenario on a cluster of its own, asks the judge, and prints the duration.
 async fn scenario(
     name: &str,
     options: ClusterOptions,
@@ -98,7 +98,7 @@ async fn until_phase(cluster: &Cluster, node: &str, phase: &str) -> Result<()> {
         .await
 }
 
-/// Waits until some node is in a phase, and says which.
+/// Waits until some node is in a phase, and returns its number.
 async fn some_in(cluster: &Cluster, phase: &str) -> Result<usize> {
     let found = std::cell::Cell::new(0);
     cluster
@@ -143,12 +143,12 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             cluster.until_all_run(&v2, LONG).await?;
             cluster.judge()?;
             let names: Vec<&str> = cluster.fleet.hosts.iter().map(|h| h.name()).collect();
-            let is_told = async || {
+            let has_walked = async || {
                 walks.ensure(&names, &["Updating", "Pending", "Rebooting", "Updated"])?;
                 Ok(true)
             };
-            cluster.until("the watch tells all walks", SOON, is_told).await?;
-            // A node whose pods were gone already drains between two writes.
+            cluster.until("the watch tells all walks", SOON, has_walked).await?;
+            // If a node's pods were gone already, its drain is over between two writes.
             let drains = |name: &&str| walks.ensure(&[*name], &["Pending", "Draining", "Rebooting"]).is_ok();
             ensure!(names.iter().any(drains), "some node says that it drains");
             for name in names {
@@ -165,7 +165,7 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
                 boots.values().all(|&n| n == 3),
                 "each host boots once for each version: {boots:?}"
             );
-            // Revert while some are done: whoever runs v4 comes back, the others never go.
+            // Revert while some hosts are done: hosts that run 4.0.0 come back, the others never go.
             let v4 = roll_to(cluster, "4.0.0", 1).await?;
             cluster
                 .until("one host runs 4.0.0", LONG, || async {
@@ -188,7 +188,7 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
             cluster
                 .until("the history has what ran, the last one first", SOON, || async {
                     let history = history().await?;
-                    // A host that ran 4.0.0 may have been called back before that was proven.
+                    // A host that ran 4.0.0 may have been called back before 4.0.0 was proven.
                     let second = ("2.0.0".to_owned(), 3, true);
                     Ok(history.first() == Some(&("3.0.0".to_owned(), 3, true)) && history.contains(&second))
                 })
@@ -224,7 +224,7 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
             columns::show_the_rollout(cluster, &name).await?;
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v2, LONG).await?;
-            // A drain that never can end gives back, and says who is in the way.
+            // A drain that can never end gives back, and names the pods in the way.
             cluster.budget("web", 2).await?;
             let v3 = cluster.publish("3.0.0").await?;
             let spec = json!({ "image": { "ref": v3.reference }, "drain": { "timeout": "2s" } });
@@ -253,7 +253,7 @@ async fn a_budget_blocks_and_then_yields() -> Result<()> {
 }
 
 #[tokio::test]
-async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
+async fn staging_progress_is_rate_limited() -> Result<()> {
     let options = hosts_with(1, |s| s.pull_time = Duration::from_secs(8));
     scenario("staging_shows_its_progress", options, |cluster| {
         Box::pin(async move {
@@ -265,7 +265,7 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
             let mut seen = vec![];
             while cluster.phase("node1").await? == "Staging" {
                 let status = cluster.bootc_nodes().get("node1").await?.status.unwrap_or_default();
-                // A report without a new byte has no rate.
+                // A report without new bytes has no rate.
                 let before = seen.last().map_or(0, |last: &Progress| last.bytes);
                 seen.extend(status.progress.filter(|p| p.bytes > before));
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -292,7 +292,7 @@ async fn staging_shows_its_progress_no_more_often_than_asked() -> Result<()> {
 }
 
 #[tokio::test]
-async fn tags_digests_and_indexes_and_content_that_is_there() -> Result<()> {
+async fn tags_digests_and_indexes() -> Result<()> {
     scenario("tags_digests_and_indexes", hosts(2), |cluster| {
         Box::pin(async move {
             let v2 = cluster.publish_index("2.0.0").await?;
@@ -305,7 +305,7 @@ async fn tags_digests_and_indexes_and_content_that_is_there() -> Result<()> {
                 .await?;
             cluster.until_all_run(&v2, LONG).await?;
             let boots = cluster.boots();
-            // The same content by the index's digest, by the manifest's digest and under another tag: no reboot.
+            // Identical content by the index's digest, by the manifest's digest and under another tag: no reboot.
             let by_manifest = v2
                 .pinned
                 .split('@')

@@ -1,4 +1,4 @@
-//! The samples and the manifests of each distribution: they must fit what its installer really sets up.
+//! The samples and the manifests of each distribution: they must match what its installer really sets up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,15 +21,15 @@ use serde_json::Value;
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 const ETCD: &str = "node-role.kubernetes.io/etcd";
 
-/// A kind of node: its labels beside those of the kubelet, and the sample pool that it belongs to.
+/// A kind of node: its labels besides the kubelet's, and the sample pool that selects it.
 type Kind = (
     &'static str,
     &'static [(&'static str, &'static str)],
     Option<&'static str>,
 );
 
-/// Labels that installers put on nodes, read in the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine
-/// Config Operator.
+/// Labels that installers put on nodes, from the sources of kubeadm 1.36, k3s, RKE2, the AMI of EKS and the Machine Config
+/// Operator.
 const NODES: [Kind; 10] = [
     ("kubeadm's worker", &[], Some("workers")),
     (
@@ -91,7 +91,7 @@ fn pool(text: &str) -> Result<(String, Option<LabelSelector>)> {
 }
 
 #[test]
-fn the_sample_pools_have_the_nodes_of_every_distribution() -> Result<()> {
+fn sample_pools_select_nodes_of_every_distribution() -> Result<()> {
     let pools = ["pool.yaml", "pinned-pool.yaml"].map(|name| {
         let (name, nodes) = pool(&sample(name)?)?;
         let rule = selector(nodes.as_ref()).map_err(anyhow::Error::msg)?;
@@ -117,9 +117,9 @@ fn the_sample_pools_have_the_nodes_of_every_distribution() -> Result<()> {
     Ok(())
 }
 
-/// People copy the pool from the page: it must select as the sample does.
+/// Users copy the pool from the page: it must select the same nodes as the sample.
 #[test]
-fn the_pool_in_the_documentation_selects_as_the_sample_does() -> Result<()> {
+fn the_documented_pool_selects_like_the_sample() -> Result<()> {
     let page = fs::read_to_string(workspace_root().join("docs/install.md"))?;
     let mut found = 0;
     for block in page.split("```").filter(|block| block.contains("kind: BootcNodePool")) {
@@ -132,14 +132,14 @@ fn the_pool_in_the_documentation_selects_as_the_sample_does() -> Result<()> {
 }
 
 #[test]
-fn the_sample_fleet_is_the_one_that_counts_and_is_paused() -> Result<()> {
+fn the_sample_fleet_has_the_right_name() -> Result<()> {
     let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-paused.yaml")?)?;
     ensure!(fleet.metadata.name.as_deref() == Some(berth_api::fleet::NAME) && fleet.spec.paused);
     Ok(())
 }
 
 #[test]
-fn the_sample_pools_go_one_after_the_other_under_one_limit() -> Result<()> {
+fn sample_pools_have_an_order_and_a_limit() -> Result<()> {
     let fleet: BootcFleet = serde_saphyr::from_str(&sample("fleet-limit.yaml")?)?;
     ensure!(!fleet.spec.paused && fleet.spec.limit(50) == Some(5));
     let (first, _) = pool(&sample("pool.yaml")?)?;
@@ -148,10 +148,10 @@ fn the_sample_pools_go_one_after_the_other_under_one_limit() -> Result<()> {
     Ok(())
 }
 
-/// The DaemonSet that `kubectl kustomize` makes of the manifests with one of the components.
+/// The DaemonSet that `kubectl kustomize` builds from the manifests with this component.
 fn agent_with(component: &str) -> Result<DaemonSet> {
     let directory = tempfile::tempdir()?;
-    // A kustomization names others by relative paths only.
+    // A kustomization can name others only by relative paths.
     let up = "../".repeat(directory.path().components().count() - 1);
     let manifests = format!("{up}{}", workspace_root().join("manifests").display()).replace("//", "/");
     fs::write(
@@ -174,7 +174,7 @@ fn agent_with(component: &str) -> Result<DaemonSet> {
 
 /// The agent sees the kubelet's kubeconfig and the files that k3s names in it, and no other secret of the host.
 #[test]
-fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
+fn components_expose_only_the_kubelets_identity() -> Result<()> {
     for name in ["k3s", "rke2"] {
         let directory = format!("/var/lib/rancher/{name}/agent");
         let agent = agent_with(name)?;
@@ -186,7 +186,7 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             .collect();
         ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
 
-        // The probe finds its file, whatever a component makes of the arguments.
+        // The probe finds its file, whatever a component does to the arguments.
         let value = container
             .env
             .iter()
@@ -216,7 +216,7 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             .filter_map(|volume| Some((volume.name.as_str(), volume.host_path.as_ref()?.path.as_str())))
             .collect();
         let mut seen = Vec::new();
-        // Beside the host's paths: what the pod itself keeps, and the one Secret.
+        // Besides the host's paths: the pod's own volumes, and the only Secret.
         let is_secret = |name: &str| {
             let named = |v: &&Volume| v.name == name;
             let volume = pod.volumes.iter().flatten().find(named);
@@ -233,7 +233,7 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
             seen.push(*path);
         }
         ensure!(seen.len() == paths.len(), "a volume is not mounted: {paths:?}");
-        // Those of the host itself; what is left is the kubelet's.
+        // Paths of the host itself; the remaining ones belong to the kubelet.
         let here = [
             "/run",
             "/proc/",
@@ -257,9 +257,9 @@ fn components_show_the_agent_the_identity_of_the_kubelet_alone() -> Result<()> {
     Ok(())
 }
 
-/// The agent serves on the port that the PodMonitor asks, and is else what it is without monitoring.
+/// The agent serves the port that the PodMonitor scrapes, and is otherwise unchanged.
 #[test]
-fn monitoring_asks_the_agent_where_it_serves() -> Result<()> {
+fn the_pod_monitor_scrapes_the_agents_port() -> Result<()> {
     let agent = agent_with("monitoring")?;
     let pod = agent.spec.and_then(|spec| spec.template.spec).context("no pod")?;
     let container = pod.containers.first().context("no container")?;

@@ -1,4 +1,4 @@
-//! A machine that lacks something: `make` finds it, installs it or asks for it.
+//! A machine that lacks programs: `make` finds them, installs them or prints the command for that.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,10 +10,10 @@ use berth_tests::programs::workspace_root;
 use berth_tests::tools::find_program;
 use tempfile::TempDir;
 
-/// Programs that every Debian has, and that the scripts may take for granted.
+/// Programs that every Debian has, which the scripts may rely on.
 const ESSENTIAL: [&str; 8] = ["bash", "cat", "chmod", "dirname", "mktemp", "rm", "rmdir", "sed"];
 
-/// A machine on which nothing else is installed, for somebody who is not root.
+/// A machine without other programs, for a user who is not root.
 struct Machine(TempDir);
 
 impl Machine {
@@ -32,7 +32,7 @@ impl Machine {
         self.0.path().join(name)
     }
 
-    /// Puts a program there.
+    /// Installs a program there.
     fn program(&self, name: &str, script: &str) -> Result<()> {
         let path = self.path(name);
         fs::create_dir_all(path.parent().context("a path without a directory")?)?;
@@ -87,7 +87,7 @@ fn a_compiler_that_cannot_link_lacks_the_c_library() -> Result<()> {
 }
 
 #[test]
-fn what_a_run_leaves_to_real_hosts_is_named_at_its_end() -> Result<()> {
+fn scenarios_left_to_test_real_are_listed() -> Result<()> {
     let cache = tempfile::tempdir()?;
     let script = r#"
         . scripts/steps.sh
@@ -108,7 +108,7 @@ fn what_a_run_leaves_to_real_hosts_is_named_at_its_end() -> Result<()> {
 }
 
 #[test]
-fn servers_are_built_that_nobody_provides() -> Result<()> {
+fn missing_servers_are_built() -> Result<()> {
     let machine = Machine::new()?;
     let unbuilt = || -> Result<String> {
         let output = machine.run("unbuilt etcd registry kube-apiserver")?;
@@ -116,7 +116,7 @@ fn servers_are_built_that_nobody_provides() -> Result<()> {
         Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
     };
     ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
-    // Not used, because the other Kubernetes programs are not there.
+    // Not used, because the other Kubernetes programs are missing.
     machine.program("assets/etcd", "")?;
     ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
     machine.program("assets/kube-apiserver", "")?;
@@ -126,7 +126,7 @@ fn servers_are_built_that_nobody_provides() -> Result<()> {
     Ok(())
 }
 
-/// Debian 12 has Go 1.19, which does not even understand the go.mod of the servers.
+/// Debian 12 has Go 1.19, which cannot even parse the go.mod of the servers.
 #[test]
 fn an_old_go_fetches_the_one_that_is_needed() -> Result<()> {
     let machine = Machine::new()?;
@@ -150,7 +150,7 @@ fn an_old_go_fetches_the_one_that_is_needed() -> Result<()> {
 }
 
 #[test]
-fn a_go_that_cannot_be_made_fit_is_said() -> Result<()> {
+fn an_unusable_go_is_reported() -> Result<()> {
     let machine = Machine::new()?;
     machine.program("bin/go", "echo go is too old >&2; exit 1")?;
     let output = machine.run("need_go")?;
@@ -159,7 +159,7 @@ fn a_go_that_cannot_be_made_fit_is_said() -> Result<()> {
     Ok(())
 }
 
-/// A file that no `main.rs` names would never run, and nothing would say so.
+/// A file that no `main.rs` names would never run, without any error.
 #[test]
 fn no_file_of_scenarios_is_forgotten() -> Result<()> {
     for program in ["scenarios", "real"] {
@@ -186,10 +186,10 @@ fn no_file_of_scenarios_is_forgotten() -> Result<()> {
 }
 
 #[test]
-fn validators_that_cannot_be_had_are_said() -> Result<()> {
+fn missing_validators_are_reported() -> Result<()> {
     let machine = Machine::new()?;
     machine.program("bin/mkdir", "")?;
-    // It is built with Go, which may be where its installer puts it.
+    // butane is built with Go, which may be where Go's installer puts it.
     machine.program("bin/butane", "")?;
     for name in ["ksvalidator", "check-jsonschema"] {
         let output = machine.run("need_validators")?;
@@ -206,17 +206,17 @@ fn validators_that_cannot_be_had_are_said() -> Result<()> {
     Ok(())
 }
 
-/// Debian's package would start a server if it were installed. From Debian 13 on it is another one.
+/// Debian's package would start a server if it were installed. From Debian 13 on promtool has a package of its own.
 #[test]
-fn prometheus_and_promtool_are_taken_out_of_their_packages_or_asked_for() -> Result<()> {
+fn prometheus_is_extracted_or_asked_for() -> Result<()> {
     for (package, found) in [("prometheus", ""), ("promtool", "promtool - tooling")] {
-        are_taken_out_of(package, found).context(package)?;
+        are_extracted_from(package, found).context(package)?;
     }
     Ok(())
 }
 
-/// `package`: the one that promtool is in. `found`: the answer of `apt-cache` to a search for one of that name.
-fn are_taken_out_of(package: &str, found: &str) -> Result<()> {
+/// `package`: the package that contains promtool. `found`: the answer of `apt-cache` to a search for a package of that name.
+fn are_extracted_from(package: &str, found: &str) -> Result<()> {
     let machine = Machine::new()?;
     let output = machine.run("need_prometheus")?;
     let said = String::from_utf8(output.stderr)?;

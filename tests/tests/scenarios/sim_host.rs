@@ -1,4 +1,4 @@
-//! A simulated host, driven over its bus as the agent does it, without an agent and without Kubernetes.
+//! A simulated host, driven over its bus as the agent drives it, without an agent and without Kubernetes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -30,7 +30,7 @@ async fn from_pull_to_the_new_image() -> Result<()> {
     assert_eq!(status["status"]["staged"]["image"]["imageDigest"], world.new);
     assert_eq!(status["status"]["booted"]["image"]["version"], "1.0.0");
 
-    // An unrelated reboot discards what is locked.
+    // An unrelated reboot discards a locked image.
     let before = world.host.facts();
     world.host.reboot_now().await?;
     std::fs::create_dir_all(world.host.root().join("run/berth"))?;
@@ -38,7 +38,7 @@ async fn from_pull_to_the_new_image() -> Result<()> {
     assert_eq!((after.booted.as_str(), after.staged), (world.old.as_str(), None));
     assert_ne!(after.boot_id, before.boot_id);
 
-    // The connection died with the host; the next one pulls again, unlocks and reboots.
+    // The connection died with the host; the next client pulls again, unlocks and reboots.
     let client = world.client().await?;
     assert_eq!(world.pull(&client).await?, "done");
     let unlock = ["/usr/bin/bootc", "upgrade", "--from-downloaded"];
@@ -97,18 +97,18 @@ async fn a_pull_outlives_its_client_and_is_adopted() -> Result<()> {
     let path = second.manager.get_unit(&world.pull_unit()).await?;
     let unit = UnitProxy::builder(&second.conn).path(path).build().await?;
     assert_eq!(unit.active_state().await?, "activating");
-    // A second start of the same pull is refused: the name is the mutex.
+    // A second start of the same pull is refused: the unit's name is the mutex.
     let again = second.start(&world.pull_unit(), &command, LOCK, &[]).await.unwrap_err();
     assert_eq!(error_name(&again), "org.freedesktop.systemd1.UnitExists");
 
-    // Status waits for the pull.
+    // The status waits for the pull.
     let began = Instant::now();
     assert_eq!(
         second.status().await?["status"]["staged"]["image"]["imageDigest"],
         world.new
     );
     assert!(began.elapsed() > Duration::from_millis(200));
-    // The first client's reference is gone, so the unit is unloaded once it ended.
+    // The first client's reference is gone, so the unit is unloaded when it has ended.
     let deadline = Instant::now() + SECOND * 30;
     let gone = loop {
         match second.manager.get_unit(&world.pull_unit()).await {
@@ -162,7 +162,7 @@ fn failed(status: i32) -> Ended {
 }
 
 #[tokio::test]
-async fn failures_look_like_those_of_the_real_programs() -> Result<()> {
+async fn failures_match_the_real_programs() -> Result<()> {
     let world = World::start().await?;
     let client = world.client().await?;
     let unknown = format!("{REPOSITORY}@sha256:{}", "0".repeat(64));
@@ -193,7 +193,7 @@ async fn failures_look_like_those_of_the_real_programs() -> Result<()> {
 }
 
 #[tokio::test]
-async fn pulls_fail_as_they_are_told_to() -> Result<()> {
+async fn pulls_fail_as_configured() -> Result<()> {
     let world = World::start().await?;
     let client = world.client().await?;
     let errors = format!("{}.err", world.pull_unit());
@@ -206,7 +206,7 @@ async fn pulls_fail_as_they_are_told_to() -> Result<()> {
     assert_eq!(world.pull(&client).await?, "failed");
     assert!(client.read(&errors)?.contains("connection refused"));
 
-    // Staged but not locked: the one state that must not be left alone.
+    // Staged but not locked: the only state that the agent must never leave.
     world.host.settings(|s| (s.registry_down, s.lock_failures) = (false, 1));
     let pull = ["/usr/bin/bootc", "switch", &world.target()];
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?, failed(0));
@@ -306,7 +306,7 @@ async fn reboots_can_be_lost_refused_and_blocked() -> Result<()> {
         .host
         .settings(|s| s.inhibitors = vec![Inhibitor::block("backup", "nightly backup")]);
     assert_eq!(client.login.list_inhibitors().await?[0].1, "backup");
-    // Root is asked about inhibitors only with this flag: SD_LOGIND_ROOT_CHECK_INHIBITORS.
+    // logind checks inhibitors for root only with this flag: SD_LOGIND_ROOT_CHECK_INHIBITORS.
     let blocked = client.login.reboot_with_flags(1).await.unwrap_err();
     assert_eq!(error_name(&blocked), "org.freedesktop.login1.BlockedByInhibitorLock");
     world.host.settings(|s| {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 const HOSTS: usize = 3;
 
-/// Report of a Node on itself: ready, boot ID, UID.
+/// A Node's report: ready, boot ID, UID.
 type Said = (bool, String, String);
 
 async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {
@@ -72,7 +72,7 @@ async fn nodes_come_reboot_and_come_back() -> Result<()> {
     host.reboot_now().await?;
     until("ready after the reboot", async || ready_under_its_boot(0).await).await?;
 
-    // An image under which the kubelet never gets ready says so under the new boot ID.
+    // With this image the kubelet never gets ready, and reports that under the new boot ID.
     host.settings(|s| s.never_ready.insert(digest.clone()));
     host.reboot_now().await?;
     let boot = host.facts().boot_id.unwrap_or_default();

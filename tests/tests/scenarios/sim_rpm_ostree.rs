@@ -1,4 +1,4 @@
-//! The stand-in for rpm-ostree on a simulated host: what a client sees of the real daemon.
+//! The stand-in for rpm-ostree on a simulated host: it behaves like the real daemon for its clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl World {
         format!("ostree-unverified-registry:{REPOSITORY}@{}", self.new)
     }
 
-    /// Waits until no transaction is active: the clients of one that has ended leave a moment later.
+    /// Waits until no transaction is active: clients of an ended transaction disconnect a moment later.
     async fn is_free(&self, client: &Client) -> Result<()> {
         self.until("no transaction is active", async || {
             let path = client.sysroot().await?.active_transaction_path().await?;
@@ -47,7 +47,7 @@ impl World {
         .await
     }
 
-    /// Asks for the new image, locked.
+    /// Requests the new image, locked.
     async fn rebase(&self, client: &Client) -> zbus::Result<String> {
         let os = client.os().await.map_err(|e| zbus::Error::Failure(format!("{e:#}")))?;
         let options = HashMap::from([("lock-finalization", Variant::from(true))]);
@@ -81,7 +81,7 @@ fn text(deployment: &HashMap<String, OwnedVariant>, key: &str) -> Option<String>
     }
 }
 
-/// The name of the error of a call.
+/// Name and message of a call's error.
 fn name_of<T>(result: zbus::Result<T>) -> (String, String) {
     match result {
         Err(zbus::Error::MethodError(name, words, _)) => (name.to_string(), words.unwrap_or_default()),
@@ -91,7 +91,7 @@ fn name_of<T>(result: zbus::Result<T>) -> (String, String) {
 }
 
 #[tokio::test]
-async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result<()> {
+async fn an_image_is_staged_locked_and_finalized() -> Result<()> {
     let world = World::start(Updaters::Layered).await?;
     let client = world.host.rpm_ostree_client().await?;
     let booted = deployments(&client).await?.remove(0);
@@ -107,14 +107,15 @@ async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result
     );
     let active = client.sysroot().await?.active_transaction_path().await?;
     ensure!(active == address, "{active} is {address}");
-    // Somebody who listens, and stays.
+    // A client that listens, and stays connected.
     let lingers = client.join(&address).await?;
     let ended = client.follow(&address).await?;
     ensure!(ended.ok, "{ended:?}");
     for signal in ["Message", "TaskBegin", "PercentProgress", "ProgressEnd", "TaskEnd"] {
         ensure!(ended.heard.iter().any(|h| h == signal), "{signal} in {ended:?}");
     }
-    // Until all have left it is the active one: who comes late is told the end, and who wants another one is told to wait.
+    // The transaction stays active until all clients have disconnected: a late client receives its end, and other calls are
+    // refused.
     ensure!(
         world.rebase(&client).await? == address,
         "an identical call joins what has ended"
@@ -128,12 +129,12 @@ async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result
     let facts = world.host.facts();
     ensure!(facts.staged.as_ref() == Some(&world.new) && facts.locked, "{facts:?}");
     let staged = deployments(&client).await?.remove(0);
-    // It is locked by a key in its state, which the daemon does not show.
+    // The lock is a key in the deployment's state, which the daemon does not show.
     ensure!(!staged.contains_key("finalization-locked") && staged.contains_key("base-checksum"));
     let state = std::fs::read(world.host.root().join("run/ostree/staged-deployment"))?;
     ensure!(berth_core::agent::staged::is_locked(&state)?);
     ensure!(!world.host.root().join("run/ostree/staged-deployment-locked").exists());
-    // The same once more is an error inside of the transaction.
+    // An identical rebase fails inside the transaction.
     let again = client.follow(&world.rebase(&client).await?).await?;
     ensure!(
         again.words == format!("Old and new refs are equal: {}", world.refspec()),
@@ -161,10 +162,10 @@ async fn an_image_is_staged_locked_told_to_all_who_ask_and_finalized() -> Result
 }
 
 #[tokio::test]
-async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
+async fn failures_match_the_real_daemon() -> Result<()> {
     let world = World::start(Updaters::Both).await?;
     let client = world.host.rpm_ostree_client().await?;
-    // A transaction that nobody starts goes with its client.
+    // A transaction that was not started ends with its client.
     let hasty = world.host.rpm_ostree_client().await?;
     world.rebase(&hasty).await?;
     drop(hasty);
@@ -181,14 +182,14 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     drop((transaction, peer));
     world.is_free(&client).await?;
     world.host.settings(|s| s.pull_time = PULL);
-    // Fails in its own words.
+    // A failure with an error text of its own.
     world
         .host
         .rpm_ostree(|f| f.fails_with.push_back("Importing: unexpected end of file".to_owned()));
     let ended = client.follow(&world.rebase(&client).await?).await?;
     ensure!(ended.words == "Importing: unexpected end of file", "{ended:?}");
     world.is_free(&client).await?;
-    // Dies in the middle: the next call starts another life.
+    // The daemon dies during a transaction: the next call starts another instance.
     world.host.rpm_ostree(|f| f.dies_in_transaction = 1);
     let address = world.rebase(&client).await?;
     let died = timeout(SOON, client.follow(&address)).await?;
@@ -196,7 +197,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     ensure!(world.host.facts().staged.is_none());
     world.until("it is dead", async || Ok(!world.runs())).await?;
     ensure!(deployments(&client).await?.len() == 1, "the bus starts it again");
-    // A question that the real one does not survive.
+    // A query that crashes the real daemon.
     ensure!(client.sysroot().await?.get_os("").await.is_err());
     world.until("it is dead", async || Ok(!world.runs())).await?;
     deployments(&client).await?;
@@ -205,12 +206,12 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     let lost = name_of(client.sysroot().await?.reload().await);
     ensure!(lost.0.starts_with("org.freedesktop.DBus.Error.NoReply"), "{lost:?}");
     world.until("it has exited", async || Ok(!world.runs())).await?;
-    // Idle.
+    // Idle exit.
     deployments(&client).await?;
     world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
     world.until("it exits", async || Ok(!world.runs())).await?;
     world.host.rpm_ostree(|f| f.idle_exit = SOON);
-    // Keys that are missing or nonsense.
+    // Missing and malformed keys.
     world.host.rpm_ostree(|f| {
         f.broken = BTreeMap::from([
             ("version".to_owned(), Broken::Missing),
@@ -219,7 +220,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
     });
     let booted = deployments(&client).await?.remove(0);
     ensure!(!booted.contains_key("version") && text(&booted, "container-image-reference-digest").is_none());
-    // Silence.
+    // No answers.
     world.host.rpm_ostree(|f| f.silent = true);
     let sysroot = client.sysroot().await?;
     ensure!(timeout(Duration::from_millis(200), sysroot.reload()).await.is_err());
@@ -227,7 +228,7 @@ async fn what_goes_wrong_goes_wrong_as_with_the_real_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn somebody_installs_a_package_and_bootc_sees_it() -> Result<()> {
+async fn bootc_sees_an_installed_package() -> Result<()> {
     let world = World::start(Updaters::Both).await?;
     let client = world.host.rpm_ostree_client().await?;
     client.install(&["htop"]).await?;

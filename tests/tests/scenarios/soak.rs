@@ -1,4 +1,4 @@
-//! Rollouts while everything around them fails, judged by the ground truth. `make soak` goes on for as long as one likes.
+//! Rollouts while everything around them fails, checked by the judge. `make soak` runs any number of them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use berth_tests::soak::run::{HOSTS, Options, Soak, keep_evidence};
 
 /// The seed of the rollouts below.
 const SEED: u64 = 1;
-/// The numbers of the rollouts that fit into a test: their faults are over soon, and together they have every kind.
+/// The numbers of rollouts that fit into a test: their faults end soon, and together they have every kind of fault.
 const ROLLOUTS: [u64; 10] = [14072, 17317, 17759, 6648, 3262, 15321, 5109, 7753, 7534, 266];
-/// Time after which no further rollout is begun: the test then fails, having made fewer than ten.
+/// No further rollout starts after this time; with fewer than ten rollouts the test fails.
 const ENOUGH: Duration = Duration::from_secs(520);
 
 #[test]
@@ -23,7 +23,7 @@ fn the_fixed_rollouts_have_every_kind_of_fault() {
 }
 
 #[tokio::test]
-async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
+async fn ten_rollouts_survive_their_faults() -> Result<()> {
     let mut soak = Soak::start(&Options::default()).await?;
     let begin = Instant::now();
     for (made, rollout) in ROLLOUTS.into_iter().enumerate() {
@@ -53,7 +53,7 @@ async fn ten_rollouts_survive_what_their_seeds_hold() -> Result<()> {
     Ok(())
 }
 
-/// The judge is worth something only if it finds a break.
+/// The judge must find a real violation.
 #[tokio::test]
 async fn the_judge_objects_to_a_seeded_bug() -> Result<()> {
     let mut soak = Soak::start(&Options {

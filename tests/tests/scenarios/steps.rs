@@ -1,4 +1,4 @@
-//! The report of a run of tests, `scripts/steps.sh`: what it counts, what is run again, and what makes the run fail.
+//! The report of a test run, `scripts/steps.sh`: its counts, the tests that are run again, and the causes of a failed run.
 
 use std::fs;
 use std::process::Command;
@@ -9,14 +9,14 @@ use berth_tests::programs::workspace_root;
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
-/// A run of steps that ended.
+/// Result of a run of steps.
 struct Run {
     well: bool,
     said: String,
 }
 
-/// Runs a script with the functions of `scripts/steps.sh`. `lines FILE` there prints the lines of nextest that a file has for this
-/// call: those of FILE.1 at the first one, of FILE.2 at the next.
+/// Runs a script with the functions of `scripts/steps.sh`. In the script `lines FILE` prints prepared output of nextest: FILE.1
+/// at the first call, FILE.2 at the next.
 fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Run> {
     const LINES: &str = r#"
         lines() {
@@ -45,7 +45,7 @@ fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Run> {
         .output()?;
     let mut said = String::from_utf8(output.stdout)?;
     said += &String::from_utf8(output.stderr)?;
-    // The kept output goes with the directory.
+    // The kept output is deleted with the directory.
     for file in fs::read_dir(directory.path().join("berth/flaky")).into_iter().flatten() {
         said += &format!("kept: {}", fs::read_to_string(file?.path())?);
     }
@@ -115,7 +115,7 @@ fn many_failures_are_no_flakes() -> Result<()> {
     Ok(())
 }
 
-/// A run that was killed has not shown that its other tests pass.
+/// A killed run has not shown that its other tests pass.
 #[test]
 fn a_run_that_was_broken_off_fails() -> Result<()> {
     let again =
@@ -154,7 +154,7 @@ fn a_step_that_fails_without_a_test_is_a_failure() -> Result<()> {
     ensure!(!well && said.contains("\n1 passed, 1 failed\n"), "{said}");
     ensure!(said.contains("    | error: FAIL to compile\n"), "{said}");
     ensure!(said.contains("Failed:\n  build\n"), "{said}");
-    // It is named beside a test that failed.
+    // The step is listed beside a failed test.
     let script = "step build lines a || true; step 'unit tests' lines b";
     let Run { well, said } = run(script, &[("a.1", "FAIL\n"), ("b.1", FIRST)], false)?;
     ensure!(!well && said.contains("\n2 passed, 2 failed\n"), "{said}");
@@ -185,7 +185,7 @@ fn steps_run_beside_others_and_count() -> Result<()> {
     Ok(())
 }
 
-/// What runs beside must not outlive the script, however that ends.
+/// Steps that run beside others must not outlive the script, however it ends.
 #[test]
 fn nothing_outlives_the_script() -> Result<()> {
     let script = "forever() { sleep 1000; }; beside model forever; sleep 0.2; echo group ${background[0]}; exit 3";
@@ -209,7 +209,7 @@ fn is_gone(group: i32) -> bool {
     killpg(Pid::from_raw(group), None).is_err()
 }
 
-/// The rows of `make flaky`: the worst first.
+/// The rows of `make flaky`, worst first.
 #[test]
 fn the_table_of_flakes_counts_runs_and_failures() -> Result<()> {
     let script =

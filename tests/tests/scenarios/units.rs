@@ -1,4 +1,5 @@
-//! The shipped units, by systemd's own words: nothing in them is unknown to it, and they are as confined as their work allows.
+//! The shipped units, checked with systemd's own tools: systemd knows all their settings, and they are as confined as their work
+//! allows.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use berth_tests::programs::workspace_root;
 use berth_tests::scratch::Scratch;
 use berth_tests::tools::{ensure_packages, find_program};
 
-/// Highest exposure that systemd may see, from 0 (none) to 10.
+/// Highest exposure level that systemd-analyze may report, from 0 (none) to 10.
 const EXPOSED: f64 = 3.0;
 
 fn analyze(arguments: &[&str], unit: &Path) -> Result<String> {
@@ -29,7 +30,7 @@ fn analyze(arguments: &[&str], unit: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The part of the unit for a first boot that removes links in `/etc`, with these directories in place of the host's.
+/// Runs the part of the first boot's unit that removes links in `/etc`, with these directories in place of the host's.
 fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
     let unit = std::fs::read_to_string(workspace_root().join("systemd/berth-firstboot.service"))?;
     let unit = unit.replace("\\\n", " ");
@@ -45,7 +46,7 @@ fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
 }
 
 #[test]
-fn a_link_in_etc_goes_once_the_image_has_its_own() -> Result<()> {
+fn a_link_in_etc_is_replaced_by_the_images() -> Result<()> {
     let scratch = Scratch::new("berth-links-")?;
     let (etc, usr) = (scratch.path().join("etc"), scratch.path().join("usr"));
     let link = |root: &Path, of: &str| -> Result<PathBuf> {
@@ -63,7 +64,7 @@ fn a_link_in_etc_goes_once_the_image_has_its_own() -> Result<()> {
         is_there(&kubelet) && is_there(&k3s),
         "the kubelet would start without it"
     );
-    // The image has it for one of the two.
+    // The image has the link for one of the two.
     std::fs::write(usr.join("berth-firstboot.service"), "")?;
     let of_image = link(&usr, "kubelet.service")?;
     without_links_in_etc(&etc, &usr)?;
@@ -72,7 +73,7 @@ fn a_link_in_etc_goes_once_the_image_has_its_own() -> Result<()> {
 }
 
 #[test]
-fn systemd_knows_all_of_a_unit_and_calls_it_confined() -> Result<()> {
+fn units_are_valid_and_confined() -> Result<()> {
     if find_program("systemd-analyze").is_none()
         && let Err(error) = ensure_packages(&["systemd"])
     {
@@ -87,7 +88,7 @@ fn systemd_knows_all_of_a_unit_and_calls_it_confined() -> Result<()> {
         ensure!(text.contains("ExecStart=/usr/bin/berth-agent"), "{name}: {text}");
         let scratch = Scratch::new("berth-units-")?;
         let unit = scratch.path().join(name);
-        // It looks whether the program is there.
+        // systemd-analyze checks that the program exists.
         let text = text.replace("ExecStart=/usr/bin/berth-agent", "ExecStart=/bin/true");
         std::fs::write(&unit, &text)?;
         let words = analyze(&["verify", "--man=no"], &unit)?;

@@ -1,5 +1,5 @@
-//! An index with several images for one architecture, laid out as AlmaLinux's: `amd64`, `arm64` and `amd64/v2`, whose plain amd64
-//! needs x86-64-v3.
+//! An index with several images for one architecture, laid out like AlmaLinux's: `amd64`, `arm64` and `amd64/v2`, whose plain
+//! amd64 requires x86-64-v3.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ async fn cpu(host: &SimHost, flags: &str) -> Result<()> {
     Ok(())
 }
 
-/// Three nodes: of level v2, of level v3, and one whose CPU cannot be read.
+/// Three nodes: level v2, level v3, and a CPU that cannot be read.
 pub async fn of_each_cpu(part: &Part<'_>) -> Result<()> {
     cpu(part.host(1), V2).await?;
     cpu(part.host(2), V3).await?;

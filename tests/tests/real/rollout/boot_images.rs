@@ -1,5 +1,5 @@
-//! Machines that were installed from images of different age: what their pool refuses, and what an admin can do about it. The
-//! notes are files on the hosts, and the limits are labels of images in the registry.
+//! Machines that were installed from images of different age: when their pool refuses an image, and what an admin can do about
+//! it. The installer's notes are files on the hosts; the limits are labels of images in the registry.
 
 use berth_api::boot_image::BootImageStatus;
 use berth_api::keys;
@@ -13,7 +13,7 @@ const NEW: &str = "5.4.0";
 const OLD: &str = "4.1.0";
 const POOL: &str = "workers";
 
-/// Leaves the installer's note on all machines. An agent looks once, and does not look before some pool has its node.
+/// Writes the installer's note on all machines. An agent reads it once, after a pool has selected its node.
 pub(super) async fn leave_notes(rig: &Rig) -> Result<()> {
     let newest = newest(rig).await?;
     for host in &rig.cluster.hosts {
@@ -54,13 +54,13 @@ async fn says(rig: &Rig, status: &str, reason: &str, words: &str) -> Result<()> 
     rig.cluster.until_says(POOL, said, SOON).await
 }
 
-/// Pushes an image for machines that were installed from this version at least.
+/// Pushes an image for machines that were installed from this version or newer.
 async fn demanding(rig: &Rig, version: &str, minimum: &str) -> Result<Published> {
     let labels = [(keys::LABEL_MIN_BOOT_IMAGE, minimum)];
     rig.cluster.publish_labelled(version, &labels).await
 }
 
-/// The pool's own minimum is enough to ask, without another image.
+/// The pool's own minimum triggers the check, without another image.
 async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
     let newest = newest(rig).await?;
     rule(rig, json!({ "minimumVersion": "5.2" })).await?;
@@ -78,10 +78,10 @@ async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
     );
     for host in &rig.cluster.hosts {
         let status = rig.cluster.bootc_nodes().get(host.name()).await?.status;
-        let told = status.and_then(|status| status.boot_image).unwrap_or_default();
+        let note = status.and_then(|status| status.boot_image).unwrap_or_default();
         ensure!(
-            told.source == INSTALLERS_NOTE && told.error.is_none() && told.provisioned_time.is_some(),
-            "{}: {told:?}",
+            note.source == INSTALLERS_NOTE && note.error.is_none() && note.provisioned_time.is_some(),
+            "{}: {note:?}",
             host.name()
         );
     }
@@ -118,7 +118,7 @@ async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
     let resolved = ("ImageResolved", "False", "BootImageSkew", why.as_str());
     rig.cluster.until_says(POOL, resolved, SOON).await?;
     is_untouched(rig, &before).await?;
-    // From now on machines are installed from a newer one.
+    // From now on machines are installed from a newer image.
     let manual = json!({ "version": "5.6" });
     rule(rig, json!({ "source": "Manual", "manual": manual })).await?;
     rig.until_all_run(&image, &before).await?;
@@ -132,7 +132,7 @@ async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
     Ok(())
 }
 
-/// The pool is paused: to be published, and staged by all, is enough to see.
+/// The pool is paused: it is enough that the image is published and staged on all nodes.
 async fn opts_out(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let image = demanding(rig, "6.2.0", "5.9").await?;

@@ -1,4 +1,4 @@
-//! The state of a host as ostree, systemd and rpm-ostree's daemon have it. Nothing of Berth is asked.
+//! The state of a host according to ostree, systemd and rpm-ostree's daemon. Berth is not queried.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +11,7 @@ use berth_tests::rpmostreed::SOCKET;
 use berth_tests::rpmostreed::client::Client;
 use serde_json::Value;
 
-/// The file that locks what is staged as well. ostree heeds it, and bootc does not show it.
+/// The other file that locks a staged deployment. ostree checks it; bootc does not show it.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
 
 /// A staged deployment.
@@ -19,7 +19,7 @@ const LOCK: &str = "/run/ostree/staged-deployment-locked";
 pub(super) struct Staged {
     /// Digest of its image's manifest.
     pub(super) digest: String,
-    /// A shutdown discards it.
+    /// True if a shutdown discards it.
     pub(super) locked: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) async fn staged(host: &RealHost) -> Result<Option<Staged>> {
     }))
 }
 
-/// The manifest digest of a commit. bootc does not say the image of one with layered packages, whose parent has it.
+/// The manifest digest of a commit. For a commit with layered packages bootc shows no image; its parent has the digest.
 async fn image_of(host: &RealHost, commit: &str) -> Result<String> {
     let key = format!("--print-metadata-key={META_DIGEST}");
     let show = async |commit: &str| {
@@ -52,7 +52,7 @@ async fn image_of(host: &RealHost, commit: &str) -> Result<String> {
     }
 }
 
-/// Something by which the pull of an image that runs on a host differs from every other pull; empty when none runs.
+/// An identifier of the running pull of an image on a host, unique for each pull; empty if none runs.
 pub(super) async fn pull(backend: Backend, host: &RealHost, image: &Published) -> Result<String> {
     match backend {
         Backend::Bootc => unit(host, image).await,
@@ -60,7 +60,7 @@ pub(super) async fn pull(backend: Backend, host: &RealHost, image: &Published) -
     }
 }
 
-/// The invocation of the unit.
+/// The invocation ID of the unit.
 async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     let digest = image.digest.to_string();
     let hex = digest
@@ -89,7 +89,7 @@ async fn unit(host: &RealHost, image: &Published) -> Result<String> {
     })
 }
 
-/// The number of the socket of the transaction, which each one makes anew; nothing without one.
+/// The number of the transaction's socket. Each transaction makes another one; empty without a transaction.
 async fn transaction(host: &RealHost) -> Result<String> {
     let run = host.path("/run")?;
     let daemon = Client::connect(&host.bus_address()?, &run).await?;

@@ -1,5 +1,5 @@
-//! The same hosts with rpm-ostree as their backend: its daemon, a stand-in, which systemd and D-Bus start, over the hosts' own
-//! deployments. Scenarios of the parent are run again here; what only this backend has stands below.
+//! The scenarios of the parent with rpm-ostree as the backend: systemd and D-Bus start a stand-in for its daemon, over the hosts'
+//! own deployments. This file adds the scenarios that only this backend has.
 
 use futures::future::try_join_all;
 
@@ -7,9 +7,9 @@ use berth_tests::hosts::real::{FromOutside, give_rpm_ostree};
 
 use super::*;
 
-/// Directory of the copy of ostree, and of what stands before it. What runs is kept through an update.
+/// Directory of the copy of ostree and of the wrapper script. It is in /var, so updates keep it.
 const OSTREE: &str = "/var/lib/old-ostree";
-/// An ostree that locks and cannot unlock.
+/// An ostree that can lock but not unlock.
 const OLD_OSTREE: &str = r#"#!/bin/sh
 case "$*" in
     *lock-finalization*--help*) /var/lib/old-ostree/ostree "$@" | grep -v -e --unlock ;;
@@ -27,10 +27,10 @@ pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.scenario(name, an_unrelated_reboot_applies_nothing).await
 }
 
-/// Puts rpm-ostree on all hosts, and has the pool ask for it. Answers once all nodes say so.
+/// Puts rpm-ostree on all hosts, and sets it in the pool. Returns when all nodes report it.
 pub(super) async fn put_on(rig: &mut Rig) -> Result<()> {
     try_join_all(rig.cluster.hosts.iter().map(give_rpm_ostree)).await?;
-    // Nothing has to be pulled for this one. What bootc has staged, bootc removes.
+    // Nothing has to be pulled for this image. bootc removes whatever bootc has staged.
     rig.desire(&rig.now, 1).await?;
     let asked = json!({ "host": { "backend": "RpmOstree" } });
     rig.cluster.patch_pool("workers", asked).await?;
@@ -54,8 +54,8 @@ async fn has_taken_over(rig: &Rig, host: &RealHost) -> Result<bool> {
     Ok(backend.name == Backend::RpmOstree && backend.reason == "AskedByPool")
 }
 
-/// Gives a host an older command `ostree`, until it reboots. The stand-in for rpm-ostree's daemon, which calls the command where a real
-/// one has a library, keeps the newer one.
+/// Gives a host an older command `ostree`, until it reboots. The stand-in for rpm-ostree's daemon, which calls the command where
+/// the real daemon uses a library, keeps the newer one.
 async fn forget_unlock(host: &RealHost) -> Result<()> {
     let (copy, script) = (format!("{OSTREE}/ostree"), format!("{OSTREE}/without-unlock"));
     host.exec(&["mkdir", "-p", OSTREE]).await?;
@@ -73,8 +73,8 @@ async fn forget_unlock(host: &RealHost) -> Result<()> {
         .map(drop)
 }
 
-/// A rollout by rpm-ostree, one node at a time. Somebody has installed a package on one host. On another one nothing but
-/// rpm-ostree itself can unlock.
+/// A rollout by rpm-ostree, one node at a time. On one host an admin has installed a package. On another one only rpm-ostree
+/// itself can unlock.
 async fn takes_over(rig: &mut Rig) -> Result<()> {
     put_on(rig).await?;
     let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());

@@ -1,5 +1,5 @@
-//! A Lease that cannot be written, since a policy refuses it or its label is lost: it counts as used, and the rest of the
-//! pool goes on.
+//! A Lease that cannot be written, because a policy refuses the write or its label is lost: it counts as used, and the rest of
+//! the pool continues.
 
 use anyhow::{Result, ensure};
 use berth_tests::cluster::{LONG, Part, SOON};
@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-/// Name of the policy, and words of its refusals.
+/// Name of the policy, and the text of its refusals.
 const POLICY: &str = "frozen-lease";
 const WORDS: &str = "this Lease is frozen";
 
@@ -18,7 +18,7 @@ pub async fn a_lease_that_cannot_be_written_stops_no_other(part: &Part<'_>) -> R
         .roll_to("2.0.0", json!({ "maxUnavailable": 2, "paused": true }))
         .await?;
     super::until_total(part, 2).await?;
-    // It keeps the rollout from ending, so that the conditions below do not pass.
+    // The hold keeps the rollout from ending, so that the conditions below remain.
     part.label(n3, "berth.dev/hold", Some("")).await?;
     freeze(part, &lease).await?;
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 2 })).await?;
@@ -56,7 +56,7 @@ async fn label(part: &Part<'_>, lease: &str, value: Value) -> Result<()> {
     Ok(())
 }
 
-/// Lets a policy refuse every write to the Lease, and waits until it does.
+/// Creates a policy that refuses every write to the Lease, and waits until it takes effect.
 async fn freeze(part: &Part<'_>, lease: &str) -> Result<()> {
     let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
         "metadata": { "name": POLICY },

@@ -1,4 +1,4 @@
-//! Windows: when they open, when they shut, what is said of those that cannot be judged or are too short.
+//! Windows: when they open and close, and how invalid or short ones are reported.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("WindowOpen", "False", "Excluded", "an exclusion applies", SOON)
         .await?;
-    // Nothing holds up the drain any more, and still the host waits for the end of the exclusion.
+    // The drain is no longer blocked, and still the host waits for the end of the exclusion.
     part.unblock(node).await?;
     let to = Timestamp::now() + 3.seconds();
     part.rollout(excluding(from, to)).await?;
@@ -120,7 +120,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     let (bad, mute) = (part.node(1), part.node(2));
     part.host(1).settings(|s| s.clock_synchronized = Some(false));
     part.host(2).settings(|s| s.clock_synchronized = None);
-    // What they said before may be believed for a while.
+    // Reports of the earlier agents remain valid for a while.
     part.host(1).kill_agent();
     part.host(2).kill_agent();
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
@@ -141,7 +141,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.until_all_run(&v2, LONG).await
 }
 
-/// Says whether the kernel knows that somebody keeps this machine's clock, as the controller does.
+/// True if the kernel reports this machine's clock as synchronized, which is also the controller's test.
 fn clock_is_kept() -> Result<bool> {
     let mut answer = rtime_clock::adjtime::Timex::new();
     rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
@@ -184,7 +184,7 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
         SOON,
     )
     .await?;
-    // An exclusion cannot be judged either.
+    // An exclusion cannot be evaluated either.
     let far = Timestamp::now() + 1000.hours();
     let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
     part.rollout(json!({ "windows": null, "exclusions": exclusion }))
@@ -202,12 +202,12 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
         SOON,
     )
     .await?;
-    // A new leader stamps each berth as it is.
+    // A new leader stamps each berth, closed or not.
     let mut ever = part.ever(0)?;
     ever.dedup();
     ensure!(ever == ["closed:new"], "nobody was offered a berth: {ever:?}");
     ensure!(part.boots(1) == 1, "and nobody goes");
-    // Without either nothing depends on a clock.
+    // Without windows and exclusions the clock does not matter.
     part.rollout(json!({ "exclusions": null })).await?;
     part.until_all_run(&v2, LONG).await?;
     part.until_says("WindowOpen", "True", "AlwaysOpen", "", SOON).await
@@ -217,7 +217,7 @@ fn whole_minute(t: Timestamp) -> Timestamp {
     t - SignedDuration::from_secs(t.as_second() % 60) - SignedDuration::from_nanos(t.subsec_nanosecond().into())
 }
 
-/// Time when a window that began in the last minutes takes effect for a pool, delayed by its share of a splay.
+/// Start of a window that began in the last minutes, delayed by the pool's share of the splay.
 fn delayed(pool: &str, schedule: &str, splay: u64, now: Timestamp) -> Result<Option<Timestamp>> {
     let window = WindowSpec {
         schedule,
@@ -237,7 +237,7 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     part.pool(&v2, json!({ "paused": true })).await?;
     part.until_phase(node, "Waiting", SOON).await?;
     part.until_says("Progressing", "False", "Paused", "", SOON).await?;
-    // A start whose share is neither very small nor the whole, and a splay of which that share ends in twenty seconds.
+    // Looks for a start with a medium share of the splay, and for a splay whose share ends forty seconds from now.
     let now = Timestamp::now();
     let of_start = |minutes: i64| {
         let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
@@ -290,7 +290,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
             part.host(n).settings(|s| s.reboot_time = Duration::from_secs(seconds));
         }
     };
-    // How long a turn takes here is measured: three measurements tell.
+    // The pool measures the duration of turns: three measurements are enough.
     rebooting_takes(35);
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3 })).await?;
     part.until_all_run(&v2, LONG).await?;
@@ -309,7 +309,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         Ok(part.status().await?.nodes.staged == 3)
     })
     .await?;
-    // Open for half a minute more today, and for three in a year.
+    // Open for another half a minute today, and for three seconds in a year.
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let schedule = format!("{} {} {} {} *", now.minute(), now.hour(), now.day(), now.month());
     let next = whole_minute((&now + 1.year()).timestamp());

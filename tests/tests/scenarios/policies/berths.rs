@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All that the protocol has for an agent.
+/// All steps that the protocol allows an agent.
 pub(super) async fn turns(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
@@ -56,13 +56,13 @@ pub(super) async fn turns(rig: &mut Rig) {
     .await;
 }
 
-/// Closes a berth as the protocol does, under another name for it.
+/// Closes a berth as the protocol does, but under another holder's name.
 fn write_as(lease: &mut Lease, releasing: &Berth, holder: &str) {
     lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
     hold(lease, holder);
 }
 
-/// Goes on from an unproven boot to another digest; nothing like it is allowed from anywhere else.
+/// Continues from an unproven boot with another digest. No other state allows such a step.
 pub(super) async fn licences(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
@@ -118,24 +118,24 @@ pub(super) async fn licences(rig: &mut Rig) {
     )
     .await;
 
-    let goes_on = Some("only its holder changes it, by committing");
+    let not_committing = Some("only its holder changes it, by committing");
     let target = || annotate(keys::ANNOTATION_TARGET, "sha256:0");
     let releasing = committed.releasing(Outcome::Updated, next()).unwrap();
-    rig.change("another target while taken", &taken, target(), goes_on)
+    rig.change("another target while taken", &taken, target(), not_committing)
         .await;
-    rig.change("another target while releasing", &releasing, target(), goes_on)
+    rig.change("another target while releasing", &releasing, target(), not_committing)
         .await;
     let take_another = |lease: &mut Lease| {
         lease::write(&taken, lease, Timestamp::now());
         target()(lease);
     };
-    rig.change("take for another target", &offered, take_another, goes_on)
+    rig.change("take for another target", &offered, take_another, not_committing)
         .await;
     let blame_another = |lease: &mut Lease| {
         lease::write(&releasing.given_back().unwrap(), lease, Timestamp::now());
         target()(lease);
     };
-    rig.change("close for another target", &releasing, blame_another, goes_on)
+    rig.change("close for another target", &releasing, blame_another, not_committing)
         .await;
     let from = annotate(keys::ANNOTATION_FROM, "sha256:0");
     rig.change(
@@ -155,7 +155,7 @@ pub(super) async fn licences(rig: &mut Rig) {
     }
 }
 
-/// Tries to take berths that are not its own, or not open.
+/// Tries to take berths that belong to others, or are not open.
 pub(super) async fn thefts(rig: &mut Rig) {
     let (uid, other) = (rig.uid.clone(), rig.other_uid.clone());
     let own = closed().offered(offer("n1", &uid)).unwrap();
@@ -235,7 +235,7 @@ pub(super) async fn thefts(rig: &mut Rig) {
     rig.record("a token without node", answer, Some("names no node"));
 }
 
-/// Tries to write what only the controller writes, in a berth of its own.
+/// Tries to write fields of its own berth that only the controller writes.
 pub(super) async fn forgeries(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();
@@ -303,7 +303,7 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     rig.change("another duration", &taken, longer, controllers).await;
 }
 
-/// Tries to write words into a berth of its own that nobody could read.
+/// Tries to write unreadable values into a berth of its own.
 pub(super) async fn nonsense(rig: &mut Rig) {
     let uid = rig.uid.clone();
     let offered = closed().offered(offer("n1", &uid)).unwrap();

@@ -15,7 +15,7 @@ async fn pause_holds_in_every_phase() -> Result<()> {
             cluster.budget("web", 2).await?;
             signs::annotate(cluster, "node2", "false").await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            // While staging: staging goes on, nothing is offered.
+            // While staging: staging continues, nothing is offered.
             some_in(cluster, "Staging").await?;
             pause(true).await?;
             until_phase(cluster, "node1", "Waiting").await?;
@@ -63,7 +63,7 @@ async fn an_admins_cordon_stays() -> Result<()> {
         Box::pin(async move {
             cluster.cordon("node2", true).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            // Who is unavailable already goes first, and uses up the capacity for as long as it is.
+            // A node that is already unavailable goes first, and uses up the capacity while it is unavailable.
             cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
             tokio::time::sleep(Duration::from_secs(1)).await;
             ensure!(
@@ -100,7 +100,7 @@ async fn nodes_go_and_come_back() -> Result<()> {
             cluster.deploy("web", 3).await?;
             cluster.budget("web", 3).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            // A holder whose Node is deleted frees its berth; the others go on.
+            // A holder whose Node is deleted frees its berth; the others continue.
             let n = some_in(cluster, "Draining").await?;
             let gone = cluster.host(n);
             gone.stop_agent().await;
@@ -114,7 +114,7 @@ async fn nodes_go_and_come_back() -> Result<()> {
                     Ok(cluster.bootc_nodes().get_opt(gone.name()).await?.is_none())
                 })
                 .await?;
-            // It comes back under its name with another UID, and is a node like any other.
+            // The node comes back under its name with another UID, and is treated like any other.
             gone.register().await?;
             cluster.renew_agent_token(gone).await?;
             gone.start_agent();
@@ -160,7 +160,7 @@ async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v3, LONG).await?;
             ensure!(!cluster.is_cordoned("node1").await?, "it is schedulable again");
-            // Leaving every pool and deleting a pool leave the hosts as they are, with nothing of ours.
+            // Leaving every pool and deleting a pool leave the hosts as they are, and remove all of Berth's marks.
             let v4 = cluster.publish("4.0.0").await?;
             cluster
                 .pool_of(

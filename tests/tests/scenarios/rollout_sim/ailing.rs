@@ -1,4 +1,4 @@
-//! Hosts that are nobody's, and hosts with troubles of their own, under real agents. The judge is the ground truth.
+//! Hosts without a pool, and hosts with faults of their own, under real agents. The judge checks the ground truth.
 
 use berth_api::node::BootcNodeStatus;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Agents that show that they live, and look after their hosts, every ten seconds.
+/// Agents that send a heartbeat and check their hosts every ten seconds.
 fn lively(count: usize) -> ClusterOptions {
     ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
@@ -28,16 +28,16 @@ async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
     Ok(object.and_then(|o| o.status).unwrap_or_default())
 }
 
-/// Starts the agent anew, which looks at its host at once, and gives it the time for that.
+/// Restarts the agent, which looks at its host at once, and gives it the time for that.
 async fn look_again(host: &SimHost) {
     host.kill_agent();
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
-/// I12: what somebody stages by hand on a node that no pool has stays as it is.
+/// I12: an image that an admin stages by hand on a node without a pool stays as it is.
 #[tokio::test]
-async fn a_node_that_no_pool_has_is_left_alone() -> Result<()> {
-    scenario("a_node_that_no_pool_has_is_left_alone", lively(1), |cluster| {
+async fn a_node_without_a_pool_is_left_alone() -> Result<()> {
+    scenario("a_node_without_a_pool_is_left_alone", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
             let own = cluster.publish("9.0.0").await?;
@@ -78,7 +78,7 @@ async fn a_node_that_no_pool_has_is_left_alone() -> Result<()> {
     .await
 }
 
-/// Waits until `NodeDegraded` of a node is true for this reason, with these words.
+/// Waits until `NodeDegraded` of a node is true for this reason, with this text.
 pub(super) async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
         .until(&format!("{node} says {reason}"), LONG, || async {
@@ -89,7 +89,7 @@ pub(super) async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, 
         .await
 }
 
-/// bootc stages first and pulls bound images afterwards: what it has staged then is not whole.
+/// bootc stages first and pulls bound images afterwards: an image that is staged before that is incomplete.
 #[tokio::test]
 async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
     scenario(
@@ -105,7 +105,7 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
                 ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
                 cluster.until_all_run(&v2, LONG).await?;
 
-                // One that never comes with all that belongs to it, until its admin goes back to the one before.
+                // An image whose bound image never comes, until its admin returns to the image before.
                 until_phase(cluster, "node1", "Updated").await?;
                 host.settings(|s| {
                     s.staged_then_fails = u32::MAX;
@@ -123,50 +123,46 @@ async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
     .await
 }
 
-/// Between the instant at which bootc has staged an image and the end of bootc, an image is locked as well.
+/// An image is locked as well between the instant when bootc has staged it and the end of bootc.
 #[tokio::test]
-async fn a_reboot_beside_a_pull_that_goes_on_applies_nothing() -> Result<()> {
-    scenario(
-        "a_reboot_beside_a_pull_that_goes_on_applies_nothing",
-        lively(2),
-        |cluster| {
-            Box::pin(async move {
-                let after = |time: Duration| {
-                    for n in [1, 2] {
-                        cluster.host(n).settings(|s| s.after_staging = time);
-                    }
-                };
-                cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
-                after(LONG);
-                let v2 = cluster.publish("2.0.0").await?;
-                let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });
-                cluster.pool("workers", &v2.reference, rollout).await?;
+async fn a_reboot_during_a_pull_applies_nothing() -> Result<()> {
+    scenario("a_reboot_during_a_pull_applies_nothing", lively(2), |cluster| {
+        Box::pin(async move {
+            let after = |time: Duration| {
                 for n in [1, 2] {
-                    let host = cluster.host(n);
-                    cluster
-                        .until(&format!("node{n} has staged and locked 2.0.0"), SOON, || async {
-                            Ok(host.facts().locked)
-                        })
-                        .await?;
-                    cluster.unrelated_reboot(host).await?;
-                    ensure!(
-                        host.facts().version == "1.0.0",
-                        "the reboot applied what a pull had staged"
-                    );
+                    cluster.host(n).settings(|s| s.after_staging = time);
                 }
-                after(Duration::ZERO);
-                for n in [1, 2] {
-                    // The pull that began after the reboot would go on for as long as it was told to.
-                    cluster.unrelated_reboot(cluster.host(n)).await?;
-                }
-                cluster.until_all_run(&v2, LONG).await
-            })
-        },
-    )
+            };
+            cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
+            after(LONG);
+            let v2 = cluster.publish("2.0.0").await?;
+            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });
+            cluster.pool("workers", &v2.reference, rollout).await?;
+            for n in [1, 2] {
+                let host = cluster.host(n);
+                cluster
+                    .until(&format!("node{n} has staged and locked 2.0.0"), SOON, || async {
+                        Ok(host.facts().locked)
+                    })
+                    .await?;
+                cluster.unrelated_reboot(host).await?;
+                ensure!(
+                    host.facts().version == "1.0.0",
+                    "the reboot applied what a pull had staged"
+                );
+            }
+            after(Duration::ZERO);
+            for n in [1, 2] {
+                // Ends the pull that started after the first reboot: it still has the long duration.
+                cluster.unrelated_reboot(cluster.host(n)).await?;
+            }
+            cluster.until_all_run(&v2, LONG).await
+        })
+    })
     .await
 }
 
-/// An image that somebody has unlocked is locked again; where that fails, it does not stay armed all the same.
+/// An image that was unlocked by others is locked again. If that fails, it is removed, so that no reboot applies it.
 #[tokio::test]
 async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
     scenario("an_image_that_cannot_be_locked_is_removed", lively(1), |cluster| {
@@ -181,7 +177,7 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
             host.unlock_behind_the_agent()?;
             let gone = async || Ok(host.facts().staged.is_none());
             cluster.until("what cannot be locked is removed", SOON, gone).await?;
-            // Nor can it be locked when it is staged anew.
+            // The lock also fails after the image is staged again.
             until_degraded(cluster, "node1", "LockFailed", "lock finalization").await?;
             cluster.until("it is removed as well", SOON, gone).await?;
             host.settings(|s| s.lock_failures = 0);
@@ -193,19 +189,19 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
     .await
 }
 
-/// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: it must not find one for what is
-/// locked. Whoever else asks for a reboot is not overruled.
+/// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: no such file may exist for a locked image.
+/// Requests of others for a reboot are kept.
 #[tokio::test]
-async fn what_is_locked_requires_no_reboot() -> Result<()> {
-    scenario("what_is_locked_requires_no_reboot", lively(3), |cluster| {
+async fn a_locked_image_requests_no_reboot() -> Result<()> {
+    scenario("a_locked_image_requests_no_reboot", lively(3), |cluster| {
         Box::pin(async move {
             let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
-            let somebody = "a new kernel";
-            std::fs::write(marker(2), somebody)?;
+            let foreign = "a new kernel";
+            std::fs::write(marker(2), foreign)?;
             let by_bootc = "bootc: Reboot required for rollback\n";
             std::fs::write(marker(3), by_bootc)?;
             let v2 = cluster.publish("2.0.0").await?;
-            // Left behind by a pull of Berth's that was killed.
+            // The remains of a killed pull of Berth's.
             let digest = v2.digest.to_string();
             std::fs::write(cluster.host(1).root().join("run/berth/pulled"), format!("{digest}\n"))?;
             std::fs::write(marker(1), format!("bootc: Reboot required for image: {digest}\n"))?;
@@ -225,11 +221,11 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
             }
             ensure!(!marker(1).exists(), "kured would reboot {}", host.name());
             let kept = std::fs::read_to_string(marker(2))?;
-            ensure!(kept == somebody, "what was there before the pull says {kept:?}");
+            ensure!(kept == foreign, "what was there before the pull says {kept:?}");
             let kept = std::fs::read_to_string(marker(3)).unwrap_or_default();
             ensure!(
                 kept == by_bootc,
-                "what somebody asked of bootc before the pull says {kept:?}"
+                "what foreign asked of bootc before the pull says {kept:?}"
             );
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
@@ -240,8 +236,8 @@ async fn what_is_locked_requires_no_reboot() -> Result<()> {
     .await
 }
 
-/// `bootc upgrade --apply` of a timer takes the lock off whatever is staged: beside it nothing stays staged, unless the pool
-/// says otherwise. Reboot daemons among the pods are named.
+/// `bootc upgrade --apply` of a timer removes the lock of any staged image: while such a timer is active nothing stays staged,
+/// unless the pool tolerates it. Reboot daemons among the pods are named.
 #[tokio::test]
 async fn nothing_is_staged_beside_a_rival() -> Result<()> {
     scenario("nothing_is_staged_beside_a_rival", lively(2), |cluster| {
@@ -267,18 +263,18 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
             until_degraded(cluster, "node2", "RivalUpdater", "kured (pod default/kured-x)").await?;
             let staged = |n: usize| cluster.host(n).facts().staged.as_ref() == Some(&v2_digest);
             cluster.until("node2 has staged", SOON, async || Ok(staged(2))).await?;
-            // One that begins later.
+            // A rival that starts later.
             let asked = cluster.bootc_nodes().get("node1").await?.metadata.generation;
             rival(2, true);
             let is_gone = async || Ok(cluster.host(2).facts().staged.is_none());
             cluster.until("node2 has removed what it staged", SOON, is_gone).await?;
             ensure!(!staged(1), "nothing is staged beside it");
             tokio::time::sleep(Duration::from_secs(3)).await;
-            // The controller does not give a permit and take it back for ever.
+            // The controller must not give and revoke a permit again and again.
             let asked_now = cluster.bootc_nodes().get("node1").await?.metadata.generation;
             let writes = asked_now.unwrap_or_default() - asked.unwrap_or_default();
             ensure!(writes <= 2, "{writes} writes of a BootcNode that can only wait");
-            // The pod is nobody's, so that its drain needs force.
+            // The pod has no owner, so its drain needs force.
             let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
             let names = ["bootc-fetch-apply-updates.timer", "kured"];
             let tolerate = json!({ "toleratedUpdaters": names, "rollout": rollout, "drain": { "force": true } });
@@ -299,7 +295,7 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
     .await
 }
 
-/// A rollback that somebody queued keeps the node from being rebooted, and from being called updated.
+/// A queued rollback keeps the node from being rebooted, and from being reported as updated.
 #[tokio::test]
 async fn a_queued_rollback_is_heeded() -> Result<()> {
     scenario("a_queued_rollback_is_heeded", lively(1), |cluster| {
@@ -323,7 +319,7 @@ async fn a_queued_rollback_is_heeded() -> Result<()> {
                 host.facts().version == "2.0.0" && cluster.held().await?.is_empty(),
                 "no turn begins while a rollback is queued"
             );
-            // Taking the rollback back drops what is staged, which is then staged anew.
+            // Undoing the rollback drops the staged image, which is then staged again.
             host.roll_back_behind_the_agent()?;
             cluster.until_all_run(&v3, LONG).await
         })
@@ -331,10 +327,10 @@ async fn a_queued_rollback_is_heeded() -> Result<()> {
     .await
 }
 
-/// A logind that hangs does not silence the agent, nor keep a node drained that nobody wants to reboot any more.
+/// A logind that hangs neither silences the agent, nor keeps a node drained that is not to be rebooted any more.
 #[tokio::test]
-async fn a_silent_host_is_told() -> Result<()> {
-    scenario("a_silent_host_is_told", lively(1), |cluster| {
+async fn a_silent_host_is_reported() -> Result<()> {
+    scenario("a_silent_host_is_reported", lively(1), |cluster| {
         Box::pin(async move {
             let host = cluster.host(1);
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
@@ -350,12 +346,12 @@ async fn a_silent_host_is_told() -> Result<()> {
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": true } }))
                 .await?;
-            // Until the silence is told, every pass waits for an answer twice, for ten seconds each.
+            // Until the silence is reported, every pass waits for an answer twice, for ten seconds each.
             let given_back = async || Ok(cluster.held().await?.is_empty());
             cluster.until("the berth is given back", LONG * 3, given_back).await?;
             until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
             signs_of_life(cluster, "node1", 1).await?;
-            // Asked to end in the middle of a pass, it does not wait for the answer that never comes.
+            // An agent that is asked to end in the middle of a pass does not wait for the answer that never comes.
             let agents = host.agent_pids();
             for pid in &agents {
                 kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGTERM)?;
@@ -375,7 +371,7 @@ async fn a_silent_host_is_told() -> Result<()> {
     .await
 }
 
-/// A disk that is full or read-only makes an agent forget what it tried: then it takes no berth, and says why.
+/// If the disk is full or read-only, an agent cannot record its attempts: it takes no berth, and says why.
 #[tokio::test]
 async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
     scenario("a_host_without_a_memory_takes_no_berth", lively(2), |cluster| {
@@ -385,10 +381,10 @@ async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
                 cluster.host(n).stop_agent().await;
                 std::fs::remove_dir_all(state(n)).ok();
             }
-            // A full one: each write fails, also the agent's own new file.
+            // A full disk: each write fails, also to the agent's own new file.
             std::fs::create_dir_all(state(1))?;
             std::os::unix::fs::symlink("/dev/full", state(1).join("state.tmp"))?;
-            // A read-only one, for root as well.
+            // A read-only disk, for root as well.
             std::os::unix::fs::symlink("/proc/sys/kernel", state(2))?;
             for n in [1, 2] {
                 cluster.host(n).start_agent();

@@ -7,7 +7,7 @@ use berth_tests::tools::{Tool, Tools};
 
 use super::*;
 
-/// The tables of all pools and nodes, with one word in place of each that is another one in each run.
+/// The tables of all pools and nodes. A fixed word replaces each word that differs between runs.
 async fn get(cluster: &Cluster, holder: &str) -> Result<String> {
     let tools = Tools::ensure(&[Tool::Kubectl])?;
     let kubectl = tools.path(Tool::Kubectl)?.to_owned();
@@ -28,7 +28,7 @@ async fn get(cluster: &Cluster, holder: &str) -> Result<String> {
         words.join(" ") + "\n"
     });
     let mut lines: Vec<String> = lines.collect();
-    // The nodes have no order among them: which one goes first is not the subject.
+    // The nodes have no fixed order among them: either may go first.
     let nodes = lines
         .iter()
         .position(|l| l.starts_with("bootcnode."))
@@ -58,11 +58,11 @@ fn same_word(cluster: &Cluster, holder: &str, word: &str) -> String {
     }
 }
 
-/// Image, version, phase, since when, berth and trouble stand in the tables.
+/// Checks that the tables show image, version, phase, since when, berth and trouble.
 pub(super) async fn show_the_rollout(cluster: &Cluster, holder: &str) -> Result<()> {
     let wanted = include_str!("../../golden/columns.txt");
     let mut seen = String::new();
-    // What the controller adds up follows the nodes.
+    // The controller's sums follow the nodes a little later.
     for _ in 0..40 {
         seen = get(cluster, holder).await?;
         if seen == wanted {

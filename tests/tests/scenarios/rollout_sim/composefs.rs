@@ -1,4 +1,4 @@
-//! Hosts with bootc's composefs backend, where only bootc itself can lock an image, and only a newer one does.
+//! Hosts with bootc's composefs backend, where only bootc itself can lock an image, and only newer versions of it do.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const QUESTIONS: &[&str] = &[
     "/usr/bin/bootc status --format=json --format-version=1",
 ];
 
-/// Part of the script that reads what the machine was installed from.
+/// Part of the script that reads the installer's note.
 const NOTE: &str = "/sysroot/.bootc-aleph.json";
 
 fn asking_for_updates(hosts: usize) -> ClusterOptions {
@@ -19,12 +19,12 @@ fn asking_for_updates(hosts: usize) -> ClusterOptions {
     }
 }
 
-/// Waits until a node says that its host is not supported, in these words.
+/// Waits until a node reports that its host is not supported, with this text.
 async fn until_refused(cluster: &Cluster, node: &str, words: &str) -> Result<()> {
     until_degraded(cluster, node, "ComposefsNotSupported", words).await
 }
 
-/// Waits until a node says this of its host.
+/// Waits until a node is degraded for this reason, with this text.
 async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
         .until(&format!("{node} says {reason}"), SOON, || async {
@@ -52,8 +52,8 @@ fn is_only_asked(host: &SimHost) -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it() -> Result<()> {
-    let name = "a_composefs_host_is_updated_where_bootc_locks";
+async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
+    let name = "a_composefs_host_with_opt_in_is_updated";
     scenario(name, asking_for_updates(3), |cluster| {
         Box::pin(async move {
             for n in [2, 3] {
@@ -67,7 +67,7 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
                 until_phase(cluster, &format!("node{n}"), "Waiting").await?;
                 ensure!(cluster.host(n).facts().locked, "staged means locked");
             }
-            // Somebody unlocks an image. No command of this host can lock it again.
+            // An image is unlocked by others. No command of this host can lock it again.
             cluster.host(2).unlock_behind_the_agent()?;
             let locked = async || Ok(cluster.host(2).facts().locked);
             cluster.until("it is removed, and staged anew", SOON, locked).await?;
@@ -78,7 +78,7 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
                 .await?;
             let newer = [cluster.host(2), cluster.host(3)];
             cluster.until_run(&v2, &newer, LONG).await?;
-            // Back again: what was staged and is not desired any more is removed by bootc.
+            // The withdrawn staged image is removed by bootc.
             let v3 = cluster.publish("3.0.0").await?;
             let next = json!({ "image": { "ref": v3.reference }, "rollout": { "paused": true } });
             cluster.patch_pool("workers", next).await?;
@@ -89,7 +89,7 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
                 .await?;
             let removed = async || Ok(newer.iter().all(|h| h.facts().staged.is_none()));
             cluster.until("3.0.0 is removed", SOON, removed).await?;
-            // The image to roll back to cannot be staged once more, and is not removed for that.
+            // The rollback image cannot be staged again, and is not removed for that.
             let v1 = cluster.publish("1.0.0").await?;
             cluster
                 .patch_pool("workers", json!({ "image": { "ref": v1.reference } }))
@@ -113,8 +113,8 @@ async fn a_composefs_host_is_updated_where_bootc_locks_and_somebody_asks_for_it(
 }
 
 #[tokio::test]
-async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
-    let name = "a_composefs_host_for_which_nobody_asks";
+async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
+    let name = "a_composefs_host_without_opt_in_is_left_alone";
     let options = ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..hosts_with(2, |s| s.bootc_version = "1.17.0".to_owned())
@@ -129,7 +129,7 @@ async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
             let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
             cluster.pool("workers", &v2.reference, rollout).await?;
             until_refused(cluster, "node1", "--experimental-composefs").await?;
-            // Its neighbour, whose bootc is the same and whose deployments are ostree's, is updated.
+            // Its neighbour, which has the same bootc and ostree deployments, is updated.
             cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
             signs_of_life(cluster, "node1", 2).await?;
             is_only_asked(host)?;
@@ -144,11 +144,11 @@ async fn a_composefs_host_for_which_nobody_asks_is_left_alone() -> Result<()> {
     .await
 }
 
-/// The image brings an older bootc, which cannot lock. The boot is proven all the same, and the berth is given back; what is
-/// staged on another such host stays locked, and is removed when the pool goes.
+/// The new image has an older bootc, which cannot lock. The boot is proven nevertheless, and the berth is given back. The image
+/// that is staged on another such host stays locked, and is removed when the pool is deleted.
 #[tokio::test]
-async fn a_composefs_host_whose_bootc_cannot_lock_any_more_ends_what_was_begun() -> Result<()> {
-    let name = "a_composefs_host_whose_bootc_cannot_lock_any_more";
+async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
+    let name = "a_composefs_turn_ends_with_an_older_bootc";
     scenario(name, asking_for_updates(2), |cluster| {
         Box::pin(async move {
             let hosts = [cluster.host(1), cluster.host(2)];
@@ -164,7 +164,7 @@ async fn a_composefs_host_whose_bootc_cannot_lock_any_more_ends_what_was_begun()
             for node in ["node1", "node2"] {
                 until_phase(cluster, node, "Waiting").await?;
             }
-            // An agent knows the version of the boot under which it began.
+            // An agent that keeps running still has the version from its start.
             set("1.16.9");
             hosts[1].kill_agent();
             until_refused(cluster, "node2", "its bootc 1.16.9 cannot lock").await?;

@@ -1,4 +1,4 @@
-//! Events of a whole rollout: which, about what, and each once.
+//! Events of a whole rollout: their reasons and objects, each event once.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use kube::api::ListParams;
 
 use super::*;
 
-/// Reasons of the events that the controller has written, by kind and name of what they are about, in their order.
-async fn told(cluster: &Cluster) -> Result<BTreeMap<String, Vec<String>>> {
+/// Reasons of the controller's events in their order, by kind and name of the object.
+async fn reported(cluster: &Cluster) -> Result<BTreeMap<String, Vec<String>>> {
     let all: Api<Event> = Api::namespaced(cluster.client(), "default");
     let mut events = all.list(&ListParams::default()).await?.items;
     events.retain(|e| e.reporting_controller.as_deref() == Some("berth.dev/controller"));
     events.sort_by_key(|e| e.event_time.as_ref().map(|time| time.0));
-    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut reported: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for event in events {
         let about = event.regarding.clone().unwrap_or_default();
         let about = [about.kind, about.name].map(Option::unwrap_or_default).join(" ");
         let again = event.series.map(|series| format!(" x{}", series.count));
         let said = event.reason.unwrap_or_default() + &again.unwrap_or_default();
-        told.entry(about).or_default().push(said);
+        reported.entry(about).or_default().push(said);
     }
-    Ok(told)
+    Ok(reported)
 }
 
-/// Waits until a rollout over all hosts, the first of the pool, has been told of, and fails if anything else was.
+/// Waits until the events of a rollout over all hosts, the first of the pool, exist. Fails if there are other events.
 pub async fn until_told_of_the_first_rollout(cluster: &Cluster) -> Result<()> {
     let list = |reasons: &[&str]| reasons.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
     let turn = |host: &SimHost| {
@@ -36,9 +36,9 @@ pub async fn until_told_of_the_first_rollout(cluster: &Cluster) -> Result<()> {
     let mut expected: BTreeMap<_, _> = cluster.fleet.hosts.iter().map(turn).collect();
     expected.insert("BootcNodePool workers".to_owned(), list(&["RolloutComplete"]));
     let count = |events: &BTreeMap<String, Vec<String>>| events.values().map(Vec::len).sum::<usize>();
-    let enough = async || Ok(count(&told(cluster).await?) >= count(&expected));
-    cluster.until("the rollout is told of", SOON, enough).await?;
-    let told = told(cluster).await?;
-    ensure!(told == expected, "told {told:#?}, and not {expected:#?}");
+    let enough = async || Ok(count(&reported(cluster).await?) >= count(&expected));
+    cluster.until("the rollout is reported of", SOON, enough).await?;
+    let reported = reported(cluster).await?;
+    ensure!(reported == expected, "reported {reported:#?}, and not {expected:#?}");
     Ok(())
 }

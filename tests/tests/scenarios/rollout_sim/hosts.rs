@@ -1,4 +1,4 @@
-//! Hosts that reboot by themselves, cannot stage, or misbehave in their turn.
+//! Hosts that reboot unexpectedly, cannot stage, or fail during their turn.
 
 use berth_api::node::timeline::TurnOutcome;
 
@@ -43,8 +43,8 @@ async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
-    scenario("every_trouble_of_a_host_has_its_own_reason", hosts(9), |cluster| {
+async fn each_host_failure_has_its_own_reason() -> Result<()> {
+    scenario("each_host_failure_has_its_own_reason", hosts(9), |cluster| {
         Box::pin(async move {
             let expected = [
                 "NotBootcHost",
@@ -89,7 +89,7 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
                     })
                     .await?;
             }
-            // The node with a rival and the two without trouble are updated all the same.
+            // The node with a rival and the two healthy nodes are updated nevertheless.
             let healthy = [cluster.host(7), cluster.host(8), cluster.host(9)];
             cluster
                 .until("the healthy ones are updated", LONG, || async {
@@ -109,7 +109,7 @@ async fn every_trouble_of_a_host_has_its_own_reason() -> Result<()> {
                         .is_some_and(|(r, message)| r == "ImageNotFound" && message.contains("manifest unknown")))
                 })
                 .await?;
-            // Mended hosts go on by themselves.
+            // Repaired hosts continue automatically.
             for n in 5..=6 {
                 change(n, |s| (s.registry_down, s.disk_full) = (false, false));
             }
@@ -153,14 +153,14 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             cluster.pool("workers", &v2.reference, rollout).await?;
             until_phase(cluster, "node7", "Staging").await?;
             cluster.host(7).restart_bus().await?;
-            // Those whose trouble passes end updated; node6 only once it has pulled again what came without its bound image.
+            // Hosts with a temporary fault end updated; node6 only after it has pulled the image with its bound image again.
             let mended: Vec<_> = [4, 6, 7, 8].map(|n| cluster.host(n)).into();
             cluster
                 .until("nodes 4, 6, 7 and 8 run 2.0.0", LONG, || async {
                     Ok(mended.iter().all(|h| h.facts().booted == digest))
                 })
                 .await?;
-            // Rebooted, and back on what ran before; then again.
+            // Rebooted into the previous image; then a second turn.
             let turns = [TurnOutcome::Proven, TurnOutcome::NotApplied];
             for turn in records::until_outcomes(cluster, "node4", &turns).await? {
                 records::ensure_followed(cluster, "node4", &turn)?;
@@ -211,7 +211,7 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
                     "node{n} still runs 1.0.0, with 2.0.0 locked: {facts:?}"
                 );
             }
-            // The inhibitor goes, and the node goes on by itself.
+            // After the inhibitor is gone, the node continues automatically.
             change(3, &|s| s.inhibitors.clear());
             cluster
                 .until("node3 runs 2.0.0", LONG, || async {

@@ -1,4 +1,4 @@
-//! Agents, controllers and the API server die, hang and come back, and two agents meet on one host.
+//! Agents, controllers and the API server die, hang and come back, and two agents meet on a host.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
             cluster.deploy("web", 2).await?;
             cluster.budget("web", 2).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            // Each as soon as it pulls: one of them may be published seconds before the other.
+            // Each host as soon as it pulls: their pulls may start seconds apart.
             let kill = async |host: &SimHost| {
                 until_phase(cluster, host.name(), "Staging").await?;
                 host.kill_agent();
@@ -55,8 +55,8 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
     .await
 }
 
-/// A host is committed, its agent goes away, the admin uncordons the node, pods come. Answers the host, its agent still
-/// away.
+/// A host is committed, its agent is stopped, the admin uncordons the node, and pods are created. Returns the host, whose agent
+/// is still stopped.
 async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     let reboots = |fault: &RebootFault| {
         for host in &cluster.fleet.hosts {
@@ -70,12 +70,12 @@ async fn committed_and_away(cluster: &Cluster) -> Result<&SimHost> {
     reboots(&Settings::default().reboot);
     cluster.cordon(host.name(), false).await?;
     cluster.deploy("web", cluster.fleet.hosts.len()).await?;
-    // As long as the judge believes that a reboot which was licensed before, without the pods, is still on its way.
+    // For this long the judge assumes that a reboot from before the pods came may still happen.
     tokio::time::sleep(Duration::from_secs(20)).await;
     Ok(host)
 }
 
-/// An agent that comes back to an old commit looks again, and the node goes its way from the start.
+/// An agent that finds an old commit looks at the node again, and the node is cordoned and drained again.
 #[tokio::test]
 async fn a_commit_whose_agent_was_away() -> Result<()> {
     scenario("a_commit_whose_agent_was_away", hosts(2), |cluster| {
@@ -89,16 +89,16 @@ async fn a_commit_whose_agent_was_away() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<()> {
+async fn an_idle_agent_sends_heartbeats_and_checks_its_host() -> Result<()> {
     let options = ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..hosts(1)
     };
-    scenario("an_idle_agent_shows_that_it_lives", options, |cluster| {
+    scenario("an_idle_agent_sends_heartbeats", options, |cluster| {
         Box::pin(async move {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
-            // Somebody stages another image, unlocked, while nobody looks.
+            // Another image is staged unlocked, behind the agent's back.
             let v9 = cluster.publish("9.0.0").await?;
             cluster
                 .host(1)
@@ -106,7 +106,7 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
             signs_of_life(cluster, "node1", 1).await?;
             let removed = async || Ok(cluster.host(1).facts().staged.is_none());
             cluster.until("the agent has removed it", SOON, removed).await?;
-            // With the first one at rest the agent reads the cluster once more.
+            // After the first heartbeat without changes the agent reads the cluster once more.
             signs_of_life(cluster, "node1", 2).await?;
             let start = Timestamp::now();
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])?;
@@ -124,7 +124,7 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
                 .filter(ours)
                 .map(|r| (r.verb.as_str(), r.target()))
                 .collect();
-            // One sign of life, or two if the first came at once. Each is one write.
+            // A heartbeat, or two if the first came at once. Each is a single write.
             ensure!(requests.len() <= 2, "an idle agent asks little: {requests:?}");
             Ok(())
         })
@@ -132,7 +132,7 @@ async fn an_idle_agent_shows_that_it_lives_and_looks_after_its_host() -> Result<
     .await
 }
 
-/// `kubectl berth status --watch` of an admin, whose lines go to a file.
+/// `kubectl berth status --watch` of an admin, which writes its lines to a file.
 struct Watched {
     child: tokio::process::Child,
     lines: PathBuf,
@@ -158,14 +158,14 @@ impl Watched {
         })
     }
 
-    /// Waits until a line has this text.
+    /// Waits until a line contains this text.
     async fn says(&self, cluster: &Cluster, text: &str) -> Result<()> {
         let said = async || anyhow::Ok(std::fs::read_to_string(&self.lines)?.contains(text));
         let until = cluster.until(&format!("the watch says {text:?}"), LONG, said).await;
         until.with_context(|| std::fs::read_to_string(&self.lines).unwrap_or_default())
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Ends the watch as Ctrl-C does.
     async fn end(mut self) -> Result<()> {
         let pid = self.child.id().context("the watch has ended by itself")?;
         let pid = nix::unistd::Pid::from_raw(pid.try_into()?);
@@ -178,9 +178,9 @@ impl Watched {
 
 #[tokio::test]
 async fn the_api_server_is_away_for_a_while() -> Result<()> {
-    // Built beforehand: no scenario waits for a compiler.
+    // Built beforehand, so that no scenario waits for a compiler.
     tokio::task::spawn_blocking(programs::kubectl).await??;
-    // Its reboot lasts until the API server is gone.
+    // The reboot lasts until the API server is gone.
     let options = hosts_with(3, |s| s.reboot_time = Duration::from_secs(6));
     scenario("the_api_server_is_away_for_a_while", options, |cluster| {
         Box::pin(async move {
@@ -191,7 +191,7 @@ async fn the_api_server_is_away_for_a_while() -> Result<()> {
             watched.says(cluster, "not updated for ").await?;
             let booted = async || Ok(cluster.boots().values().any(|&boots| boots == 2));
             cluster.until("the host that reboots is back", SOON, booted).await?;
-            // Its berth is free some 40 ms after its proof, where the API server answers.
+            // With an API server its berth would be free some 40 ms after its proof.
             tokio::time::sleep(Duration::from_secs(4)).await;
             let down = cluster
                 .log
@@ -221,7 +221,7 @@ async fn controllers_come_and_go() -> Result<()> {
             cluster.controllers.start(1)?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             let started = Instant::now();
-            // The leader is killed again and again, or frozen past its lease and woken up.
+            // The leader is repeatedly killed, or frozen past its lease and woken up.
             let mut turn = 0;
             while cluster.fleet.running(&v2.digest.to_string()) < 4 {
                 ensure!(
@@ -278,7 +278,7 @@ async fn rogues(bug: &str, count: usize) -> Result<Cluster> {
     Cluster::start(options).await
 }
 
-/// The judge must name a violation.
+/// Fails unless the judge names a violation.
 fn blames(cluster: &Cluster, invariant: &str, what: &str) -> Result<()> {
     let violations = cluster.violations()?;
     let named = violations.iter().any(|v| v.starts_with(invariant) && v.contains(what));
@@ -286,7 +286,7 @@ fn blames(cluster: &Cluster, invariant: &str, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The judge is worth something only if it finds a break: an agent that does not ask for a berth must be caught.
+/// The judge must find a real violation: an agent that reboots without a berth.
 #[tokio::test]
 async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
     let cluster = rogues("skip-berth", 2).await?;
@@ -296,7 +296,7 @@ async fn the_judge_finds_an_agent_without_a_berth() -> Result<()> {
     blames(&cluster, "I2", "without a committed berth")
 }
 
-/// Likewise one that uses an old commit although the node is neither cordoned nor drained any more.
+/// Another violation: an agent that uses an old commit although the node is neither cordoned nor drained any more.
 #[tokio::test]
 async fn the_judge_finds_an_old_commit() -> Result<()> {
     let cluster = rogues("old-commit-used", 1).await?;
@@ -308,7 +308,7 @@ async fn the_judge_finds_an_old_commit() -> Result<()> {
     blames(&cluster, "I1", "on it")
 }
 
-/// Asks the shipped program as the kubelet does.
+/// Runs the readiness probe of the shipped program, as the kubelet does.
 fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
     let mut probe = std::process::Command::new(programs::programs()?.agent);
     let output = probe
@@ -321,7 +321,7 @@ fn says_ready(file: &std::path::Path, within: u64) -> Result<()> {
     Ok(())
 }
 
-/// A bad agent must stop the rollout of its DaemonSet: ready is one whose loop turns and whom the API server answers.
+/// A bad agent must stop the rollout of its DaemonSet: an agent is ready if its loop runs and the API server answers it.
 #[tokio::test]
 async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
     let directory = tempfile::tempdir()?;
@@ -334,13 +334,13 @@ async fn an_agent_is_ready_while_the_api_server_answers() -> Result<()> {
         move |cluster| {
             Box::pin(async move {
                 let ready = |within| says_ready(&file, within);
-                // In no pool yet, and with nothing to do.
+                // The node is in no pool yet, so the agent is idle.
                 cluster
                     .until("the agent is ready", SOON, async || Ok(ready(120).is_ok()))
                     .await?;
                 cluster.control_plane.stop_apiserver().await?;
-                let told = async || Ok(ready(15).is_err_and(|why| why.to_string().contains("API server")));
-                cluster.until("the agent is not ready", LONG, told).await?;
+                let is_reported = async || Ok(ready(15).is_err_and(|why| why.to_string().contains("API server")));
+                cluster.until("the agent is not ready", LONG, is_reported).await?;
                 cluster.control_plane.start_apiserver().await?;
                 cluster
                     .until("the agent is ready again", LONG, async || Ok(ready(15).is_ok()))

@@ -1,4 +1,4 @@
-//! Limits of what hosts may pull, and the credentials for it.
+//! Restrictions of the images that hosts may pull, and the credentials for pulls.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const RUN: &str = "run/ostree/auth.json";
 const ETC: &str = "etc/ostree/auth.json";
 const DEGRADED: &str = "NodeDegraded";
 
-/// An auth file with this `auth`, put in place as a kubelet does with a Secret.
+/// Replaces the auth file by one with this `auth`, as a kubelet does with a Secret.
 fn give(file: &Path, auth: &str) -> Result<()> {
     let text = json!({ "auths": { "registry.test": { "auth": auth } } }).to_string();
     let new = file.with_extension("new");
@@ -25,7 +25,7 @@ fn has(host: &SimHost, place: &str, auth: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<()> {
+async fn a_host_pulls_with_its_agents_credentials() -> Result<()> {
     // The base64 of u:one, u:two and u:three.
     let [one, two, three] = ["dTpvbmU=", "dTp0d28=", "dTp0aHJlZQ=="];
     let scratch = Scratch::new("berth-credentials-")?;
@@ -53,7 +53,7 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
                 "the host pulled without credentials: it has none of /run",
             );
             part.until_node_says(node, says, SOON).await?;
-            // No pull waits for its backoff when the credentials are new.
+            // New credentials reset the backoff of the pull.
             give(&secret, one)?;
             part.until_all_run(&v2, SOON).await?;
             ensure!(
@@ -74,7 +74,7 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
             give(&secret, two)?;
             part.until_all_run(&v3, SOON).await?;
 
-            // A killed agent leaves the file, and the next one knows it.
+            // A killed agent leaves the file, and the next agent knows it.
             host.kill_agent();
             give(&secret, three)?;
             run(three).await?;
@@ -87,7 +87,7 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
             );
             part.until_node_says(node, says, SOON).await?;
             ensure!(has(host, RUN, three), "what worked stays");
-            // An agent that begins looks at once.
+            // An agent that starts looks at once.
             fs::remove_file(&secret)?;
             host.kill_agent();
             cluster.until("the file goes with the Secret", SOON, gone).await?;
@@ -97,7 +97,7 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
             part.leave(host).await?;
             cluster.until("the file goes with the pool", SOON, gone).await?;
 
-            // The host's own file stays what it pulls with.
+            // The host's own file remains the one for its pulls.
             fs::create_dir_all(host.root().join("etc/ostree"))?;
             fs::write(host.root().join(ETC), "four")?;
             host.settings(|s| s.login = Some("four".to_owned()));
@@ -121,8 +121,8 @@ async fn a_host_pulls_with_the_credentials_that_its_agent_was_given() -> Result<
 }
 
 #[tokio::test]
-async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
-    let name = "what_a_host_may_be_given_stands_on_the_host";
+async fn the_host_limits_its_images() -> Result<()> {
+    let name = "the_host_limits_its_images";
     let options = ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..hosts(1)
@@ -166,7 +166,7 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
             fs::remove_file(host.root().join(list))?;
             staged(true).await?;
 
-            // What was staged without the policy is staged anew under it.
+            // An image that was staged without the policy is staged again under the policy.
             cluster
                 .patch_pool(&part.name, json!({ "host": { "signature": "Required" } }))
                 .await?;
@@ -178,7 +178,7 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
                 "the host has no signature policy",
             );
             part.until_node_says(node, says, SOON).await?;
-            // The image is in the repository, where bootc finds it without asking the policy.
+            // The image is in the repository, where bootc finds it without checking the policy.
             let policy = |kind: &str| {
                 let text = json!({ "default": [{ "type": kind }] }).to_string();
                 write("etc/containers/policy.json", &text)
@@ -193,18 +193,18 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
             cluster.sign(&v2);
             policy("sigstoreSigned")?;
             staged(true).await?;
-            // An agent that starts asks bootc for its help, which is no pull.
+            // An agent that starts reads bootc's help, which is not a pull.
             let is_pull = |command: &&String| command.contains(" switch --") && command.contains(" --progress-fd ");
             let pulls = || host.commands().iter().filter(is_pull).count();
             let switch = host.commands().iter().rfind(is_pull).cloned();
             let switch = switch.unwrap_or_default();
             ensure!(switch.contains(" --enforce-container-sigpolicy "), "{switch}");
 
-            // The next agent knows that it was checked, and under which policy.
+            // The next agent knows that the image was checked, and which policy applied.
             let so_far = pulls();
             host.kill_agent();
             policy("signedBy")?;
-            // The memory says so only between the end of a pull and the beginning of the next one.
+            // The state file shows this only between the end of a pull and the start of the next one.
             let memory = host.root().join("var/lib/berth/state.json");
             let is_verified = || {
                 fs::read_to_string(&memory)
@@ -223,10 +223,10 @@ async fn what_a_host_may_be_given_stands_on_the_host() -> Result<()> {
     .await
 }
 
-/// What bootc prints of a failed pull may have come from the registry, with line breaks and all. It makes no image fail.
+/// bootc's output of a failed pull may contain text from the registry, including line breaks. Such text makes no image fail.
 #[tokio::test]
-async fn a_registry_that_speaks_like_bootc_makes_no_image_fail() -> Result<()> {
-    let name = "a_registry_that_speaks_like_bootc_makes_no_image_fail";
+async fn registry_text_makes_no_image_fail() -> Result<()> {
+    let name = "registry_text_makes_no_image_fail";
     scenario(name, hosts(2), |cluster| {
         Box::pin(async move {
             let part = Part::new(cluster, "workers", [1, 2]).await?;

@@ -1,4 +1,4 @@
-//! Records that agents keep of their turns, beside what the hosts really did.
+//! Compares the agents' records of their turns with the actions of the hosts.
 
 use berth_api::node::BootcNodeStatus;
 use berth_api::node::timeline::{ChapterName, TurnOutcome, TurnRecord};
@@ -18,15 +18,15 @@ fn boots(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
     cluster.log.events().iter().filter_map(of_host).collect()
 }
 
-/// Record of a turn on its two boots, when it was proven, or at least decided on what was seen.
+/// The two boots of a turn record, if the turn was proven, or at least decided on observed boots.
 fn sides(turn: &TurnRecord) -> Option<[(String, String); 2]> {
     let proof = turn.proof.as_ref()?;
     let before = (turn.boot_id_before.clone(), turn.from.as_ref()?.to_string());
     Some([before, (proof.boot_id.clone(), proof.booted.as_ref()?.to_string())])
 }
 
-/// Waits until the node has exactly one proven turn to the image on record, and compares it with the host's own boots: the
-/// two boots of the turn came one after the other.
+/// Waits until the node has exactly one proven turn to the image on record, and checks that its two boots followed one another on
+/// the host.
 pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Published) -> Result<()> {
     let proven = |turns: &[TurnRecord]| -> Vec<TurnRecord> {
         let is_it =
@@ -38,14 +38,14 @@ pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Pub
             Ok(!proven(&status(cluster, node).await?.turns).is_empty())
         })
         .await?;
-    let told = status(cluster, node).await?;
-    let [turn] = &proven(&told.turns)[..] else {
-        anyhow::bail!("{node} has been proven more than once: {:?}", told.turns);
+    let reported = status(cluster, node).await?;
+    let [turn] = &proven(&reported.turns)[..] else {
+        anyhow::bail!("{node} has been proven more than once: {:?}", reported.turns);
     };
     let is_whole = turn.drain_seconds.is_some() && turn.proof.as_ref().is_some_and(|proof| proof.node_ready);
     ensure!(is_whole, "{node}: {turn:?}");
     ensure_followed(cluster, node, turn)?;
-    let update = told.timeline.updates.first().context("no update")?;
+    let update = reported.timeline.updates.first().context("no update")?;
     let chapters: Vec<_> = update.chapters.iter().map(|c| c.name).collect();
     ensure!(
         chapters.ends_with(&[
@@ -64,19 +64,19 @@ pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Pub
     Ok(())
 }
 
-/// Waits until the newest turns of the node, the newest first, have these outcomes, and answers them.
+/// Waits until the newest turns of the node, newest first, have these outcomes, and returns them.
 pub(super) async fn until_outcomes(cluster: &Cluster, node: &str, outcomes: &[TurnOutcome]) -> Result<Vec<TurnRecord>> {
     cluster
         .until(&format!("the turns of {node} end with {outcomes:?}"), SOON, || async {
             let turns = status(cluster, node).await?.turns;
-            let told: Vec<_> = turns.iter().filter_map(|t| t.outcome).collect();
-            Ok(told == outcomes)
+            let reported: Vec<_> = turns.iter().filter_map(|t| t.outcome).collect();
+            Ok(reported == outcomes)
         })
         .await?;
     Ok(status(cluster, node).await?.turns)
 }
 
-/// The two boots of a turn came one after the other on the host.
+/// Fails unless the two boots of a turn followed one another on the host.
 pub(super) fn ensure_followed(cluster: &Cluster, node: &str, turn: &TurnRecord) -> Result<()> {
     let boots = boots(cluster, node);
     let sides = sides(turn).with_context(|| format!("nothing was seen: {turn:?}"))?;

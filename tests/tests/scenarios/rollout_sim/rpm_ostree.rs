@@ -1,4 +1,4 @@
-//! Hosts that rpm-ostree updates, beside hosts that bootc does.
+//! Hosts that rpm-ostree updates, beside hosts that bootc updates.
 
 use berth_api::backend::Backend;
 use berth_api::node::BootcNodeStatus;
@@ -20,8 +20,8 @@ fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> Clus
     }
 }
 
-/// One host of each kind, one after another. Meanwhile a daemon dies in the middle of a pull, an agent is killed in another one,
-/// and somebody has installed a package on a third host that still waits for its reboot.
+/// A host of each kind, one after another. Meanwhile a daemon dies during a pull, an agent is killed during another pull, and an
+/// admin has installed a package on a third host that still waits for its reboot.
 #[tokio::test]
 async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> {
     let kinds = [Updaters::Bootc, Updaters::RpmOstree, Updaters::Both, Updaters::Layered];
@@ -29,8 +29,8 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
     scenario("hosts_of_all_kinds_are_updated", options, |cluster| {
         Box::pin(async move {
             cluster.host(2).rpm_ostree(|f| f.dies_in_transaction = 1);
-            let somebody = cluster.host(3).rpm_ostree_client().await?;
-            somebody.install(&["vim"]).await?;
+            let foreign = cluster.host(3).rpm_ostree_client().await?;
+            foreign.install(&["vim"]).await?;
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             let pulls_on_4 = async || Ok(pulls(cluster, "node4") > 0);
             cluster.until("node4 pulls", SOON, pulls_on_4).await?;
@@ -76,12 +76,12 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
     .await
 }
 
-/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in one go, under the same licence. An image that does not
-/// come up is left again in the same way.
+/// Hosts whose ostree cannot unlock: rpm-ostree unlocks and reboots in a single call, with the same commit. A host leaves an
+/// image that does not come up in the same way.
 #[tokio::test]
-async fn where_ostree_cannot_unlock_rpm_ostree_finalizes() -> Result<()> {
+async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Layered], |s| s.old_ostree = true);
-    scenario("where_ostree_cannot_unlock_rpm_ostree_finalizes", options, |cluster| {
+    scenario("rpm_ostree_finalizes_where_ostree_cannot_unlock", options, |cluster| {
         Box::pin(async move {
             let v2 = roll_to(cluster, "2.0.0", 1).await?;
             cluster.until_all_run(&v2, LONG).await?;
@@ -108,7 +108,7 @@ async fn where_ostree_cannot_unlock_rpm_ostree_finalizes() -> Result<()> {
     .await
 }
 
-/// A transaction whose socket does not answer may go on for hours: the agent reports it, and stays alive.
+/// A transaction whose socket does not answer may last for hours: the agent reports it, and stays alive.
 #[tokio::test]
 async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
     let options = ClusterOptions {
@@ -126,7 +126,7 @@ async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
             host.kill_agent();
             until_degraded(cluster, "node1", "HostUnreachable", "rpm-ostreed").await?;
             signs_of_life(cluster, "node1", 2).await?;
-            // It answers again: the pull that is not wanted any more is joined, and stopped.
+            // The socket answers again: the agent joins the pull of the withdrawn image, and stops it.
             host.settings(|s| s.pull_time = Duration::from_millis(100));
             let v3 = cluster.publish("3.0.0").await?;
             let image = json!({ "image": { "ref": v3.reference } });
@@ -140,19 +140,20 @@ async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
     .await
 }
 
-/// Somebody layers a package on the image that waits, and nothing can lock that. It stays, which is told, until somebody drops it.
+/// An admin layers a package on the staged image, and no lock works for that. The deployment stays and is reported, until the
+/// admin removes it.
 async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result<()> {
     let host = cluster.host(1);
     host.settings(|s| s.lock_failures = u32::MAX);
-    let somebody = host.rpm_ostree_client().await?;
-    somebody.install(&["strace"]).await?;
-    // The next one looks at its host at once.
+    let foreign = host.rpm_ostree_client().await?;
+    foreign.install(&["strace"]).await?;
+    // The next agent looks at its host at once.
     host.kill_agent();
     until_degraded(cluster, "node1", "LockFailed", "any reboot applies it").await?;
     let facts = host.facts();
     ensure!(facts.staged.as_deref() == Some(waits) && !facts.locked, "{facts:?}");
-    let dropping = somebody.os().await?.cleanup(&["pending-deploy"]).await?;
-    let dropped = somebody.follow(&dropping).await?;
+    let dropping = foreign.os().await?.cleanup(&["pending-deploy"]).await?;
+    let dropped = foreign.follow(&dropping).await?;
     ensure!(dropped.ok, "{}", dropped.words);
     host.settings(|s| s.lock_failures = 0);
     host.kill_agent();
@@ -160,21 +161,21 @@ async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result
     cluster.until("it is staged again, and locked", SOON, again).await
 }
 
-/// Somebody has begun a transaction of rpm-ostree, and holds it open until this client is dropped.
+/// Starts a transaction of rpm-ostree as another client, which holds it open until it is dropped.
 async fn hold(cluster: &Cluster) -> Result<Client> {
     let host = cluster.host(1);
-    let somebody = host.rpm_ostree_client().await?;
-    let holds = async || Ok(somebody.os().await?.cleanup(&["repomd"]).await.is_ok());
-    cluster.until("somebody has begun a transaction", SOON, holds).await?;
-    Ok(somebody)
+    let foreign = host.rpm_ostree_client().await?;
+    let holds = async || Ok(foreign.os().await?.cleanup(&["repomd"]).await.is_ok());
+    cluster.until("foreign has begun a transaction", SOON, holds).await?;
+    Ok(foreign)
 }
 
-/// Waits until the node says that somebody else works on its host.
-async fn is_told_busy(cluster: &Cluster) -> Result<()> {
+/// Waits until the node reports a foreign transaction on its host.
+async fn is_reported_busy(cluster: &Cluster) -> Result<()> {
     until_degraded(cluster, "node1", "HostBusy", "").await
 }
 
-/// A reboot outside of a turn applies nothing. What somebody layers on the image that waits goes along in the turn.
+/// A reboot outside of a turn applies nothing. A package that is layered on the staged image is applied with it in the turn.
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Both], |_| {});
@@ -184,12 +185,12 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
         |cluster| {
             Box::pin(async move {
                 let v2 = cluster.publish("2.0.0").await?;
-                // To stage, to lock and to unlock: somebody else's work is waited for.
-                let somebody = hold(cluster).await?;
+                // The agent waits for a foreign transaction before it stages, locks and unlocks.
+                let foreign = hold(cluster).await?;
                 let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": "100%" });
                 cluster.pool("workers", &v2.reference, rollout).await?;
-                is_told_busy(cluster).await?;
-                drop(somebody);
+                is_reported_busy(cluster).await?;
+                drop(foreign);
                 for node in ["node1", "node2"] {
                     until_phase(cluster, node, "Waiting").await?;
                 }
@@ -199,18 +200,18 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                 let again = async || Ok(cluster.host(1).facts().staged.as_ref() == Some(&v2_digest));
                 cluster.until("it is staged again", SOON, again).await?;
                 a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
-                // Somebody puts a package on top of what waits: the turn applies it with the image.
+                // An admin layers a package on the staged image: the turn applies it with the image.
                 let host = cluster.host(1);
                 host.rpm_ostree_client().await?.install(&["vim"]).await?;
                 let locked = async || Ok(host.facts().locked);
                 host.kill_agent();
                 cluster.until("that is locked", SOON, locked).await?;
-                let somebody = hold(cluster).await?;
+                let foreign = hold(cluster).await?;
                 cluster
                     .patch_pool("workers", json!({ "rollout": { "paused": false } }))
                     .await?;
-                is_told_busy(cluster).await?;
-                // For longer than three tries take.
+                is_reported_busy(cluster).await?;
+                // Longer than three tries take.
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 let turn = status(cluster, "node1").await?;
                 ensure!(
@@ -218,10 +219,10 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                     "the turn goes on: {turn:?}"
                 );
                 ensure!(host.facts().locked, "it waits, drained");
-                drop(somebody);
+                drop(foreign);
                 cluster.until_all_run(&v2, LONG).await?;
                 ensure!(host.facts().packages == ["vim"]);
-                // Packages for the image that runs wait for the next one.
+                // Packages for the running image wait for the next image.
                 host.rpm_ostree_client().await?.install(&["strace"]).await?;
                 host.kill_agent();
                 until_degraded(cluster, "node1", "ForeignStaged", "other packages").await?;

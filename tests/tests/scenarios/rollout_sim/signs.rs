@@ -1,4 +1,4 @@
-//! Signs on the Node for tools that know nothing of Berth: lifecycle conditions, and the cluster autoscaler's annotation.
+//! Signs on the Node for tools that do not know Berth: lifecycle conditions, and the cluster autoscaler's annotation.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use super::*;
 /// State of a Node after one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shown {
-    /// Lifecycle conditions that are True and ours.
+    /// Lifecycle conditions that are True and were set by Berth.
     ours: BTreeSet<String>,
     scale_down_disabled: Option<String>,
     scale_down_is_ours: bool,
     cordoned_by_us: bool,
 }
 
-/// All that a Node has shown, in the order of the writes, each once.
+/// All states that a Node has shown, in the order of the writes, without repetitions.
 fn shown(cluster: &Cluster, node: &str) -> Result<Vec<Shown>> {
     let log = AuditLog::read(&cluster.control_plane.audit_log())?;
     let of_node = |r: &&Record| r.resource == "nodes" && r.name == node;
@@ -50,7 +50,7 @@ fn of(node: &Node) -> Shown {
     }
 }
 
-/// Puts the autoscaler's annotation on a Node, as its admin does.
+/// Sets the autoscaler's annotation on a Node, as its admin does.
 pub async fn annotate(cluster: &Cluster, node: &str, value: &str) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {ANNOTATION_SCALE_DOWN_DISABLED: value}}});
     let patch = Patch::Merge(patch);
@@ -58,10 +58,10 @@ pub async fn annotate(cluster: &Cluster, node: &str, value: &str) -> Result<()> 
     Ok(())
 }
 
-/// Fails unless the Node has shown its turns: the drain, the maintenance, and soon nothing of it afterwards. `taken_back`: its
-/// first turn ended in the drain. `admins`: value of the annotation that its admin has put there, which stays.
+/// Fails unless the Node has shown its turns: the drain, the maintenance, and soon afterwards nothing. `taken_back`: its first
+/// turn ended in the drain. `admins`: value of the annotation that its admin has set, which stays.
 pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admins: Option<&str>) -> Result<()> {
-    // They are taken off after the berth is given back, and the audit log is written a little later still.
+    // The signs are removed after the berth is given back, and the audit log is written a little later still.
     let is_clear = || async { Ok(shown(cluster, node)?.last().is_some_and(|last| last.ours.is_empty())) };
     let what = format!("{node} shows nothing of its turn");
     cluster.until(&what, SOON, is_clear).await?;
@@ -70,7 +70,7 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
     let nothing = set(&[]);
     let draining = set(&[DRAIN_IN_PROGRESS, MAINTENANCE_IN_PROGRESS]);
     let down = set(&[DRAINED, MAINTENANCE_IN_PROGRESS]);
-    // Whether a node is seen to wait for its turn depends on how soon that comes.
+    // A node shows that it waits for its turn only if the turn does not come at once.
     let planned = set(&[MAINTENANCE_PLANNED]);
     let mut walk: Vec<_> = all
         .iter()
@@ -78,7 +78,7 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
         .filter(|ours| **ours != planned)
         .collect();
     walk.dedup();
-    // A drain that has nothing to wait for is over before it shows.
+    // A drain without pods is over before it shows.
     let turns: &[&[_]] = match taken_back {
         true => &[
             &[&nothing, &draining, &nothing, &draining, &down, &nothing],
@@ -94,7 +94,7 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
             shown.scale_down_is_ours == (admins.is_none() && shown.cordoned_by_us),
             "{node} has shown {shown:?} in {all:#?}"
         );
-        // The admin's is put there after the Node has come.
+        // The admin sets the annotation after the Node is created.
         let is_right = match admins {
             Some(_) if value.is_none() => !shown.cordoned_by_us,
             Some(admins) => value == Some(admins),

@@ -1,4 +1,4 @@
-//! `kubectl berth verify` over the audit log of a real rollout, as it is and with lines that somebody changed.
+//! `kubectl berth verify` over the audit log of a real rollout, unchanged and with forged lines.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn verify(program: &Path, log: &Path, more: &[&str]) -> Result<Said> {
     })
 }
 
-/// Changes a line of a log; `None` takes it out.
+/// Changes a line of a log; `None` removes it.
 type Forger = fn(Value) -> Option<Value>;
 
 fn is_commit(event: &Value) -> bool {
@@ -52,7 +52,7 @@ fn is_commit(event: &Value) -> bool {
     event["objectRef"]["resource"] == "leases" && phase == Some("Committed")
 }
 
-/// The commits were for another boot.
+/// The commits name another boot.
 fn other_boot(mut event: Value) -> Option<Value> {
     if is_commit(&event) {
         event["responseObject"]["metadata"]["annotations"]["berth.dev/boot-id"] = json!("another");
@@ -60,7 +60,7 @@ fn other_boot(mut event: Value) -> Option<Value> {
     Some(event)
 }
 
-/// The agents gave back and left their Nodes as they were.
+/// The agents gave back without restoring their Nodes.
 fn not_restored(event: Value) -> Option<Value> {
     let agent = event["userAgent"]
         .as_str()
@@ -70,7 +70,7 @@ fn not_restored(event: Value) -> Option<Value> {
     (!restores || unschedulable).then_some(event)
 }
 
-/// No Node but the first was ever Ready.
+/// Only the first Node was ever Ready.
 fn never_ready(mut event: Value) -> Option<Value> {
     let of = &event["objectRef"];
     let is_status = of["resource"] == "nodes" && of["subresource"] == "status";
@@ -86,7 +86,7 @@ fn never_ready(mut event: Value) -> Option<Value> {
     Some(event)
 }
 
-/// The log misses every commit.
+/// The log lacks every commit.
 fn no_commits(event: Value) -> Option<Value> {
     (!is_commit(&event)).then_some(event)
 }
@@ -100,7 +100,7 @@ fn bare(mut event: Value) -> Option<Value> {
     Some(event)
 }
 
-/// The log of a rollout by the book passes, and each forged one is found out by name.
+/// The log of a correct rollout passes, and in each forged log the violation is found.
 pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> Result<()> {
     let log = cluster.control_plane.audit_log();
     let text = fs::read_to_string(&log)?;

@@ -7,13 +7,13 @@ use super::*;
 
 /// Nodes of the rollout.
 const NODES: usize = 4;
-/// Writes of a BootcNode and its Node, and of its berth, for each node of a rollout without pods to move.
+/// Writes of a BootcNode and its Node, and of its berth, for each node of a rollout without pods to evict.
 const OF_NODE: usize = 8;
 const OF_BERTH: usize = 5;
 /// Events of one turn.
 const EVENTS: usize = 2;
 
-/// Counts what a second rollout writes. In the first one every object is new.
+/// Counts the writes of a second rollout. In the first one every object is new.
 #[tokio::test]
 async fn a_rollout_needs_few_writes() -> Result<()> {
     let options = hosts_with(NODES, |s| s.pull_time = Duration::from_millis(200));
@@ -34,10 +34,10 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
                 "writes of {NODES} turns in {seconds} s, by cause:\n{writes}reads: {:#?}",
                 audit::count(reads)
             );
-            // Agents give a sign of life every two minutes.
+            // Agents send a heartbeat every two minutes.
             let beats = seconds / 120 * NODES;
             let count = |kind| writes.count(kind);
-            // A busy machine pulls, boots or waits for longer than a moment, and its nodes say so.
+            // On a busy machine a pull, a boot or a wait may take long enough to be reported.
             let slow = writes
                 .0
                 .iter()
@@ -49,7 +49,8 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
             );
             ensure!(count(Kind::Berth) <= OF_BERTH * NODES, "too many of berths:\n{writes}");
             ensure!(count(Kind::Event) <= EVENTS * NODES + 2, "too many events:\n{writes}");
-            // The change itself, the end, what a node adds to what is done, and what lasts for some seconds.
+            // Writes for the change itself, for the end, for the progress of each node, and for states that last for some
+            // seconds.
             ensure!(
                 count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
                 "too many of the pool:\n{writes}"
@@ -60,14 +61,14 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
     .await
 }
 
-/// True if nothing is written for this cause on a machine that is quick.
+/// True if this cause appears only on a slow machine.
 fn is_slow(cause: &str) -> bool {
     ["Staging", "Proving", "MaintenancePlanned"]
         .iter()
         .any(|word| cause.contains(word))
 }
 
-/// Waits until the pool has reported that all is done, and for what is written a moment later.
+/// Waits until the pool has reported that all is done, and for the writes that follow a moment later.
 async fn until_at_rest(cluster: &Cluster) -> Result<()> {
     let is_done = async || {
         let status = cluster.pools().get("workers").await?.status.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A client of a simulated host that does on its bus what the agent does.
+//! A client of a simulated host that uses its bus as the agent does.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub trait Login {
     fn prepare_for_shutdown(&self, start: bool) -> zbus::Result<()>;
 }
 
-/// Locks what was staged.
+/// Locks a staged image.
 pub const LOCK: &[&str] = &["/usr/bin/ostree", "admin", "lock-finalization"];
 
 pub fn exec(command: &[&str]) -> Variant<'static> {
@@ -103,7 +103,7 @@ pub struct Client {
     root: PathBuf,
 }
 
-/// End of a unit.
+/// Result of a unit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ended {
     pub job: String,
@@ -153,7 +153,7 @@ impl Client {
         self.manager.start_transient_unit(name, "fail", &properties, &[]).await
     }
 
-    /// Runs a unit to its end, reads how it ended, and unloads it.
+    /// Runs a unit to its end, reads its result, and unloads it.
     pub async fn run(&self, name: &str, command: &[&str], post: &[&str]) -> Result<Ended> {
         let mut removed = self.manager.receive_job_removed().await?;
         let job = self.start(name, command, post, &[]).await?;
@@ -168,7 +168,7 @@ impl Client {
             status: service.exec_main_status().await?,
         };
         self.manager.reset_failed_unit(name).await?;
-        // A reference would keep the name taken.
+        // A reference would keep the name in use.
         self.manager.unref_unit(name).await?;
         Ok(ended)
     }
@@ -185,7 +185,7 @@ impl Client {
     }
 }
 
-/// Waits for the end of a job and answers its result.
+/// Waits for the end of a job and returns its result.
 pub async fn wait_for(removed: &mut JobRemovedStream, job: &OwnedObjectPath) -> Result<String> {
     loop {
         let signal = timeout(Duration::from_secs(30), removed.next())

@@ -1,4 +1,4 @@
-//! The world of these tests.
+//! Fixture of these tests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::client::{Client, LOCK};
 pub const REPOSITORY: &str = "registry.test/os";
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// One simulated host with an old image that it runs and a new one that exists.
+/// A simulated host that runs an old image, and a newer image in the catalog.
 pub struct World {
     pub host: SimHost,
     pub log: HostLog,
@@ -43,7 +43,7 @@ impl World {
         format!("berth-pull-{}.service", &self.new[7..23])
     }
 
-    /// Stages the new image and locks it in one unit.
+    /// Stages the new image and locks it in a single unit.
     pub async fn pull(&self, client: &Client) -> Result<String> {
         let ended = client
             .run(&self.pull_unit(), &["/usr/bin/bootc", "switch", &self.target()], LOCK)
