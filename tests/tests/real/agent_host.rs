@@ -133,7 +133,7 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     );
     let host = agent(&real).await?.with_auth(auth.clone());
     let file = real.path(PLACES[0])?;
-    assert!(!file.exists(), "it went with the boot");
+    assert!(!file.exists(), "the file is gone after the reboot");
     has_credentials(&host, &real, &auth, &door.host())?;
     assert!(host.keep_auth(Claim::Released).changed && !file.exists());
     assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
@@ -217,15 +217,15 @@ async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {
     started?;
     let window = Duration::from_micros(window?.trim().parse()?);
     let waits = tokio::time::timeout(Duration::from_secs(30), silent.accept()).await;
-    let _connection = waits.context("nobody asked for the bound image")??;
+    let _connection = waits.context("the bound image was not requested")??;
     let state = host.find_pull(None).await?.map(|pull| pull.state);
-    assert_eq!(state, Some(PullState::Running), "bootc goes on");
-    eprintln!("staged and not locked for {window:?}, while bootc goes on for seconds");
+    assert_eq!(state, Some(PullState::Running), "bootc still runs");
+    eprintln!("staged and not locked for {window:?}, while bootc runs for several seconds");
     ensure!(window < Duration::from_secs(10), "{window:?}");
     let before = real.boot().context("down")?;
     real.reboot_now().await?;
     let boot = real.wait_boot(Some(&before.boot_id), Duration::from_secs(120)).await?;
-    assert_eq!(boot.version, "1.0.0", "a reboot beside it applies nothing");
+    assert_eq!(boot.version, "1.0.0", "a reboot during the pull applies nothing");
     Ok(())
 }
 
@@ -272,7 +272,7 @@ async fn goes_through_the_proxy_of_a_drop_in(
     host.start_pull(image, ostrees_lock()?).await?;
     let (mut connection, _) = tokio::time::timeout(Duration::from_secs(30), proxy.accept())
         .await
-        .context("nobody asked the proxy")??;
+        .context("the proxy received no request")??;
     let mut request = String::new();
     BufReader::new(&mut connection).read_line(&mut request).await?;
     let (registry, _) = image
@@ -305,6 +305,6 @@ async fn is_adopted_and_locked(first: Host, real: &RealHost, image: &DesiredImag
     let staged = status(&second).await?.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
     let marker = real.path("/run/reboot-required")?;
-    ensure!(!marker.exists(), "what is locked requires no reboot");
+    ensure!(!marker.exists(), "a locked image requests no reboot");
     Ok(())
 }

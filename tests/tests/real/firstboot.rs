@@ -161,7 +161,7 @@ impl Rig {
         while !done().await.unwrap_or(false) {
             if begin.elapsed() > Duration::from_secs(90) {
                 let journal = self.host.journal(UNIT).await.unwrap_or_default();
-                bail!("{what} does not come; the unit's journal:\n{journal}");
+                bail!("timeout waiting for {what}; the unit's journal:\n{journal}");
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -190,7 +190,10 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
         "{issue}"
     );
     let login = rig.host.read(LOGIN).await?;
-    ensure!(login == rig.host.read(ISSUE).await?, "the same at the login: {login}");
+    ensure!(
+        login == rig.host.read(ISSUE).await?,
+        "the login shows the same text: {login}"
+    );
     let is_logged = || async {
         let query = format!("MESSAGE_ID={MESSAGE_ID}");
         let text = rig.host.exec(&["journalctl", "--output=json", &query]).await?;
@@ -202,7 +205,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
 
     a_reboot_lets_it_go_no_further(rig).await?;
     // An admin may let the boot continue.
-    ensure!(!rig.kubelet_runs().await?, "it is refused again");
+    ensure!(!rig.kubelet_runs().await?, "the kubelet ran without the override");
     rig.host.write(OVERRIDE, "").await?;
     let dry = rig.host.exec(&[PROGRAM, "firstboot", "--dry-run"]).await?;
     ensure!(dry.starts_with("Overridden: "), "{dry}");
@@ -213,9 +216,9 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
     let record = rig.expect("Overridden", true).await?;
     ensure!(
         record["status"]["held"] == true,
-        "that it was held is not forgotten: {record:#}"
+        "the record does not mention the refusal: {record:#}"
     );
-    ensure!(!rig.has(ISSUE).await?, "nobody has to look any more");
+    ensure!(!rig.has(ISSUE).await?, "the notice is still there");
     Ok(())
 }
 
@@ -289,7 +292,10 @@ async fn an_unknown_boot_image_is_reported_and_boots(rig: &Rig) -> Result<()> {
     let message = record["status"]["message"].as_str().unwrap_or_default();
     ensure!(message.contains("sets a limit"), "{message}");
     rig.prepare(Some("1.6.0"), "nonsense = 1\n").await?;
-    ensure!(rig.kubelet_runs().await?, "a mistake in a file costs no machine");
+    ensure!(
+        rig.kubelet_runs().await?,
+        "a mistake in the file must not hold the kubelet back"
+    );
     rig.expect("InvalidConfig", true).await.map(drop)
 }
 
@@ -325,7 +331,7 @@ async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
             .contains("cannot get the target from the registry"))
     };
     rig.until("the wait", waits).await?;
-    ensure!(!rig.has(RAN).await?, "the kubelet waits too");
+    ensure!(!rig.has(RAN).await?, "the kubelet ran during the wait");
     rig.registry.restart().await?;
     rig.until("the kubelet", || rig.has(RAN)).await?;
     rig.expect("Allowed", true).await?;
@@ -342,7 +348,7 @@ async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
     );
     rig.registry.stop()?;
     rig.reword("60s", "2s").await?;
-    ensure!(rig.kubelet_runs().await?, "no violation");
+    ensure!(rig.kubelet_runs().await?, "the kubelet did not run");
     rig.expect("RegistryAway", true).await?;
     rig.registry.restart().await?;
     the_deadline_ends_a_registry_that_trickles(rig).await
@@ -369,7 +375,7 @@ async fn the_deadline_ends_a_registry_that_trickles(rig: &Rig) -> Result<()> {
     rig.reword(&rig.registry.host(), &address.to_string()).await?;
     rig.reword("60s", "3s").await?;
     let begin = Instant::now();
-    ensure!(rig.kubelet_runs().await?, "no violation");
+    ensure!(rig.kubelet_runs().await?, "the kubelet did not run");
     let took = begin.elapsed();
     drips.abort();
     ensure!(took < Duration::from_secs(60), "a deadline of 3 s took {took:?}");

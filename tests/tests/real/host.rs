@@ -211,7 +211,11 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
     rig.host.exec(&link).await.unwrap();
     rig.reboot().await.unwrap();
-    assert_eq!(rig.host.boot().unwrap().digest, first, "the file locks");
+    assert_eq!(
+        rig.host.boot().unwrap().digest,
+        first,
+        "the lock file keeps the image from being applied"
+    );
 
     // Locked twice, unlocked once.
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();

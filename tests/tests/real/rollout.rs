@@ -39,7 +39,7 @@ const LEFT_OUT: [(&str, &str); 1] = [("the_api_server_is_away", "it waits for 30
 /// The scenarios that hosts of rpm-ostree skip, and why.
 const BOOTC_ONLY: [(&str, &str); 1] = [(
     "an_image_without_its_bound_image",
-    "rpm-ostree knows nothing of bound images: they are bootc's own",
+    "rpm-ostree does not support bound images; only bootc does",
 )];
 
 /// True if every scenario is selected.
@@ -205,7 +205,10 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     }
     // The controller uses the credentials of its Secret: the registry rejects requests without them.
     let asked = std::fs::read_to_string(rig.cluster.origin.log())?;
-    ensure!(asked.contains("/v2/os/manifests/stable"), "nobody asked the origin");
+    ensure!(
+        asked.contains("/v2/os/manifests/stable"),
+        "the origin received no request"
+    );
     is_closed_to_strangers(&rig.cluster.origin).await?;
     // All other requests use the credentials of the hosts' Secret, at a mirror of an origin that is away.
     for host in &rig.cluster.hosts {
@@ -226,7 +229,10 @@ async fn is_closed_to_strangers(registry: &Registry) -> Result<()> {
     connection.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await?;
-    ensure!(answer.starts_with("HTTP/1.1 401 "), "a stranger is answered: {answer}");
+    ensure!(
+        answer.starts_with("HTTP/1.1 401 "),
+        "the registry answers without a password: {answer}"
+    );
     Ok(())
 }
 
@@ -273,7 +279,7 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
         let staged = staged(host).await?;
         ensure!(
             staged.is_none(),
-            "{}: what is no longer wanted is not staged: {staged:?}",
+            "{}: the withdrawn image is not staged: {staged:?}",
             host.name()
         );
     }
@@ -282,7 +288,7 @@ async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     // A node whose reboot has begun when the target is withdrawn also goes there and back.
     ensure!(
         went == 2 || went == 4,
-        "one or two go there and back: {before:?}, then {boots:?}"
+        "one or two hosts go there and back: {before:?}, then {boots:?}"
     );
     rig.cluster.judge()
 }
@@ -350,7 +356,7 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
         let now = pull().await?;
         ensure!(
             now == invocation,
-            "{}: the running pull is adopted, not repeated: {invocation}, {now:?}",
+            "{}: the next agent must adopt the running pull, not repeat it: {invocation}, {now:?}",
             host.name()
         );
     }
@@ -422,7 +428,7 @@ async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
         let removed = || async { Ok(staged(host).await?.is_none()) };
         rig.cluster.until("nothing stays staged", SOON, removed).await?;
     }
-    ensure!(rig.cluster.boots() == before, "nothing boots it");
+    ensure!(rig.cluster.boots() == before, "no host boots it");
     rig.desire(&rig.now, 1).await?;
     rig.cluster.until_all_run(&rig.now, LONG).await?;
     for host in &rig.cluster.hosts {
@@ -441,7 +447,7 @@ async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
     let down = rig.downs() - downs;
     ensure!(
         down == 1,
-        "who has committed goes, and nobody takes a new turn: {down} hosts went down"
+        "a committed node reboots, and no new turn begins: {down} hosts went down"
     );
     rig.cluster.control_plane.start_apiserver().await?;
     rig.until_all_run(&v6, &before).await
@@ -505,7 +511,7 @@ async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
         return Ok(());
     }
     if !all() {
-        let why = "it takes as long as three_real_hosts, which ends with some of its scenarios";
+        let why = "it takes as long as three_real_hosts, which runs some of its scenarios at its end";
         println!("{ONLY_IN_TEST_REAL}three_real_hosts_of_rpm_ostree: {why}");
         return Ok(());
     }

@@ -104,7 +104,7 @@ impl Rig {
 async fn look(host: &Host, terms: &Terms) -> Result<Deployments> {
     match host.survey(terms).await?.os {
         Os::Bootc(known) => Ok(*known),
-        other => bail!("of no use: {other:?}"),
+        other => bail!("no deployments: {other:?}"),
     }
 }
 
@@ -322,7 +322,7 @@ async fn keeps_layers(rig: &Rig) -> Result<()> {
         (known.backend.name, known.backend.reason.as_str()),
         (Backend::RpmOstree, "LayeredHost")
     );
-    ensure!(known.staged_layers, "somebody layers a package");
+    ensure!(known.staged_layers, "a package is layered");
     let staged = known.staged.context("nothing staged")?;
     assert_eq!((staged.digest, staged.locked), (Some(rig.v2.digest.parse()?), false));
     host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
@@ -333,7 +333,7 @@ async fn keeps_layers(rig: &Rig) -> Result<()> {
     let known = look(&host, &ASKED).await?;
     let staged = known.staged.context("nothing staged")?;
     assert_eq!(staged.digest, Some(image.digest.clone()));
-    ensure!(staged.locked, "the lock is in the state of what is staged now");
+    ensure!(staged.locked, "the lock is in the state of the newly staged deployment");
     host.unlock().await?;
     let before = rig.boot_id()?;
     host.reboot().await?;

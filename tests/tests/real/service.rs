@@ -62,7 +62,7 @@ async fn until_fed(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     );
     let fed = || async { Ok(property(host, "WatchdogTimestampMonotonic").await? != before) };
     cluster.until("the watchdog is fed", SOON, fed).await?;
-    ensure!(property(host, "MainPID").await? == process, "by the same process");
+    ensure!(property(host, "MainPID").await? == process, "another process runs now");
     Ok(())
 }
 
@@ -209,14 +209,14 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
         Ok(status.progress.is_some_and(|p| p.bytes > 0))
     };
     cluster
-        .until("the progress of the pull is told", SOON, progress)
+        .until("the progress of the pull is reported", SOON, progress)
         .await?;
     host.limit_pulls(None).await?;
     until_fed(cluster, host).await?;
     cluster.until_all_run(&v2, LONG).await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
     ensure!(booted == 1, "{booted} boots");
-    ensure!(is_active(host).await?, "the service is back after the reboot");
+    ensure!(is_active(host).await?, "the service does not run after the reboot");
     let now = pods(cluster).await?;
     ensure!(
         !now.iter().any(|pod| tenants.contains(pod)),
@@ -224,12 +224,12 @@ async fn it_updates_the_host(cluster: &RealCluster, host: &RealHost) -> Result<(
     );
     ensure!(
         property(host, "NRestarts").await? == "0",
-        "nothing made it fail: {:?}",
+        "the service has failed: {:?}",
         unit(host).await?
     );
     ensure!(
         property(host, "MainPID").await? == cluster.agent_process(host).await?,
-        "and it is the only agent"
+        "another agent holds the lock"
     );
     until_phase(cluster, host, "Updated").await?;
     golden::ensure_walk_to(&cluster.control_plane.audit_log(), host.name(), &v2.digest, "whole")?;
@@ -288,13 +288,16 @@ async fn it_survives_an_image_without_a_kubelet(cluster: &RealCluster, host: &Re
         Ok(updated.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
     };
     cluster
-        .until("the stuck host says what it waits for", SOON, inhibited)
+        .until("the stuck host names the inhibitor", SOON, inhibited)
         .await?;
     host.exec(&["systemctl", "stop", "backup"]).await?;
     cluster.until_all_run(&good, LONG).await?;
     until_phase(cluster, host, "Updated").await?;
     let booted = cluster.boots()[host.name()] - boots[host.name()];
-    ensure!(booted == 2, "there and on: {booted} boots");
+    ensure!(
+        booted == 2,
+        "one boot into the bad image and one into the next: {booted} boots"
+    );
     golden::ensure_walk_to(
         &cluster.control_plane.audit_log(),
         host.name(),
@@ -334,7 +337,7 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
     host.exec(&["systemctl", "start", UNIT]).await?;
     let hung = property(host, "MainPID").await?;
     host.exec(&["kill", "-STOP", &hung]).await?;
-    ensure!(property(host, "WatchdogUSec").await? == "5s", "the drop-in is in force");
+    ensure!(property(host, "WatchdogUSec").await? == "5s", "the drop-in is not used");
     let restarted = || async {
         let now = unit(host).await?;
         Ok(now["ActiveState"] == "active" && now["NRestarts"] != "0" && now["MainPID"] != hung)
@@ -345,7 +348,10 @@ async fn it_is_restarted_when_it_hangs(cluster: &RealCluster, host: &RealHost) -
     host.exec(&["systemctl", "daemon-reload"]).await?;
     host.exec(&["systemctl", "restart", UNIT]).await?;
     let journal = host.journal(UNIT).await?;
-    ensure!(journal.contains("Watchdog timeout"), "by the watchdog: {journal}");
+    ensure!(
+        journal.contains("Watchdog timeout"),
+        "the watchdog did not end it: {journal}"
+    );
     until_fed(cluster, host).await?;
     let updated = || async { Ok(cluster.phase(host.name()).await? == "Updated") };
     cluster.until("all is as before", SOON, updated).await?;
@@ -376,7 +382,7 @@ async fn scenarios(cluster: &RealCluster, host: &RealHost) -> Result<()> {
     let violations = cluster.violations()?;
     ensure!(
         matches!(violations.as_slice(), [one] if one.starts_with(&by_hand)),
-        "only what was done by hand is wrong: {violations:#?}"
+        "only the manual reboot may be a violation: {violations:#?}"
     );
     Ok(())
 }

@@ -33,9 +33,9 @@ struct Said {
 impl Said {
     /// Fails unless the exit status is 0 and standard output contains each of these texts.
     fn well(self, texts: &[&str]) -> Result<Self> {
-        ensure!(self.code == Some(0), "it ends well: {self:?}");
+        ensure!(self.code == Some(0), "exit status 0: {self:?}");
         for text in texts {
-            ensure!(self.out.contains(text), "it says {text:?}:\n{}", self.out);
+            ensure!(self.out.contains(text), "the output contains {text:?}:\n{}", self.out);
         }
         Ok(self)
     }
@@ -88,9 +88,12 @@ fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -
             let violations = cluster.violations()?;
             let known = format!("I3: {host} was rebooted by the test");
             let [one] = violations.as_slice() else {
-                bail!("only what was done by hand is wrong: {violations:#?}")
+                bail!("only the manual reboot may be a violation: {violations:#?}")
             };
-            ensure!(one.starts_with(&known), "only what was done by hand is wrong: {one}");
+            ensure!(
+                one.starts_with(&known),
+                "only the manual reboot may be a violation: {one}"
+            );
         }
     }
     println!("{name:<44} scenario {:>5.1} s", start.elapsed().as_secs_f64());
@@ -118,7 +121,10 @@ async fn holder_in<'a>(cluster: &'a Cluster, phase: &str) -> Result<&'a SimHost>
             Ok(false)
         })
         .await?;
-    cluster.fleet.host(&found.borrow()).context("an unknown host holds")
+    cluster
+        .fleet
+        .host(&found.borrow())
+        .context("the holder is an unknown host")
 }
 
 fn others<'a>(cluster: &'a Cluster, than: &SimHost) -> Vec<&'a SimHost> {
@@ -200,7 +206,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
         .await?
         .well(&texts)?
         .well(&[&format!("Node {name} is excluded.")])?;
-    ensure!(is_excluded(&cluster, name).await?, "the label is there");
+    ensure!(is_excluded(&cluster, name).await?, "the node has no label");
     let rest = others(&cluster, lost);
     cluster
         .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
@@ -266,7 +272,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     until_ready(&cluster, stuck).await?;
     ensure!(
         identity(&cluster).await? == name,
-        "nobody can prove it: it keeps its berth"
+        "a node that cannot be proven keeps its berth"
     );
     let counts = format!("counts as failed on {name}");
     let texts = [
@@ -278,7 +284,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     let planned = berth(&cluster, &["release", name, "--dry-run"]).await?.well(&texts)?;
     ensure!(
         !planned.out.contains('!'),
-        "nothing speaks against it:\n{}",
+        "release finds no objection:\n{}",
         planned.out
     );
     ensure!(identity(&cluster).await? == name, "a dry run changes nothing");
@@ -322,12 +328,12 @@ async fn has_event(cluster: &Cluster, node: &str) -> Result<()> {
     let [event] = released.as_slice() else {
         bail!("one event for one release: {released:?}")
     };
-    let regarding = event.regarding.clone().context("it regards nothing")?;
+    let regarding = event.regarding.clone().context("the event regards no object")?;
     ensure!(
         regarding.kind.as_deref() == Some("Node") && regarding.name.as_deref() == Some(node),
         "{regarding:?}"
     );
-    ensure!(regarding.uid == uid, "of this very Node: {regarding:?}");
+    ensure!(regarding.uid == uid, "the event is about another Node: {regarding:?}");
     let note = event.note.clone().unwrap_or_default();
     ensure!(note.contains("workers-0") && note.ends_with("by tom"), "{note}");
     Ok(())
@@ -383,7 +389,7 @@ async fn a_failed_image_is_retried() -> Result<()> {
     berth(&cluster, &["status"]).await?.well(&[&failed, halted])?;
     ensure!(
         cluster.fleet.running(&v2.digest.to_string()) == 0,
-        "nobody else tries it"
+        "no other node tries the image"
     );
     // The cause, which is outside of the image, is fixed.
     for host in &cluster.fleet.hosts {
@@ -464,11 +470,13 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
         }
         let image = roll_to(&cluster, version, 2).await?;
         for host in &cluster.fleet.hosts {
-            let said = format!("{} says that it is unguarded", host.name());
+            let said = format!("{} reports that it is unguarded", host.name());
             let reports = || reports_unguarded(&cluster, host.name());
             cluster.until(&said, SOON, reports).await?;
             let is_staged = async || Ok(host.facts().staged.as_ref() == Some(&image.digest.to_string()));
-            cluster.until("it stages all the same", SOON, is_staged).await?;
+            cluster
+                .until("the image is staged nevertheless", SOON, is_staged)
+                .await?;
         }
         berth(&cluster, &["status"])
             .await?

@@ -49,7 +49,7 @@ fn options_of(world: &World, method: &str) -> Vec<BTreeMap<String, String>> {
 async fn look(host: &Host) -> Result<Deployments> {
     match host.survey(&Terms::default()).await?.os {
         Os::Bootc(known) => Ok(*known),
-        other => bail!("of no use: {other:?}"),
+        other => bail!("no deployments: {other:?}"),
     }
 }
 
@@ -152,7 +152,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     begin(&world, &first).await?;
     ensure!(
         first.survey(&Terms::default()).await.is_err(),
-        "nothing is asked beside a pull"
+        "no query runs during a pull"
     );
     drop(first);
     let second = world.agent().await?;
@@ -174,7 +174,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     std::fs::write(&path, record.to_string())?;
     let second = world.agent().await?;
     let PullState::Failed { message } = ended(&second).await? else {
-        bail!("its time is over")
+        bail!("the pull exceeded its time limit")
     };
     ensure!(message.contains("the pull did not end within 2 h"), "{message}");
     assert_eq!(
@@ -248,12 +248,12 @@ async fn the_daemon_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     ensure!(look(&host).await?.staged.is_some_and(|s| s.locked));
     host.unlock().await?;
-    ensure!(world.sim.facts().locked, "on the host nothing is armed");
+    ensure!(world.sim.facts().locked, "the deployment stays locked on the host");
     drop(host);
     let host = world.agent().await?;
     ensure!(
         look(&host).await?.staged.is_some_and(|s| !s.locked),
-        "the note outlives the agent"
+        "the next agent reads the note"
     );
     host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
         .await?;
@@ -262,7 +262,11 @@ async fn the_daemon_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     // A transaction by others is not a refusal.
     let foreign = world.sim.rpm_ostree_client().await?;
     foreign.os().await?.cleanup(&["repomd"]).await?;
-    let busy = host.reboot().await.err().context("it was begun beside another one")?;
+    let busy = host
+        .reboot()
+        .await
+        .err()
+        .context("a reboot was requested during another transaction")?;
     ensure!(matches!(busy, HostError::Busy(_)), "{busy:?}");
     drop(foreign);
     free(&world).await?;
@@ -311,13 +315,13 @@ async fn a_foreign_transaction_is_awaited() -> Result<()> {
     let refused = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let begun = host.start_pull(&image(&world.v2), both_locks()?).await;
-        begun.err().context("it was begun beside another one")
+        begun.err().context("a pull began during another transaction")
     };
     let (theirs, refused) = tokio::join!(foreign.follow(&address), refused);
     ensure!(theirs?.ok);
     let refused = refused?;
     ensure!(matches!(refused, HostError::Busy(_)), "{refused:?}");
-    ensure!(host.find_pull(None).await?.is_none(), "nothing of it is remembered");
+    ensure!(host.find_pull(None).await?.is_none(), "the refused pull is on record");
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     let staged = look(&host).await?.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), true));
@@ -340,7 +344,7 @@ async fn an_unreadable_lock_is_an_error() -> Result<()> {
             None => std::fs::remove_file(&state)?,
         }
         let Os::Unusable { reason, message } = host.survey(&Terms::default()).await?.os else {
-            bail!("it is taken for an answer: {cut:?}")
+            bail!("the unreadable lock was taken for an answer: {cut:?}")
         };
         ensure!(reason == Reason::StatusFailed, "{reason:?} {message}");
         ensure!(
@@ -359,7 +363,7 @@ async fn an_image_without_a_required_unit_is_reported() -> Result<()> {
     for updaters in [Updaters::Bootc, Updaters::RpmOstree] {
         let world = world(updaters, Duration::from_millis(100)).await?;
         let host = world.agent().await?;
-        let lock = look(&host).await?.staging_lock().context("nothing locks")?;
+        let lock = look(&host).await?.staging_lock().context("no staging lock")?;
         host.start_pull(&image(&world.v2), lock).await?;
         assert_eq!(ended(&host).await?, PullState::Succeeded);
         host.forget_pull(&world.v2).await?;
@@ -367,10 +371,13 @@ async fn an_image_without_a_required_unit_is_reported() -> Result<()> {
         std::fs::create_dir_all(&links)?;
         std::os::unix::fs::symlink("../berth-firstboot.service", links.join("berth-firstboot.service"))?;
         let why = look(&host).await?.unit_missing();
-        ensure!(why.is_none(), "the image's files are not there: {why:?}");
+        ensure!(why.is_none(), "reported without the image's files: {why:?}");
         let files = world.sim.staged_files().context("nothing is staged")?;
         std::fs::create_dir_all(files.join("usr/lib/systemd/system"))?;
-        let why = look(&host).await?.unit_missing().context("nothing is told")?;
+        let why = look(&host)
+            .await?
+            .unit_missing()
+            .context("the missing unit is not reported")?;
         ensure!(
             why.contains("rm /etc/systemd/system/kubelet.service.requires/"),
             "{why}"
@@ -407,7 +414,7 @@ async fn removal_keeps_a_queued_rollback() -> Result<()> {
     ensure!(known.rollback_queued && staged.digest.as_ref() == Some(&world.v3));
     host.unstage(&staged).await?;
     let known = look(&host).await?;
-    ensure!(known.staged.is_none(), "it is removed");
+    ensure!(known.staged.is_none(), "the staged deployment is still there");
     let rollback = known.rollback.context("the rollback is gone")?;
     ensure!(known.rollback_queued && rollback.digest.as_ref() == Some(&world.v1));
     // Without a rollback the daemon removes the deployment.
@@ -435,11 +442,11 @@ async fn a_daemon_that_cannot_start_is_reported() -> Result<()> {
     world.sim.kill_rpm_ostree().await;
     let host = world.agent().await?;
     let PullState::Failed { message } = ended(&host).await? else {
-        bail!("its pull is over")
+        bail!("the pull has not ended")
     };
     ensure!(message.contains("rpm-ostreed.service cannot be started"), "{message}");
     let Os::Unusable { reason, message } = host.survey(&Terms::default()).await?.os else {
-        bail!("nobody knows the deployments")
+        bail!("deployments were read without the daemon")
     };
     ensure!(
         reason == Reason::StatusFailed && message.contains("rpm-ostreed.service cannot be started"),
@@ -463,9 +470,9 @@ async fn a_slow_daemon_is_awaited() -> Result<()> {
     let begun = tokio::time::Instant::now();
     let sysroot = foreign.sysroot().await?;
     let (by_the_bus, known) = tokio::join!(sysroot.reload(), look(&host));
-    ensure!(by_the_bus.is_err(), "the bus waits for as long");
+    ensure!(by_the_bus.is_err(), "the bus waited long enough");
     assert_eq!(known?.booted.digest.as_ref(), Some(&world.v1));
-    ensure!(begun.elapsed() >= SLOW, "it was started at once");
+    ensure!(begun.elapsed() >= SLOW, "the daemon started at once");
     Ok(())
 }
 
@@ -486,13 +493,17 @@ async fn an_unstarted_transaction_is_released() -> Result<()> {
     for fault in [no_socket as fn(&mut Faults), no_reply] {
         host.unlock().await?;
         world.sim.rpm_ostree(fault);
-        let refused = host.reboot().await.err().context("nothing was started")?;
+        let refused = host.reboot().await.err().context("the transaction was started")?;
         ensure!(matches!(refused, HostError::RebootRefused(_)), "{refused:?}");
         free(&world).await?;
         lock().await?;
     }
     world.sim.rpm_ostree(no_socket);
-    let failed = host.unstage(&staged).await.err().context("nothing was started")?;
+    let failed = host
+        .unstage(&staged)
+        .await
+        .err()
+        .context("the transaction was started")?;
     assert_eq!(failed.reason(), Reason::HostToolFailed);
     free(&world).await?;
     host.unstage(&staged).await?;
@@ -509,7 +520,7 @@ async fn free(world: &World) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    bail!("the transaction stays, though nobody will start it")
+    bail!("the unstarted transaction was not released")
 }
 
 /// A running pull must not count as ended: the next pull would start beside it.
@@ -524,13 +535,19 @@ async fn a_pull_that_does_not_stop_has_not_ended() -> Result<()> {
     let socket = world.sim.root().join("run").join(SOCKET);
     let away = socket.with_extension("away");
     std::fs::rename(&socket, &away)?;
-    ensure!(host.find_pull(None).await.is_err(), "it cannot be told");
-    ensure!(host.cancel_pull(&world.v2).await.is_err(), "it was not canceled");
+    ensure!(
+        host.find_pull(None).await.is_err(),
+        "the state of the pull must be unknown"
+    );
+    ensure!(host.cancel_pull(&world.v2).await.is_err(), "canceling must fail");
     std::fs::rename(&away, &socket)?;
     let running = |pull: Option<Pull>| pull.is_some_and(|pull| pull.state == PullState::Running);
     ensure!(running(host.find_pull(None).await?));
     world.sim.rpm_ostree(|f| f.leaves_on_cancel = 1);
-    ensure!(host.cancel_pull(&world.v2).await.is_err(), "it goes on");
+    ensure!(
+        host.cancel_pull(&world.v2).await.is_err(),
+        "canceling a running pull must fail"
+    );
     ensure!(running(host.find_pull(None).await?));
     host.cancel_pull(&world.v2).await?;
     ensure!(host.find_pull(None).await?.is_none() && world.sim.facts().staged.is_none());

@@ -71,7 +71,7 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     assert_eq!(
         status(&host).await?.booted.digest.as_ref(),
         Some(&world.v1),
-        "what is gone is not removed again"
+        "a missing deployment is not removed again"
     );
     let error = host.unlock().await.err().context("unlocked nothing")?;
     assert!(error.to_string().contains("No staged deployment"), "{error}");
@@ -89,19 +89,22 @@ async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
         });
         let host = world.agent().await?;
         let BootcVersion::Version { download_only, .. } = host.bootc_version().await? else {
-            bail!("{version} is a supported one")
+            bail!("{version} is a supported version")
         };
         let lock = StagingLock::of(Storage::Ostree, download_only).context("ostree locks")?;
         host.start_pull(&image(&world.v2), lock).await?;
         let began = Instant::now();
         while !world.sim.facts().locked {
-            ensure!(began.elapsed() < Duration::from_secs(10), "nothing is locked");
+            ensure!(
+                began.elapsed() < Duration::from_secs(10),
+                "the image was not locked in time"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let armed = world.sim.armed_times();
         let state = host.find_pull(None).await?.map(|pull| pull.state);
         assert_eq!(state, Some(PullState::Running), "{version}");
-        println!("bootc {version}: staged and not locked for {armed:?}, of a pull that goes on for 8 s after staging");
+        println!("bootc {version}: staged and not locked for {armed:?}, in a pull that runs for 8 s after staging");
         match version {
             "1.17.0" => ensure!(armed.is_empty(), "{armed:?}"),
             _ => ensure!(armed.iter().all(|t| *t < Duration::from_secs(4)), "{armed:?}"),
@@ -112,7 +115,7 @@ async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
         host.unlock().await?;
         ensure!(
             !world.sim.facts().locked,
-            "{version}: nothing of the early lock is left"
+            "{version}: the early lock leaves nothing behind"
         );
     }
     Ok(())
@@ -136,7 +139,7 @@ async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
         Ok(())
     };
     until("the staging", &|| world.sim.facts().staged.is_some()).await?;
-    ensure!(!world.sim.facts().locked, "nobody has locked it yet");
+    ensure!(!world.sim.facts().locked, "the image is locked already");
     let host = world.agent().await?;
     host.find_pull(None).await?;
     until("the lock", &|| world.sim.facts().locked).await?;
@@ -145,7 +148,7 @@ async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
     host.forget_pull(&world.v2).await?;
     host.unlock().await?;
-    ensure!(!world.sim.facts().locked, "nobody locks it any more");
+    ensure!(!world.sim.facts().locked, "the image was locked again");
     Ok(())
 }
 
@@ -167,7 +170,7 @@ async fn a_failing_help_means_no_download_only() -> Result<()> {
     host.forget_pull(&world.v2).await?;
     ensure!(
         status(&host).await?.staged.is_some_and(|s| s.locked),
-        "it is locked all the same"
+        "the image is locked nevertheless"
     );
     Ok(())
 }
@@ -201,7 +204,7 @@ async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
     assert_eq!(
         Clock::new(true).is_synchronized(&host, true).await,
         Some(true),
-        "by the admin's word"
+        "the admin's setting"
     );
     let mut clock = Clock::new(false);
     assert_eq!(clock.is_synchronized(&host, true).await, None);
@@ -209,7 +212,7 @@ async fn asks_whether_the_clock_is_synchronised() -> Result<()> {
     assert_eq!(
         (clock.is_synchronized(&host, true).await, clock.known()),
         (None, None),
-        "not asked at every turn"
+        "not queried at every turn"
     );
     Ok(())
 }
@@ -258,7 +261,7 @@ async fn a_pull_ends_without_its_agent() -> Result<()> {
     drop(agent);
     let started = Instant::now();
     while !world.sim.facts().locked {
-        ensure!(started.elapsed() < Duration::from_secs(15), "bootc waits for ever");
+        ensure!(started.elapsed() < Duration::from_secs(15), "bootc is blocked");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let next = world.agent().await?;
@@ -315,7 +318,7 @@ async fn the_next_agent_adopts_the_pull() -> Result<()> {
     assert_eq!(
         pull_ends(&third).await?,
         Some(PullState::Succeeded),
-        "nobody has forgotten it"
+        "the pull is still on record"
     );
     assert_eq!(world.pulls(), 1);
     // The running pull of the desired image is found even without its note.
@@ -345,7 +348,7 @@ async fn a_failure_is_reported_until_forgotten() -> Result<()> {
     }
     assert!(
         status(&host).await?.staged.is_none(),
-        "a failed pull keeps nothing else from working"
+        "other commands work after a failed pull"
     );
     world.sim.settings(|s| s.registry_down = false);
     // The failed unit does not block the next pull, whether or not it was forgotten.
@@ -363,7 +366,10 @@ async fn a_failure_is_reported_until_forgotten() -> Result<()> {
         "LockFailed"
     );
     let staged = status(&host).await?.staged.context("nothing staged")?;
-    assert!(!staged.locked, "armed, as far as bootc says: the agent must see that");
+    assert!(
+        !staged.locked,
+        "bootc shows the image as unlocked: the agent must see that"
+    );
     Ok(())
 }
 
@@ -410,7 +416,7 @@ async fn a_broker_that_restarts_is_found_again() -> Result<()> {
     world.sim.restart_bus().await?;
     tokio::time::timeout(Duration::from_secs(20), changes.changed())
         .await
-        .context("not told")??;
+        .context("no signal of the new broker")??;
     assert_eq!(
         host.find_pull(None).await?.map(|pull| pull.state),
         Some(PullState::Running)
@@ -482,7 +488,7 @@ async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
     assert!(host.finalization_failed().await?);
     assert!(
         host.find_pull(None).await?.is_none(),
-        "the pull of an earlier boot is none of this one"
+        "a pull of an earlier boot does not count"
     );
     assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&world.v1));
     Ok(())
@@ -502,6 +508,6 @@ async fn two_agents_never_act_at_once() -> Result<()> {
     drop(first);
     tokio::time::timeout(Duration::from_secs(20), waiting)
         .await
-        .context("still waiting")??;
+        .context("the second agent still waits")??;
     Ok(())
 }

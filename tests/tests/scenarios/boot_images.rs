@@ -324,7 +324,7 @@ pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
     let (well, said) = command(part, &["dismiss", "other", "--yes"]).await?;
     ensure!(
         !well && said.contains("never-joined"),
-        "another controller does not forget it: {said}"
+        "another controller forgot the machine: {said}"
     );
     let (well, said) = command(part, &["dismiss", "never-joined", "--yes"]).await?;
     ensure!(well && said.contains("is dismissed"), "{said}");
@@ -410,7 +410,7 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
         record["finished"] == true && record.get("pivotsTo").is_none(),
         "{record}"
     );
-    ensure!(first.part.boots(1) == boots, "it was rebooted");
+    ensure!(first.part.boots(1) == boots, "the machine was rebooted");
     Ok(())
 }
 
@@ -424,7 +424,7 @@ async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &P
     ensure!(code == 0 && said.contains("PivotFailed: "), "{code}: {said}");
     let facts = first.host.facts();
     ensure!(facts.staged.is_none(), "{facts:?}");
-    ensure!(first.part.boots(1) == boots, "it was rebooted");
+    ensure!(first.part.boots(1) == boots, "the machine was rebooted");
     Ok(())
 }
 

@@ -102,7 +102,7 @@ async fn until_events(part: &Part<'_>, reason: &str, about: &str, words: &[&str]
     }
     ensure!(
         notes.is_empty() && events.iter().all(|e| e.series.is_none()),
-        "each is told once: {events:#?}"
+        "each event is written once: {events:#?}"
     );
     Ok(())
 }
@@ -126,7 +126,7 @@ async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
     let counts = part.status().await?.nodes;
     ensure!(
         (counts.total, counts.excluded) == (3, 3),
-        "excluded nodes are no members: {counts:?}"
+        "excluded nodes are not members: {counts:?}"
     );
     for n in [4, 5, 6] {
         part.label(part.node(n), "berth.dev/exclude", None).await?;
@@ -149,7 +149,10 @@ async fn a_percentage_follows_the_members(part: &Part<'_>) -> Result<()> {
     until_total(part, 2).await?;
     part.rollout(json!({ "paused": false })).await?;
     part.until_run(&v2, &[1, 2, 3, 4, 5], LONG).await?;
-    ensure!(part.host(6).facts().version == "1.0.0", "who left is left alone");
+    ensure!(
+        part.host(6).facts().version == "1.0.0",
+        "a node that left the pool is left alone"
+    );
     Ok(())
 }
 
@@ -172,7 +175,7 @@ async fn it_grows_and_shrinks_under_way(part: &Part<'_>) -> Result<()> {
     })
     .await?;
     part.until_phase(n1, "Draining", SOON).await?;
-    ensure!(part.holders().await? == [n1, n2, n3], "all three hold what they hold");
+    ensure!(part.holders().await? == [n1, n2, n3], "all three keep their berths");
     part.unblock(n2).await?;
     part.until_run(&v2, &[2], SOON).await?;
     part.until("the berth of the second is gone", SOON, || async {
@@ -208,8 +211,11 @@ async fn who_is_unavailable_counts_once(part: &Part<'_>) -> Result<()> {
     let message = format!("1 of 1 used: {n2}, cordoned by someone else");
     part.until_says("Progressing", "False", "Waiting", &message, SOON)
         .await?;
-    ensure!(part.is_cordoned(n2).await?, "who was cordoned before is cordoned after");
-    ensure!(part.order(&v2) == [n2], "nobody else went: {:?}", part.order(&v2));
+    ensure!(
+        part.is_cordoned(n2).await?,
+        "a node cordoned before its turn stays cordoned"
+    );
+    ensure!(part.order(&v2) == [n2], "no other node went: {:?}", part.order(&v2));
     // Also not Ready: still one node, counted once.
     part.not_ready(n2).await?;
     part.until_says(
@@ -262,11 +268,11 @@ async fn an_undrainable_node_starves_no_other(part: &Part<'_>) -> Result<()> {
         .await?
         .status
         .and_then(|s| s.last_turn)
-        .context("it had a turn")?;
+        .context("no turn on record")?;
     let pod = format!("default/block-{n1}");
     ensure!(
         turn.outcome == "DrainTimeout" && turn.message.contains(&pod),
-        "it says who was in the way: {turn:?}"
+        "the turn record names the pod: {turn:?}"
     );
     part.until_node_says(n1, ("NodeDegraded", "True", "DrainTimeout", &pod), SOON)
         .await?;
@@ -308,7 +314,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     );
     ensure!(
         part.status().await?.failures.is_empty(),
-        "who had not committed has not failed"
+        "a node without a commit has not failed"
     );
     // After the commit: it is unknown whether the image was the cause, so the rollout halts.
     part.until_phase(n2, "Proving", SOON).await?;
@@ -328,7 +334,7 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     part.is_said_of_none(&[n3, n4]).await?;
     ensure!(
         part.holders().await?.is_empty() && part.order(&v2) == [n2],
-        "nobody else goes"
+        "no other node goes"
     );
     let told = async || {
         until_events(
@@ -348,9 +354,9 @@ async fn a_deleted_node_frees_its_berth(part: &Part<'_>) -> Result<()> {
     let status = part.status().await?;
     ensure!(
         status.failures.is_empty() && status.retry_token.as_deref() == Some("again"),
-        "it is forgotten: {status:?}"
+        "the failure is forgotten: {status:?}"
     );
-    told().await.context("after many more passes")
+    told().await.context("after many more passes of the controller")
 }
 
 async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
@@ -371,7 +377,7 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     let others = [part.host(2), part.host(3)];
     ensure!(
         others.iter().all(|h| h.facts().version == "1.0.0"),
-        "and nobody else goes"
+        "no other node goes"
     );
     // The admin excludes the node: it leaves the pool and the count, and one failure is recorded.
     part.label(n1, "berth.dev/exclude", Some("broken")).await?;
@@ -388,11 +394,11 @@ async fn a_holder_that_does_not_come_back(part: &Part<'_>) -> Result<()> {
     let status = part.status().await?;
     ensure!(
         (status.nodes.total, status.nodes.excluded) == (2, 1),
-        "it is no member: {:?}",
+        "the excluded node is still a member: {:?}",
         status.nodes
     );
     let failed: Vec<_> = status.failures.iter().flat_map(|f| &f.nodes).collect();
-    ensure!(failed == [n1], "its failure is on record: {:?}", status.failures);
+    ensure!(failed == [n1], "its failure is not on record: {:?}", status.failures);
     until_events(part, "RebootTimedOut", n1, &["it keeps berth lost-0"]).await?;
     until_events(
         part,

@@ -243,7 +243,7 @@ async fn its_own_insight_again(cluster: &Cluster, node: &str) -> Result<()> {
         let silent = by_controller.filter(|(.., object)| found(object) == Some(true)).count();
         ensure!(
             silent == expected,
-            "the controller found {silent} times of the agent of {name}, and not {expected} times"
+            "the controller reported the agent of {name} {silent} times, expected {expected}"
         );
     }
     Ok(())
@@ -262,7 +262,7 @@ async fn a_paused_fleet(cluster: &Cluster, address: &str) -> Result<()> {
     )
     .await?;
     cluster
-        .until("both nodes are found of the image", SOON, || async {
+        .until("both nodes have the image in their spec", SOON, || async {
             let nodes = cluster.bootc_nodes().list(&ListParams::default()).await?.items;
             Ok(nodes.len() == 2 && nodes.iter().all(|n| n.spec.image.is_some()))
         })
@@ -298,7 +298,7 @@ async fn a_slow_reboot(cluster: &Cluster, address: &str) -> Result<()> {
     )
     .await?;
     let second = timed_out(cluster, "node1").await?.context("it was there")?;
-    ensure!(second == first, "the new leader has changed {first:?} to {second:?}");
+    ensure!(second == first, "the new leader changed {first:?} to {second:?}");
     Ok(())
 }
 
@@ -366,7 +366,7 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
     ensure!(about == ["node1"], "one event, about node1: {found:#?}");
     // The leader that reported the reboot was killed; the next one reports only the end.
     let completed = async || Ok(events(&cluster, "TurnCompleted").await?.len() >= 2);
-    cluster.until("both turns are found of", SOON, completed).await?;
+    cluster.until("both turns are reported", SOON, completed).await?;
     for reason in ["TurnBegan", "TurnCompleted"] {
         let found = events(&cluster, reason).await?;
         let about: BTreeSet<_> = found
@@ -376,7 +376,7 @@ async fn a_fleet_is_paused_and_a_node_is_late() -> Result<()> {
         let once = about.len() == found.len() && found.iter().all(|e| e.series.is_none());
         ensure!(
             once && about.contains("node1"),
-            "{reason} is found once of each: {found:#?}"
+            "{reason} is reported once for each node: {found:#?}"
         );
     }
     for (reason, times) in [("Resumed", 1), ("RolloutComplete", 1)] {

@@ -175,7 +175,7 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
     ensure!(hollow.is_empty(), "no meaning, or nothing to do: {hollow:#?}");
     let rows = listed(&page, "Reasons of");
     let documented: BTreeSet<String> = rows.iter().cloned().collect();
-    ensure!(rows.len() == documented.len(), "a reason stands there twice: {rows:?}");
+    ensure!(rows.len() == documented.len(), "a reason is listed twice: {rows:?}");
     let missing: Vec<_> = known.difference(&documented).collect();
     let unknown: Vec<_> = documented.difference(&known).collect();
     ensure!(

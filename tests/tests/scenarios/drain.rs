@@ -297,7 +297,7 @@ async fn classes(mut stage: Stage<'_>) -> Result<()> {
     let blockers = stage.blocked("Terminating").await?;
     ensure!(
         blockers.iter().any(|b| b.pod == "default/n0-slow"),
-        "who ends is waited for: {blockers:?}"
+        "a terminating pod is awaited: {blockers:?}"
     );
     let gone = async || Ok((stage.pods().get_opt("n0-web").await?.is_none()).then_some(()));
     until("n0-web is gone", gone).await?;
@@ -330,10 +330,16 @@ async fn obstacles(mut stage: Stage<'_>) -> Result<()> {
         reason("default/n1-data").contains("drain.deleteEmptyDirData"),
         "{blockers:?}"
     );
-    ensure!(stage.untouched().await?.len() == 3, "nobody is disturbed for nothing");
+    ensure!(
+        stage.untouched().await?.len() == 3,
+        "no pod is evicted while the drain is blocked"
+    );
     stage.settings.force = true;
     stage.blocked("EmptyDir").await?;
-    ensure!(stage.untouched().await?.len() == 3, "one obstacle is enough");
+    ensure!(
+        stage.untouched().await?.len() == 3,
+        "a single obstacle blocks all evictions"
+    );
     stage.settings.delete_empty_dir_data = true;
     ensure!(
         stage.done().await?.is_empty() && stage.untouched().await?.is_empty(),
@@ -357,13 +363,13 @@ async fn budgets(mut stage: Stage<'_>) -> Result<()> {
         blockers[0].reason.contains("more than one PodDisruptionBudget"),
         "{blockers:?}"
     );
-    ensure!(blockers[0].since == since, "since the first time");
-    ensure!(stage.untouched().await? == ["web"], "what a budget protects stays");
+    ensure!(blockers[0].since == since, "`since` is the first time");
+    ensure!(stage.untouched().await? == ["web"], "a pod protected by a budget stays");
     let budgets: Api<PodDisruptionBudget> = Api::namespaced(stage.admin.clone(), "default");
     for name in ["front", "second"] {
         budgets.delete(name, &DeleteParams::default()).await?;
     }
-    ensure!(stage.done().await?.is_empty(), "it goes on by itself");
+    ensure!(stage.done().await?.is_empty(), "the drain continues automatically");
     Ok(())
 }
 
@@ -374,7 +380,7 @@ async fn deletion(mut stage: Stage<'_>) -> Result<()> {
     stage.settings.disable_eviction = true;
     ensure!(
         stage.done().await?.is_empty() && stage.untouched().await?.is_empty(),
-        "deletion asks no budget"
+        "deletion ignores budgets"
     );
     Ok(())
 }
@@ -393,7 +399,7 @@ async fn force(mut stage: Stage<'_>) -> Result<()> {
         blockers
             .iter()
             .any(|b| b.pod == "default/n4-bare" && b.reason.contains("drain.force")),
-        "obstacles fall only by their own switches: {blockers:?}"
+        "each obstacle is removed only by its own setting: {blockers:?}"
     );
     (stage.settings.force, stage.settings.delete_empty_dir_data) = (true, true);
     stage.blocked("by force").await?;
@@ -409,7 +415,7 @@ async fn force(mut stage: Stage<'_>) -> Result<()> {
     let left_behind = stage.done().await?;
     ensure!(
         left_behind.len() == 1 && left_behind[0].pod == "default/n4-web",
-        "who never ends is named: {left_behind:?}"
+        "a pod that never ends is named: {left_behind:?}"
     );
     Ok(())
 }
@@ -420,14 +426,14 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
     let blockers = stage.blocked("Terminating").await?;
     ensure!(
         blockers[0].pod == "default/n5-web",
-        "it is evicted all the same: {blockers:?}"
+        "the pod is evicted nevertheless: {blockers:?}"
     );
     stage.blocked("Terminating").await?;
     stage.ahead = Duration::from_secs(600);
     stage
         .blocked("Terminating")
         .await
-        .context("a node that is ready waits")?;
+        .context("the drain did not wait for a ready node")?;
     stage.node_ready = false;
     // A kubelet that is not ready for a moment may be back soon.
     let mut passes = 1;
@@ -445,7 +451,7 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
     let pod = stage.pods().get("n5-web").await?;
     ensure!(
         pod.metadata.deletion_timestamp.is_some(),
-        "it is not said to be gone while it may still run"
+        "a pod that may still run is not reported as gone"
     );
     Ok(())
 }
@@ -506,7 +512,7 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
     let left_behind = stage.done().await?;
     ensure!(
         left_behind.len() == 1 && left_behind[0].pod.contains("gone"),
-        "it is named: {left_behind:?}"
+        "the volume is named: {left_behind:?}"
     );
     Ok(())
 }
@@ -516,8 +522,8 @@ async fn selection(mut stage: Stage<'_>) -> Result<()> {
     stage.managed("other").await?;
     stage.pod("bare", unmanaged(), empty_dir()).await?;
     stage.settings.pod_selector = Some(Selector::from_iter([("tier", "web")]));
-    ensure!(stage.done().await?.is_empty(), "who is not selected is not in the way");
-    ensure!(stage.untouched().await? == ["bare", "other"], "and stays");
+    ensure!(stage.done().await?.is_empty(), "an unselected pod does not block");
+    ensure!(stage.untouched().await? == ["bare", "other"], "unselected pods stay");
     Ok(())
 }
 
@@ -536,10 +542,10 @@ async fn identities(stage: Stage<'_>) -> Result<()> {
             delete,
         };
         let answer = mover.ask(&former).await;
-        ensure!(answer == Answer::Gone, "the pod before it is gone: {answer:?}");
+        ensure!(answer == Answer::Gone, "the former pod is gone: {answer:?}");
         ensure!(
             stage.untouched().await? == ["web"],
-            "the one that has its name now is not"
+            "the new pod of that name is not gone"
         );
     }
     former.metadata.uid = uid;
@@ -549,7 +555,10 @@ async fn identities(stage: Stage<'_>) -> Result<()> {
         delete: false,
     };
     stage.host.stop_kubelet();
-    ensure!(mover.ask(&former).await == Answer::Accepted, "this one is asked");
+    ensure!(
+        mover.ask(&former).await == Answer::Accepted,
+        "the pod is asked to leave"
+    );
     let grace = stage.pods().get("n8-web").await?.metadata.deletion_grace_period_seconds;
     ensure!(grace == Some(7), "with the grace period of the settings: {grace:?}");
     Ok(())

@@ -190,7 +190,7 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
     protect(part, "kept").await?;
     let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Hold" })).await?;
     until_in_the_way(part, n1, "default/kept", "disruption budget kept").await?;
-    part.until("what may go is gone", SOON, || async {
+    part.until("the unprotected pod is gone", SOON, || async {
         Ok(pods(part).get_opt("moves").await?.is_none())
     })
     .await?;
@@ -219,7 +219,7 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
         .map(|s| s.conditions)
         .unwrap_or_default();
     let since = berth_api::condition::find(&since, "NodeDegraded")
-        .context("it said so")?
+        .context("the condition is not True")?
         .last_transition_time
         .0;
     part.until("four seconds have passed", SOON, || async {
@@ -228,17 +228,17 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
     .await?;
     ensure!(
         part.holders().await? == [n1],
-        "it keeps its berth, and {n2} waits: {:?}",
+        "the node keeps its berth, and {n2} waits: {:?}",
         part.holders().await?
     );
     ensure!(
         part.cluster.phase(n1).await? == "Draining" && part.is_cordoned(n1).await?,
-        "it goes on draining"
+        "the drain continues"
     );
-    ensure!(part.boots(1) == 1 && part.boots(2) == 1, "nobody reboots");
+    ensure!(part.boots(1) == 1 && part.boots(2) == 1, "no node reboots");
     ensure!(
         pods(part).get("kept").await?.metadata.deletion_timestamp.is_none(),
-        "what a budget protects stays"
+        "a pod protected by a budget stays"
     );
     let turn = part.bootc_node(n1).await?.status.and_then(|s| s.last_turn);
     ensure!(turn.is_none(), "its turn has not ended: {turn:?}");
@@ -256,7 +256,7 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
         .find(|(_, _, well)| *well)
         .context("it was evicted in the end")?
         .0;
-    ensure!(evicted < down(part, 1)?, "and before the reboot: {evicted}");
+    ensure!(evicted < down(part, 1)?, "not evicted before the reboot: {evicted}");
     ensure!(part.order(&v2) == [n1, n2], "one turn each: {:?}", part.order(&v2));
     ensure!(
         part.boots(1) == 2 && !part.is_cordoned(n1).await?,
@@ -279,7 +279,7 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let evictions = asked.iter().filter(|(_, how, _)| *how == "evict");
     ensure!(
         evictions.clone().count() > 0 && evictions.clone().all(|(_, _, well)| !well),
-        "first in vain: {asked:?}"
+        "evictions are tried first, and fail: {asked:?}"
     );
     let first = evictions.map(|(at, _, _)| *at).min().context("an eviction was tried")?;
     let deleted = asked
@@ -291,9 +291,9 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
     let waited = deleted.duration_since(first);
     ensure!(
         waited >= SignedDuration::from_secs(15),
-        "not before its time was over: {waited:?}"
+        "deleted before the timeout: {waited:?}"
     );
-    ensure!(deleted < down(part, 1)?, "and before the reboot");
+    ensure!(deleted < down(part, 1)?, "not deleted before the reboot");
     let status = part.bootc_node(node).await?.status.unwrap_or_default();
     let turn = status.last_turn;
     ensure!(turn.is_none() && part.boots(1) == 2, "one turn was enough: {turn:?}");
@@ -321,7 +321,7 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     for pod in pods {
         ensure!(
             asked(part, pod)?.is_empty(),
-            "nobody was asked to leave: {pod}: {:?}",
+            "a pod was asked to leave: {pod}: {:?}",
             asked(part, pod)?
         );
     }
@@ -334,13 +334,10 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
     let cordons = audit
         .writes()
         .filter(|r| r.name == node && r.unschedulable() == Some(true));
-    let cordoned = cordons
-        .map(|r| r.received)
-        .min()
-        .context("it was cordoned all the same")?;
+    let cordoned = cordons.map(|r| r.received).min().context("the node was not cordoned")?;
     ensure!(
         cordoned < down(part, 1)? && !part.is_cordoned(node).await?,
-        "before the reboot, and not after"
+        "cordoned before the reboot and not after it"
     );
     Ok(())
 }
@@ -359,12 +356,15 @@ async fn selected_pods_are_deleted(part: &Part<'_>) -> Result<()> {
     let asked = [asked(part, "chosen")?, asked(part, "left")?];
     ensure!(
         asked[0].iter().all(|(_, how, well)| *how == "delete" && *well),
-        "at once, not evicted: {asked:?}"
+        "deleted at once, without an eviction: {asked:?}"
     );
     ensure!(
         !asked[0].is_empty() && asked[1].is_empty(),
-        "and the other one was not asked: {asked:?}"
+        "the unselected pod was not asked: {asked:?}"
     );
-    ensure!(before.is_some() && uid_of(part, "left").await? == before, "it stays");
+    ensure!(
+        before.is_some() && uid_of(part, "left").await? == before,
+        "the unselected pod stays"
+    );
     Ok(())
 }

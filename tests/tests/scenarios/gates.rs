@@ -120,7 +120,7 @@ async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result
         }
         _ => false,
     });
-    ensure!(ended, "the berth says how the turn ended: {berths:?}");
+    ensure!(ended, "the berth has the turn's outcome: {berths:?}");
     part.is_untouched(n, 1).await
 }
 
@@ -136,14 +136,11 @@ async fn a_paused_pool_takes_back_and_resumes(part: &Part<'_>) -> Result<()> {
     part.until_says("Paused", "True", "PausedByAdmin", "", SOON).await?;
     part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
         .await?;
-    ensure!(
-        part.holders().await?.is_empty(),
-        "nobody holds a berth of a paused pool"
-    );
+    ensure!(part.holders().await?.is_empty(), "a paused pool has no holders");
     part.is_said_of_none(&nodes).await?;
     part.rollout(json!({ "paused": false })).await?;
     part.until_phase(nodes[0], "Draining", SOON).await?;
-    ensure!(part.is_cordoned(nodes[0]).await?, "who drains is cordoned");
+    ensure!(part.is_cordoned(nodes[0]).await?, "a draining node is cordoned");
     part.rollout(json!({ "paused": true })).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
     part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
@@ -175,18 +172,18 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
     };
     // The holder is the node that stages first.
     let draining = async || {
-        part.until("somebody drains", SOON, || async {
+        part.until("a node drains", SOON, || async {
             let holders = part.holders().await?;
             let [holder] = holders.as_slice() else { return Ok(false) };
             Ok(part.cluster.phase(holder).await? == "Draining")
         })
         .await?;
-        let holder = part.holders().await?.pop().context("it holds a berth")?;
+        let holder = part.holders().await?.pop().context("no node holds a berth")?;
         nodes
             .iter()
             .position(|node| *node == holder)
             .map(|n| n + 1)
-            .context("it is one of ours")
+            .context("the holder is an unknown host")
     };
     pause(true).await?;
     for node in nodes {
@@ -199,7 +196,7 @@ async fn paused_fleet(part: &Part<'_>) -> Result<()> {
         .await?;
     ensure!(
         part.hosts.iter().all(|h| h.facts().staged.is_none()),
-        "nobody begins to pull"
+        "no node starts a pull"
     );
     pause(false).await?;
     let first = draining().await?;
@@ -239,7 +236,7 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     part.unblock(canary).await?;
     part.until_waiting(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON)
         .await?;
-    part.until("the pool says how far it is", SOON, || async {
+    part.until("the pool reports its waves", SOON, || async {
         let waves = part.status().await?.waves;
         let is = |name: &str, state| waves.iter().any(|w| w.name == name && w.state == state);
         Ok(is("first", WaveState::Soaking) && is("rest", WaveState::Waiting))
@@ -265,7 +262,7 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
             .rev()
             .find(|e| e.host == host && wanted(&e.change))
             .map(|e| e.at)
-            .context("it rebooted")
+            .context("the host has not rebooted")
     };
     let proven = at(canary, |c| matches!(c, HostChange::Ready { .. }))?;
     let next = at(w1, |c| matches!(c, HostChange::Down))?;
@@ -358,7 +355,7 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     part.rollout(json!({ "retryToken": "mended" })).await?;
     part.until_all_run(&v2, LONG).await?;
     let bad = failed(part, &v2.digest).await?;
-    ensure!(bad.is_empty(), "it has not failed any more: {bad:?}");
+    ensure!(bad.is_empty(), "the failures are forgotten: {bad:?}");
     part.until_says("RolloutHalted", "False", "AsExpected", "", SOON).await
 }
 

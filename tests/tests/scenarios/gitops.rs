@@ -43,7 +43,7 @@ fn golden() -> Result<BTreeMap<String, Value>> {
     let states: BTreeMap<String, Value> = serde_json::from_str(&text)?;
     let known: Vec<&str> = STATES.iter().map(|(name, ..)| *name).collect();
     let all = states.len() == known.len() && known.iter().all(|name| states.contains_key(*name));
-    ensure!(all, "the golden states are {:?}, and not {known:?}", states.keys());
+    ensure!(all, "the golden states are {:?}, expected {known:?}", states.keys());
     Ok(states)
 }
 
@@ -85,7 +85,7 @@ fn health(script: &str, object: &Value) -> Result<String> {
         .spawn()
         .context("cannot run lua5.1")?;
     let whole = format!(
-        "obj = {}\nlocal function health()\n{script}\nend\nlocal found = health()\nassert(found.message)\nprint(found.status)\n",
+        "obj = {}\nlocal function health()\n{script}\nend\nlocal out = health()\nassert(out.message)\nprint(out.status)\n",
         lua(object)
     );
     child.stdin.take().context("no stdin")?.write_all(whole.as_bytes())?;
@@ -101,19 +101,16 @@ fn argo_cd_reads_every_state() -> Result<()> {
     for (name, expected, _) in STATES {
         let status = &states[name];
         let found = health(&script, &object(1, status))?;
-        ensure!(
-            found == expected,
-            "{name}: Argo CD would say {found}, and not {expected}"
-        );
+        ensure!(found == expected, "{name}: Argo CD shows {found}, expected {expected}");
         let found = health(&script, &object(2, status))?;
         ensure!(
             found == "Progressing",
-            "{name}, of an older spec: Argo CD would say {found}"
+            "{name}, of an older spec: Argo CD shows {found}"
         );
     }
     for status in [Value::Null, json!({}), json!({"observedGeneration": 1})] {
         let found = health(&script, &object(1, &status))?;
-        ensure!(found == "Progressing", "{status}: Argo CD would say {found}");
+        ensure!(found == "Progressing", "{status}: Argo CD shows {found}");
     }
     Ok(())
 }
@@ -182,7 +179,7 @@ async fn flux(client: &Client) -> Result<()> {
     for (name, _, expected) in STATES {
         let status = &states[name];
         let found = found(&pools, status).await.context(name)?;
-        ensure!(found == expected, "{name}: {found:?}, and not {expected:?}");
+        ensure!(found == expected, "{name}: {found:?}, expected {expected:?}");
         let mut old = status.clone();
         old["observedGeneration"] = json!(7);
         let found = self::found(&pools, &old).await.context(name)?;
@@ -214,7 +211,7 @@ async fn found(pools: &Api<BootcNodePool>, status: &Value) -> Result<Flux> {
             }
             Err(error) => return Err(error).context("cannot ask the API server"),
             // The policy does not take effect yet.
-            Ok(_) => ensure!(begin.elapsed() < SOON, "the policy is not in force"),
+            Ok(_) => ensure!(begin.elapsed() < SOON, "the policy does not take effect"),
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

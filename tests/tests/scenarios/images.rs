@@ -124,7 +124,7 @@ async fn image(part: &Part<'_>, image: serde_json::Value) -> Result<()> {
 async fn until_event(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
     let events = Api::<Event>::namespaced(part.cluster.client(), "default");
     let selector = format!("regarding.name={}", part.name);
-    part.until(&format!("there is an event {reason}: {words}"), SOON, || async {
+    part.until(&format!("an event {reason}: {words}"), SOON, || async {
         let list = events.list(&ListParams::default().fields(&selector)).await?;
         Ok(list.items.iter().any(|event| {
             event.reason.as_deref() == Some(reason) && event.note.as_ref().is_some_and(|note| note.contains(words))
@@ -152,7 +152,7 @@ async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
     let (well, said) = berth(part, &["approve", "--yes"]).await?;
     ensure!(well && said.contains("Nothing to approve"), "{said}");
     let now = part.cluster.pools().get(&part.name).await?.metadata.generation;
-    ensure!(now == spec, "nobody touched the pool's spec");
+    ensure!(now == spec, "the pool's spec is unchanged");
     Ok(())
 }
 
@@ -216,7 +216,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
     .await?;
     let status = part.status().await?;
     ensure!(status.available.is_none() && status.target.is_some_and(|target| target.digest == v1.digest));
-    ensure!(asked(part)? <= before + 4, "the questions of the other pool");
+    ensure!(asked(part)? <= before + 4, "more requests than the other pool's");
     Ok(())
 }
 
@@ -229,7 +229,7 @@ async fn not_polled_by_another_leader(part: &Part<'_>) -> Result<()> {
     ensure!(well && said.contains("2.0.0-still"), "{said}");
     ensure!(
         asked(part)? <= before + 4,
-        "two questions for the other pool, and two for the request"
+        "more requests than two for the other pool and two for the poll request"
     );
     Ok(())
 }
@@ -253,7 +253,7 @@ async fn pulled_back(part: &Part<'_>) -> Result<()> {
     )
     .await?;
     ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
-    ensure!(part.order(&bad).is_empty(), "nobody ran what was pulled back");
+    ensure!(part.order(&bad).is_empty(), "no node ran the withdrawn image");
     let good = moved(part, "3.0.0").await?;
     berth(part, &["poll"]).await?;
     part.until_all_run(&good, LONG).await
@@ -283,7 +283,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     let (well, said) = berth(part, &["poll"]).await?;
     ensure!(
         feed_since(part).await? == failing_since,
-        "another leader has moved the time since when the tag cannot be followed"
+        "the new leader changed the start of the outage"
     );
     ensure!(
         !well && said.contains("since") && said.contains("the pool keeps it"),
@@ -291,7 +291,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     );
     ensure!(
         part.status().await?.target.as_ref() == Some(&before),
-        "the digest in force stays"
+        "the pool keeps its digest"
     );
     part.cluster.registry.restart().await?;
     part.until_says("ImageResolved", "True", "Resolved", "is resolved", LONG)

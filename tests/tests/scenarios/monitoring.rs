@@ -29,7 +29,7 @@ fn alerts() -> Result<Vec<(String, Value)>> {
     let mut alerts = vec![];
     for group in rules()?["groups"].as_array().context("no groups")? {
         for rule in group["rules"].as_array().context("no rules")? {
-            let name = rule["alert"].as_str().context("a rule that is no alert")?;
+            let name = rule["alert"].as_str().context("a rule is not an alert")?;
             alerts.push((name.to_owned(), rule.clone()));
         }
     }
@@ -72,7 +72,7 @@ fn alerts_are_valid_and_tested() -> Result<()> {
         let firing = checks.iter().filter(fires).count();
         ensure!(
             firing > 0 && firing < checks.len(),
-            "{alert}: no test in which it fires, or none in which it does not"
+            "{alert}: a test where it fires, or one where it does not fire, is missing"
         );
     }
     Ok(())
@@ -164,7 +164,7 @@ fn the_page_has_every_event() -> Result<()> {
         .map(|name| name.trim_matches('`'))
         .collect();
     let unique: BTreeSet<&str> = listed.iter().copied().collect();
-    ensure!(unique.len() == listed.len(), "an event stands there twice: {listed:?}");
+    ensure!(unique.len() == listed.len(), "an event is listed twice: {listed:?}");
     let known: BTreeSet<&str> = berth_controller::events::REASONS.into_iter().collect();
     ensure!(unique == known, "the page has {unique:?}, the code {known:?}");
     Ok(())
@@ -190,7 +190,7 @@ fn dashboard_queries_use_served_metrics() -> Result<()> {
     for (number, query) in queries()?.iter().enumerate() {
         ensure!(!query.contains('$'), "a variable that the test does not know: {query}");
         let named = named(query);
-        ensure!(!named.is_empty(), "{query} asks for nothing of Berth's");
+        ensure!(!named.is_empty(), "{query} uses no metric of Berth");
         for name in named {
             ensure!(served.contains(&name), "{query} names {name}, which nothing serves");
         }
@@ -225,7 +225,7 @@ pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
     }
     ensure!(
         wrong.is_empty(),
-        "empty and should not be, or the other way round: {wrong:#?}"
+        "empty panels that should have values, or the reverse: {wrong:#?}"
     );
     let last = |series: Vec<Series>| series.first().and_then(|s| Some(s.values.last()?.1.clone()));
     let evaluated = last(prometheus.range("sum(prometheus_rule_group_rules)")?);

@@ -90,19 +90,19 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
         Ok(turns == [1, 2, 3, 4, 5])
     })
     .await?;
-    let preview = seen.take().context("it was seen")?;
+    let preview = seen.take().context("no preview with five turns")?;
     let named: Vec<&str> = preview.nodes.iter().map(|row| row.name.as_str()).collect();
     ensure!(
         named == [away, beside, bad, lapsed, server],
-        "the zone that has nobody down, then by name, then who ended badly, then who let an offer lapse, then the control \
+        "the zone without a node down, then by name, then a bad last turn, then a lapsed offer, then the control \
          plane: {preview:#?}"
     );
     ensure!(
         (preview.capacity, preview.free, preview.up_to_date) == (2, 1, 1),
-        "one place is used up: {preview:#?}"
+        "a place is used up: {preview:#?}"
     );
     let paused = preview.blocks.iter().any(|block| block.starts_with("paused"));
-    ensure!(paused, "nobody goes before the pause ends: {preview:#?}");
+    ensure!(paused, "no node goes before the pause ends: {preview:#?}");
 
     part.rollout(json!({ "paused": false })).await?;
     let movers = going.map(str::to_owned);
@@ -115,7 +115,7 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     ensure!(went == named, "named {named:?}, went {went:?}");
     part.until_hold(&[], SOON).await?;
     // The last node gives back before it reports that it is updated.
-    part.until("nobody is left to go", SOON, || async {
+    part.until("no node is left to go", SOON, || async {
         Ok(preview_of(part).await?.nodes.is_empty())
     })
     .await
@@ -127,7 +127,13 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
 async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Result<()> {
     let berths = part.cluster.berths();
     let name = format!("{}-1", part.name);
-    let uid = part.cluster.nodes().get(node).await?.uid().context("it has a UID")?;
+    let uid = part
+        .cluster
+        .nodes()
+        .get(node)
+        .await?
+        .uid()
+        .context("the Node has no UID")?;
     part.until("an offer has lapsed", SOON, || async {
         let mut object = berths.get(&name).await?;
         let berth = lease::read(&object)?;
@@ -156,5 +162,7 @@ async fn preview_of(part: &Part<'_>) -> Result<PoolPreview> {
     let mut snapshot = Snapshot::read(&client, "berth-system", Scope::Preview).await?;
     ensure!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
     snapshot.only = Some(part.name.clone());
-    previews(&snapshot, Timestamp::now()).pop().context("the pool is there")
+    previews(&snapshot, Timestamp::now())
+        .pop()
+        .context("the preview has no pool")
 }

@@ -19,14 +19,14 @@ type Kind<'a> = (&'a str, &'a str, &'a str, &'a [&'a str], (&'a str, &'a str));
 fn example(page: &str, words: &str) -> Result<String> {
     let found = page.split_once(words).and_then(|(_, rest)| rest.split_once("\n```"));
     let block = found.and_then(|(_, rest)| rest.split_once('\n')?.1.split_once("```"));
-    let (text, _) = block.with_context(|| format!("docs/boot-images.md has no example behind {words:?}"))?;
+    let (text, _) = block.with_context(|| format!("docs/boot-images.md has no example after {words:?}"))?;
     Ok(text.to_owned())
 }
 
 /// Returns whether a validator accepts a file, and its output.
 fn validated(program: &str, arguments: &[&str], file: &Path) -> Result<(bool, String)> {
     let program = find_program(program).with_context(|| {
-        format!("{program} is not on PATH; make test puts it into the cache, and says what it lacks for that")
+        format!("{program} is not on PATH; make test installs it into the cache, or lists the missing packages")
     })?;
     let output = Command::new(program).args(arguments).arg(file).output()?;
     let words = [output.stdout, output.stderr].concat();
@@ -76,7 +76,7 @@ fn provisioning_examples_are_valid() -> Result<()> {
         ensure!(text.contains(right), "{name}: {text}");
         fs::write(&file, text.replace(right, wrong))?;
         let (valid, said) = validated(validator, arguments, &file)?;
-        ensure!(!valid, "{validator} does not see {wrong:?}: {said}");
+        ensure!(!valid, "{validator} accepts {wrong:?}: {said}");
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
     .await?;
     assert!(
         is_alone(&readyz.answers(true)),
-        "the second does not run: {:?}",
+        "the second server does not run: {:?}",
         readyz.answers(true)
     );
     let mut server = plane.another_apiserver(port.number())?;
@@ -138,7 +138,7 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
     println!("a second API server is seen after {took:?}");
     tokio::time::timeout(LONG, store.news().wait(Urgency::Later))
         .await
-        .context("nobody was woken")?;
+        .context("the waiting task was not woken")?;
 
     server.stop(Duration::from_secs(5));
     let took = until(&readyz, "the second is missed", |a| {

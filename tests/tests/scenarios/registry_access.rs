@@ -234,7 +234,7 @@ async fn images_resolve_by_credentials_tls_proxy_and_mirrors() -> Result<()> {
     let status = site.says("one", "Resolved", "").await?;
     ensure!(
         status.target.is_some_and(|t| t.version.as_deref() == Some("2")),
-        "not the new image"
+        "the target is not the new image"
     );
     ensure!(proxied.load(Ordering::Relaxed) == before, "NO_PROXY is not heeded");
 

@@ -75,7 +75,7 @@ async fn a_stuck_node_keeps_its_berth_for_the_next_image() -> Result<()> {
             .patch_pool("workers", json!({ "image": { "ref": good.reference } }))
             .await?;
         cluster
-            .until("the stuck node says what it waits for", SOON, || async {
+            .until("the stuck node names the inhibitor", SOON, || async {
                 let conditions = status(&cluster, host.name()).await?.conditions;
                 let updated = berth_api::condition::find(&conditions, "Updated");
                 Ok(updated.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
@@ -83,12 +83,12 @@ async fn a_stuck_node_keeps_its_berth_for_the_next_image() -> Result<()> {
             .await?;
         ensure!(
             host.facts().locked,
-            "what is staged is locked meanwhile: {:?}",
+            "the staged image is locked meanwhile: {:?}",
             host.facts()
         );
         ensure!(
             cluster.held().await? == [host.name()],
-            "it keeps its berth: {:?}",
+            "the node keeps its berth: {:?}",
             cluster.held().await?
         );
         host.settings(|s| s.inhibitors.clear());
@@ -185,14 +185,14 @@ async fn an_excluded_node_gives_back_and_its_digest_has_failed() -> Result<()> {
             "{read:?}"
         );
         cluster
-            .until("the image has failed as often as it may", SOON, || async {
+            .until("the image has failed maxFailures times", SOON, || async {
                 let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
                 Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
             })
             .await?;
         ensure!(
             cluster.fleet.running(&bad.digest.to_string()) == 1,
-            "nobody else goes to it"
+            "no other node gets the image"
         );
         Ok(())
     };

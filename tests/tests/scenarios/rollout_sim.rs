@@ -43,7 +43,7 @@ async fn signs_of_life(cluster: &Cluster, node: &str, count: usize) -> Result<()
     for _ in 0..count {
         let before = beat().await?;
         let lives = async || Ok(beat().await? != before);
-        cluster.until(&format!("{node} lives"), SOON, lives).await?;
+        cluster.until(&format!("a heartbeat of {node}"), SOON, lives).await?;
     }
     Ok(())
 }
@@ -147,10 +147,12 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
                 walks.ensure(&names, &["Updating", "Pending", "Rebooting", "Updated"])?;
                 Ok(true)
             };
-            cluster.until("the watch tells all walks", SOON, has_walked).await?;
+            cluster
+                .until("the watch shows the phases of all nodes", SOON, has_walked)
+                .await?;
             // If a node's pods were gone already, its drain is over between two writes.
             let drains = |name: &&str| walks.ensure(&[*name], &["Pending", "Draining", "Rebooting"]).is_ok();
-            ensure!(names.iter().any(drains), "some node says that it drains");
+            ensure!(names.iter().any(drains), "some node reports that it drains");
             for name in names {
                 records::until_proven_turn(cluster, name, &v2).await?;
                 golden::ensure_walk(&cluster.control_plane.audit_log(), name, "whole")?;
@@ -177,21 +179,28 @@ async fn one_at_a_time_then_two_then_back() -> Result<()> {
                 .await?;
             cluster.until_all_run(&v3, LONG).await?;
             let none_staged = cluster.fleet.hosts.iter().all(|h| h.facts().staged.is_none());
-            ensure!(none_staged, "what is no longer wanted is not staged any more");
+            ensure!(none_staged, "the withdrawn image is not staged any more");
             let went: usize = cluster.boots().values().map(|n| n - 3).sum();
-            ensure!(went <= 4, "at most two hosts went to 4.0.0 and back, not {went} boots");
+            ensure!(
+                went <= 4,
+                "at most two hosts went to 4.0.0 and back, counted {went} boots"
+            );
             let history = async || {
                 let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
                 let line = |i: DeployedImage| (i.version.unwrap_or_default(), i.node_count, i.last_deployed.is_some());
                 Ok::<_, anyhow::Error>(status.deploy_history.into_iter().map(line).collect::<Vec<_>>())
             };
             cluster
-                .until("the history has what ran, the last one first", SOON, || async {
-                    let history = history().await?;
-                    // A host that ran 4.0.0 may have been called back before 4.0.0 was proven.
-                    let second = ("2.0.0".to_owned(), 3, true);
-                    Ok(history.first() == Some(&("3.0.0".to_owned(), 3, true)) && history.contains(&second))
-                })
+                .until(
+                    "the history has the proven images, the last one first",
+                    SOON,
+                    || async {
+                        let history = history().await?;
+                        // A host that ran 4.0.0 may have been called back before 4.0.0 was proven.
+                        let second = ("2.0.0".to_owned(), 3, true);
+                        Ok(history.first() == Some(&("3.0.0".to_owned(), 3, true)) && history.contains(&second))
+                    },
+                )
                 .await?;
             Ok(())
         })
@@ -278,7 +287,7 @@ async fn staging_progress_is_rate_limited() -> Result<()> {
             );
             ensure!(
                 seen.windows(2).all(|pair| pair[0].bytes < pair[1].bytes),
-                "it goes forward: {seen:?}"
+                "the progress increases: {seen:?}"
             );
             let last = seen.last().context("no progress was seen")?;
             ensure!(
@@ -330,7 +339,7 @@ async fn tags_digests_and_indexes() -> Result<()> {
             cluster.until_all_run(&v2, LONG).await?;
             ensure!(
                 cluster.boots() == boots,
-                "the same content is not rebooted into: {:?}",
+                "no reboot for identical content: {:?}",
                 cluster.boots()
             );
             let v3 = cluster.publish("3.0.0").await?;

@@ -232,7 +232,7 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
             );
             seen.push(*path);
         }
-        ensure!(seen.len() == paths.len(), "a volume is not mounted: {paths:?}");
+        ensure!(seen.len() == paths.len(), "some volume is not mounted: {paths:?}");
         // Paths of the host itself; the remaining ones belong to the kubelet.
         let here = [
             "/run",
@@ -272,7 +272,7 @@ fn the_pod_monitor_scrapes_the_agents_port() -> Result<()> {
     ensure!(address == format!(":{port}"), "{address}, {port}");
     let args = container.args.iter().flatten().map(String::as_str);
     Args::try_parse_from(["berth-agent"].into_iter().chain(args)).context("the agent's arguments")?;
-    ensure!(pod.host_network == Some(true), "the port is one of the node");
+    ensure!(pod.host_network == Some(true), "the port must be a port of the node");
     let names = ["NODE_NAME", "BERTH_READY_FILE", "BERTH_AUTH_FILE"];
     let has = |name: &&str| container.env.iter().flatten().any(|env| env.name == *name);
     ensure!(names.iter().all(has), "the rest of the environment stays");

@@ -214,7 +214,7 @@ async fn pulls_fail_as_configured() -> Result<()> {
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?.job, "done");
     assert!(
         world.host.facts().locked,
-        "an unchanged specification is locked all the same"
+        "an unchanged specification is locked nevertheless"
     );
     Ok(())
 }

@@ -118,7 +118,7 @@ async fn an_image_is_staged_locked_and_finalized() -> Result<()> {
     // refused.
     ensure!(
         world.rebase(&client).await? == address,
-        "an identical call joins what has ended"
+        "an identical call joins the ended transaction"
     );
     let late = timeout(SOON, client.follow(&address)).await??;
     ensure!(late.ok && late.heard.is_empty(), "{late:?}");
@@ -175,7 +175,7 @@ async fn failures_match_the_real_daemon() -> Result<()> {
     let address = world.rebase(&client).await?;
     let peer = client.join(&address).await?;
     let transaction = TransactionProxy::new(&peer).await?;
-    ensure!(transaction.start().await?, "the first one starts it");
+    ensure!(transaction.start().await?, "the first call starts the transaction");
     transaction.cancel().await?;
     let ended = client.follow(&address).await?;
     ensure!(ended.words == "Operation was cancelled", "{ended:?}");
@@ -195,21 +195,21 @@ async fn failures_match_the_real_daemon() -> Result<()> {
     let died = timeout(SOON, client.follow(&address)).await?;
     ensure!(died.is_err(), "{died:?}");
     ensure!(world.host.facts().staged.is_none());
-    world.until("it is dead", async || Ok(!world.runs())).await?;
+    world.until("the daemon is dead", async || Ok(!world.runs())).await?;
     ensure!(deployments(&client).await?.len() == 1, "the bus starts it again");
     // A query that crashes the real daemon.
     ensure!(client.sysroot().await?.get_os("").await.is_err());
-    world.until("it is dead", async || Ok(!world.runs())).await?;
+    world.until("the daemon is dead", async || Ok(!world.runs())).await?;
     deployments(&client).await?;
     // An exit between a call and its answer.
     world.host.rpm_ostree(|f| f.no_reply = 1);
     let lost = name_of(client.sysroot().await?.reload().await);
     ensure!(lost.0.starts_with("org.freedesktop.DBus.Error.NoReply"), "{lost:?}");
-    world.until("it has exited", async || Ok(!world.runs())).await?;
+    world.until("the daemon has exited", async || Ok(!world.runs())).await?;
     // Idle exit.
     deployments(&client).await?;
     world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
-    world.until("it exits", async || Ok(!world.runs())).await?;
+    world.until("the daemon exits", async || Ok(!world.runs())).await?;
     world.host.rpm_ostree(|f| f.idle_exit = SOON);
     // Missing and malformed keys.
     world.host.rpm_ostree(|f| {
@@ -236,7 +236,7 @@ async fn bootc_sees_an_installed_package() -> Result<()> {
     ensure!(facts.staged.as_ref() == Some(&world.old) && !facts.locked, "{facts:?}");
     world.is_free(&client).await?;
     let twice = client.install(&["htop"]).await;
-    ensure!(twice.is_err(), "it is requested already");
+    ensure!(twice.is_err(), "the package is requested already");
     world.host.reboot_now().await?;
     ensure!(world.host.facts().packages == ["htop"], "{:?}", world.host.facts());
     let client = world.host.rpm_ostree_client().await?;

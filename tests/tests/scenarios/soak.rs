@@ -40,7 +40,7 @@ async fn ten_rollouts_survive_their_faults() -> Result<()> {
             let evidence = keep_evidence(&soak, SEED, &plan, &outcome)?;
             let found = outcome.verdict.violations.join("\n  ");
             panic!(
-                "the ground truth objects:\n  {found}\n{}\nevidence: {}",
+                "the judge found violations:\n  {found}\n{}\nevidence: {}",
                 outcome.state.unwrap_or_default(),
                 evidence.display()
             );

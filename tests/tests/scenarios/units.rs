@@ -95,7 +95,10 @@ fn units_are_valid_and_confined() -> Result<()> {
         ensure!(!words.contains(name), "{words}");
         std::fs::write(&unit, text.replace("ProtectSystem=", "ProtectSystems="))?;
         let words = analyze(&["verify", "--man=no"], &unit)?;
-        ensure!(words.contains("ProtectSystems"), "a mistake is seen: {words}");
+        ensure!(
+            words.contains("ProtectSystems"),
+            "systemd-analyze finds a mistake: {words}"
+        );
 
         let words = analyze(&["security", "--offline=true", "--no-pager"], &shipped)?;
         let last = words.lines().rfind(|line| line.contains("Overall exposure level"));

@@ -74,7 +74,7 @@ async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
     let older: Vec<_> = names.filter(|name| *name != newest).collect();
     ensure!(
         found.too_old == 2 && found.too_old_nodes == older,
-        "the others are named: {found:?}"
+        "the older machines are named: {found:?}"
     );
     for host in &rig.cluster.hosts {
         let status = rig.cluster.bootc_nodes().get(host.name()).await?.status;
@@ -128,7 +128,7 @@ async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
         found.version.as_deref() == Some("5.6") && found.recorded_time.is_some() && found.node.is_none(),
         "{found:?}"
     );
-    ensure!(found.too_old == 3, "none of them could join today: {found:?}");
+    ensure!(found.too_old == 3, "none of them could join now: {found:?}");
     Ok(())
 }
 
@@ -146,7 +146,7 @@ async fn opts_out(rig: &mut Rig) -> Result<()> {
     for host in &rig.cluster.hosts {
         rig.until_staged(host, &image).await?;
     }
-    ensure!(rig.cluster.boots() == before, "a pause keeps it from being applied");
+    ensure!(rig.cluster.boots() == before, "a paused pool applies no image");
     let found = boot_image(rig).await.unwrap_or_default();
     ensure!(found.too_old == 0 && found.too_old_nodes.is_empty(), "{found:?}");
     Ok(())

@@ -30,17 +30,17 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
         .await?;
     ensure!(
         part.holders().await?.is_empty() && part.boots(1) == 1,
-        "nobody goes outside the window"
+        "no node goes outside the window"
     );
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let open = format!("{} {} * * *", now.minute(), now.hour());
     part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] }))
         .await?;
     part.until_hold(&[node], SOON).await?;
-    let holding = part.holdings().await?.pop().context("it holds a berth")?;
+    let holding = part.holdings().await?.pop().context("no node holds a berth")?;
     let left = holding
         .open_until
-        .context("until when it may reboot")?
+        .context("the berth has no end of the window")?
         .duration_since(Timestamp::now());
     let hour = SignedDuration::from_mins(57)..=SignedDuration::from_mins(60);
     ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
@@ -64,12 +64,12 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     let until = part.holdings().await?.pop().and_then(|h| h.open_until);
     ensure!(
         until.is_some_and(|t| t <= from),
-        "it may reboot before the exclusion only: {until:?}"
+        "the reboot may start only before the exclusion: {until:?}"
     );
     let from = Timestamp::now() + 2.seconds();
     part.rollout(excluding(from, from + 1.hour())).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
-    ensure!(Timestamp::now() >= from, "not before the exclusion begins");
+    ensure!(Timestamp::now() >= from, "the exclusion has not begun");
     part.until_says("Progressing", "False", "Excluded", "an exclusion applies", SOON)
         .await?;
     part.until_says("WindowOpen", "False", "Excluded", "an exclusion applies", SOON)
@@ -83,10 +83,10 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     let mut downs = events
         .iter()
         .filter(|e| e.host == node && matches!(e.change, HostChange::Down));
-    let down = downs.next().context("it rebooted")?.at;
+    let down = downs.next().context("the host has not rebooted")?.at;
     ensure!(
         down >= to && downs.next().is_none(),
-        "it went down once, at {down}, and not before {to}"
+        "one shutdown, at {down}, not before {to}"
     );
     Ok(())
 }
@@ -109,7 +109,7 @@ pub(crate) async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("Progressing", "False", "InvalidWindow", "0 0 31 2 *", SOON)
         .await?;
-    ensure!(part.boots(1) == 1, "nobody goes meanwhile");
+    ensure!(part.boots(1) == 1, "no node goes meanwhile");
     part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") }))
         .await?;
     part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
@@ -133,8 +133,8 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
     part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON)
         .await?;
     let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
-    ensure!(said == Some(false), "the agent says so: {said:?}");
-    ensure!([1, 2].iter().all(|n| part.boots(*n) == 1), "and nobody of them goes");
+    ensure!(said == Some(false), "the agent reports it: {said:?}");
+    ensure!([1, 2].iter().all(|n| part.boots(*n) == 1), "neither of them goes");
     for n in [1, 2] {
         part.host(n).settings(|s| s.clock_synchronized = Some(true));
     }
@@ -144,7 +144,7 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
 /// True if the kernel reports this machine's clock as synchronized, which is also the controller's test.
 fn clock_is_kept() -> Result<bool> {
     let mut answer = rtime_clock::adjtime::Timex::new();
-    rtime_clock::adjtime::adjtimex(&mut answer).context("the kernel does not say how exact the clock is")?;
+    rtime_clock::adjtime::adjtimex(&mut answer).context("cannot read the clock's maximum error from the kernel")?;
     Ok(answer.0.maxerror < 16_000_000)
 }
 
@@ -153,9 +153,9 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     println!(
         "the clock of this machine is {}",
         if kept {
-            "kept: windows are judged"
+            "synchronized: windows are evaluated"
         } else {
-            "kept by nobody"
+            "not synchronized"
         }
     );
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
@@ -189,7 +189,7 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
     part.rollout(json!({ "windows": null, "exclusions": exclusion }))
         .await?;
-    part.until("the spec is looked at", SOON, || async {
+    part.until("the controller has read the spec", SOON, || async {
         let pool = part.cluster.pools().get(&part.name).await?;
         Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
     })
@@ -205,8 +205,8 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     // A new leader stamps each berth, closed or not.
     let mut ever = part.ever(0)?;
     ever.dedup();
-    ensure!(ever == ["closed:new"], "nobody was offered a berth: {ever:?}");
-    ensure!(part.boots(1) == 1, "and nobody goes");
+    ensure!(ever == ["closed:new"], "no node was offered a berth: {ever:?}");
+    ensure!(part.boots(1) == 1, "no node goes");
     // Without windows and exclusions the clock does not matter.
     part.rollout(json!({ "exclusions": null })).await?;
     part.until_all_run(&v2, LONG).await?;
@@ -256,15 +256,15 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
             .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
     };
     let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
-    let opens = delayed(&part.name, &schedule, splay, now)?.context("it is delayed")?;
+    let opens = delayed(&part.name, &schedule, splay, now)?.context("the window is not delayed")?;
     let ahead = opens.duration_since(now);
     ensure!(
         (38..42).contains(&ahead.as_secs()),
-        "it opens in forty seconds, not in {ahead:?}"
+        "the window opens in {ahead:?}, expected forty seconds"
     );
     ensure!(
         delayed(&part.name, &schedule, 0, now)?.is_none(),
-        "without a splay it would be open since {start}"
+        "without a splay the window would be open since {start}"
     );
     let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
     part.rollout(json!({ "paused": false, "windows": [window] })).await?;
@@ -278,8 +278,8 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     let berth = format!("{}-0", part.name);
     let of_berth = audit.writes().filter(|r| r.target() == "leases" && r.name == berth);
     let offered = of_berth.filter(|r| r.holder().is_some_and(|h| !h.starts_with("closed:")));
-    let first = offered.map(|r| r.received).min().context("it was offered")?;
-    ensure!(first >= opens, "nobody was offered a berth before {opens}: {first}");
+    let first = offered.map(|r| r.received).min().context("no offer")?;
+    ensure!(first >= opens, "no berth is offered before {opens}: {first}");
     Ok(())
 }
 
@@ -336,7 +336,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         .await?;
     part.until_says("Progressing", "False", "WindowTooShort", words, SOON)
         .await?;
-    ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "nobody goes");
+    ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "no node goes");
     let mut ever = vec![];
     for berth in 0..3 {
         let mut of_berth = part.ever(berth)?;
@@ -344,10 +344,7 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         ever.extend(of_berth);
     }
     let offers = ever.iter().filter(|holder| holder.starts_with("offered:")).count();
-    ensure!(
-        offers == 3,
-        "nobody was offered a berth but for the first image: {ever:?}"
-    );
+    ensure!(offers == 3, "berths were offered only for the first image: {ever:?}");
     part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null }))
         .await?;
     part.until_says("WindowOpen", "True", "Open", "", SOON).await?;

@@ -71,13 +71,13 @@ pub(super) async fn licences(rig: &mut Rig) {
     let committed = taken.committed(boot()).unwrap();
     let anew = committed.relicensed(digest(3), next()).unwrap();
     for (what, before, after) in [
-        ("go on", &committed, &anew),
+        ("continue", &committed, &anew),
         (
-            "go on, rebooted before the commit",
+            "continue, rebooted before the commit",
             &taken,
             &taken.relicensed(digest(3), next()).unwrap(),
         ),
-        ("go on once more", &anew, &anew.relicensed(digest(4), next()).unwrap()),
+        ("continue again", &anew, &anew.relicensed(digest(4), next()).unwrap()),
         (
             "repeat a licence that led nowhere",
             &committed,
@@ -88,7 +88,7 @@ pub(super) async fn licences(rig: &mut Rig) {
     }
     let revoke = |berth: &Berth| berth.revoked(Some("Paused".into())).unwrap();
     let revoked = Some("it is revoked");
-    rig.step("go on though revoked", &revoke(&committed), &revoke(&anew), revoked)
+    rig.step("continue though revoked", &revoke(&committed), &revoke(&anew), revoked)
         .await;
     rig.step(
         "repeat though revoked",
@@ -111,7 +111,7 @@ pub(super) async fn licences(rig: &mut Rig) {
         lease.annotations_mut().remove(keys::ANNOTATION_BOOT_ID);
     };
     rig.change(
-        "go on under no boot",
+        "continue without a boot",
         &committed,
         no_boot,
         Some("its boot-id is missing"),
@@ -251,7 +251,7 @@ pub(super) async fn forgeries(rig: &mut Rig) {
     )
     .await;
     rig.step(
-        "go on after the release began",
+        "continue after the release began",
         &releasing,
         &taken,
         Some("its release has begun"),
@@ -313,13 +313,13 @@ pub(super) async fn nonsense(rig: &mut Rig) {
     let releasing = taken.releasing(Outcome::DrainTimeout, boot()).unwrap();
     let unreadable = Some("unreadable");
     for (what, before, after, key, value) in [
-        ("no such phase", &taken, &taken, keys::ANNOTATION_PHASE, "Nonsense"),
+        ("unknown phase", &taken, &taken, keys::ANNOTATION_PHASE, "Nonsense"),
         ("no phase", &taken, &taken, keys::ANNOTATION_PHASE, ""),
         ("no boot", &taken, &taken, keys::ANNOTATION_BOOT_ID, ""),
-        ("no such origin", &offered, &taken, keys::ANNOTATION_FROM, "sha256:0"),
+        ("invalid origin", &offered, &taken, keys::ANNOTATION_FROM, "sha256:0"),
         ("an empty origin", &offered, &taken, keys::ANNOTATION_FROM, ""),
         (
-            "no such outcome",
+            "unknown outcome",
             &taken,
             &releasing,
             keys::ANNOTATION_OUTCOME,
@@ -327,7 +327,7 @@ pub(super) async fn nonsense(rig: &mut Rig) {
         ),
         ("no outcome", &taken, &releasing, keys::ANNOTATION_OUTCOME, ""),
         (
-            "no such target",
+            "invalid target",
             &committed,
             &committed.relicensed(digest(3), BootId::from("boot-2")).unwrap(),
             keys::ANNOTATION_TARGET,

@@ -21,7 +21,7 @@ async fn pause_holds_in_every_phase() -> Result<()> {
             until_phase(cluster, "node1", "Waiting").await?;
             until_phase(cluster, "node2", "Waiting").await?;
             tokio::time::sleep(Duration::from_secs(1)).await;
-            ensure!(cluster.held().await?.is_empty(), "a paused pool offers nothing");
+            ensure!(cluster.held().await?.is_empty(), "a paused pool offers no berth");
             // While draining: the holder gives back.
             pause(false).await?;
             let n = some_in(cluster, "Draining").await?;
@@ -71,7 +71,7 @@ async fn an_admins_cordon_stays() -> Result<()> {
                 "node1 waits while node2 is cordoned by its admin"
             );
             cluster
-                .until("the pool names who uses up its capacity", SOON, || async {
+                .until("the pool names the node that uses up its capacity", SOON, || async {
                     let status = cluster.pool_status("workers").await?;
                     let said = berth_api::condition::find(&status.conditions, "Progressing");
                     Ok(said.is_some_and(|condition| condition.message.contains("node2")))
@@ -84,9 +84,12 @@ async fn an_admins_cordon_stays() -> Result<()> {
             cluster.until_all_run(&v2, LONG).await?;
             ensure!(
                 cluster.is_cordoned("node2").await?,
-                "who was cordoned before is cordoned after"
+                "a node cordoned before its turn stays cordoned"
             );
-            ensure!(!cluster.is_cordoned("node1").await?, "who was not is not");
+            ensure!(
+                !cluster.is_cordoned("node1").await?,
+                "the other node is schedulable again"
+            );
             Ok(())
         })
     })
@@ -159,7 +162,7 @@ async fn a_node_moves_between_pools_in_its_turn() -> Result<()> {
             label("node1", "b").await?;
             cluster.remove_budget("web").await?;
             cluster.until_all_run(&v3, LONG).await?;
-            ensure!(!cluster.is_cordoned("node1").await?, "it is schedulable again");
+            ensure!(!cluster.is_cordoned("node1").await?, "node1 is schedulable again");
             // Leaving every pool and deleting a pool leave the hosts as they are, and remove all of Berth's marks.
             let v4 = cluster.publish("4.0.0").await?;
             cluster

@@ -46,7 +46,7 @@ async fn a_node_without_a_pool_is_left_alone() -> Result<()> {
                 let facts = host.facts();
                 ensure!(
                     facts.staged.as_ref() == Some(&theirs) && !facts.locked,
-                    "{when}, what its admin staged stays staged and unlocked: {facts:?}"
+                    "{when}, the image that its admin staged stays staged and unlocked: {facts:?}"
                 );
                 Ok(())
             };
@@ -81,7 +81,7 @@ async fn a_node_without_a_pool_is_left_alone() -> Result<()> {
 /// Waits until `NodeDegraded` of a node is true for this reason, with this text.
 pub(super) async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
-        .until(&format!("{node} says {reason}"), LONG, || async {
+        .until(&format!("{node} reports {reason}"), LONG, || async {
             let status = status(cluster, node).await?;
             let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
             Ok(degraded.is_some_and(|c| c.status == "True" && c.reason == reason && c.message.contains(words)))
@@ -176,10 +176,12 @@ async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
             host.settings(|s| s.lock_failures = u32::MAX);
             host.unlock_behind_the_agent()?;
             let gone = async || Ok(host.facts().staged.is_none());
-            cluster.until("what cannot be locked is removed", SOON, gone).await?;
+            cluster
+                .until("the image that cannot be locked is removed", SOON, gone)
+                .await?;
             // The lock also fails after the image is staged again.
             until_degraded(cluster, "node1", "LockFailed", "lock finalization").await?;
-            cluster.until("it is removed as well", SOON, gone).await?;
+            cluster.until("the image is removed again", SOON, gone).await?;
             host.settings(|s| s.lock_failures = 0);
             let go_on = json!({ "rollout": { "paused": false } });
             cluster.patch_pool("workers", go_on).await?;
@@ -216,16 +218,16 @@ async fn a_locked_image_requests_no_reboot() -> Result<()> {
             };
             for node in ["node1", "node2", "node3"] {
                 cluster
-                    .until("it waits for a berth", LONG, || is_prepared(node))
+                    .until("the node waits for a berth", LONG, || is_prepared(node))
                     .await?;
             }
             ensure!(!marker(1).exists(), "kured would reboot {}", host.name());
             let kept = std::fs::read_to_string(marker(2))?;
-            ensure!(kept == foreign, "what was there before the pull says {kept:?}");
+            ensure!(kept == foreign, "the file from before the pull now contains {kept:?}");
             let kept = std::fs::read_to_string(marker(3)).unwrap_or_default();
             ensure!(
                 kept == by_bootc,
-                "what foreign asked of bootc before the pull says {kept:?}"
+                "bootc's request from before the pull now contains {kept:?}"
             );
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
@@ -267,13 +269,15 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
             let asked = cluster.bootc_nodes().get("node1").await?.metadata.generation;
             rival(2, true);
             let is_gone = async || Ok(cluster.host(2).facts().staged.is_none());
-            cluster.until("node2 has removed what it staged", SOON, is_gone).await?;
-            ensure!(!staged(1), "nothing is staged beside it");
+            cluster
+                .until("node2 has removed its staged image", SOON, is_gone)
+                .await?;
+            ensure!(!staged(1), "nothing is staged beside a rival");
             tokio::time::sleep(Duration::from_secs(3)).await;
             // The controller must not give and revoke a permit again and again.
             let asked_now = cluster.bootc_nodes().get("node1").await?.metadata.generation;
             let writes = asked_now.unwrap_or_default() - asked.unwrap_or_default();
-            ensure!(writes <= 2, "{writes} writes of a BootcNode that can only wait");
+            ensure!(writes <= 2, "{writes} writes of a BootcNode that only waits");
             // The pod has no owner, so its drain needs force.
             let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
             let names = ["bootc-fetch-apply-updates.timer", "kured"];

@@ -70,5 +70,5 @@ pub(super) async fn show_the_rollout(cluster: &Cluster, holder: &str) -> Result<
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    bail!("kubectl get shows\n{seen}\nin place of\n{wanted}")
+    bail!("kubectl get shows\n{seen}\nexpected\n{wanted}")
 }

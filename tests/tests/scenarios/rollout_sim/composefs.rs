@@ -27,7 +27,7 @@ async fn until_refused(cluster: &Cluster, node: &str, words: &str) -> Result<()>
 /// Waits until a node is degraded for this reason, with this text.
 async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
     cluster
-        .until(&format!("{node} says {reason}"), SOON, || async {
+        .until(&format!("{node} reports {reason}"), SOON, || async {
             let object = cluster.bootc_nodes().get_opt(node).await?;
             let status = object.and_then(|o| o.status).unwrap_or_default();
             let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
@@ -39,7 +39,7 @@ async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str
 
 fn is_only_asked(host: &SimHost) -> Result<()> {
     let commands = host.commands();
-    ensure!(!commands.is_empty(), "it was asked");
+    ensure!(!commands.is_empty(), "the host was queried");
     let is_question = |command: &String| QUESTIONS.contains(&command.as_str()) || command.contains(NOTE);
     let other = commands.iter().find(|command| !is_question(command));
     ensure!(
@@ -65,12 +65,14 @@ async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
             until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
             for n in [2, 3] {
                 until_phase(cluster, &format!("node{n}"), "Waiting").await?;
-                ensure!(cluster.host(n).facts().locked, "staged means locked");
+                ensure!(cluster.host(n).facts().locked, "a staged image is locked");
             }
             // An image is unlocked by others. No command of this host can lock it again.
             cluster.host(2).unlock_behind_the_agent()?;
             let locked = async || Ok(cluster.host(2).facts().locked);
-            cluster.until("it is removed, and staged anew", SOON, locked).await?;
+            cluster
+                .until("the image is removed, and staged again", SOON, locked)
+                .await?;
             cluster.unrelated_reboot(cluster.host(3)).await?;
             ensure!(cluster.host(3).facts().version == "1.0.0", "the reboot applied nothing");
             cluster
@@ -100,11 +102,11 @@ async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
                 let commands = host.commands();
                 let of_ostree = ["/usr/bin/ostree ", "/usr/bin/ln "];
                 let foreign = commands.iter().find(|c| of_ostree.iter().any(|o| c.starts_with(o)));
-                ensure!(foreign.is_none(), "nothing of ostree's is run there: {foreign:?}");
+                ensure!(foreign.is_none(), "no command of ostree runs there: {foreign:?}");
                 let deleted = commands
                     .iter()
                     .any(|c| c.starts_with("/usr/bin/bootc delete-deployment "));
-                ensure!(deleted, "what is staged is removed by its name: {commands:#?}");
+                ensure!(deleted, "the staged image is removed by its name: {commands:#?}");
             }
             Ok(())
         })
@@ -136,7 +138,7 @@ async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
             let facts = host.facts();
             ensure!(
                 facts.staged == Some(own.digest.to_string()) && !facts.locked,
-                "what its admin staged stays: {facts:?}"
+                "the image that its admin staged stays: {facts:?}"
             );
             Ok(())
         })
@@ -171,7 +173,7 @@ async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
             let facts = hosts[1].facts();
             ensure!(
                 facts.staged.is_some() && facts.locked,
-                "what is staged stays locked: {facts:?}"
+                "the staged image stays locked: {facts:?}"
             );
             cluster
                 .patch_pool("workers", json!({ "rollout": { "paused": false } }))
@@ -181,7 +183,7 @@ async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
             until_phase(cluster, "node1", "Updated").await?;
             cluster.pools().delete("workers", &DeleteParams::default()).await?;
             let gone = async || Ok(cluster.bootc_nodes().get_opt("node2").await?.is_none());
-            cluster.until("what Berth did on node2 is undone", SOON, gone).await?;
+            cluster.until("Berth's changes on node2 are undone", SOON, gone).await?;
             ensure!(hosts[1].facts().staged.is_none(), "nothing is left staged");
             Ok(())
         })

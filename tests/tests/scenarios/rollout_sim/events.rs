@@ -37,8 +37,8 @@ pub async fn until_told_of_the_first_rollout(cluster: &Cluster) -> Result<()> {
     expected.insert("BootcNodePool workers".to_owned(), list(&["RolloutComplete"]));
     let count = |events: &BTreeMap<String, Vec<String>>| events.values().map(Vec::len).sum::<usize>();
     let enough = async || Ok(count(&reported(cluster).await?) >= count(&expected));
-    cluster.until("the rollout is reported of", SOON, enough).await?;
+    cluster.until("the rollout is reported", SOON, enough).await?;
     let reported = reported(cluster).await?;
-    ensure!(reported == expected, "reported {reported:#?}, and not {expected:#?}");
+    ensure!(reported == expected, "events {reported:#?}, expected {expected:#?}");
     Ok(())
 }

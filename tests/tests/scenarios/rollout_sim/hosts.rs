@@ -18,7 +18,7 @@ async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
                 .await?;
             until_phase(cluster, "node1", "Waiting").await?;
             let host = cluster.host(1);
-            ensure!(host.facts().locked, "staged means locked");
+            ensure!(host.facts().locked, "a staged image is locked");
             cluster.unrelated_reboot(host).await?;
             ensure!(
                 host.facts().version == "1.0.0",
@@ -82,7 +82,7 @@ async fn each_host_failure_has_its_own_reason() -> Result<()> {
             for (i, reason) in expected.iter().enumerate().take(7) {
                 let n = i + 1;
                 cluster
-                    .until(&format!("node{n} says {reason}"), SOON, || async {
+                    .until(&format!("node{n} reports {reason}"), SOON, || async {
                         Ok(degraded(n)
                             .await?
                             .is_some_and(|(r, message)| r == *reason && !message.is_empty()))
@@ -103,7 +103,7 @@ async fn each_host_failure_has_its_own_reason() -> Result<()> {
                 .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
                 .await?;
             cluster
-                .until("node8 says ImageNotFound", SOON, || async {
+                .until("node8 reports ImageNotFound", SOON, || async {
                     Ok(degraded(8)
                         .await?
                         .is_some_and(|(r, message)| r == "ImageNotFound" && message.contains("manifest unknown")))
@@ -167,27 +167,27 @@ async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
             }
             ensure!(
                 pulls(cluster, "node6") == 2,
-                "what a failed pull has staged is not booted, but pulled again"
+                "an incomplete image is not booted, but pulled again"
             );
             let status = async |n: usize| {
                 let object = cluster.bootc_nodes().get(&format!("node{n}")).await?;
                 anyhow::Ok(object.status.unwrap_or_default())
             };
             cluster
-                .until("node2 says that its reboot was refused", SOON, || async {
+                .until("node2 reports that its reboot was refused", SOON, || async {
                     let turn = status(2).await?.last_turn;
                     Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked" && t.message.contains("not today")))
                 })
                 .await?;
             cluster
-                .until("node3 says who inhibits it", SOON, || async {
+                .until("node3 names the inhibitor", SOON, || async {
                     let conditions = status(3).await?.conditions;
                     let prepared = berth_api::condition::find(&conditions, "UpdatePrepared");
                     Ok(prepared.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
                 })
                 .await?;
             cluster
-                .until("node5 is not proven, says why and keeps its berth", SOON, || async {
+                .until("node5 is not proven, reports why and keeps its berth", SOON, || async {
                     let conditions = status(5).await?.conditions;
                     let degraded = berth_api::condition::find(&conditions, "NodeDegraded");
                     let said = degraded.is_some_and(|c| c.status == "True" && c.reason == "NodeNotReady");

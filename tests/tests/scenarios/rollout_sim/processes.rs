@@ -31,7 +31,7 @@ async fn the_agent_is_killed_in_every_phase() -> Result<()> {
             for host in &cluster.fleet.hosts {
                 ensure!(
                     pulls(cluster, host.name()) == 1,
-                    "{}: the running pull is adopted, not repeated",
+                    "{}: the next agent must adopt the running pull, not repeat it",
                     host.name()
                 );
             }
@@ -105,7 +105,7 @@ async fn an_idle_agent_sends_heartbeats_and_checks_its_host() -> Result<()> {
                 .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
             signs_of_life(cluster, "node1", 1).await?;
             let removed = async || Ok(cluster.host(1).facts().staged.is_none());
-            cluster.until("the agent has removed it", SOON, removed).await?;
+            cluster.until("the agent has removed the image", SOON, removed).await?;
             // After the first heartbeat without changes the agent reads the cluster once more.
             signs_of_life(cluster, "node1", 2).await?;
             let start = Timestamp::now();
@@ -114,7 +114,7 @@ async fn an_idle_agent_sends_heartbeats_and_checks_its_host() -> Result<()> {
             let busy = cpu_ticks(cluster.host(1).agent_pids()[0])? - busy;
             ensure!(
                 busy < 50,
-                "an idle agent does next to nothing, not {busy} hundredths of a second of work in 10 s"
+                "an idle agent uses almost no CPU time; measured {busy} hundredths of a second in 10 s"
             );
             let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
             let ours = |r: &&Record| r.program() == "berth-agent" && r.verb != "watch" && r.received > start;
@@ -125,7 +125,7 @@ async fn an_idle_agent_sends_heartbeats_and_checks_its_host() -> Result<()> {
                 .map(|r| (r.verb.as_str(), r.target()))
                 .collect();
             // A heartbeat, or two if the first came at once. Each is a single write.
-            ensure!(requests.len() <= 2, "an idle agent asks little: {requests:?}");
+            ensure!(requests.len() <= 2, "an idle agent sends few requests: {requests:?}");
             Ok(())
         })
     })
@@ -161,17 +161,17 @@ impl Watched {
     /// Waits until a line contains this text.
     async fn says(&self, cluster: &Cluster, text: &str) -> Result<()> {
         let said = async || anyhow::Ok(std::fs::read_to_string(&self.lines)?.contains(text));
-        let until = cluster.until(&format!("the watch says {text:?}"), LONG, said).await;
+        let until = cluster.until(&format!("the watch shows {text:?}"), LONG, said).await;
         until.with_context(|| std::fs::read_to_string(&self.lines).unwrap_or_default())
     }
 
     /// Ends the watch as Ctrl-C does.
     async fn end(mut self) -> Result<()> {
-        let pid = self.child.id().context("the watch has ended by itself")?;
+        let pid = self.child.id().context("the watch has ended already")?;
         let pid = nix::unistd::Pid::from_raw(pid.try_into()?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT)?;
         let status = tokio::time::timeout(SOON, self.child.wait()).await??;
-        ensure!(status.success(), "Ctrl-C ends it well: {status}");
+        ensure!(status.success(), "Ctrl-C ends the watch with status 0: {status}");
         Ok(())
     }
 }
@@ -201,7 +201,7 @@ async fn the_api_server_is_away_for_a_while() -> Result<()> {
                 .count();
             ensure!(
                 down <= 1,
-                "without the API server nobody takes a new turn: {down} hosts went down"
+                "without the API server no new turn begins: {down} hosts went down"
             );
             cluster.control_plane.start_apiserver().await?;
             cluster.until_all_run(&v2, LONG).await?;
@@ -226,7 +226,7 @@ async fn controllers_come_and_go() -> Result<()> {
             while cluster.fleet.running(&v2.digest.to_string()) < 4 {
                 ensure!(
                     started.elapsed() < LONG * 2,
-                    "the rollout ends all the same\n{}",
+                    "the rollout ends nevertheless\n{}",
                     cluster.describe().await
                 );
                 let victim = turn % 2;
@@ -259,9 +259,12 @@ async fn two_agents_on_one_node() -> Result<()> {
             cluster.host(1).kill_agent();
             cluster.until_all_run(&v2, LONG).await?;
             for host in &cluster.fleet.hosts {
-                ensure!(pulls(cluster, host.name()) == 1, "one pull, whoever watches it");
+                ensure!(pulls(cluster, host.name()) == 1, "two agents start a single pull");
             }
-            ensure!(cluster.boots().values().all(|&n| n == 2), "one reboot each");
+            ensure!(
+                cluster.boots().values().all(|&n| n == 2),
+                "a single reboot for each host"
+            );
             Ok(())
         })
     })

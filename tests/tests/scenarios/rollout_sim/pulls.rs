@@ -58,7 +58,7 @@ async fn a_host_pulls_with_its_agents_credentials() -> Result<()> {
             part.until_all_run(&v2, SOON).await?;
             ensure!(
                 has(host, RUN, one),
-                "the boot takes /run with it, and the agent brings the file back"
+                "the reboot clears /run, and the agent writes the file again"
             );
 
             // The password is changed in the registry first.
@@ -86,7 +86,7 @@ async fn a_host_pulls_with_its_agents_credentials() -> Result<()> {
                 "it names credential helpers (credHelpers, credsStore)",
             );
             part.until_node_says(node, says, SOON).await?;
-            ensure!(has(host, RUN, three), "what worked stays");
+            ensure!(has(host, RUN, three), "the working credentials stay");
             // An agent that starts looks at once.
             fs::remove_file(&secret)?;
             host.kill_agent();
@@ -111,7 +111,10 @@ async fn a_host_pulls_with_its_agents_credentials() -> Result<()> {
                 "the host has /etc/ostree/auth.json, which Berth did not write",
             );
             part.until_node_says(node, says, SOON).await?;
-            ensure!(!host.root().join(RUN).exists(), "it is not hidden");
+            ensure!(
+                !host.root().join(RUN).exists(),
+                "Berth's file must not hide the host's own file"
+            );
             fs::remove_file(host.root().join(ETC))?;
             host.kill_agent();
             run(three).await
@@ -188,7 +191,7 @@ async fn the_host_limits_its_images() -> Result<()> {
             part.until_node_says(node, says, SOON).await?;
             ensure!(
                 host.facts().staged.is_none(),
-                "nothing is staged that the policy refuses"
+                "an image that the policy refuses is not staged"
             );
             cluster.sign(&v2);
             policy("sigstoreSigned")?;
@@ -211,12 +214,14 @@ async fn the_host_limits_its_images() -> Result<()> {
                     .is_ok_and(|text| text.contains("\"verified\":{") || text.contains("\"verified\": {"))
             };
             let again = async || Ok(pulls() > so_far && is_verified());
-            cluster.until("another policy is asked too", SOON, again).await?;
+            cluster
+                .until("the image is checked with the new policy too", SOON, again)
+                .await?;
             host.kill_agent();
             let so_far = pulls();
             part.rollout(json!({ "paused": false })).await?;
             part.until_all_run(&v2, SOON).await?;
-            ensure!(pulls() == so_far, "what was checked is not pulled again");
+            ensure!(pulls() == so_far, "a checked image is not pulled again");
             Ok(())
         })
     })
@@ -246,7 +251,10 @@ async fn registry_text_makes_no_image_fail() -> Result<()> {
             part.until_node_says(part.node(1), says, SOON).await?;
             part.until_all_run(&v2, LONG).await?;
             let failures = part.status().await?.failures;
-            ensure!(failures.is_empty(), "words are on record as failures: {failures:?}");
+            ensure!(
+                failures.is_empty(),
+                "registry text is on record as failures: {failures:?}"
+            );
             Ok(())
         })
     })

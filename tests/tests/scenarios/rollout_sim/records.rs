@@ -34,7 +34,7 @@ pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Pub
         turns.iter().filter(is_it).cloned().collect()
     };
     cluster
-        .until(&format!("{node} has its proven turn on record"), SOON, || async {
+        .until(&format!("the proven turn of {node} is on record"), SOON, || async {
             Ok(!proven(&status(cluster, node).await?.turns).is_empty())
         })
         .await?;
@@ -79,8 +79,8 @@ pub(super) async fn until_outcomes(cluster: &Cluster, node: &str, outcomes: &[Tu
 /// Fails unless the two boots of a turn followed one another on the host.
 pub(super) fn ensure_followed(cluster: &Cluster, node: &str, turn: &TurnRecord) -> Result<()> {
     let boots = boots(cluster, node);
-    let sides = sides(turn).with_context(|| format!("nothing was seen: {turn:?}"))?;
+    let sides = sides(turn).with_context(|| format!("the turn has no observed boots: {turn:?}"))?;
     let followed = boots.windows(2).any(|pair| *pair == sides);
-    ensure!(followed, "{node}: {turn:?} is not what the host did: {boots:?}");
+    ensure!(followed, "{node}: {turn:?} does not match the host's boots: {boots:?}");
     Ok(())
 }

@@ -43,7 +43,7 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
             let pulled = ["node1", "node2", "node3", "node4"].map(|node| pulls(cluster, node));
             ensure!(
                 pulled == [1, 2, 1, 1],
-                "one pull, another one where the daemon died: {pulled:?}"
+                "a single pull, and a second one where the daemon died: {pulled:?}"
             );
             let boots = cluster.boots();
             ensure!(boots.values().all(|&n| n == 2), "each host boots once more: {boots:?}");
@@ -68,7 +68,7 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
                 let switch = commands
                     .iter()
                     .find(|c| c.starts_with("/usr/bin/bootc switch ") && c.contains("@sha256:"));
-                ensure!(switch.is_none(), "never both in one update: {switch:?} on node{n}");
+                ensure!(switch.is_none(), "no update uses both programs: {switch:?} on node{n}");
             }
             Ok(())
         })
@@ -100,7 +100,7 @@ async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
             let boots: usize = cluster.boots().values().sum();
             ensure!(
                 boots == 2 + 2 + 2,
-                "one host went to the bad image and back, not {boots} boots"
+                "a single host went to the bad image and back; counted {boots} boots"
             );
             Ok(())
         })
@@ -158,7 +158,9 @@ async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result
     host.settings(|s| s.lock_failures = 0);
     host.kill_agent();
     let again = async || Ok(host.facts().locked);
-    cluster.until("it is staged again, and locked", SOON, again).await
+    cluster
+        .until("the image is staged again, and locked", SOON, again)
+        .await
 }
 
 /// Starts a transaction of rpm-ostree as another client, which holds it open until it is dropped.
@@ -166,7 +168,9 @@ async fn hold(cluster: &Cluster) -> Result<Client> {
     let host = cluster.host(1);
     let foreign = host.rpm_ostree_client().await?;
     let holds = async || Ok(foreign.os().await?.cleanup(&["repomd"]).await.is_ok());
-    cluster.until("foreign has begun a transaction", SOON, holds).await?;
+    cluster
+        .until("another client has begun a transaction", SOON, holds)
+        .await?;
     Ok(foreign)
 }
 
@@ -195,17 +199,17 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                     until_phase(cluster, node, "Waiting").await?;
                 }
                 cluster.unrelated_reboot(cluster.host(1)).await?;
-                ensure!(cluster.host(1).facts().version == "1.0.0", "it was locked");
+                ensure!(cluster.host(1).facts().version == "1.0.0", "the image was locked");
                 let v2_digest = v2.digest.to_string();
                 let again = async || Ok(cluster.host(1).facts().staged.as_ref() == Some(&v2_digest));
-                cluster.until("it is staged again", SOON, again).await?;
+                cluster.until("the image is staged again", SOON, again).await?;
                 a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
                 // An admin layers a package on the staged image: the turn applies it with the image.
                 let host = cluster.host(1);
                 host.rpm_ostree_client().await?.install(&["vim"]).await?;
                 let locked = async || Ok(host.facts().locked);
                 host.kill_agent();
-                cluster.until("that is locked", SOON, locked).await?;
+                cluster.until("the new deployment is locked", SOON, locked).await?;
                 let foreign = hold(cluster).await?;
                 cluster
                     .patch_pool("workers", json!({ "rollout": { "paused": false } }))
@@ -216,9 +220,9 @@ async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
                 let turn = status(cluster, "node1").await?;
                 ensure!(
                     turn.berth.is_some() && turn.last_turn.is_none(),
-                    "the turn goes on: {turn:?}"
+                    "the turn continues: {turn:?}"
                 );
-                ensure!(host.facts().locked, "it waits, drained");
+                ensure!(host.facts().locked, "the node waits, drained and locked");
                 drop(foreign);
                 cluster.until_all_run(&v2, LONG).await?;
                 ensure!(host.facts().packages == ["vim"]);

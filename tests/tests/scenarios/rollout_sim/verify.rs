@@ -22,7 +22,7 @@ impl Said {
         let missing: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
         ensure!(
             self.code == Some(code) && missing.is_empty(),
-            "exit status {:?} in place of {code}, and {missing:?} is not said in:\n{text}",
+            "exit status {:?}, expected {code}; {missing:?} is missing in:\n{text}",
             self.code
         );
         Ok(())
@@ -120,7 +120,10 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
             "{turns} turns in {json:#}"
         );
         let not_judged = json["notJudged"].as_array().map_or(0, Vec::len);
-        ensure!(not_judged == 2, "the fleet's limit and the pods: {json:#}");
+        ensure!(
+            not_judged == 2,
+            "only the fleet's limit and the pods are not judged: {json:#}"
+        );
 
         let forgeries: [(Forger, i32, &[&str]); 5] = [
             (other_boot, 4, &["I2: ", "without a committed berth", "audit ID "]),

@@ -45,15 +45,21 @@ async fn a_rollout_needs_few_writes() -> Result<()> {
             let slow: usize = slow.map(|(_, count)| count).sum();
             ensure!(
                 count(Kind::Node) <= OF_NODE * NODES + beats + slow,
-                "too many:\n{writes}"
+                "too many writes:\n{writes}"
             );
-            ensure!(count(Kind::Berth) <= OF_BERTH * NODES, "too many of berths:\n{writes}");
-            ensure!(count(Kind::Event) <= EVENTS * NODES + 2, "too many events:\n{writes}");
+            ensure!(
+                count(Kind::Berth) <= OF_BERTH * NODES,
+                "too many writes of berths:\n{writes}"
+            );
+            ensure!(
+                count(Kind::Event) <= EVENTS * NODES + 2,
+                "too many writes of events:\n{writes}"
+            );
             // Writes for the change itself, for the end, for the progress of each node, and for states that last for some
             // seconds.
             ensure!(
                 count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
-                "too many of the pool:\n{writes}"
+                "too many writes of the pool:\n{writes}"
             );
             Ok(())
         })
