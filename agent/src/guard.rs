@@ -130,7 +130,7 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     })
 }
 
-/// Converts the answer to a write. `what` describes a write that would have succeeded.
+/// Judges the API server's answer to a dry run of a write. `what` returns the message for a write that would have succeeded.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
     Ok(match is_taken(answer)? {
         true => Guard::Allows(what()),

@@ -58,7 +58,7 @@ bugs! {
     SearchInNewPoolOnly => "search-in-new-pool-only",
     /// Retry a digest that failed on this node.
     RetryFailedDigest => "retry-failed-digest",
-    /// Use a berth that names another Node with the same name.
+    /// Use a berth that was offered to another Node of the same name, with another UID.
     NoUidCheck => "no-uid-check",
     /// Publish a smaller capacity while more offers are open.
     ShrinkAtOnce => "shrink-at-once",

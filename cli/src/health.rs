@@ -257,7 +257,7 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
         (of_pools::PAUSED, _) => (
             Level::Info,
             None,
-            format!("Pool {name} is paused; no node is held back"),
+            format!("Pool {name} is paused, but no node needs an update"),
             "nothing to do".to_owned(),
         ),
         (of_pools::IMAGE_RESOLVED, "ImageAvailable") => (

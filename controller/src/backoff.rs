@@ -30,8 +30,8 @@ impl Backoffs {
         self.later(key, RETRY_MIN, now);
     }
 
-    /// Records a conflict. The watch usually shows the new object soon, so the first delay is short; it still grows, as
-    /// the watch may never show it.
+    /// Records a conflict. The first delay is short, because the watch usually shows the new object soon. Each further conflict
+    /// makes the delay longer, because the watch may never show it.
     pub fn conflict(&mut self, key: &str, now: Moment) {
         self.later(key, CONFLICT_RETRY_MIN, now);
     }

@@ -13,15 +13,16 @@ use crate::reconcile::Settings;
 const ABOUT: &str = "Publishes desired OS images to nodes and decides which nodes may reboot, and when";
 
 const LONG_ABOUT: &str = "\
-berth-controller is the cluster's part of Berth. For each BootcNodePool it resolves the image reference to a digest, \
-decides which nodes are members, publishes to each the image that it should run (in a BootcNode with the Node's \
-name), manages the pool's berths, and sums up the nodes' reports in the pool's status.
+berth-controller is the part of Berth that runs once per cluster; the agents run on the nodes. For each BootcNodePool \
+it resolves the image reference to a digest, decides which nodes are members, publishes the image that each member \
+should run (in a BootcNode with the Node's name), manages the pool's berths, and sums up the nodes' reports in the \
+pool's status.
 
 It never touches a host, a pod or a cordon. A node is disrupted only by its own agent, and only while that agent \
-holds a berth: a Lease in the namespace of Berth that the controller offers to one node after the other.
+holds a berth: a Lease in Berth's namespace, which the controller offers to one node at a time.
 
-Several controllers may run. One of them leads, by the Lease berth-controller; the others wait. While none runs, \
-nodes that hold a berth finish their update, and no other node starts one.";
+Several controllers may run. The Lease berth-controller decides which one leads; the others wait. While no \
+controller runs, nodes that hold a berth finish their update, and no other node starts one.";
 
 const AFTER: &str = "\
 EXIT STATUS

@@ -73,7 +73,7 @@ async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
 }
 
 impl Reports {
-    /// Records the answer to a list. Returns true if it differs from the last one.
+    /// Records the result of listing the events. Returns true if the reports have changed.
     fn take(&mut self, listed: Result<Vec<Refusal>, String>) -> bool {
         let now = match listed {
             Ok(refusals) => Self {

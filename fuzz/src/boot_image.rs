@@ -1,4 +1,4 @@
-//! Boot image files of installers, and the versions in them.
+//! The files that name the image a machine was installed from, as installers write them, and the versions in them.
 
 use berth_core::skew::aleph::{PLACES, read};
 use berth_core::skew::version::{Comparison, OsVersion};

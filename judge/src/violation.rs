@@ -33,7 +33,7 @@ impl fmt::Display for Violation {
 }
 
 impl Violation {
-    /// Violation shown by a host's events, without a line.
+    /// Violation that a host's events show, and no line of the audit log.
     pub(crate) fn of_host(rule: &'static str, host: &str, at: Timestamp, text: String) -> Self {
         Self {
             rule,

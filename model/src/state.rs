@@ -271,7 +271,7 @@ pub struct Agent {
     pub pulled: Image,
     /// The Node, as last read.
     pub node: NodeRead,
-    /// True if the last write of its berth is its own and was answered.
+    /// True if this process wrote its berth last and got the answer, so no older write can still succeed.
     pub fenced: bool,
     /// True if it has restored the Node since it began to give the berth back.
     pub restored: bool,

@@ -261,7 +261,8 @@ fn guards_patch(seen: &NodeFacts) -> Value {
     })
 }
 
-/// Returns the annotation changes that remove our guards.
+/// Returns the changes that remove the agent's guards: annotations that keep the cluster autoscaler and Karpenter away. A value
+/// that someone has changed since stays.
 fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
     for (guard, guarded) in seen.guards() {

@@ -1,7 +1,8 @@
 //! Classifies pods for a drain, by the rules of `kubectl drain --ignore-daemonsets`.
 //!
-//! If a pod has an obstacle, kubectl fails before it moves anything; here the pod blocks the drain and is reported. One
-//! rule differs: the kubelet's identity may not read DaemonSets, so pods of a deleted DaemonSet stay, like other
+//! Some pods must not be moved: no controller would create them again, or the data in their emptyDir volumes would be lost, and
+//! the pool does not allow that. At such a pod kubectl fails before it moves anything; here the pod blocks the drain and is
+//! reported. One rule differs: the kubelet's identity may not read DaemonSets, so pods of a deleted DaemonSet stay, like other
 //! DaemonSet pods.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! Finds volumes that are still attached to the own Node although none of its pods uses them.
+//! Finds volumes that are still attached to this agent's Node although no pod that stays there uses them.
 //!
 //! The agent sees the volumes that the kubelet and the attach-detach controller list in the Node's status, and the
-//! claims of the pods that stay. It cannot see volumes that are never attached (NFS, host paths). If a staying pod's
-//! claim has a volume of another kind than CSI, the agent cannot match the two; every mounted volume then counts as in
-//! use.
+//! claims of the pods that stay. It cannot see volumes of kinds that are never attached (NFS, host paths). If a staying
+//! pod's claim cannot be read, or its volume is not a CSI volume, the agent cannot find that volume in the Node's
+//! status; every mounted volume then counts as in use.
 
 use std::collections::BTreeSet;
 

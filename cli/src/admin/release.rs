@@ -45,7 +45,7 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
         closing(&mut plan, snapshot, &roster, member, held, now);
     }
     plan.facts.push(format!(
-        "Its licence to reboot ends: Berth asks for no new reboot of {node}, and another node may be offered the berth."
+        "Node {node} loses its licence to reboot: Berth requests no further reboot of it, and may offer the berth to another node."
     ));
     let agent = match member.is_cordoned() {
         true => "If Berth cordoned the node, its agent uncordons it; any other cordon stays.",

@@ -104,7 +104,7 @@ fn open(name: String, secret: Secret) -> Result<PullSecret, ResolveError> {
         return Err(ResolveError::new(
             ResolveReason::InvalidPullSecret,
             format!(
-                "Secret {name} (type {type_}) is not of type {TYPE} with the key {KEY}; create it with kubectl create secret \
+                "Secret {name} has the type {type_}; it needs the type {TYPE} and the key {KEY}: create it with kubectl create secret \
                  docker-registry"
             ),
         ));

@@ -429,7 +429,7 @@ pub struct Ages(BTreeMap<PoolName, Age>);
 #[derive(Debug)]
 struct Age {
     digest: Digest,
-    /// Time that earlier leaders counted.
+    /// How long earlier leaders had known the available image.
     before: Duration,
     since: Moment,
 }

@@ -149,8 +149,8 @@ async fn multiply(cluster: &Cluster, count: usize, progress: Progress) -> Result
     cluster.control_plane.start_apiserver().await
 }
 
-/// Rules of the pool. With a percentage, more nodes would stage in larger clusters, and their progress interval, another one,
-/// would be written to all of them at the start.
+/// Rules of the pool. `maxStaging` is a fixed number: with a percentage, more nodes would stage in a larger cluster. Their
+/// progress interval would then be longer, and the change would be written to every BootcNode at the start.
 fn rollout() -> Value {
     json!({ "maxStaging": 100 })
 }

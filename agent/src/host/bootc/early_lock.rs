@@ -73,7 +73,10 @@ async fn try_until_locked(
         match lock(&bus, &root).await {
             Ok(()) => return tracing::debug!("locked the staged image while bootc still runs"),
             Err(why) if is_reported => {
-                tracing::warn!(why, "cannot lock the staged image while bootc still runs; retrying")
+                tracing::warn!(
+                    why,
+                    "failed to lock the staged image early, before bootc has ended; retrying"
+                )
             }
             Err(why) => tracing::debug!(why, "nothing is staged yet, or it cannot be locked; retrying"),
         }

@@ -97,8 +97,8 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because of its drain. `Force` gets the timeout twice: a pod that cannot even be deleted
-/// must not keep the berth from other nodes.
+/// True if the turn must end because its drain took too long: longer than the timeout with `Release`, and twice the timeout with
+/// `Force`, so that a pod that cannot even be deleted does not keep the berth from other nodes.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,

@@ -297,7 +297,7 @@ fn control_plane(cause: Cause) -> &'static str {
         Cause::NoMajority => "the other control plane nodes are a majority without it",
         Cause::NoOtherServer => "another API server answers /readyz",
         Cause::NotKnown => "all API servers have been queried for /readyz",
-        Cause::NotListed => "the API servers have been listed",
+        Cause::NotListed => "the controller has listed the API servers",
         Cause::Unfenced => "the new leader has fenced the berths",
     }
 }

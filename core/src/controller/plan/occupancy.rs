@@ -1,4 +1,5 @@
-//! Nodes that use up a pool's capacity: the sets H, R and U of Node UIDs, each node counted once.
+//! Nodes that use up a pool's capacity: those that hold a berth, are offered one, or are unavailable. The sets hold Node UIDs, so
+//! that each node counts once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -124,7 +124,7 @@ impl ControlPlane {
         self.carriers.iter().map(|c| (&c.name, &c.uid))
     }
 
-    /// Returns the loss while any control plane node is down; `None` if no loss is expected.
+    /// Returns what the cluster loses while one of its control plane nodes is down; `None` if the others are a majority.
     pub fn meanwhile(&self) -> Option<Meanwhile> {
         Meanwhile::of(self.carriers.iter().filter(|c| c.member).count())
     }

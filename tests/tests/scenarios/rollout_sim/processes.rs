@@ -307,7 +307,7 @@ async fn the_judge_finds_an_old_commit() -> Result<()> {
     host.start_agent();
     let gone = || async { Ok(host.facts().version == "2.0.0") };
     cluster.until("the rogue agent has rebooted", LONG, gone).await?;
-    blames(&cluster, "I1", "was not cordoned since")?;
+    blames(&cluster, "I1", "had not been cordoned since")?;
     blames(&cluster, "I1", "on it")
 }
 

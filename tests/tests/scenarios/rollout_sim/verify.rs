@@ -127,7 +127,11 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
 
         let forgeries: [(Forger, i32, &[&str]); 5] = [
             (other_boot, 4, &["I2: ", "without a committed berth", "audit ID "]),
-            (not_restored, 4, &["I4: ", "it gave the berth back without", "violated I4"]),
+            (
+                not_restored,
+                4,
+                &["I4: ", "it gave the berth back without", "violated I4"],
+            ),
             (
                 never_ready,
                 4,

@@ -1,4 +1,4 @@
-//! The record of updates and turns over an agent's events.
+//! The record of updates and turns that `Knowledge` makes from an agent's events.
 
 use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
 

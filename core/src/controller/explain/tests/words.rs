@@ -60,7 +60,7 @@ fn each_change_has_words_for_people() {
         (Cause::NoMajority, "a majority without it"),
         (Cause::NoOtherServer, "another API server answers"),
         (Cause::NotKnown, "queried for /readyz"),
-        (Cause::NotListed, "have been listed"),
+        (Cause::NotListed, "has listed the API servers"),
         (Cause::Unfenced, "fenced the berths"),
     ] {
         let words = Change::ControlPlane(cause).words(&case);
