@@ -59,7 +59,7 @@ impl Paths {
             "crate" => vec![],
             "self" => self.here.clone(),
             "super" => self.here[..self.here.len().saturating_sub(1)].to_vec(),
-            child if self.children.contains(child) => [self.here.as_slice(), &[first.clone()]].concat(),
+            child if self.children.contains(child) => [self.here.as_slice(), std::slice::from_ref(first)].concat(),
             _ => return,
         };
         while let Some((first, others)) = rest.split_first()
