@@ -108,18 +108,16 @@ impl HostAuth {
         let Some(path) = &self.source.path else {
             return (Given::Nothing, vec![]);
         };
-        let unusable = |why: String| {
-            let why = format!("cannot use the agent's auth file {}: {why}", path.display());
-            (Given::Unusable(why), vec![])
-        };
-        match files::read_bounded(path, MAX_LENGTH) {
+        let why = match files::read_bounded(path, MAX_LENGTH) {
             Ok(text) => match credentials::check(&text) {
-                Ok(()) => (Given::File(digest(&text)), text),
-                Err(why) => unusable(why),
+                Ok(()) => return (Given::File(digest(&text)), text),
+                Err(why) => why,
             },
-            Err(error) if error.kind() == ErrorKind::NotFound => (Given::Nothing, vec![]),
-            Err(error) => unusable(error.to_string()),
-        }
+            Err(error) if error.kind() == ErrorKind::NotFound => return (Given::Nothing, vec![]),
+            Err(error) => error.to_string(),
+        };
+        let message = format!("cannot use the agent's auth file {}: {why}", path.display());
+        (Given::Unusable(message), vec![])
     }
 
     fn look(&self) -> AuthFiles {

@@ -185,15 +185,18 @@ impl Bus {
             return Ok(live.connection.clone());
         }
         *slot = None;
-        let unreachable = |why: String| BusError::Unreachable(format!("{} ({why})", self.address));
         let open = tokio::time::timeout(CALL_TIMEOUT, self.open());
         let live = open
             .await
-            .map_err(|_| unreachable("no answer in time".to_owned()))?
-            .map_err(|error| unreachable(error.to_string()))?;
+            .map_err(|_| self.unreachable("no answer in time"))?
+            .map_err(|error| self.unreachable(&error.to_string()))?;
         let connection = live.connection.clone();
         *slot = Some(live);
         Ok(connection)
+    }
+
+    fn unreachable(&self, why: &str) -> BusError {
+        BusError::Unreachable(format!("{} ({why})", self.address))
     }
 
     async fn open(&self) -> zbus::Result<Live> {

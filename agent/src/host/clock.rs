@@ -65,13 +65,15 @@ impl Clock {
     /// Records an answer. One missing answer does not clear a yes: timedated may only be slow to start, and clearing it
     /// would end a turn under a window after its drain.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
-        let recently = |yes: Instant| now.saturating_duration_since(yes) < YES_CACHED;
         match answer {
             Some(true) => self.yes = Some(now),
             Some(false) => self.yes = None,
             None => {}
         }
-        self.asked = Some((now, answer.or_else(|| self.yes.is_some_and(recently).then_some(true))));
+        let is_recent = self
+            .yes
+            .is_some_and(|yes| now.saturating_duration_since(yes) < YES_CACHED);
+        self.asked = Some((now, answer.or(is_recent.then_some(true))));
     }
 }
 

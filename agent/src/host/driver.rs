@@ -134,7 +134,7 @@ impl HostStatus {
                     "{} is staged in place of {}; it is not removed",
                     staged.image, meant.image
                 );
-                Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)))
+                Err(HostError::tool_failed(&why))
             }
             staged => Ok(staged.as_ref()),
         }
@@ -160,16 +160,19 @@ impl BootedSigned {
 
 /// Returns the reference for a backend. Fails unless the published reference is complete and has the published digest.
 pub(super) fn target(image: &DesiredImage) -> Result<ImageRef, HostError> {
-    let refused = |why: String| HostError::Tool(Failure::new(Reason::InvalidReference, &why));
     let reference: ImageRef = image
         .reference
         .parse()
-        .map_err(|error: ImageRefError| refused(format!("spec.image.ref: {error}")))?;
+        .map_err(|error: ImageRefError| invalid_reference(&format!("spec.image.ref: {error}")))?;
     if reference.digest() != Some(&image.digest) {
-        return Err(refused(format!(
+        return Err(invalid_reference(&format!(
             "spec.image.ref {reference} does not have spec.image.digest {}; publish both again",
             image.digest
         )));
     }
     Ok(reference)
+}
+
+fn invalid_reference(why: &str) -> HostError {
+    HostError::Tool(Failure::new(Reason::InvalidReference, why))
 }

@@ -27,6 +27,11 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Returns the failure of a host tool, for this reason.
+    pub(super) fn tool_failed(why: &str) -> Self {
+        Self::Tool(Failure::new(Reason::HostToolFailed, why))
+    }
+
     /// Returns the reason for a condition.
     pub fn reason(&self) -> Reason {
         match self {

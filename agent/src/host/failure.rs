@@ -167,8 +167,10 @@ pub fn classify(words: &str) -> Failure {
 /// Returns the reason of a known message.
 pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
-    let hit = |(phrases, _): &&(&[&str], Reason)| phrases.iter().any(|phrase| text.contains(phrase));
-    WORDS.iter().find(hit).map(|(_, reason)| *reason)
+    let hit = WORDS
+        .iter()
+        .find(|(phrases, _)| phrases.iter().any(|phrase| text.contains(phrase)));
+    hit.map(|(_, reason)| *reason)
 }
 
 impl Failure {
@@ -185,23 +187,23 @@ impl Failure {
 /// errors so and quote podman or a registry after it. Else from the last `Error`, else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-    let is_error = |line: &&str| {
-        let line = line.to_lowercase();
-        line.starts_with("error:") || line.starts_with("error ")
-    };
     let own = lines.iter().position(|line| line.starts_with("error:"));
-    let first = match own.or_else(|| lines.iter().rposition(is_error)) {
+    let first = match own.or_else(|| lines.iter().rposition(|line| is_error(line))) {
         Some(at) => at,
         None => lines.len().saturating_sub(3),
     };
     one_line(&lines.get(first..).unwrap_or_default().join(" "))
 }
 
+fn is_error(line: &str) -> bool {
+    let line = line.to_lowercase();
+    line.starts_with("error:") || line.starts_with("error ")
+}
+
 /// Appends the credentials that were used to the message of a pull that the registry rejected. A long message is
 /// shortened, but only if it still shows the rejection; the cause is mostly at its end.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
-    let is_refused = |words: &String| recognise(words) == Some(Reason::Unauthorized);
-    if credentials.is_empty() || !is_refused(&message) {
+    if credentials.is_empty() || !is_unauthorized(&message) {
         return message;
     }
     let room = MAX_MESSAGE.saturating_sub(credentials.chars().count() + 3);
@@ -214,9 +216,15 @@ pub(super) fn with_credentials(message: String, credentials: &str) -> String {
         0 => vec![message.clone()],
         _ => vec![format!("…{end}"), format!("{start}…")],
     };
-    let mut texts = candidates.iter().filter(|words| is_refused(words));
-    let text = texts.next().map(|words| format!("{words}; {credentials}"));
-    text.filter(is_refused).unwrap_or(message)
+    let Some(shortened) = candidates.iter().find(|words| is_unauthorized(words)) else {
+        return message;
+    };
+    let text = format!("{shortened}; {credentials}");
+    if is_unauthorized(&text) { text } else { message }
+}
+
+fn is_unauthorized(words: &str) -> bool {
+    recognise(words) == Some(Reason::Unauthorized)
 }
 
 #[cfg(test)]

@@ -60,13 +60,16 @@ fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
 /// # Errors
 /// When the file cannot be written. The old content then stays.
 pub fn save(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
-    let context = || format!("cannot write {}", path.display());
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(context)?;
+        fs::create_dir_all(directory).with_context(|| cannot_write(path))?;
     }
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
-    replace(path, &text).with_context(context)
+    replace(path, &text).with_context(|| cannot_write(path))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 /// Reads the value that [`save`] wrote; `None` if there is no valid file. Anything that cannot be parsed, even a
@@ -129,15 +132,17 @@ pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 
 /// Reads the last `limit` bytes of a file as text; empty if it cannot be read.
 pub fn tail(path: &Path, limit: u64) -> String {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
-        let mut text = Vec::new();
-        file.take(limit).read_to_end(&mut text)?;
-        Ok(text)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+    let text = read_tail(path, limit).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn read_tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
+    let mut text = Vec::new();
+    file.take(limit).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]

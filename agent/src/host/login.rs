@@ -33,11 +33,14 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
 
 /// Keeps only blocking inhibitors. logind waits for delays; only a block makes it refuse.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
-    let blocks = |(what, _, _, mode, ..): &Listed| {
-        what.split(':').any(|w| w == "shutdown") && (mode == "block" || mode == "block-weak")
-    };
-    let inhibitor = |(_, who, why, _, _, pid): Listed| Inhibitor { who, why, pid };
-    listed.into_iter().filter(blocks).map(inhibitor).collect()
+    let blocking = listed.into_iter().filter(is_blocking);
+    blocking
+        .map(|(_, who, why, _, _, pid)| Inhibitor { who, why, pid })
+        .collect()
+}
+
+fn is_blocking((what, _, _, mode, ..): &Listed) -> bool {
+    what.split(':').any(|w| w == "shutdown") && (mode == "block" || mode == "block-weak")
 }
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {

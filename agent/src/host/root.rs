@@ -114,12 +114,14 @@ impl HostRoot {
 
 /// Returns the parts of a path, last one first, without `/` and `.`.
 fn parts(path: &Path) -> Vec<PathBuf> {
-    let wanted = |c: Component<'_>| match c {
-        Component::Normal(name) => Some(PathBuf::from(name)),
-        Component::ParentDir => Some(PathBuf::from("..")),
-        _ => None,
-    };
-    let mut parts: Vec<PathBuf> = path.components().filter_map(wanted).collect();
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => parts.push(PathBuf::from(name)),
+            Component::ParentDir => parts.push(PathBuf::from("..")),
+            _ => {}
+        }
+    }
     parts.reverse();
     parts
 }

@@ -29,14 +29,14 @@ pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
-    let is_missing = || !root.resolve(directory).is_ok_and(|found| found.is_dir());
-    (is_pod && is_missing()).then(|| {
-        let (directory, root) = (directory.display(), root.path("/"));
-        let root = root.display();
-        format!(
-            "the host's {directory} is not visible under {root}; mount it there, as manifests/agent-daemonset.yaml does"
-        )
-    })
+    if !is_pod || root.resolve(directory).is_ok_and(|found| found.is_dir()) {
+        return None;
+    }
+    let (directory, root) = (directory.display(), root.path("/"));
+    let root = root.display();
+    Some(format!(
+        "the host's {directory} is not visible under {root}; mount it there, as manifests/agent-daemonset.yaml does"
+    ))
 }
 
 /// Returns the host's signature policy, and the digest of its text.

@@ -41,6 +41,18 @@ struct BootcAnswer {
     status: Option<HostStatus>,
 }
 
+impl BootcAnswer {
+    /// Answer of a bootc that is missing, too old or silent.
+    fn without_status(seen: BootcFinding) -> Self {
+        Self {
+            seen,
+            version: None,
+            download_only: false,
+            status: None,
+        }
+    }
+}
+
 impl Host {
     /// Chooses the backend and reads the deployments from it. The host's changes use that backend until another is
     /// chosen.
@@ -55,9 +67,10 @@ impl Host {
         let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);
-        let asked = match may_be_rpm_ostree && self.rpm_ostree.exists().await? {
-            true => Some(self.rpm_ostree.status().await),
-            false => None,
+        let asked = if may_be_rpm_ostree && self.rpm_ostree.exists().await? {
+            Some(self.rpm_ostree.status().await)
+        } else {
+            None
         };
         let packages = match &asked {
             Some(Ok(status)) => status.layered_packages.clone(),
@@ -95,17 +108,14 @@ impl Host {
     }
 
     async fn ask_bootc(&self) -> Result<BootcAnswer, HostError> {
-        let nothing = |seen| BootcAnswer {
-            seen,
-            version: None,
-            download_only: false,
-            status: None,
-        };
         let (version, download_only) = match self.bootc.version().await? {
             BootcVersion::Version { version, download_only } => (version, download_only),
-            BootcVersion::Missing => return Ok(nothing(BootcFinding::Missing)),
-            BootcVersion::TooOld(version) => return Ok(nothing(BootcFinding::TooOld(version))),
-            BootcVersion::Failed(message) => return Ok(nothing(BootcFinding::Silent(Reason::BootcFailed, message))),
+            BootcVersion::Missing => return Ok(BootcAnswer::without_status(BootcFinding::Missing)),
+            BootcVersion::TooOld(version) => return Ok(BootcAnswer::without_status(BootcFinding::TooOld(version))),
+            BootcVersion::Failed(message) => {
+                let finding = BootcFinding::Silent(Reason::BootcFailed, message);
+                return Ok(BootcAnswer::without_status(finding));
+            }
         };
         let (seen, status) = match self.bootc.status().await {
             Ok(BootcStatus::NotBootc) => (BootcFinding::NotBooted, None),

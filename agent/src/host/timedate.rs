@@ -9,11 +9,12 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
     const PROPERTY: &str = "NTPSynchronized";
-    let late = || BusError::Lost {
-        method: PROPERTY.to_owned(),
-        why: "no answer in time".to_owned(),
-    };
     tokio::time::timeout(TIMEOUT, bus.property(TIMEDATE, PROPERTY))
         .await
-        .unwrap_or_else(|_| Err(late()))
+        .unwrap_or_else(|_| {
+            Err(BusError::Lost {
+                method: PROPERTY.to_owned(),
+                why: "no answer in time".to_owned(),
+            })
+        })
 }

@@ -113,7 +113,7 @@ fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
     };
     if text.len() > MAX_OUTPUT {
         let words = format!("the output of {} is longer than {MAX_OUTPUT} bytes", command.join(" "));
-        return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &words)));
+        return Err(HostError::tool_failed(&words));
     }
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

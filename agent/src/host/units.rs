@@ -86,11 +86,13 @@ pub(super) const EXIT_EXEC: i32 = 203;
 
 /// Converts commands for systemd: program, arguments, and whether a failure is ignored.
 fn exec(commands: &[Vec<String>], ignored: bool) -> Vec<(String, Vec<String>, bool)> {
-    let exec = |command: &Vec<String>| {
-        let program = command.first().cloned().unwrap_or_default();
-        (program, command.clone(), ignored)
-    };
-    commands.iter().map(exec).collect()
+    commands
+        .iter()
+        .map(|command| {
+            let program = command.first().cloned().unwrap_or_default();
+            (program, command.clone(), ignored)
+        })
+        .collect()
 }
 
 fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
@@ -196,8 +198,10 @@ pub(super) async fn is_loaded(bus: &Bus, name: &str) -> Result<bool, BusError> {
     Ok(listed.first().is_some_and(|unit| unit.2 == "loaded"))
 }
 
-async fn is_active(bus: &Bus, name: &str) -> Result<bool, BusError> {
-    Ok(!in_states(bus, &[name], &["active"]).await?.is_empty())
+async fn is_active(bus: &Bus, name: &str) -> Result<bool, StartError> {
+    let active = in_states(bus, &[name], &["active"]).await;
+    let active = active.map_err(|error| StartError::of(name, error))?;
+    Ok(!active.is_empty())
 }
 
 /// Failure to start a service of the host.
@@ -225,15 +229,14 @@ impl StartError {
 /// # Errors
 /// When it did not start in time, or systemd does not answer.
 pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<(), StartError> {
-    let failed = |error| StartError::of(name, error);
-    if is_active(bus, name).await.map_err(failed)? {
+    if is_active(bus, name).await? {
         return Ok(());
     }
     let mut jobs = bus.jobs();
-    bus.ensure().await.map_err(failed)?;
+    bus.ensure().await.map_err(|error| StartError::of(name, error))?;
     let give_up = Instant::now() + within;
     let started: Result<OwnedObjectPath, BusError> = bus.call(SYSTEMD, "StartUnit", &(name, "replace")).await;
-    started.map_err(failed)?;
+    started.map_err(|error| StartError::of(name, error))?;
     loop {
         let look = (Instant::now() + LOOK_INTERVAL).min(give_up);
         tokio::select! {
@@ -250,7 +253,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
             },
             () = tokio::time::sleep_until(look) => {}
         }
-        if is_active(bus, name).await.map_err(failed)? {
+        if is_active(bus, name).await? {
             return Ok(());
         }
         if Instant::now() >= give_up {

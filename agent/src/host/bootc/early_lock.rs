@@ -117,9 +117,10 @@ async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
         Ok(Some(unit_failure)) => {
             let words = files::tail(&root.path(stderr), STDERR_TAIL);
             // Locked before this attempt.
-            match words.contains(EXISTS) {
-                true => Ok(()),
-                false => Err(format!("{unit_failure:?} {}", words.trim())),
+            if words.contains(EXISTS) {
+                Ok(())
+            } else {
+                Err(format!("{unit_failure:?} {}", words.trim()))
             }
         }
         Err(error) => Err(error.to_string()),

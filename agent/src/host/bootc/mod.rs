@@ -127,7 +127,7 @@ impl Bootc {
                     "bootc status gives no name for {}, so it cannot be removed",
                     staged.image
                 );
-                return Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)));
+                return Err(HostError::tool_failed(&why));
             }
         };
         self.tools.run("unstage", &command).await.map(drop)

@@ -65,8 +65,8 @@ fn parse(line: &[u8]) -> Option<LineContent> {
         ("ProgressBytes", "pulling" | "") => Some(LineContent::Download(line.bytes, line.bytes_total)),
         ("ProgressSteps", "staging") => {
             let mut parts = line.subtasks.as_array()?.iter();
-            let deployed = |part: &Value| part["subtask"] == "deploying" && part["completed"] == true;
-            parts.any(deployed).then_some(LineContent::Staged)
+            let deployed = parts.any(|part| part["subtask"] == "deploying" && part["completed"] == true);
+            deployed.then_some(LineContent::Staged)
         }
         _ => None,
     }

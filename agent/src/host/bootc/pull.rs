@@ -262,8 +262,10 @@ impl Pulls {
         let (sender, staged) = oneshot::channel();
         let progress = ProgressReader::start(path, &self.root.path(PROGRESS_LOCK), self.changes.clone(), sender)?;
         units::start(bus, &progress_spec(digest)).await?;
-        let begin = |begins| EarlyLock::begin(bus.clone(), self.root.clone(), staged, begins == PullOrigin::Adopted);
-        let early_lock = early_lock.map(begin);
+        let early_lock = early_lock.map(|origin| {
+            let is_adopted = origin == PullOrigin::Adopted;
+            EarlyLock::begin(bus.clone(), self.root.clone(), staged, is_adopted)
+        });
         *self.slot() = Some(Reading { progress, early_lock });
         Ok(())
     }
@@ -323,7 +325,6 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
     command.extend(["--", target]);
     let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
-    let owned = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
@@ -363,23 +364,25 @@ fn progress_spec(digest: &Digest) -> Spec {
     }
 }
 
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
 /// Describes a failed pull in one line, with the message of the tool or of systemd. [`failure::classify`] knows each
 /// form.
 fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
-    let said = |otherwise: String| {
-        if words.is_empty() { otherwise } else { words.clone() }
-    };
     let text = match (unit_failure.result.as_str(), unit_failure.status) {
         ("timeout", _) => format!("the pull did not end within {} h: {words}", TIMEOUT.as_secs() / 3600),
         ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
         // bootc succeeded, so the lock failed.
         ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
-        ("exit-code", status) => said(format!("bootc switch ended with status {status}")),
+        ("exit-code", status) if words.is_empty() => format!("bootc switch ended with status {status}"),
         ("signal" | "core-dump", signal) => {
             format!("the pull was ended by signal {signal}: {words}")
         }
-        (result, _) => said(format!("the pull failed: {result}")),
+        (result, _) if words.is_empty() => format!("the pull failed: {result}"),
+        _ => words,
     };
     text.trim_end_matches([':', ' ']).to_owned()
 }

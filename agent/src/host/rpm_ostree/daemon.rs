@@ -77,51 +77,54 @@ impl Daemon {
 
     /// Returns the current deployments in boot order.
     pub(super) async fn deployments(&self) -> Result<Vec<Entry>, HostError> {
-        let question = || -> Reply<'_, Vec<Entry>> {
+        self.query("Deployments", || {
             Box::pin(async {
                 self.reload().await?;
                 self.own.property(SYSROOT, "Deployments").await
             })
-        };
-        self.query("Deployments", question).await
+        })
+        .await
     }
 
     /// Returns the running transaction, if any.
     pub(super) async fn active(&self) -> Result<Option<Active>, HostError> {
-        let question = || -> Reply<'_, Option<Active>> {
+        self.query("ActiveTransaction", || {
             Box::pin(async {
                 let address: String = self.own.property(SYSROOT, "ActiveTransactionPath").await?;
                 let (method, ..): (String, String, String) = self.own.property(SYSROOT, "ActiveTransaction").await?;
                 Ok((!address.is_empty()).then_some(Active { method, address }))
             })
-        };
-        self.query("ActiveTransaction", question).await
+        })
+        .await
     }
 
     /// Returns the daemon's own update policy: `none`, `check`, `stage` or `apply`.
     pub(super) async fn policy(&self) -> Result<String, HostError> {
-        let question = || -> Reply<'_, String> { Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy")) };
-        self.query("AutomaticUpdatePolicy", question).await
+        self.query("AutomaticUpdatePolicy", || {
+            Box::pin(self.own.property(SYSROOT, "AutomaticUpdatePolicy"))
+        })
+        .await
     }
 
     /// Creates a transaction that pulls and stages an image, locked from the start, with the packages that are layered
     /// now. Returns its address. The same call while it runs joins it.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
-        let question = || -> Reply<'_, String> {
+        self.query("Rebase", || {
             Box::pin(async {
                 self.reload().await?;
                 self.call_os("Rebase", &(staging(title), refspec, Vec::<&str>::new()))
                     .await
             })
-        };
-        self.query("Rebase", question).await
+        })
+        .await
     }
 
     /// Creates a transaction that removes the staged deployment. Returns its address.
     pub(super) async fn remove_staged(&self) -> Result<String, HostError> {
-        let question =
-            || -> Reply<'_, String> { Box::pin(async { self.call_os("Cleanup", &vec!["pending-deploy"]).await }) };
-        self.query("Cleanup", question).await
+        self.query("Cleanup", || {
+            Box::pin(async { self.call_os("Cleanup", &vec!["pending-deploy"]).await })
+        })
+        .await
     }
 
     /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. Called
@@ -139,7 +142,7 @@ impl Daemon {
             Err(StartError::Silent(error)) => Err(HostError::Bus(error)),
             Err(error @ StartError::NotStarted(_)) => {
                 let why = error.to_string();
-                Err(HostError::Tool(Failure::new(Reason::HostToolFailed, &why)))
+                Err(HostError::tool_failed(&why))
             }
         }
     }
@@ -169,12 +172,6 @@ impl Daemon {
         what: &str,
         question: impl Fn() -> Reply<'a, T> + Send + Sync,
     ) -> Result<T, HostError> {
-        let late = || {
-            HostError::Timeout(format!(
-                "rpm-ostreed did not answer {what} within {} s",
-                TIMEOUT.as_secs()
-            ))
-        };
         let tries = async {
             let mut pause = RETRY_MIN;
             for left in (0..TRIES).rev() {
@@ -188,11 +185,11 @@ impl Daemon {
                     answer => return answer.map_err(explain),
                 }
             }
-            Err(late())
+            Err(no_answer(what))
         };
         tokio::time::timeout(TIMEOUT, tries)
             .await
-            .unwrap_or_else(|_| Err(late()))
+            .unwrap_or_else(|_| Err(no_answer(what)))
     }
 }
 
@@ -211,6 +208,11 @@ fn is_idle_exit(error: &BusError) -> bool {
     matches!(error, BusError::Lost { .. }) || gone.iter().any(|name| error.is(&format!(".Error.{name}")))
 }
 
+fn no_answer(what: &str) -> HostError {
+    let seconds = TIMEOUT.as_secs();
+    HostError::Timeout(format!("rpm-ostreed did not answer {what} within {seconds} s"))
+}
+
 /// Converts the error of a call, with the daemon's message.
 pub(super) fn explain(error: BusError) -> HostError {
     match error {
@@ -219,20 +221,18 @@ pub(super) fn explain(error: BusError) -> HostError {
                 // GIO's code for "busy", which has no name on the bus.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
-            match is_busy {
-                true => HostError::Busy(failure::message(&message)),
-                false => {
-                    let reason = failure::recognise(&message).unwrap_or(Reason::HostToolFailed);
-                    HostError::Tool(Failure::new(reason, &message))
-                }
+            if is_busy {
+                return HostError::Busy(failure::message(&message));
             }
+            let reason = failure::recognise(&message).unwrap_or(Reason::HostToolFailed);
+            HostError::Tool(Failure::new(reason, &message))
         }
         // The bus itself fails, and with it the whole host.
         error @ BusError::Unreachable(_) => HostError::Bus(error),
         // A retry would bring the same reply.
         error @ BusError::Malformed { .. } => {
             let why = format!("rpm-ostreed: {error}");
-            HostError::Tool(Failure::new(Reason::HostToolFailed, &why))
+            HostError::tool_failed(&why)
         }
         error @ BusError::Lost { .. } => HostError::Timeout(format!("rpm-ostreed: {error}")),
     }

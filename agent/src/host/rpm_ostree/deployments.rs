@@ -47,19 +47,16 @@ const OTHER_CHANGES: [&str; 5] = [
 /// # Errors
 /// When none of them is booted.
 pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String> {
-    let is = |entry: &&Entry, key: &str| flag(entry, key) == Some(true);
-    let booted_at = entries.iter().position(|entry| is(&entry, "booted"));
+    let booted_at = entries.iter().position(|entry| is_set(entry, "booted"));
     let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {
         return Err(
             "rpm-ostree reports no booted deployment; the host was not booted from an ostree deployment".to_owned(),
         );
     };
-    let staged = entries.iter().find(|entry| is(entry, "staged"));
+    let staged = entries.iter().find(|entry| is_set(entry, "staged"));
     let rollback_at = entries
         .iter()
-        .position(|entry| !is(&entry, "staged") && !is(&entry, "booted"));
-    let reference = |entry: &Entry| text(entry, "container-image-reference").map(|reference| origin(&reference));
-    let signed = |entry: &Entry| reference(entry).is_some_and(|(_, signed)| signed);
+        .position(|entry| !is_set(entry, "staged") && !is_set(entry, "booted"));
     let lock = match staged.and_then(|entry| flag(entry, "finalization-locked")) {
         Some(true) => Lock::Locked,
         Some(false) | None => lock,
@@ -72,12 +69,12 @@ pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String>
         booted: deployment(booted, false),
         staged: staged.map(|entry| deployment(entry, lock == Lock::Locked)),
         unreadable_lock,
-        staged_signed: staged.is_some_and(signed),
+        staged_signed: staged.is_some_and(is_signed),
         rollback: rollback_at
             .and_then(|at| entries.get(at))
             .map(|entry| deployment(entry, false)),
         rollback_queued: rollback_at.is_some_and(|at| at < booted_at),
-        signature_enforced: signed(booted),
+        signature_enforced: is_signed(booted),
         storage: Storage::Ostree,
         staged_files: staged.and_then(files),
         staged_verity: None,
@@ -92,6 +89,11 @@ fn files(entry: &Entry) -> Option<PathBuf> {
     };
     let serial = u32::try_from(*serial).ok()?;
     repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
+}
+
+/// True if the signatures of the deployment's image are checked.
+fn is_signed(entry: &Entry) -> bool {
+    text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
 /// Converts an entry, with texts cut to the schema's limits.
@@ -114,7 +116,7 @@ fn deployment(entry: &Entry, locked: bool) -> Deployment {
         architecture: architecture(entry).map(|architecture| bounded(&architecture, 32)),
         timestamp: seconds.and_then(|s| Timestamp::from_second(s).ok()).map(Time::from),
         locked,
-        pinned: flag(entry, "pinned") == Some(true),
+        pinned: is_set(entry, "pinned"),
     }
 }
 
@@ -236,10 +238,20 @@ fn inner<'a>(value: &'a Variant<'a>) -> &'a Variant<'a> {
 }
 
 fn text(entry: &Entry, key: &str) -> Option<String> {
-    match inner(entry.get(key)?) {
+    non_empty(entry.get(key)?)
+}
+
+/// Returns the text of a value, unless the text is empty.
+fn non_empty(value: &Variant<'_>) -> Option<String> {
+    match inner(value) {
         Variant::Str(text) if !text.is_empty() => Some(text.as_str().to_owned()),
         _ => None,
     }
+}
+
+/// True if this flag is present and true.
+fn is_set(entry: &Entry, key: &str) -> bool {
+    flag(entry, key) == Some(true)
 }
 
 fn flag(entry: &Entry, key: &str) -> Option<bool> {
@@ -260,11 +272,7 @@ fn texts(entry: &Entry, key: &str) -> Vec<String> {
     let Some(Variant::Array(items)) = entry.get(key).map(|value| inner(value)) else {
         return vec![];
     };
-    let text = |item: &Variant<'_>| match inner(item) {
-        Variant::Str(text) if !text.is_empty() => Some(text.as_str().to_owned()),
-        _ => None,
-    };
-    items.iter().filter_map(text).collect()
+    items.iter().filter_map(non_empty).collect()
 }
 
 fn bounded(text: &str, characters: usize) -> String {

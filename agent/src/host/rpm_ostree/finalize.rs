@@ -24,14 +24,13 @@ pub(super) enum LockTool {
 impl LockTool {
     /// Finds the ability in the output of its `--help`.
     pub(super) fn of(help: &str) -> Self {
-        let lists = |option: &str| {
-            help.split(|c: char| c.is_whitespace() || c == ',')
-                .any(|word| word == option)
-        };
-        match (lists("--unlock"), help.contains("lock-finalization")) {
-            (true, _) => Self::Unlocks,
-            (false, true) => Self::Locks,
-            (false, false) => Self::None,
+        let mut words = help.split(|c: char| c.is_whitespace() || c == ',');
+        if words.any(|word| word == "--unlock") {
+            Self::Unlocks
+        } else if help.contains("lock-finalization") {
+            Self::Locks
+        } else {
+            Self::None
         }
     }
 }

@@ -146,12 +146,13 @@ impl RpmOstree {
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
             return self.tools.run("unlock", &unlock).await.map(drop);
         }
-        let failed = |why: &str| HostError::Tool(Failure::new(Reason::HostToolFailed, why));
         let status = self.status().await?;
-        let staged = status.staged.ok_or_else(|| failed("No staged deployment"))?;
-        let digest = staged
-            .digest
-            .ok_or_else(|| failed("the staged deployment has no digest, so rpm-ostree cannot finalize it"))?;
+        let staged = status
+            .staged
+            .ok_or_else(|| HostError::tool_failed("No staged deployment"))?;
+        let digest = staged.digest.ok_or_else(|| {
+            HostError::tool_failed("the staged deployment has no digest, so rpm-ostree cannot finalize it")
+        })?;
         self.note.write(&Note {
             boot_id: self.tools.boot()?,
             digest,

@@ -71,9 +71,10 @@ fn title(digest: &Digest) -> String {
 /// Returns the reference for the daemon. If `signed`, the host's policy checks its signatures.
 fn refspec(image: &DesiredImage, signed: bool) -> Result<String, HostError> {
     let reference = target(image)?.at(&image.digest);
-    Ok(match signed {
-        true => format!("ostree-image-signed:docker://{reference}"),
-        false => format!("ostree-unverified-registry:{reference}"),
+    Ok(if signed {
+        format!("ostree-image-signed:docker://{reference}")
+    } else {
+        format!("ostree-unverified-registry:{reference}")
     })
 }
 
@@ -115,17 +116,14 @@ impl Pulls {
 
     /// Finds this boot's pull and its state, unless it was forgotten.
     pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
-        let of_ours = || {
-            self.record
-                .read(boot)
-                .filter(|record| record.backend == Backend::RpmOstree)
-        };
-        let Some(digest) = of_ours().map(|record| record.digest) else {
+        let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
         };
         // Checked before the record is read again: a pull that ends in between has written its end.
         let is_followed = self.is_followed(&digest);
-        let Some(record) = of_ours() else { return Ok(None) };
+        let Some(record) = self.own_record(boot) else {
+            return Ok(None);
+        };
         let policy = record.policy.clone();
         let state = match &record.ended {
             Some(ended) => Some(state(ended)),
@@ -133,6 +131,12 @@ impl Pulls {
             None => self.adopt(daemon, record).await?,
         };
         Ok(state.map(|state| Pull { digest, policy, state }))
+    }
+
+    /// Returns this boot's record, unless it belongs to another backend.
+    fn own_record(&self, boot: &BootId) -> Option<Record> {
+        let record = self.record.read(boot)?;
+        (record.backend == Backend::RpmOstree).then_some(record)
     }
 
     /// Returns the state of a pull that no task listens to. Joins it if it runs; otherwise the staged deployment
@@ -148,10 +152,10 @@ impl Pulls {
                 return Ok(None);
             }
             Ok(false) => {
-                let unheard = || "the pull ended while no agent listened, and its image is not staged".to_owned();
-                Ended {
-                    failure: Some(record.said.take().unwrap_or_else(unheard)),
-                }
+                let failure = record.said.take().unwrap_or_else(|| {
+                    "the pull ended while no agent listened, and its image is not staged".to_owned()
+                });
+                Ended { failure: Some(failure) }
             }
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => Ended {
@@ -180,13 +184,13 @@ impl Pulls {
             }
         };
         let joined = tokio::time::timeout(JOIN_TIMEOUT, self.join_active(&active, record)).await;
-        let late = || {
+        let joined = joined.map_err(|_| {
             let seconds = JOIN_TIMEOUT.as_secs();
             HostError::Timeout(format!(
                 "the running transaction of rpm-ostreed could not be joined within {seconds} s"
             ))
-        };
-        let Some(transaction) = joined.map_err(|_| late())?? else {
+        })?;
+        let Some(transaction) = joined? else {
             return Ok(false);
         };
         tracing::info!(digest = %record.digest, "joined the transaction that pulls");
@@ -389,14 +393,14 @@ impl Listener {
     }
 
     fn ended(&mut self, success: bool, words: String) {
-        match success {
-            true => self.write(Ended { failure: None }),
-            false if words.contains(SAME_REFERENCE) => {
-                // The staged or booted image shows whether that is a success.
-                self.record.said = Some(words);
-                self.store();
-            }
-            false => self.fail(words),
+        if success {
+            self.write(Ended { failure: None });
+        } else if words.contains(SAME_REFERENCE) {
+            // The staged or booted image shows whether that is a success.
+            self.record.said = Some(words);
+            self.store();
+        } else {
+            self.fail(words);
         }
     }
 

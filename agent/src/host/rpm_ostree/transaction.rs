@@ -3,6 +3,7 @@
 //! After a client has called `Start`, the work continues without clients. A client that joins later and also calls
 //! `Start` receives the end too.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use zbus::{Connection, Message, MessageStream};
 
 use crate::host::bus::{BusError, translate};
 use crate::host::error::HostError;
-use crate::host::failure::{Failure, Reason};
 use crate::host::root::HostRoot;
 
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
@@ -57,14 +57,13 @@ impl Transaction {
     /// # Errors
     /// When the socket is missing or does not answer.
     pub(super) async fn join(address: &str, root: &HostRoot) -> Result<Self, HostError> {
-        let failed = |why: String| HostError::Tool(Failure::new(Reason::HostToolFailed, &why));
         let (here, socket) = under(root, address).ok_or_else(|| {
-            failed(format!(
+            HostError::tool_failed(&format!(
                 "rpm-ostreed returned {address:?}, which is not a socket path on the host"
             ))
         })?;
         if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
-            return Err(failed(format!(
+            return Err(HostError::tool_failed(&format!(
                 "{} is missing, so rpm-ostreed's socket cannot be reached: mount the host's /run there, as the agent's \
                  DaemonSet in the release does",
                 dir.display()
@@ -78,7 +77,7 @@ impl Transaction {
                 HostError::Timeout(format!("rpm-ostreed did not answer at {here} within {seconds} s"))
             })?
             .map_err(|error| {
-                failed(format!(
+                HostError::tool_failed(&format!(
                     "cannot connect to the transaction of rpm-ostreed at {here}: {error}"
                 ))
             })?;
@@ -106,15 +105,8 @@ impl Transaction {
             &(INTERFACE, "Title"),
         );
         let reply = get.await.map_err(|error| translate("Get(Title)", error))?;
-        let malformed = |why: String| BusError::Malformed {
-            method: "Get(Title)".to_owned(),
-            why,
-        };
-        let value: zbus::OwnedVariant = reply
-            .body()
-            .deserialize()
-            .map_err(|error| malformed(error.to_string()))?;
-        String::try_from(value).map_err(|error| malformed(error.to_string()))
+        let value: zbus::OwnedVariant = reply.body().deserialize().map_err(malformed_title)?;
+        String::try_from(value).map_err(malformed_title)
     }
 
     async fn call(&self, method: &str) -> Result<Message, BusError> {
@@ -155,6 +147,13 @@ type Download = (
     (u32, u32),
     (u64, u64),
 );
+
+fn malformed_title(why: impl fmt::Display) -> BusError {
+    BusError::Malformed {
+        method: "Get(Title)".to_owned(),
+        why: why.to_string(),
+    }
+}
 
 fn read(message: &Message) -> Signal {
     let header = message.header();
@@ -209,6 +208,7 @@ fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::failure::Reason;
 
     #[test]
     fn the_socket_is_under_the_hosts_root() {
