@@ -49,8 +49,10 @@ impl RequestError {
     /// True if the API server processed the request and rejected it. False if it is overloaded or does not accept the
     /// agent's credentials.
     pub fn is_answer(&self) -> bool {
-        let dealt_with = |s: &Status| (400..500).contains(&s.code) && ![401, 408, 429].contains(&s.code);
-        self.status().is_some_and(dealt_with)
+        let Some(status) = self.status() else {
+            return false;
+        };
+        (400..500).contains(&status.code) && ![401, 408, 429].contains(&status.code)
     }
 }
 
@@ -144,9 +146,10 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
 /// Returns the real path of a file. A path under the host's root is resolved as the host would. Any other was given on
 /// the command line and is used as it is.
 fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
-    match root.contains(path) {
-        true => root.resolve(path),
-        false => Ok(path.to_path_buf()),
+    if root.contains(path) {
+        root.resolve(path)
+    } else {
+        Ok(path.to_path_buf())
     }
 }
 
@@ -169,17 +172,10 @@ enum KubeconfigParts {
 async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
     let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
-    let named = || format!("the kubelet's kubeconfig {}", path.display());
-    let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {}", named()))?;
-    let mut place = |path: &mut Option<String>| -> anyhow::Result<()> {
-        if let Some(path) = path {
-            let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
-            files.push(root.path(std::mem::replace(path, found.to_string_lossy().into_owned())));
-        }
-        Ok(())
-    };
+    let kubeconfig = format!("the kubelet's kubeconfig {}", path.display());
+    let mut file = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {kubeconfig}"))?;
     for cluster in file.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
-        place(&mut cluster.certificate_authority)?;
+        resolve_file(root, &mut cluster.certificate_authority, &mut files)?;
     }
     for user in file.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
         if wanted == KubeconfigParts::Server {
@@ -188,31 +184,40 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
         }
         if user.exec.is_some() || user.auth_provider.is_some() {
             bail!(
-                "{} gets its credentials from a program (as on EKS), which the agent cannot run; create another kubeconfig with a client certificate or a token file for this node's user, and pass it with --kubelet-kubeconfig",
-                named()
+                "{kubeconfig} gets its credentials from a program (as on EKS), which the agent cannot run; create another kubeconfig with a client certificate or a token file for this node's user, and pass it with --kubelet-kubeconfig"
             );
         }
-        place(&mut user.client_certificate)?;
-        place(&mut user.client_key)?;
-        place(&mut user.token_file)?;
+        resolve_file(root, &mut user.client_certificate, &mut files)?;
+        resolve_file(root, &mut user.client_key, &mut files)?;
+        resolve_file(root, &mut user.token_file, &mut files)?;
     }
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(file, &options)
         .await
-        .with_context(|| format!("cannot use {}", named()))?;
+        .with_context(|| format!("cannot use {kubeconfig}"))?;
     Ok(KubeletConfig { config, files })
+}
+
+/// Replaces a path of a kubeconfig by its real path, and adds the path as written to `files`.
+fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    if let Some(path) = path {
+        let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
+        files.push(root.path(std::mem::replace(path, found.to_string_lossy().into_owned())));
+    }
+    Ok(())
 }
 
 /// Detects a changed file: its real path, modification time and size.
 type Fingerprint = Option<(PathBuf, SystemTime, u64)>;
 
 fn fingerprints(root: &HostRoot, files: &[PathBuf]) -> Vec<Fingerprint> {
-    let fingerprint = |path: &PathBuf| {
-        let path = locate(root, path).ok()?;
-        let metadata = fs::metadata(&path).ok()?;
-        Some((path, metadata.modified().ok()?, metadata.len()))
-    };
-    files.iter().map(fingerprint).collect()
+    files.iter().map(|path| fingerprint(root, path)).collect()
+}
+
+fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
+    let path = locate(root, path).ok()?;
+    let metadata = fs::metadata(&path).ok()?;
+    Some((path, metadata.modified().ok()?, metadata.len()))
 }
 
 /// The kubelet's identity. Its client certificate is renewed behind a symbolic link every few months, so the client is

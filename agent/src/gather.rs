@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use berth_api::berth::Berth;
-use berth_api::node::{BootcNode, BootcNodeStatus};
+use berth_api::node::BootcNode;
 use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, PullFacts};
 use berth_core::agent::host_policy::Rules;
@@ -80,8 +80,8 @@ impl Agent {
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
         // The history of another Node with this name does not belong to this one.
         let status = object.and_then(|object| {
-            let ours = |status: &&BootcNodeStatus| status.node_uid.as_deref() == Some(&object.spec.node_uid);
-            self.status.adopt(object).filter(ours)
+            let adopted = self.status.adopt(object);
+            adopted.filter(|status| status.node_uid.as_deref() == Some(&object.spec.node_uid))
         });
         let desired = Desired::of(object);
         let event = Event::Published { desired, uid, status };
@@ -119,9 +119,11 @@ impl Agent {
         }
         // The policy matters only where signatures are required.
         let image = self.knowledge.desired.image();
-        let (policy, policy_digest) = match image.is_some_and(|image| image.signature == SignatureRule::Required) {
-            true => self.host.policy(),
-            false => (Policy::Unread, None),
+        let needs_signature = image.is_some_and(|image| image.signature == SignatureRule::Required);
+        let (policy, policy_digest) = if needs_signature {
+            self.host.policy()
+        } else {
+            (Policy::Unread, None)
         };
         let rules = Rules {
             credentials,
@@ -135,9 +137,10 @@ impl Agent {
     async fn ask_host(&mut self) -> Result<(Services, PullReading)> {
         let services = self.ask_services().await?;
         // During a shutdown the bus stops answering, and pulls do not matter any more.
-        let pull = match services.shutting_down {
-            true => PullReading::None,
-            false => self.look_at_pull().await?,
+        let pull = if services.shutting_down {
+            PullReading::None
+        } else {
+            self.look_at_pull().await?
         };
         Ok((services, pull))
     }

@@ -121,8 +121,9 @@ impl GuardProbe {
 /// Writes another Node under the kubelet's identity.
 async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     let answer = node::try_patch(kubelet, other).await;
-    let is_gone = |error: &RequestError| error.status().is_some_and(|status| status.code == 404);
-    if answer.as_ref().err().is_some_and(is_gone) {
+    if let Err(error) = &answer
+        && error.status().is_some_and(|status| status.code == 404)
+    {
         return Ok(Guard::NothingToTry);
     }
     guard(answer, || {
@@ -132,10 +133,11 @@ async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
 
 /// Judges the API server's answer to a dry run of a write. `what` returns the message for a write that would have succeeded.
 fn guard<T>(answer: Result<T, RequestError>, what: impl FnOnce() -> String) -> Result<Guard> {
-    Ok(match is_taken(answer)? {
-        true => Guard::Allows(what()),
-        false => Guard::Refuses,
-    })
+    if is_taken(answer)? {
+        Ok(Guard::Allows(what()))
+    } else {
+        Ok(Guard::Refuses)
+    }
 }
 
 /// True if the write would have succeeded, false if it was rejected.

@@ -14,8 +14,11 @@ pub(crate) fn log(written: &Past, now: &Past) {
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
     // Without a memory, the agent takes its turns over from the status. Those ended before and were logged then.
-    let ran = |t: &TurnRecord| t.end_time.is_none() && t.berth == newest.berth && t.start_time == newest.start_time;
-    written.turns.iter().any(ran).then_some(newest)
+    let ran = written
+        .turns
+        .iter()
+        .any(|t| t.end_time.is_none() && t.berth == newest.berth && t.start_time == newest.start_time);
+    ran.then_some(newest)
 }
 
 /// Logs one line with everything on record about the turn.

@@ -76,12 +76,7 @@ async fn first_boot(setup: &firstboot::Setup) -> ExitCode {
 }
 
 async fn start(args: Args) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let stop = async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-    };
-    let mut stop = std::pin::pin!(stop);
+    let mut stop = std::pin::pin!(stopped()?);
     let node = NodeName::new(args.node_name.clone().context("--node-name is missing")?);
     tracing::info!(
         %node,
@@ -158,14 +153,24 @@ async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     }
 }
 
+/// Listens for SIGTERM and SIGINT. The future ends at the first of them.
+fn stopped() -> Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    Ok(async move {
+        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+    })
+}
+
 /// Returns a client with the agent's own identity. Retries, since its files may appear late on a machine's first boot.
 async fn own_client(args: &Args) -> Result<kube::Client> {
-    let attempt = || clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root);
-    let log = |error: &anyhow::Error, wait: Duration| {
-        let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
-        tracing::warn!(error, wait_ms, "no credentials yet; retrying");
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-    };
     let delays = retry::delays(Duration::from_millis(500), Duration::from_secs(10));
-    attempt.retry(delays).notify(log).await
+    (|| clients::agent_client(args.kubeconfig.as_deref(), &args.kubelet_kubeconfig, &args.host_root))
+        .retry(delays)
+        .notify(|error, wait| {
+            let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
+            tracing::warn!(error, wait_ms, "no credentials yet; retrying");
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+        })
+        .await
 }

@@ -48,20 +48,21 @@ impl LoopHealth {
 impl Health for LoopHealth {
     fn alive(&self) -> Result<(), String> {
         let age = self.lock().turned.elapsed();
-        match age < LIVENESS_TIMEOUT {
-            true => Ok(()),
-            false => Err(format!("the agent's loop has not turned for {} s", age.as_secs())),
+        if age >= LIVENESS_TIMEOUT {
+            return Err(format!("the agent's loop has not turned for {} s", age.as_secs()));
         }
+        Ok(())
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.lock().ready.is_some_and(|last| last.elapsed() <= READY_TIMEOUT) {
-            true => Ok(()),
-            false => Err(format!(
+        let is_ready = self.lock().ready.is_some_and(|last| last.elapsed() <= READY_TIMEOUT);
+        if !is_ready {
+            return Err(format!(
                 "the agent has not completed a turn with an answer from the API server within {} s; see its log",
                 READY_TIMEOUT.as_secs()
-            )),
+            ));
         }
+        Ok(())
     }
 }
 

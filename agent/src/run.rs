@@ -229,13 +229,10 @@ impl Agent {
         }
         if let Step::Wait(why, wait) = next {
             self.learn(Event::Rests(why));
-            let due = self
-                .heartbeat
-                .next()
-                .min(self.refresh.next())
-                .min(self.signs.left().unwrap_or(LONGEST_WAIT))
-                .min(self.status.due().unwrap_or(LONGEST_WAIT))
-                .max(Duration::from_millis(10));
+            let timers = self.heartbeat.next().min(self.refresh.next());
+            let signs = self.signs.left().unwrap_or(LONGEST_WAIT);
+            let status = self.status.due().unwrap_or(LONGEST_WAIT);
+            let due = timers.min(signs).min(status).max(Duration::from_millis(10));
             return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
         self.act(&next).await?;
@@ -325,11 +322,11 @@ impl Agent {
         let status: BootcNodeStatus = report(facts, &subject, self.status.before());
         self.metrics.show(&object.spec, &status);
         let written = self.status.write(status, next, progress).await;
-        let is_answer = |error: &anyhow::Error| error.downcast_ref().is_some_and(RequestError::is_answer);
-        if written.as_ref().err().is_some_and(|error| !is_answer(error)) {
-            self.note_api_answer(false);
-        }
         if let Err(error) = written {
+            let is_answer = error.downcast_ref().is_some_and(RequestError::is_answer);
+            if !is_answer {
+                self.note_api_answer(false);
+            }
             tracing::warn!(
                 error = format!("{error:#}"),
                 "cannot write the BootcNode's status; retrying"

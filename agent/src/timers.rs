@@ -80,8 +80,8 @@ impl Refresh {
 
     /// Time until the next read, at most [`LONGEST_WAIT`].
     pub(crate) fn next(&self) -> Duration {
-        let left = |at: Instant| at.saturating_duration_since(Instant::now());
-        self.at.map_or(LONGEST_WAIT, left)
+        self.at
+            .map_or(LONGEST_WAIT, |at| at.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -127,12 +127,11 @@ impl Pause {
     /// conflict does not lengthen the delay.
     pub(crate) fn after(&mut self, error: &anyhow::Error) -> bool {
         let is_stale = matches!(error.downcast_ref(), Some(NodeError::Conflict));
-        let attempts = match is_stale {
-            true => 1,
-            false => {
-                self.failures = self.failures.saturating_add(1);
-                self.failures
-            }
+        let attempts = if is_stale {
+            1
+        } else {
+            self.failures = self.failures.saturating_add(1);
+            self.failures
         };
         self.until = Some(Instant::now() + retry::delay(attempts, RETRY_MIN, RETRY_MAX));
         is_stale

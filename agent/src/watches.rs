@@ -145,9 +145,8 @@ impl Berths {
     /// resourceVersions of one resource are ordered numbers.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();
-        let newer = |ours: &Lease, theirs: &Lease| version(ours) > version(theirs);
         let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
-            Some(ours) if newer(ours, &theirs) => (name, ours.clone()),
+            Some(ours) if version(ours) > version(&theirs) => (name, ours.clone()),
             _ => (name, theirs),
         });
         self.known = Some(merged.collect());

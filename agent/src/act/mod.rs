@@ -11,7 +11,6 @@ use berth_api::condition::one_line;
 use berth_api::node::DrainBlocker;
 use berth_core::agent::facts::{ClusterNode, Guard};
 use berth_core::agent::knowledge::{Ending, Event, Look};
-use berth_core::agent::node::NodeFacts;
 use berth_core::agent::rivals;
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
@@ -229,11 +228,11 @@ impl Agent {
             Err(error) => return Ok(self.cannot_drain(&error)),
         };
         let boot_id = self.boot_id();
-        let is_ready = |node: &NodeFacts| node.ready && node.boot_id.as_ref() == Some(&boot_id);
+        let cluster_node = self.knowledge.cluster_node.get();
         let given = Given {
             node: self.node.as_str(),
             settings: &settings,
-            node_ready: self.knowledge.cluster_node.get().is_some_and(is_ready),
+            node_ready: cluster_node.is_some_and(|node| node.ready && node.boot_id.as_ref() == Some(&boot_id)),
             left: pool.timeout().saturating_sub(elapsed),
             now: now.wall,
             clock: now.clock,
@@ -349,9 +348,9 @@ impl Agent {
     /// Removes our cordon if, by the API server's own storage, no berth covers it.
     async fn uncordon(&mut self) -> Result<Ending> {
         self.refresh_berths().await?;
-        match self.in_turn() {
-            true => Ok(Ending::NotNeeded),
-            false => self.restore().await,
+        if self.in_turn() {
+            return Ok(Ending::NotNeeded);
         }
+        self.restore().await
     }
 }

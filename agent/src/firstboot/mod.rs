@@ -163,9 +163,10 @@ fn could_not_begin(
         return ExitCode::SUCCESS;
     }
     let signs = config.map(|config| config.signs.clone()).unwrap_or_default();
-    let mut verdict = match is_node(&setup.root, &signs) {
-        true => verdict,
-        false => verdict.unless_refused(before),
+    let mut verdict = if is_node(&setup.root, &signs) {
+        verdict
+    } else {
+        verdict.unless_refused(before)
     };
     let override_file = config.map_or(Path::new(config::OVERRIDE_FILE), |config| &config.override_file);
     if setup.root.path(override_file).exists() {

@@ -26,7 +26,6 @@ fn kubelet_runs(root: &HostRoot, signs: &Signs) -> io::Result<bool> {
     };
     for process in processes {
         let path = process?.path();
-        let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
         if !path.file_name().and_then(|name| name.to_str()).is_some_and(is_process) {
             continue;
         }
@@ -50,12 +49,17 @@ fn kubelet_listens(root: &HostRoot) -> io::Result<bool> {
     Ok(false)
 }
 
+/// True if a file of `/proc` with this name is the directory of a process.
+fn is_process(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Returns `None` for a file that does not exist, or whose process has ended.
 fn unless_absent<T>(read: io::Result<T>) -> io::Result<Option<T>> {
-    let is_gone = |error: &io::Error| error.raw_os_error() == Some(Errno::ESRCH as i32);
     match read {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == ErrorKind::NotFound || is_gone(&error) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(None),
         Err(error) => Err(error),
     }
 }

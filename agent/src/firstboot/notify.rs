@@ -88,18 +88,17 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
 pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     let (sender, told) = mpsc::channel();
     let (kubeconfig, node, verdict) = (kubeconfig.to_owned(), node.to_owned(), verdict.clone());
-    let tell = move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let result = match runtime {
-            Ok(runtime) => runtime.block_on(event(&kubeconfig, &node, &verdict)),
-            Err(error) => Err(error.into()),
-        };
-        // An error means that the caller does not wait any more.
-        let _ = sender.send(result);
-    };
     std::thread::Builder::new()
         .name("event".to_owned())
-        .spawn(tell)
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let result = match runtime {
+                Ok(runtime) => runtime.block_on(event(&kubeconfig, &node, &verdict)),
+                Err(error) => Err(error.into()),
+            };
+            // An error means that the caller does not wait any more.
+            let _ = sender.send(result);
+        })
         .context("cannot start a thread")?;
     told.recv_timeout(CLUSTER_TIMEOUT)
         .with_context(|| format!("no result within {} s", CLUSTER_TIMEOUT.as_secs()))?

@@ -179,10 +179,10 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
 /// Fails if the machine became a node during the pull or the unlock: a node reboots only under a berth (I2). Not every
 /// kubelet waits for this check.
 fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
-    match is_node(host.root(), signs) {
-        true => Err(final_trouble("a kubelet or an agent has started meanwhile")),
-        false => Ok(()),
+    if is_node(host.root(), signs) {
+        return Err(final_trouble("a kubelet or an agent has started meanwhile"));
     }
+    Ok(())
 }
 
 /// Removes the staged target, so that a later reboot does not apply it: the machine will be a node by then.

@@ -60,6 +60,12 @@ struct RawMetadata {
     labels: Option<BTreeMap<String, String>>,
 }
 
+impl RawMetadata {
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
 #[derive(Deserialize, Default)]
 struct RawSpec {
     #[serde(default)]
@@ -110,9 +116,9 @@ struct RawNodeInfo {
 
 impl From<RawNode> for NodeFacts {
     fn from(node: RawNode) -> Self {
-        let annotation = |key: &str| node.metadata.annotations.as_ref()?.get(key).cloned();
+        let metadata = &node.metadata;
         let conditions = node.status.conditions.as_deref().unwrap_or_default();
-        let labels = node.metadata.labels.as_ref();
+        let labels = metadata.labels.as_ref();
         let boot_id = node.status.node_info.map(|info| info.boot_id);
         let mut taints = node.spec.taints.iter().flatten();
         let not_ready = taints.find(|taint| taint.is_not_ready());
@@ -124,14 +130,14 @@ impl From<RawNode> for NodeFacts {
             unschedulable: node.spec.unschedulable.unwrap_or(false),
             ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True"),
             boot_id: boot_id.filter(|id| !id.is_empty()).map(BootId::new),
-            cordon: annotation(ANNOTATION_CORDON).map(|text| record(&text)),
+            cordon: metadata.annotation(ANNOTATION_CORDON).map(record),
             excluded: labels.is_some_and(|labels| labels.contains_key(LABEL_EXCLUDE)),
             control_plane: labels.is_some_and(is_control_plane),
             not_ready_taint: not_ready.map(|taint| taint.key.clone()),
             signs: Signs {
                 guards: Guard::ALL.map(|guard| Guarded {
-                    value: annotation(guard.key()),
-                    is_ours: annotation(guard.mark()).is_some(),
+                    value: metadata.annotation(guard.key()).map(str::to_owned),
+                    is_ours: metadata.annotation(guard.mark()).is_some(),
                 }),
                 is_karpenters: labels.is_some_and(|labels| labels.contains_key(LABEL_KARPENTER_NODEPOOL)),
                 lifecycle,

@@ -61,20 +61,24 @@ async fn take_off_once(client: &Client, name: &str, seen: &NodeFacts) -> Result<
 fn patch(seen: &NodeFacts, changes: &[Change], message: &str, now: Timestamp) -> Value {
     // The API stores whole seconds.
     let now = format!("{now:.0}");
-    let condition = |change: &Change| match change.set {
-        true => json!({
-            "type": change.type_,
-            "status": "True",
-            "reason": REASON,
-            "message": message,
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": now,
-        }),
-        false => json!({"type": change.type_, "$patch": "delete"}),
-    };
+    let conditions: Vec<Value> = changes.iter().map(|change| condition(change, message, &now)).collect();
     json!({
         "metadata": {"uid": seen.uid.as_str(), "resourceVersion": seen.resource_version},
-        "status": {"conditions": changes.iter().map(condition).collect::<Vec<_>>()},
+        "status": {"conditions": conditions},
+    })
+}
+
+fn condition(change: &Change, message: &str, now: &str) -> Value {
+    if !change.set {
+        return json!({"type": change.type_, "$patch": "delete"});
+    }
+    json!({
+        "type": change.type_,
+        "status": "True",
+        "reason": REASON,
+        "message": message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
     })
 }
 

@@ -164,6 +164,13 @@ pub enum Class {
     Moves,
 }
 
+impl Class {
+    /// True if a person must decide about the pod.
+    pub fn is_blocked(self) -> bool {
+        matches!(self, Self::Blocked(_))
+    }
+}
+
 /// Why a pod is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
@@ -226,19 +233,19 @@ impl Pod {
 
     /// Returns the names of its claims.
     pub fn claims(&self) -> Vec<String> {
-        let claim = |volume: &Volume| match (&volume.persistent_volume_claim, volume.ephemeral) {
+        let volumes = self.spec.volumes.iter().flatten();
+        let names = volumes.filter_map(|volume| self.claim(volume));
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    /// Returns the name of the claim of one of its volumes.
+    fn claim(&self, volume: &Volume) -> Option<String> {
+        match (&volume.persistent_volume_claim, volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
             // Kubernetes gives this name to a claim that it creates for a pod.
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
             (None, None) => None,
-        };
-        self.spec
-            .volumes
-            .iter()
-            .flatten()
-            .filter_map(claim)
-            .filter(|name| !name.is_empty())
-            .collect()
+        }
     }
 
     /// Classifies the pod under these settings.

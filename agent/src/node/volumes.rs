@@ -96,24 +96,21 @@ pub(super) async fn lingering<'a>(
 
 impl Status {
     fn all(&self) -> BTreeSet<&str> {
-        let attached = self
-            .volumes_attached
-            .iter()
-            .flatten()
-            .map(|volume| volume.name.as_str());
-        self.volumes_in_use
-            .iter()
-            .flatten()
-            .map(String::as_str)
-            .chain(attached)
-            .collect()
+        let attached = self.volumes_attached.iter().flatten();
+        let in_use = self.volumes_in_use.iter().flatten();
+        let attached = attached.map(|volume| volume.name.as_str());
+        in_use.map(String::as_str).chain(attached).collect()
     }
 
     /// Returns the unused volumes. Unless all used volumes are known, every mounted volume counts as used.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
-        let mounted = |name: &str| self.volumes_in_use.iter().flatten().any(|volume| volume == name);
-        let is_free = |name: &&str| !used.contains(*name) && (all_known || !mounted(name));
-        self.all().into_iter().filter(is_free).map(ToOwned::to_owned).collect()
+        let mut unused = self.all();
+        unused.retain(|name| !used.contains(*name) && (all_known || !self.is_mounted(name)));
+        unused.into_iter().map(ToOwned::to_owned).collect()
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        self.volumes_in_use.iter().flatten().any(|volume| volume == name)
     }
 }
 

@@ -63,13 +63,12 @@ impl Entry {
 
     /// Records that the pod is terminating.
     pub(super) fn ends(&mut self) {
-        self.set(
-            match self.by_force {
-                true => "Terminating: deleted by force, because the drain took too long",
-                false => "Terminating",
-            },
-            false,
-        );
+        let reason = if self.by_force {
+            "Terminating: deleted by force, because the drain took too long"
+        } else {
+            "Terminating"
+        };
+        self.set(reason, false);
     }
 
     /// Records that a list shows the pod as terminating.

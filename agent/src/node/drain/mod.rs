@@ -188,7 +188,6 @@ impl Drain {
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.clock;
         self.watch_kubelet(given);
-        let kubelet_is_away = self.kubelet_is_away(given);
         let before = self.known.len();
         let mut classes: Vec<(&Pod, Class)> = pods.iter().map(|pod| (pod, pod.class(given.settings))).collect();
         classes.retain(|(_, class)| *class != Class::Stays);
@@ -222,25 +221,30 @@ impl Drain {
             );
         }
         self.forced = given.settings.forced;
-        let entry = |pod: &Pod, class: Class| {
-            self.known
-                .get(&pod.metadata.uid)
-                .filter(|entry| entry.left_behind(pod, class, given, kubelet_is_away).is_none())
-        };
-        let blocks = |(pod, class): &(&Pod, Class)| matches!(class, Class::Blocked(_)) && entry(pod, *class).is_some();
-        let blocked = !given.settings.despite_obstacles && classes.iter().any(blocks);
+        let blocked = !given.settings.despite_obstacles
+            && classes
+                .iter()
+                .any(|(pod, class)| class.is_blocked() && self.must_leave(pod, *class, given).is_some());
         if self.held_back(now).is_some() || blocked {
             return vec![];
         }
-        let is_due = |pod: &Pod, class: Class| {
-            matches!(class, Class::Moves | Class::Finished)
-                && entry(pod, class).is_some_and(|entry| wait(now, entry.next_try).is_none())
-        };
-        classes
-            .into_iter()
-            .filter(|(pod, class)| is_due(pod, *class))
-            .map(|(pod, _)| pod)
-            .collect()
+        let mut due = vec![];
+        for (pod, class) in classes {
+            if matches!(class, Class::Moves | Class::Finished)
+                && let Some(entry) = self.must_leave(pod, class, given)
+                && wait(now, entry.next_try).is_none()
+            {
+                due.push(pod);
+            }
+        }
+        due
+    }
+
+    /// Returns the pod's entry, unless the drain continues without the pod.
+    fn must_leave(&self, pod: &Pod, class: Class, given: &Given<'_>) -> Option<&Entry> {
+        let entry = self.known.get(&pod.metadata.uid)?;
+        let left_behind = entry.left_behind(pod, class, given, self.kubelet_is_away(given));
+        left_behind.is_none().then_some(entry)
     }
 
     /// Records the answer to a pod's eviction.
@@ -253,9 +257,10 @@ impl Drain {
         let name = pod.full_name();
         match &answer {
             Answer::Accepted | Answer::Gone => {
-                match given.settings.forced {
-                    true => tracing::warn!(pod = name, ?answer, "deleted by force"),
-                    false => tracing::info!(pod = name, ?answer, "moved"),
+                if given.settings.forced {
+                    tracing::warn!(pod = name, ?answer, "deleted by force");
+                } else {
+                    tracing::info!(pod = name, ?answer, "moved");
                 }
                 self.quiet = 0;
                 entry.by_force |= given.settings.forced && answer == Answer::Accepted;
@@ -305,12 +310,13 @@ impl Drain {
                 }
             }
         }
-        let progress = match left.is_empty() {
-            true => DrainProgress::Done { left_behind },
-            false => DrainProgress::Waiting {
+        let progress = if left.is_empty() {
+            DrainProgress::Done { left_behind }
+        } else {
+            DrainProgress::Waiting {
                 next: self.next(&left, given),
                 blockers: blockers(left),
-            },
+            }
         };
         for uid in told {
             self.known.entry(uid).and_modify(|entry| entry.told = true);
@@ -326,10 +332,10 @@ impl Drain {
     /// Returns the time until the next pass.
     fn next(&self, left: &[(&Pod, &Entry, Class)], given: &Given<'_>) -> Duration {
         let now = given.clock;
-        let blocked = |(_, _, class): &(&Pod, &Entry, Class)| matches!(class, Class::Blocked(_));
-        let only_people_can_help = match given.settings.despite_obstacles {
-            true => left.iter().all(blocked),
-            false => left.iter().any(blocked),
+        let only_people_can_help = if given.settings.despite_obstacles {
+            left.iter().all(|(_, _, class)| class.is_blocked())
+        } else {
+            left.iter().any(|(_, _, class)| class.is_blocked())
         };
         let quiet = LOOK.0.saturating_mul(1 << self.quiet.min(8)).min(LOOK.1);
         let asked = left.iter().filter(|(_, _, class)| *class != Class::Terminating);
@@ -358,18 +364,10 @@ impl Drain {
             VOLUMES.min(given.left / 2)
         };
         let (since, end) = *self.volumes.get_or_insert((given.now, now + most));
-        let blocker = |reason: &str| {
-            let blocker = |name: &String| DrainBlocker {
-                pod: format!("volume {name}").chars().take(MAX_NAME).collect(),
-                reason: reason.to_owned(),
-                since: Time::from(since),
-            };
-            lingering.iter().take(MAX_BLOCKERS).map(blocker).collect::<Vec<_>>()
-        };
         if let Some(rest) = wait(now, end) {
-            let blockers = blocker("no pod uses it any more; it is still attached to this node");
+            let reason = "no pod uses it any more; it is still attached to this node";
             return DrainProgress::Waiting {
-                blockers,
+                blockers: volume_blockers(lingering, reason, since),
                 next: rest.min(LOOK.1).max(LOOK.0),
             };
         }
@@ -380,11 +378,23 @@ impl Drain {
             volumes = lingering.join(" "),
             "still attached; the drain continues without waiting for them"
         );
-        left_behind.extend(blocker(
-            "still attached to this node; pods that wait for it start when this node is back",
-        ));
+        let reason = "still attached to this node; pods that wait for it start when this node is back";
+        left_behind.extend(volume_blockers(lingering, reason, since));
         DrainProgress::Done { left_behind }
     }
+}
+
+/// Returns the first volumes as blockers, all for this reason.
+fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<DrainBlocker> {
+    let mut blockers = vec![];
+    for name in volumes.iter().take(MAX_BLOCKERS) {
+        blockers.push(DrainBlocker {
+            pod: format!("volume {name}").chars().take(MAX_NAME).collect(),
+            reason: reason.to_owned(),
+            since: Time::from(since),
+        });
+    }
+    blockers
 }
 
 /// Returns the blocking pods, the worst first.
