@@ -33,6 +33,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+fn invalid(text: &str) -> DigestError {
+    // The text may come from an untrusted source: keep the error short.
+    DigestError(text.chars().take(100).collect())
+}
+
 fn nibble(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -45,21 +50,19 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        // The text may come from an untrusted source: keep the error short.
-        let error = || DigestError(text.chars().take(100).collect());
-        let digits = text.strip_prefix("sha256:").ok_or_else(error)?.as_bytes();
+        let digits = text.strip_prefix("sha256:").ok_or_else(|| invalid(text))?.as_bytes();
         if digits.len() != 64 {
-            return Err(error());
+            return Err(invalid(text));
         }
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
             let [high, low] = pair else {
-                return Err(error());
+                return Err(invalid(text));
             };
-            *byte = nibble(*high)
-                .zip(nibble(*low))
-                .map(|(h, l)| h << 4 | l)
-                .ok_or_else(error)?;
+            let (Some(high), Some(low)) = (nibble(*high), nibble(*low)) else {
+                return Err(invalid(text));
+            };
+            *byte = high << 4 | low;
         }
         Ok(Self(bytes))
     }

@@ -18,20 +18,23 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let error = || DurationError(text.chars().take(40).collect());
     let unit = match text.chars().last() {
         Some('s') => 1,
         Some('m') => 60,
         Some('h') => 3600,
-        _ => return Err(error()),
+        _ => return Err(invalid(text)),
     };
     // The unit is one ASCII character, so the cut falls on a character boundary.
     let digits = text.get(..text.len() - 1).unwrap_or_default();
     if digits.is_empty() || digits.len() > 6 || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(error());
+        return Err(invalid(text));
     }
-    let count: u64 = digits.parse().map_err(|_| error())?;
+    let count: u64 = digits.parse().map_err(|_| invalid(text))?;
     Ok(Duration::from_secs(count * unit))
+}
+
+fn invalid(text: &str) -> DurationError {
+    DurationError(text.chars().take(40).collect())
 }
 
 /// Reads a duration that the schema has already checked. Returns the fallback if it is absent or invalid, as it may be

@@ -85,11 +85,13 @@ impl ImageRef {
 /// with, such as an empty one, allows none.
 pub fn allowed(prefixes: &[impl AsRef<str>], reference: &ImageRef) -> bool {
     let name = format!("{}/{}", reference.registry(), reference.repository());
-    let begins = |prefix: &str| {
-        let rest = name.strip_prefix(prefix.trim_end_matches('/'));
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    prefixes.is_empty() || prefixes.iter().any(|prefix| begins(prefix.as_ref()))
+    prefixes.is_empty() || prefixes.iter().any(|prefix| has_prefix(&name, prefix.as_ref()))
+}
+
+/// True if the name begins with the whole path segments of this prefix.
+fn has_prefix(name: &str, prefix: &str) -> bool {
+    let rest = name.strip_prefix(prefix.trim_end_matches('/'));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn is_registry(host: &str) -> bool {
@@ -108,13 +110,17 @@ fn is_registry(host: &str) -> bool {
 }
 
 fn is_repository(path: &str) -> bool {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     !path.is_empty()
         && path.split('/').all(|part| {
-            part.starts_with(edge)
-                && part.ends_with(edge)
-                && part.chars().all(|c| edge(c) || matches!(c, '.' | '_' | '-'))
+            part.starts_with(is_alphanumeric)
+                && part.ends_with(is_alphanumeric)
+                && part.chars().all(|c| is_alphanumeric(c) || matches!(c, '.' | '_' | '-'))
         })
+}
+
+/// True for the lower-case letters and digits of a repository's name.
+fn is_alphanumeric(c: char) -> bool {
+    c.is_ascii_lowercase() || c.is_ascii_digit()
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -126,34 +132,40 @@ fn is_tag(tag: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
+/// Returns the start of a text, for an error.
+fn shown(text: &str) -> String {
+    text.chars().take(120).collect()
+}
+
 impl FromStr for ImageRef {
     type Err = ImageRefError;
 
     fn from_str(text: &str) -> Result<Self, ImageRefError> {
-        let shown = || text.chars().take(120).collect::<String>();
         if text.len() > MAX_LENGTH {
-            return Err(ImageRefError::Malformed(shown()));
+            return Err(ImageRefError::Malformed(shown(text)));
         }
         let (name, digest) = match text.split_once('@') {
             Some((name, digest)) => (
                 name,
-                Some(digest.parse().map_err(|_| ImageRefError::BadDigest(shown()))?),
+                Some(digest.parse().map_err(|_| ImageRefError::BadDigest(shown(text)))?),
             ),
             None => (text, None),
         };
-        let (registry, rest) = name.split_once('/').ok_or_else(|| ImageRefError::NoRegistry(shown()))?;
+        let (registry, rest) = name
+            .split_once('/')
+            .ok_or_else(|| ImageRefError::NoRegistry(shown(text)))?;
         let (repository, tag) = match rest.split_once(':') {
             Some((repository, tag)) => (repository, Some(tag)),
             None => (rest, None),
         };
         if !is_repository(repository) || !tag.is_none_or(is_tag) {
-            return Err(ImageRefError::Malformed(shown()));
+            return Err(ImageRefError::Malformed(shown(text)));
         }
         if !is_registry(registry) {
-            return Err(ImageRefError::NoRegistry(shown()));
+            return Err(ImageRefError::NoRegistry(shown(text)));
         }
         if tag.is_none() && digest.is_none() {
-            return Err(ImageRefError::NoTagOrDigest(shown()));
+            return Err(ImageRefError::NoTagOrDigest(shown(text)));
         }
         Ok(Self {
             registry: registry.to_owned(),

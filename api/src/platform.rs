@@ -79,16 +79,17 @@ pub enum Choice<'a> {
     NoSuchPlatform,
 }
 
+fn has_feature(labels: &BTreeMap<String, String>, feature: &str) -> bool {
+    labels
+        .get(&format!("{NFD}{feature}"))
+        .is_some_and(|value| value == "true")
+}
+
 impl Machine {
     /// Reads `status.nodeInfo.architecture` and the labels of a Node.
     pub fn new(architecture: &str, labels: &BTreeMap<String, String>) -> Self {
-        let has = |feature: &&str| {
-            labels
-                .get(&format!("{NFD}{feature}"))
-                .is_some_and(|value| value == "true")
-        };
         let mut levels = LEVELS.iter().filter(|_| architecture == "amd64");
-        let discovered = levels.find(|(_, features)| features.iter().all(has));
+        let discovered = levels.find(|(_, features)| features.iter().all(|feature| has_feature(labels, feature)));
         Self {
             architecture: architecture.to_owned(),
             label: labels.get(keys::LABEL_VARIANT).cloned(),
@@ -160,15 +161,12 @@ impl Platform<'_> {
             return Choice::VariantUnknown;
         }
         let own = self.variant.known();
-        let demands = |image: &&PlatformDigest| {
+        let runnable = of_architecture.filter(|image| self.runs(image));
+        // For equal images take the first; `max_by_key` returns the last.
+        let best = runnable.rev().max_by_key(|image| {
             let variant = image.variant.as_deref();
             (variant.is_some() && variant == own, variant.and_then(level))
-        };
-        // For equal images take the first; `max_by_key` returns the last.
-        let best = of_architecture
-            .rev()
-            .filter(|image| self.runs(image))
-            .max_by_key(demands);
+        });
         match best {
             Some(image) => Choice::Image(image),
             None if own.is_none() => Choice::VariantUnknown,

@@ -42,16 +42,19 @@ impl FromStr for Quantity {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let error = || QuantityError(text.chars().take(40).collect());
-        let percent = text.strip_suffix('%').ok_or_else(error)?;
+        let percent = text.strip_suffix('%').ok_or_else(|| invalid(text))?;
         if percent.is_empty() || !percent.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(error());
+            return Err(invalid(text));
         }
         match percent.parse() {
             Ok(p @ 1..=100) => Ok(Self::Percent(p)),
-            _ => Err(error()),
+            _ => Err(invalid(text)),
         }
     }
+}
+
+fn invalid(text: &str) -> QuantityError {
+    QuantityError(text.chars().take(40).collect())
 }
 
 impl fmt::Display for Quantity {

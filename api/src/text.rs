@@ -12,10 +12,10 @@ pub fn names<S: AsRef<str>>(shown: impl IntoIterator<Item = S>, count: usize) ->
 
 /// Cuts a text to at most this number of characters; the last one is then an ellipsis.
 pub fn truncated(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() <= most {
+        return text.to_owned();
     }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]

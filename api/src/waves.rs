@@ -29,16 +29,15 @@ pub struct Waves {
 impl Waves {
     /// Returns the waves of a pool with these named waves.
     pub fn of(named: &[Wave]) -> Self {
-        // An invalid selector selects no node: its nodes come later, not earlier.
-        let selector = |w: &Wave| {
-            (
-                membership::selector(w.node_selector.as_ref()).ok(),
-                w.include_control_plane,
-            )
-        };
+        let mut selectors = vec![];
+        for wave in named {
+            // An invalid selector selects no node: its nodes come later, not earlier.
+            let selector = membership::selector(wave.node_selector.as_ref()).ok();
+            selectors.push((selector, wave.include_control_plane));
+        }
         let names = named.iter().map(|wave| wave.name.as_str()).chain([REST, CONTROL_PLANE]);
         Self {
-            selectors: named.iter().map(selector).collect(),
+            selectors,
             names: names.map(str::to_owned).collect(),
         }
     }
@@ -46,11 +45,10 @@ impl Waves {
     /// Number of the first wave that selects a node with these labels.
     pub fn number(&self, labels: &BTreeMap<String, String>) -> usize {
         let is_control_plane = is_control_plane(labels);
-        let selects = |(selector, included): &(Option<Selector>, bool)| {
+        let number = self.selectors.iter().position(|(selector, included)| {
             (*included || !is_control_plane) && selector.as_ref().is_some_and(|s| s.matches(labels))
-        };
-        let after = self.selectors.len() + usize::from(is_control_plane);
-        self.selectors.iter().position(selects).unwrap_or(after)
+        });
+        number.unwrap_or(self.selectors.len() + usize::from(is_control_plane))
     }
 
     /// Name of the wave with this number.

@@ -319,33 +319,38 @@ impl NodeUpdate {
 
     /// Durations measured in this update so far.
     pub fn measured(&self) -> Measured {
-        let ended = |name| self.chapter(name)?.seconds();
-        let started = |name| Some(self.chapter(name)?.start_time.as_ref()?.0);
-        let reboot = || {
-            self.chapter(ChapterName::Completed)?;
-            let proven = self.chapter(ChapterName::Proven)?.end_time.as_ref()?.0;
-            between(started(ChapterName::Rebooted)?, proven).filter(|s| *s <= LONGEST_REBOOT)
-        };
         Measured {
             staging: self.staged().and_then(Chapter::seconds),
-            // Only a drain that led to a reboot counts: others may have ended early or timed out.
-            drain: self
-                .chapter(ChapterName::Rebooted)
-                .and_then(|_| ended(ChapterName::Drained)),
-            reboot: reboot(),
+            drain: self.drain_seconds(),
+            reboot: self.reboot_seconds(),
         }
+    }
+
+    fn drain_seconds(&self) -> Option<u32> {
+        // Only a drain that led to a reboot counts: others may have ended early or timed out.
+        self.chapter(ChapterName::Rebooted)?;
+        self.chapter(ChapterName::Drained)?.seconds()
+    }
+
+    fn reboot_seconds(&self) -> Option<u32> {
+        self.chapter(ChapterName::Completed)?;
+        let start = self.chapter(ChapterName::Rebooted)?.start_time.as_ref()?.0;
+        let proven = self.chapter(ChapterName::Proven)?.end_time.as_ref()?.0;
+        between(start, proven).filter(|seconds| *seconds <= LONGEST_REBOOT)
     }
 }
 
 impl Timeline {
     /// Latest measured durations, each from the newest update that has it.
     pub fn measured(&self) -> Measured {
-        let newest = |of: fn(Measured) -> Option<u32>| self.updates.iter().find_map(|u| of(u.measured()));
-        Measured {
-            staging: newest(|m| m.staging),
-            drain: newest(|m| m.drain),
-            reboot: newest(|m| m.reboot),
+        let mut newest = Measured::default();
+        for update in &self.updates {
+            let measured = update.measured();
+            newest.staging = newest.staging.or(measured.staging);
+            newest.drain = newest.drain.or(measured.drain);
+            newest.reboot = newest.reboot.or(measured.reboot);
         }
+        newest
     }
 
     /// End of the newest pull that led to a staged image and has a known duration.

@@ -140,7 +140,17 @@ impl Schedule {
     /// Openings from `now` on, within [`LOOK_AHEAD`] and [`MAX_OPENINGS`].
     fn openings(&self, now: Timestamp, salt: &str) -> impl Iterator<Item = (Timestamp, Option<Timestamp>)> {
         let limit = now.saturating_add(LOOK_AHEAD).unwrap_or(Timestamp::MAX);
-        let from = |t: Timestamp| match self.at(t, salt) {
+        // The first opening counts however late it comes: a window may be for leap days.
+        std::iter::successors(self.opening_from(now, salt), move |&(_, until)| {
+            let opening = self.opening_from(until?, salt)?;
+            (opening.0 <= limit).then_some(opening)
+        })
+        .take(MAX_OPENINGS)
+    }
+
+    /// First opening from `t` on; it starts at `t` if it has begun before.
+    fn opening_from(&self, t: Timestamp, salt: &str) -> Option<(Timestamp, Option<Timestamp>)> {
+        match self.at(t, salt) {
             Opening::Open { until } => Some((t, until)),
             Opening::Closed { next, .. } => {
                 let next = next?;
@@ -149,12 +159,7 @@ impl Schedule {
                     Opening::Closed { .. } => None,
                 }
             }
-        };
-        // The first opening counts however late it comes: a window may be for leap days.
-        std::iter::successors(from(now), move |&(_, until)| {
-            from(until?).filter(|&(next, _)| next <= limit)
-        })
-        .take(MAX_OPENINGS)
+        }
     }
 
     /// End of the merged windows that are open at `now`, ignoring exclusions. Followed at most to `cut` and
@@ -162,15 +167,19 @@ impl Schedule {
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));
-        let furthest = |t: Timestamp| self.windows.iter().filter_map(|w| w.open_until(t, salt)).max();
-        let mut end = furthest(now)?;
+        let mut end = self.last_end(now, salt)?;
         while end < far_enough {
-            match furthest(end) {
+            match self.last_end(end, salt) {
                 Some(further) if further > end => end = further,
                 _ => break,
             }
         }
         Some(end)
+    }
+
+    /// Latest end of the windows that are open at `t`.
+    fn last_end(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
+        self.windows.iter().filter_map(|w| w.open_until(t, salt)).max()
     }
 
     /// First open instant at or after `from`. Each iteration passes an exclusion, so there are at most as many

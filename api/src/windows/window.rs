@@ -1,5 +1,7 @@
 //! A window: its starts as instants, and its open times.
 
+use std::time::Duration;
+
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{SignedDuration, Span, Timestamp};
@@ -62,7 +64,6 @@ impl Window {
                 schedule: schedule.clone(),
                 time_zone: shortened(spec.time_zone),
             })?;
-        let signed = |d| SignedDuration::try_from(d).unwrap_or(SignedDuration::ZERO);
         let (duration, splay) = (signed(duration), signed(splay));
         Ok(Self {
             run_ends: run_ends(&cron.minutes, duration),
@@ -82,13 +83,9 @@ impl Window {
 
     /// First instant after `t` when a start takes effect.
     pub(super) fn next_opening(&self, t: Timestamp, salt: &str) -> Option<Timestamp> {
-        let delayed = self
-            .starts_until(t)
-            .take_while(|start| add(start.at, self.splay) > t)
-            .map(|start| self.opens(start.at, salt))
-            .filter(|&opens| opens > t)
-            .min();
-        let mut next = delayed;
+        let may_be_delayed = self.starts_until(t).take_while(|start| add(start.at, self.splay) > t);
+        let openings = may_be_delayed.map(|start| self.opens(start.at, salt));
+        let mut next = openings.filter(|&opens| opens > t).min();
         for start in self.starts_after(t) {
             if next.is_some_and(|next| next <= start.at) {
                 break;
@@ -105,19 +102,20 @@ impl Window {
         let oldest = t.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
         // Include an extra day, because the clock may have jumped since.
         let first_day = self.zone.to_datetime(oldest).date().saturating_sub(Span::new().days(1));
-        std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
+        let days = std::iter::successors(Some(latest.date()), |day| day.yesterday().ok())
             .take_while(move |&day| day >= first_day)
-            .filter(|&day| self.cron.matches(day))
-            .flat_map(move |day| {
-                let known = if day == latest.date() {
-                    self.cron
-                        .minutes
-                        .partition_point(|&minute| minute <= minute_of_day(latest))
-                } else {
-                    self.cron.minutes.len()
-                };
-                (0..known).rev().filter_map(move |position| self.start(day, position))
-            })
+            .filter(|&day| self.cron.matches(day));
+        let starts = days.flat_map(move |day| {
+            let known = if day == latest.date() {
+                self.cron
+                    .minutes
+                    .partition_point(|&minute| minute <= minute_of_day(latest))
+            } else {
+                self.cron.minutes.len()
+            };
+            (0..known).rev().filter_map(move |position| self.start(day, position))
+        });
+        starts
             .skip_while(move |start| start.at > t)
             .take_while(move |start| start.at > oldest)
     }
@@ -126,8 +124,8 @@ impl Window {
     fn starts_after(&self, t: Timestamp) -> impl Iterator<Item = Start> {
         let civil = self.zone.to_datetime(t);
         let last_day = civil.date().saturating_add(Span::new().years(RAREST_YEARS));
-        let day_from = move |day: Date| self.cron.day_from(day, last_day);
-        std::iter::successors(day_from(civil.date()), move |day| day_from(day.tomorrow().ok()?))
+        let first = self.cron.day_from(civil.date(), last_day);
+        std::iter::successors(first, move |day| self.cron.day_from(day.tomorrow().ok()?, last_day))
             .flat_map(move |day| {
                 let past = if day == civil.date() {
                     self.cron
@@ -237,6 +235,10 @@ fn run_ends(minutes: &[u16], duration: SignedDuration) -> Vec<usize> {
         }
     }
     ends
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::ZERO)
 }
 
 fn minute_of_day(civil: DateTime) -> u16 {
