@@ -57,18 +57,19 @@ pub enum Page {
 /// # Errors
 /// When the address is invalid, not an address of this machine, or already in use.
 pub async fn listen(option: &str, address: &str) -> anyhow::Result<TcpListener> {
-    let context = || format!("{option} {address}");
+    bind(address).await.with_context(|| format!("{option} {address}"))
+}
+
+async fn bind(address: &str) -> anyhow::Result<TcpListener> {
     let Some(port) = address.strip_prefix(':') else {
-        let address: SocketAddr = address.parse().with_context(context)?;
-        return TcpListener::bind(address).await.with_context(context);
+        let address: SocketAddr = address.parse()?;
+        return Ok(TcpListener::bind(address).await?);
     };
-    let port: u16 = port.parse().with_context(context)?;
+    let port: u16 = port.parse()?;
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
         // The machine has no IPv6.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
-            .await
-            .with_context(context),
+        Err(_) => Ok(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?),
     }
 }
 
@@ -135,9 +136,11 @@ fn metrics(families: &Families, asked: &HeaderMap) -> Result<Response<Full<Bytes
         return failed.body(Full::default());
     }
     let accepted = asked.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let (type_, text) = match accepted.is_some_and(|accept| accept.contains("application/openmetrics-text")) {
-        true => (OPEN_METRICS, text),
-        false => (TEXT, classic(&text)),
+    let is_open_metrics = accepted.is_some_and(|accept| accept.contains("application/openmetrics-text"));
+    let (type_, text) = if is_open_metrics {
+        (OPEN_METRICS, text)
+    } else {
+        (TEXT, classic(&text))
     };
     Response::builder()
         .header(header::CONTENT_TYPE, type_)

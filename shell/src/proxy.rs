@@ -38,11 +38,9 @@ impl Environment {
 
     /// Reads the environment of this process in the same way as kube.
     pub(crate) fn of_this_process() -> Self {
-        let first = |names: [&str; 2]| {
-            let values = names.iter().filter_map(|name| std::env::var(name).ok());
-            values.into_iter().find(|value| !value.is_empty()).unwrap_or_default()
-        };
-        Self::new(&first(["HTTPS_PROXY", "https_proxy"]), &first(["NO_PROXY", "no_proxy"]))
+        let proxy = first_variable(["HTTPS_PROXY", "https_proxy"]);
+        let no_proxy = first_variable(["NO_PROXY", "no_proxy"]);
+        Self::new(&proxy, &no_proxy)
     }
 
     /// True if the server is reached without a proxy. The local host never needs one.
@@ -51,6 +49,12 @@ impl Environment {
         let is_own = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         is_own || through("http://any", &self.no_proxy, server).is_none()
     }
+}
+
+/// Returns the first of these variables that is not empty.
+fn first_variable(names: [&str; 2]) -> String {
+    let mut values = names.iter().filter_map(|name| std::env::var(name).ok());
+    values.find(|value| !value.is_empty()).unwrap_or_default()
 }
 
 fn through(proxy: &str, no_proxy: &str, server: &Uri) -> Option<Intercept> {
@@ -82,11 +86,10 @@ impl Route {
             return Ok(Self::Direct(connector()));
         }
         // Do not show credentials.
-        let shown = || url.host().unwrap_or_default();
+        let shown = url.host().unwrap_or_default();
         let Some(proxy) = through(&url.to_string(), "", server) else {
             bail!(
-                "the proxy {:?} cannot be used: write http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT",
-                shown()
+                "the proxy {shown:?} cannot be used: write http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT"
             );
         };
         let to = proxy.uri().clone();
@@ -106,8 +109,7 @@ impl Route {
             }
             (Some("socks5" | "socks5h"), ..) => Ok(Self::Socks(SocksV5::new(to, connector()))),
             (scheme, ..) => bail!(
-                "the proxy {:?} uses the scheme {}, which is not supported: use http://, https:// or socks5://",
-                shown(),
+                "the proxy {shown:?} uses the scheme {}, which is not supported: use http://, https:// or socks5://",
                 scheme.unwrap_or_default()
             ),
         }
