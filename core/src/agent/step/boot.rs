@@ -158,9 +158,10 @@ fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
         let message = format!("{target} was finalized, but the previous image was booted");
         return (Outcome::Failed, message);
     }
-    let message = match facts.host.finalization_failed {
-        true => "ostree-finalize-staged.service failed at shutdown",
-        false => "the host rebooted into the previous image",
+    let message = if facts.host.finalization_failed {
+        "ostree-finalize-staged.service failed at shutdown"
+    } else {
+        "the host rebooted into the previous image"
     };
     match facts.past.times_not_applied(target).saturating_add(1) {
         times if times >= MAX_NOT_APPLIED => (Outcome::Failed, format!("{message} ({times} times)")),
@@ -180,10 +181,10 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     if holding.phase == HoldPhase::Taken || (same_boot && booted != Some(&holding.target)) {
         return (Outcome::Withdrawn, message);
     }
-    match booted.is_some() && booted == holding.from.as_ref() {
-        true => not_applied(facts, holding),
-        false => (Outcome::Failed, format!("{message}; its boot was not proven")),
+    if booted.is_some() && booted == holding.from.as_ref() {
+        return not_applied(facts, holding);
     }
+    (Outcome::Failed, format!("{message}; its boot was not proven"))
 }
 
 /// Returns the image to continue to from an unproven boot, if there is one. The pool must want another digest than

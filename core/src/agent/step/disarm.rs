@@ -13,10 +13,9 @@ use super::action::{Step, WaitReason};
 use crate::agent::facts::{AgentFacts, Deployments, Desired, Os, Past};
 
 pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a Berth, &'a Holding)> {
-    let elsewhere = |b: &Berth| matches!(&facts.desired, Desired::Member(m) if m.pool != b.pool);
     let seen = berths
         .iter()
-        .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && elsewhere(b)));
+        .filter(|b| !(Bug::SearchInNewPoolOnly.is_awake() && is_of_other_pool(facts, b)));
     seen.filter_map(|b| b.holding().filter(|h| h.node == facts.node).map(|h| (b, h)))
         .min_by_key(|(_, h)| {
             // If there were two, finish the one that is furthest along.
@@ -28,6 +27,11 @@ pub(super) fn held<'a>(facts: &AgentFacts, berths: &'a [Berth]) -> Option<(&'a B
         })
 }
 
+/// True if the node is a member of another pool than the berth's.
+fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
+    matches!(&facts.desired, Desired::Member(member) if member.pool != berth.pool)
+}
+
 /// True if the current boot is not proven under this berth (I5): it is a new boot, or the berth was licensed again
 /// during it, which proved nothing. The host remembers such a boot; if it has forgotten, the booted image differs
 /// from the last proven one.
@@ -35,10 +39,9 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     if Bug::NoBootIdCheck.is_awake() {
         return false;
     }
-    let is_other = |d: &Deployments| holding.from.is_some() && d.booted.digest != holding.from;
-    holding.boot_id != *boot_id
-        || past.unproven_boot.as_ref() == Some(boot_id)
-        || os.deployments().is_some_and(is_other)
+    let deployments = os.deployments();
+    let is_other = holding.from.is_some() && deployments.is_some_and(|d| d.booted.digest != holding.from);
+    holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
 /// Returns the step to do before nothing of Berth's can be armed (I3): nothing is staged, or it is locked. A host

@@ -51,15 +51,21 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
 /// what others staged.
 fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
-    let ours = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s));
-    let is_of_use =
-        |s: &Deployment| !runs && s.locked && facts.staged_whole(desired).is_some() && !is_unwelcome(facts, desired);
-    match ours {
-        Some(staged) if !is_of_use(staged) => Step::Unstage(staged.clone()),
-        _ if !facts.host.fresh => Step::LookAtHost,
-        _ if runs && deployments.rollback_queued => Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL)),
-        _ if runs => Step::Wait(WaitReason::Updated, None),
-        _ => Step::Wait(WaitReason::HostUnusable, None),
+    if let Some(staged) = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s)) {
+        let is_of_use =
+            !runs && staged.locked && facts.staged_whole(desired).is_some() && !is_unwelcome(facts, desired);
+        if !is_of_use {
+            return Step::Unstage(staged.clone());
+        }
+    }
+    if !facts.host.fresh {
+        Step::LookAtHost
+    } else if !runs {
+        Step::Wait(WaitReason::HostUnusable, None)
+    } else if deployments.rollback_queued {
+        Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL))
+    } else {
+        Step::Wait(WaitReason::Updated, None)
     }
 }
 
@@ -71,9 +77,10 @@ pub(super) fn pursue(facts: &AgentFacts, member: &Member, berths: &[Berth]) -> S
     let desired = &image.digest;
     if let Some(pull) = &facts.host.pull {
         // I7: one pull at a time. A pull of the desired digest continues; another is stopped.
-        return match pull.digest == *desired && facts.objection().is_none() {
-            true => Step::Wait(WaitReason::Pulling, None),
-            false => Step::CancelPull(pull.digest.clone()),
+        return if pull.digest == *desired && facts.objection().is_none() {
+            Step::Wait(WaitReason::Pulling, None)
+        } else {
+            Step::CancelPull(pull.digest.clone())
         };
     }
     let deployments = match &facts.host.os {
@@ -158,9 +165,10 @@ pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
         !runs && (digest == facts.desired.digest() || staged_by_berth(facts).any(|ours| digest == Some(ours)));
     (!is_ours).then(|| {
         let what = digest.map_or_else(|| staged.image.clone(), ToString::to_string);
-        let what = match runs {
-            true => "the booted image again, perhaps with other kernel arguments".to_owned(),
-            false => format!("{what}, which the pool does not want"),
+        let what = if runs {
+            "the booted image again, perhaps with other kernel arguments".to_owned()
+        } else {
+            format!("{what}, which the pool does not want")
         };
         format!(
             "removing a deployment that Berth did not stage: {what}. No reboot may apply it. To change the host yourself, first \
@@ -195,10 +203,11 @@ fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
         Some(_) => WaitReason::RivalUpdater,
         None => same_deployment(facts, desired).map(|_| WaitReason::HostUnusable)?,
     };
-    Some(match facts.host.fresh {
-        true => Step::Wait(reason, Some(HOST_LOOK_INTERVAL)),
-        false => Step::LookAtHost,
-    })
+    if facts.host.fresh {
+        Some(Step::Wait(reason, Some(HOST_LOOK_INTERVAL)))
+    } else {
+        Some(Step::LookAtHost)
+    }
 }
 
 /// I8: no failed digest is tried again.
@@ -226,8 +235,8 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
         return false;
     };
     let policy = facts.host.rules.policy_digest.as_ref();
-    let is_verified = |digest: &Digest| facts.past.is_verified(digest, policy);
-    !deployments.staged_signed || !staged.digest.as_ref().is_some_and(is_verified)
+    let digest = staged.digest.as_ref();
+    !deployments.staged_signed || !digest.is_some_and(|digest| facts.past.is_verified(digest, policy))
 }
 
 /// Returns the step that pulls the image when that is allowed. Other updaters are not checked here: on the way from
@@ -295,20 +304,18 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }
     if is_next_boot_wrong(facts) {
-        return match facts.host.fresh {
-            true => Step::Wait(WaitReason::Inhibited, Some(HOST_LOOK_INTERVAL)),
-            false => Step::LookAtHost,
+        return if facts.host.fresh {
+            Step::Wait(WaitReason::Inhibited, Some(HOST_LOOK_INTERVAL))
+        } else {
+            Step::LookAtHost
         };
     }
     if is_inhibited(facts) {
         return Step::Wait(WaitReason::Inhibited, Some(LOOK_INTERVAL_MAX));
     }
-    let ours = |berth: &&Berth| {
-        berth
-            .offer()
-            .is_some_and(|o| o.node == facts.node && is_for(o, desired))
-    };
-    let Some((berth, offer)) = berths.iter().find(ours).and_then(|b| b.offer().map(|o| (b, o))) else {
+    let mut offered = berths.iter().filter_map(|berth| Some((berth, berth.offer()?)));
+    let ours = offered.find(|(_, offer)| offer.node == facts.node && is_for(offer, desired));
+    let Some((berth, offer)) = ours else {
         return Step::Wait(WaitReason::NoBerth, None);
     };
     if closed_window(facts, offer.open_until).is_some() {

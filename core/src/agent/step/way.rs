@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use berth_api::berth::{Berth, Holding};
-use berth_api::digest::Digest;
 use berth_api::node::Deployment;
 use berth_api::pool::{Drain, OnTimeout};
 use berth_api::seeded::Bug;
@@ -39,10 +38,10 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
     if let Some(step) = cordon_or_drain(facts, berth, node) {
         return Obstacle::NotClear(step);
     }
-    match is_inhibited(facts) {
-        true => Obstacle::Inhibited(inhibited(facts)),
-        false => Obstacle::None,
+    if is_inhibited(facts) {
+        return Obstacle::Inhibited(inhibited(facts));
     }
+    Obstacle::None
 }
 
 /// Returns the next step under a licence for this UID, digest and boot ID, all just read (I2), with no obstacle left:
@@ -53,10 +52,7 @@ pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
-    match staged.locked {
-        true => Step::Unlock,
-        false => Step::Reboot,
-    }
+    if staged.locked { Step::Unlock } else { Step::Reboot }
 }
 
 /// Returns the next step towards a cordoned and drained node; `None` when it is both.
@@ -139,8 +135,9 @@ fn is_rollback_in_the_way(facts: &AgentFacts) -> bool {
         return false;
     }
     let os = &facts.host.os;
-    let failed = |digest: &Digest| facts.past.failed_digests.contains(digest);
-    os.is_rollback_queued() && !os.queued_digest().is_some_and(failed)
+    let queued = os.queued_digest();
+    let has_failed = queued.is_some_and(|digest| facts.past.failed_digests.contains(digest));
+    os.is_rollback_queued() && !has_failed
 }
 
 /// Message if the next boot takes another deployment than the booted one.
