@@ -110,15 +110,12 @@ fn update_conditions(
 
 /// Returns the obstacle outside of this node, if it waits for one.
 fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
-    let gate = |holding: &Holding| holding.revoke.clone().unwrap_or_default();
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
+            let gate = holding.revoke.as_deref().unwrap_or_default();
             return Some((
                 Why::Revoked.into(),
-                format!(
-                    "the berth is not licensed again until the gate opens: {}",
-                    gate(holding)
-                ),
+                format!("the berth is not licensed again until the gate opens: {gate}"),
             ));
         }
         (Step::Wait(WaitReason::WindowClosed, _), Some(holding)) => {
@@ -176,9 +173,10 @@ fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &St
 }
 
 fn as_is(yes: bool) -> Verdict {
-    match yes {
-        true => Verdict::yes(Why::AsExpected, ""),
-        false => Verdict::no(Why::NotYet, ""),
+    if yes {
+        Verdict::yes(Why::AsExpected, "")
+    } else {
+        Verdict::no(Why::NotYet, "")
     }
 }
 
@@ -219,9 +217,10 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
         .iter()
         .map(|b| format!("{}: {}", b.pod, b.reason))
         .collect();
-    match facts.drain.done && !left.is_empty() {
-        true => Verdict::yes(Why::LeftBehind, format!("drained except {}", left.join("; "))),
-        false => as_is(facts.drain.done || committed),
+    if facts.drain.done && !left.is_empty() {
+        Verdict::yes(Why::LeftBehind, format!("drained except {}", left.join("; ")))
+    } else {
+        as_is(facts.drain.done || committed)
     }
 }
 

@@ -15,49 +15,80 @@ use crate::agent::step::{
 
 /// Returns whether an admin should look at the node, and why.
 pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Verdict {
+    if let Some(verdict) = host_problem(facts) {
+        return verdict;
+    }
+    if let Some(verdict) = staging_problem(facts, step) {
+        return verdict;
+    }
+    if let Some(verdict) = image_problem(facts) {
+        return verdict;
+    }
+    if let Some(verdict) = turn_problem(facts, phase, step) {
+        return verdict;
+    }
+    if let Some(verdict) = retried_problem(facts) {
+        return verdict;
+    }
+    if let Some(objection) = facts.host.rules.credentials.as_ref() {
+        return Verdict::yes(objection.reason, objection.message.clone());
+    }
+    rivals::verdict(facts).unwrap_or_else(|| Verdict::no(Why::AsExpected, ""))
+}
+
+/// Returns the verdict on a host that the agent cannot use, or on a step that fails repeatedly.
+fn host_problem(facts: &AgentFacts) -> Option<Verdict> {
     if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_reportable()) {
-        return Verdict::yes(Reason::HostUnreachable, silence.why.clone());
+        return Some(Verdict::yes(Reason::HostUnreachable, silence.why.clone()));
     }
     if let Os::Unusable { reason, message } = &facts.host.os {
-        return Verdict::yes(*reason, message.clone());
+        return Some(Verdict::yes(*reason, message.clone()));
     }
     if let Some(why) = facts.host.os.refusal() {
-        return Verdict::yes(Reason::ComposefsNotSupported, why.to_owned());
+        return Some(Verdict::yes(Reason::ComposefsNotSupported, why.to_owned()));
     }
     if let Some(why) = &facts.host.memory_error {
         let advice =
             "the node takes no berth until the agent can write its memory file; make it writable or free disk space";
-        return Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}"));
+        return Some(Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}")));
     }
     if let Some(message) = unlockable(facts) {
-        return Verdict::yes(Reason::LockFailed, message);
+        return Some(Verdict::yes(Reason::LockFailed, message));
     }
     if let Some(trouble) = &facts.trouble {
         // Round down to a power of two, so that a step that fails for hours does not cause a write per attempt.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
-        return Verdict::yes(
-            trouble.reason,
-            format!("{} (failed at least {attempts} times)", trouble.message),
-        );
+        let message = format!("{} (failed at least {attempts} times)", trouble.message);
+        return Some(Verdict::yes(trouble.reason, message));
     }
+    None
+}
+
+/// Returns the verdict on an obstacle to staging the image or to booting it.
+fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Verdict> {
     if let Some(objection) = facts
         .objection()
         .filter(|_| facts.host.os.booted() != facts.desired.digest())
     {
-        return Verdict::yes(objection.reason, objection.message);
+        return Some(Verdict::yes(objection.reason, objection.message));
     }
     if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
-        return verdict;
+        return Some(verdict);
     }
     if let Some(message) = rollback_queued(facts) {
-        return Verdict::yes(Why::RollbackQueued, message);
+        return Some(Verdict::yes(Why::RollbackQueued, message));
     }
     if let Some(message) = facts.host.os.unit_missing() {
-        return Verdict::yes(Reason::UnitMissing, message);
+        return Some(Verdict::yes(Reason::UnitMissing, message));
     }
     if let Some(message) = set_aside(facts).or_else(|| taken_away(facts, step)) {
-        return Verdict::yes(Reason::ForeignStaged, message);
+        return Some(Verdict::yes(Reason::ForeignStaged, message));
     }
+    None
+}
+
+/// Returns the verdict on a desired image that this host cannot run.
+fn image_problem(facts: &AgentFacts) -> Option<Verdict> {
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
         && facts.host.os.booted() != Some(desired)
@@ -71,27 +102,29 @@ pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Verdict
             "{desired} failed here and is not tried again{}",
             message.unwrap_or_default()
         );
-        return Verdict::yes(Why::DigestFailed, message);
+        return Some(Verdict::yes(Why::DigestFailed, message));
     }
-    if let Some(message) = facts
-        .desired
-        .digest()
-        .and_then(|desired| same_deployment(facts, desired))
-    {
-        return Verdict::yes(Reason::SameDeployment, message);
-    }
+    let message = same_deployment(facts, facts.desired.digest()?)?;
+    Some(Verdict::yes(Reason::SameDeployment, message))
+}
+
+/// Returns the verdict on a turn that needs an admin, the controller or another image.
+fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth is for another Node object of this name; the controller will close it";
-        return Verdict::yes(Why::ForeignBerth, message);
+        return Some(Verdict::yes(Why::ForeignBerth, message));
     }
     if let Some(message) = drains_too_long(facts) {
-        return Verdict::yes(Why::DrainTimeout, message);
+        return Some(Verdict::yes(Why::DrainTimeout, message));
     }
-    if phase == Phase::Proving
-        && let Some(verdict) = unproven(facts)
-    {
-        return verdict;
+    if phase == Phase::Proving {
+        return unproven(facts);
     }
+    None
+}
+
+/// Returns the verdict on a failed pull or turn that is tried again, or on an API server that does not guard the berths.
+fn retried_problem(facts: &AgentFacts) -> Option<Verdict> {
     if let Some(failure) = &facts.past.failure {
         let again = format!(
             "{} (try {}, next at {})",
@@ -99,23 +132,19 @@ pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Verdict
             failure.attempts,
             failure.next_try_time.0.strftime("%H:%M:%SZ")
         );
-        return Verdict::yes(reason::word(&failure.reason), again);
+        return Some(Verdict::yes(reason::word(&failure.reason), again));
     }
     if let Some(message) = unguarded(facts) {
-        return Verdict::yes(Reason::Unguarded, message);
+        return Some(Verdict::yes(Reason::Unguarded, message));
     }
     if let Some(turn) = facts.failed_turn() {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
-        return Verdict::yes(
-            Outcome::from_word(&turn.outcome).map_or(Word::from(Why::TurnFailed), Word::from),
-            message,
-        );
+        let outcome = Outcome::from_word(&turn.outcome);
+        let reason = outcome.map_or(Word::from(Why::TurnFailed), Word::from);
+        return Some(Verdict::yes(reason, message));
     }
-    if let Some(objection) = facts.host.rules.credentials.as_ref() {
-        return Verdict::yes(objection.reason, objection.message.clone());
-    }
-    rivals::verdict(facts).unwrap_or_else(|| Verdict::no(Why::AsExpected, ""))
+    None
 }
 
 /// Message if the API server does not guard the berths, on each member that would take one.

@@ -35,9 +35,10 @@ pub(super) fn of(
     let known = insight::Inputs {
         node: facts.node.as_str(),
         pool: member.pool.as_str(),
-        scope: match control_plane {
-            true => ScopeType::ControlPlane,
-            false => ScopeType::WorkerPool,
+        scope: if control_plane {
+            ScopeType::ControlPlane
+        } else {
+            ScopeType::WorkerPool
         },
         desired: facts.desired.digest(),
         status,

@@ -6,9 +6,10 @@ mod insight;
 mod phase;
 mod subject;
 
+use berth_api::backend::NodeBackend;
 use berth_api::berth::Berth;
 use berth_api::condition::{self, Verdict, Why, node as types};
-use berth_api::node::{BootcNodeStatus, NotApplied, Phase};
+use berth_api::node::{BootcNodeStatus, DrainBlocker, NotApplied, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use self::conditions::{conditions, rest_conditions};
@@ -28,10 +29,6 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
     }
     let holding = facts.holding();
     let phase = phase(facts, subject.step);
-    let phase_start_time = match before.phase == Some(phase) && before.phase_start_time.is_some() {
-        true => before.phase_start_time.clone(),
-        false => Some(Time::from(facts.now)),
-    };
     let known = facts.host.os.deployments();
     let measured = facts.past.timeline.measured();
     let mut status = BootcNodeStatus {
@@ -43,16 +40,7 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
             .or_else(|| before.node_uid.clone()),
         boot_id: Some(facts.host.boot_id.to_string()),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        backend: match &facts.host.os {
-            Os::Bootc(known) => Some(known.backend.clone()),
-            // A backend that did not answer this time still exists.
-            Os::Unusable {
-                reason: Reason::StatusFailed | Reason::BootcFailed,
-                ..
-            }
-            | Os::Unknown => before.backend.clone(),
-            Os::Unusable { .. } => None,
-        },
+        backend: backend(facts, before),
         bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
@@ -63,20 +51,14 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
             .map(|d| d.rollback.clone())
             .unwrap_or_else(|| before.rollback.clone()),
         phase: Some(phase),
-        phase_start_time,
+        phase_start_time: Some(phase_start_time(facts, phase, before)),
         berth: berth(facts),
         progress: facts.host.pull.as_ref().and_then(|p| p.progress),
         failure: facts.past.failure.clone(),
         last_turn: facts.past.last_turn.clone(),
         failed_digests: facts.past.failed_digests.clone(),
-        drain_blockers: match phase {
-            Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
-            _ => vec![],
-        },
-        not_applied: facts.past.not_applied.as_ref().map(|(digest, attempts)| NotApplied {
-            digest: digest.clone(),
-            attempts: *attempts,
-        }),
+        drain_blockers: drain_blockers(facts, phase),
+        not_applied: not_applied(facts),
         tried: facts.past.tried.clone(),
         retry_token: facts.past.retry_token.clone(),
         rollback_queued: facts.host.os.is_rollback_queued(),
@@ -99,6 +81,39 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
     status
 }
 
+fn phase_start_time(facts: &AgentFacts, phase: Phase, before: &BootcNodeStatus) -> Time {
+    match &before.phase_start_time {
+        Some(time) if before.phase == Some(phase) => time.clone(),
+        _ => Time::from(facts.now),
+    }
+}
+
+fn drain_blockers(facts: &AgentFacts, phase: Phase) -> Vec<DrainBlocker> {
+    match phase {
+        Phase::Draining | Phase::Proving => facts.drain.blockers.clone(),
+        _ => vec![],
+    }
+}
+
+/// Returns the backend of the host, if it has one.
+fn backend(facts: &AgentFacts, before: &BootcNodeStatus) -> Option<NodeBackend> {
+    match &facts.host.os {
+        Os::Bootc(known) => Some(known.backend.clone()),
+        // A backend that did not answer this time still exists.
+        Os::Unusable {
+            reason: Reason::StatusFailed | Reason::BootcFailed,
+            ..
+        }
+        | Os::Unknown => before.backend.clone(),
+        Os::Unusable { .. } => None,
+    }
+}
+
+fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
+    let (digest, attempts) = facts.past.not_applied.clone()?;
+    Some(NotApplied { digest, attempts })
+}
+
 /// Returns the status while the host does not answer: the old status with a new heartbeat. After a while it also has
 /// the reason, and the node is no longer ready for an offer.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
@@ -111,23 +126,14 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
         if before.phase != Some(phase) {
             (status.phase, status.phase_start_time) = (Some(phase), Some(Time::from(facts.now)));
         }
-        let mut set = |type_, verdict| {
-            condition::set(
-                &mut status.conditions,
-                type_,
-                verdict,
-                before.observed_generation,
-                facts.now,
-            );
-        };
-        set(types::NODE_DEGRADED, degraded(facts, phase, subject.step));
         let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
-        set(types::UPDATE_PREPARED, no_offer);
+        let mut verdicts = vec![
+            (types::NODE_DEGRADED, degraded(facts, phase, subject.step)),
+            (types::UPDATE_PREPARED, no_offer),
+        ];
         if !condition::is_true(&before.conditions, types::IMAGE_PULLED) {
-            set(
-                types::IMAGE_PULLED,
-                Verdict::unknown(Why::Blocked, "the host does not answer"),
-            );
+            let not_pulled = Verdict::unknown(Why::Blocked, "the host does not answer");
+            verdicts.push((types::IMAGE_PULLED, not_pulled));
         }
         // The turn may have ended in the meantime.
         if facts.berths.is_some() && facts.holding().is_none() {
@@ -136,10 +142,17 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
             if before.berth.is_some() {
                 let node = facts.cluster_node.get();
                 let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
-                for (type_, verdict) in rest_conditions(facts, cordoned) {
-                    set(type_, verdict);
-                }
+                verdicts.extend(rest_conditions(facts, cordoned));
             }
+        }
+        for (type_, verdict) in verdicts {
+            condition::set(
+                &mut status.conditions,
+                type_,
+                verdict,
+                before.observed_generation,
+                facts.now,
+            );
         }
         status.timeline = timeline::reported(&facts.past.timeline, subject.firstboot);
         status.turns = timeline::ended(&facts.past.turns);
@@ -152,6 +165,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
 
 /// Returns the name of the berth that the node holds.
 fn berth(facts: &AgentFacts) -> Option<String> {
-    let is_held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node);
-    facts.berths.iter().flatten().find(is_held).map(Berth::name)
+    let mut berths = facts.berths.iter().flatten();
+    let held = berths.find(|berth| berth.holding().is_some_and(|holding| holding.node == facts.node));
+    held.map(Berth::name)
 }

@@ -3,7 +3,7 @@
 use berth_api::berth::{HoldPhase, Holding};
 use berth_api::node::Phase;
 
-use crate::agent::facts::{AgentFacts, Deployments};
+use crate::agent::facts::AgentFacts;
 use crate::agent::step::{Step, WaitReason, is_unproven};
 
 /// Returns the phase of the node.
@@ -57,21 +57,20 @@ pub(super) fn is_blocked(facts: &AgentFacts, step: &Step) -> bool {
 
 /// Returns the phase of a node that waits outside of a turn.
 fn waiting(facts: &AgentFacts) -> Phase {
-    match is_staged(facts) {
-        true => Phase::Waiting,
-        false => Phase::Pending,
+    if is_staged(facts) {
+        Phase::Waiting
+    } else {
+        Phase::Pending
     }
 }
 
 /// True if the berth is committed for this boot and its image is staged, so that a reboot follows.
 fn is_licensed(facts: &AgentFacts, holding: &Holding) -> bool {
-    let os = facts.host.os.deployments();
-    let is_gone = |d: &Deployments| {
-        d.staged
-            .as_ref()
-            .is_none_or(|s| s.digest.as_ref() != Some(&holding.target))
-    };
-    holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !os.is_some_and(is_gone)
+    let is_gone = facts.host.os.deployments().is_some_and(|known| {
+        let staged = known.staged.as_ref().and_then(|staged| staged.digest.as_ref());
+        staged != Some(&holding.target)
+    });
+    holding.boot_id == facts.host.boot_id && holding.phase == HoldPhase::Committed && !is_gone
 }
 
 pub(super) fn is_staged(facts: &AgentFacts) -> bool {
