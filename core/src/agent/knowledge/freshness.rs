@@ -72,11 +72,14 @@ const GIVE_UP_AFTER: u32 = 3;
 /// How long a drained node waits for another program's work on its host before the turn ends.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
 
+fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
+    deployment.digest.as_ref() == Some(digest)
+}
+
 /// Returns why a successful pull left no usable staged image.
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
-    let is_it = |d: &Deployment| d.digest.as_ref() == Some(digest);
     let can_lock = deployments.storage.ostree_lock().is_some();
-    match deployments.staged.as_ref().filter(|d| is_it(d)) {
+    match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
         // Without a failure, both would be removed and staged again forever, without a pause.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
@@ -84,7 +87,7 @@ fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -
         )),
         Some(staged) if staged.locked || can_lock => None,
         Some(_) => Some((Reason::LockFailed, "the pull succeeded, but the image is not locked")),
-        None if is_it(&deployments.booted) => None,
+        None if is_of(&deployments.booted, digest) => None,
         None => Some((Reason::PullFailed, "the pull succeeded, but the image is not staged")),
     }
 }
@@ -106,10 +109,7 @@ impl Knowledge {
             Event::Looked(look) => self.looked_at(look, now),
             Event::NodeRead(node) => self.cluster_node = node,
             Event::Guard(answer) => {
-                let ours = |b: &Berth| {
-                    b.offer().is_some_and(|o| o.node == self.node) || b.holding().is_some_and(|h| h.node == self.node)
-                };
-                let has_berth = self.berths.iter().flatten().any(ours);
+                let has_berth = self.has_berth();
                 self.guard.answered(answer, has_berth, now);
             }
             Event::Berths(berths) => self.berths_read(berths),
@@ -120,6 +120,14 @@ impl Knowledge {
             Event::Unreadable => self.cluster_node = ClusterNode::Unread,
         }
         self.recall(now);
+    }
+
+    /// True if this node holds a berth or is offered one.
+    fn has_berth(&self) -> bool {
+        self.berths.iter().flatten().any(|berth| {
+            berth.offer().is_some_and(|offer| offer.node == self.node)
+                || berth.holding().is_some_and(|holding| holding.node == self.node)
+        })
     }
 
     /// Stores the berths. A phase other than this process's last write comes from another process, or from before
@@ -311,7 +319,8 @@ impl Knowledge {
         }
     }
 
-    fn begins(&mut self, step: &Step, now: &Now) {
+    /// Drops the knowledge that does not outlast the beginning of this step.
+    fn invalidate(&mut self, step: &Step) {
         if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
             self.rest = None;
         }
@@ -324,21 +333,20 @@ impl Knowledge {
         if step.writes_berth() {
             self.fenced = false;
         }
+        self.disarmed &= !matches!(step, Step::StartPull(..) | Step::CancelPull(_) | Step::Unlock);
+    }
+
+    fn begins(&mut self, step: &Step, now: &Now) {
+        self.invalidate(step);
         self.turn.wrote = match step {
             Step::Commit(_) | Step::Relicense(..) => Some(discriminant(&HoldPhase::Committed)),
             Step::Uncommit(_) => Some(discriminant(&HoldPhase::Taken)),
             Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
             _ => self.turn.wrote,
         };
-        self.disarmed &= !matches!(step, Step::StartPull(..) | Step::CancelPull(_) | Step::Unlock);
         match step {
             Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
-            Step::StartPull(image, _) => {
-                (self.renewed, self.ended) = (false, None);
-                self.past.staged_with = self.os.deployments().map(|d| d.backend.name);
-                self.past.pull_begins(&image.digest);
-                self.forget_os();
-            }
+            Step::StartPull(image, _) => self.pull_begins(&image.digest),
             Step::CancelPull(digest) => {
                 self.past.incomplete = Some(digest.clone());
                 self.forget_os();
@@ -388,6 +396,13 @@ impl Knowledge {
         }
     }
 
+    fn pull_begins(&mut self, digest: &Digest) {
+        (self.renewed, self.ended) = (false, None);
+        self.past.staged_with = self.os.deployments().map(|d| d.backend.name);
+        self.past.pull_begins(digest);
+        self.forget_os();
+    }
+
     fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
         if step.asks_cluster() {
             // Whatever the result, read the Node again before the next decision about it.
@@ -396,13 +411,7 @@ impl Knowledge {
         if let Ending::Failed { reason, message } = ending {
             return self.failed(step, reason, message, now);
         }
-        if self
-            .failing
-            .as_ref()
-            .is_some_and(|(kind, _)| *kind == discriminant(step))
-        {
-            self.failing = None;
-        }
+        self.failing.take_if(|(kind, _)| *kind == discriminant(step));
         if let Step::Unlock | Step::Reboot = step {
             self.turn.busy_since = None;
         }
@@ -419,26 +428,18 @@ impl Knowledge {
                     next,
                 },
             ) => {
-                self.turn.drain = DrainFacts {
+                let drain = DrainFacts {
                     done,
                     blockers,
                     left_behind,
                     ..DrainFacts::default()
                 };
-                self.turn.next_pass = (!done).then_some(now.clock + next);
-                // Read everything once more between the end of a drain and the commit.
-                self.fresh &= !done;
+                self.drain_pass_ended(drain, next, now);
             }
             (Step::Lock(_) | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
             // If the commit is taken back, another drain begins.
             (Step::Commit(_), _) => self.forget_drain_time(),
-            (Step::Uncommit(_), _) => {
-                let asked = self.turn.reboot_asked.take().is_some();
-                if asked && self.turn.reboot_blocked.is_none() {
-                    let why = "logind accepted the reboot, but no shutdown began";
-                    self.turn.reboot_blocked = Some((why.to_owned(), now.clock));
-                }
-            }
+            (Step::Uncommit(_), _) => self.commit_taken_back(now),
             (Step::Restore(_) | Step::Uncordon, _) => self.turn.restored = true,
             (Step::GiveBack(_), _) => self.begin_turn(),
             (
@@ -460,19 +461,36 @@ impl Knowledge {
         }
     }
 
+    fn drain_pass_ended(&mut self, drain: DrainFacts, next: Duration, now: &Now) {
+        let is_done = drain.done;
+        self.turn.drain = drain;
+        self.turn.next_pass = (!is_done).then_some(now.clock + next);
+        // Read everything once more between the end of a drain and the commit.
+        self.fresh &= !is_done;
+    }
+
+    /// Records that a requested reboot, if there was one, did not begin under the commit.
+    fn commit_taken_back(&mut self, now: &Now) {
+        let asked = self.turn.reboot_asked.take().is_some();
+        if asked && self.turn.reboot_blocked.is_none() {
+            let why = "logind accepted the reboot, but no shutdown began";
+            self.turn.reboot_blocked = Some((why.to_owned(), now.clock));
+        }
+    }
+
     /// Counts failures of the same step, ignoring successes of other steps in between.
     fn failed(&mut self, step: &Step, reason: Reason, message: String, now: &Now) {
         self.cluster_node = ClusterNode::Unread;
         let kind = discriminant(step);
         // A busy host is counted apart from a host that cannot do the step.
-        let is_busy = |reason: Reason| reason == Reason::HostBusy;
+        let is_busy = reason == Reason::HostBusy;
         let before = self
             .failing
             .as_ref()
-            .filter(|(k, t)| *k == kind && is_busy(t.reason) == is_busy(reason));
+            .filter(|(k, t)| *k == kind && (t.reason == Reason::HostBusy) == is_busy);
         let attempts = before.map_or(0, |(_, t)| t.attempts).saturating_add(1);
         match step {
-            Step::Unlock | Step::Reboot if is_busy(reason) => self.wait_for_other_work(&message, now),
+            Step::Unlock | Step::Reboot if is_busy => self.wait_for_other_work(&message, now),
             Step::Unlock if attempts >= GIVE_UP_AFTER => {
                 // End the turn with the image locked; otherwise it would never end.
                 let why = format!("the staged image cannot be unlocked: {message}");
@@ -480,10 +498,7 @@ impl Knowledge {
             }
             _ => {}
         }
-        if matches!(step, Step::Lock(_))
-            && !is_busy(reason)
-            && (attempts >= GIVE_UP_AFTER || self.lock_failure.is_some())
-        {
+        if matches!(step, Step::Lock(_)) && !is_busy && (attempts >= GIVE_UP_AFTER || self.lock_failure.is_some()) {
             self.lock_failed(&message, now);
         }
         let trouble = StepFailure {

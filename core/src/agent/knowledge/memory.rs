@@ -2,12 +2,11 @@
 
 use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
-use berth_api::node::Deployment;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnOutcome};
 
 use super::state::{Knowledge, Since};
 use crate::Now;
-use crate::agent::facts::{Deployments, Desired};
+use crate::agent::facts::Desired;
 use crate::agent::step::is_unproven;
 use crate::agent::timeline::{self, HostState, UpdateState};
 
@@ -15,12 +14,13 @@ impl Knowledge {
     /// Forgets Berth's staged image when it is gone. From then on, the host of a node without a pool is not read
     /// (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
-        let ours = |d: &Deployments| {
-            let staged = d.staged.as_ref().and_then(|s| s.digest.as_ref());
-            staged.is_some() && staged == self.past.staged_by_us.as_ref()
+        let Some(deployments) = self.os.deployments() else {
+            return;
         };
+        let staged = deployments.staged.as_ref().and_then(|s| s.digest.as_ref());
+        let is_left = staged.is_some() && staged == self.past.staged_by_us.as_ref();
         let pulls = self.pull.is_some() || self.pulled.is_some();
-        if !pulls && self.os.deployments().is_some_and(|d| !ours(d)) {
+        if !pulls && !is_left {
             self.past.staged_by_us = None;
         }
     }
@@ -96,22 +96,8 @@ impl Knowledge {
         let Some(berths) = &self.berths else {
             return UpdateState::Nothing;
         };
-        let on = |chapter, digest: &Digest| {
-            let image = self.desired.image().filter(|image| image.digest == *digest);
-            let version = image.and_then(|image| image.version.clone());
-            let to = ImageVersion {
-                digest: digest.clone(),
-                version,
-            };
-            let drains = chapter == ChapterName::Drained;
-            UpdateState::On {
-                chapter,
-                to,
-                began: self.past.drain_began.filter(|_| drains),
-            }
-        };
         if let Some(holding) = berths.iter().find_map(Berth::holding) {
-            return on(self.chapter(holding), &holding.target);
+            return self.update_on(self.chapter(holding), &holding.target);
         }
         let desired = match &self.desired {
             Desired::Unknown => return UpdateState::Nothing,
@@ -119,13 +105,11 @@ impl Knowledge {
             Desired::Member(_) => self.desired.digest(),
         };
         if let Some(digest) = desired {
-            let is_it = |s: &Deployment| s.locked && s.digest.as_ref() == Some(digest);
             if self.pull.as_ref().is_some_and(|pull| pull.digest == *digest) {
-                return on(ChapterName::Prepared, digest);
+                return self.update_on(ChapterName::Prepared, digest);
             }
-            if self.os.staged().is_some_and(is_it) && self.past.is_complete(digest) && self.os.booted() != Some(digest)
-            {
-                return on(ChapterName::Waited, digest);
+            if self.is_staged_locked(digest) && self.past.is_complete(digest) && self.os.booted() != Some(digest) {
+                return self.update_on(ChapterName::Waited, digest);
             }
         }
         UpdateState::Idle {
@@ -133,6 +117,27 @@ impl Knowledge {
             booted: self.os.booted().cloned(),
             failed: desired.is_some_and(|digest| self.past.failed_digests.contains(digest)),
         }
+    }
+
+    /// Returns the state of an update to this digest.
+    fn update_on(&self, chapter: ChapterName, digest: &Digest) -> UpdateState {
+        let image = self.desired.image().filter(|image| image.digest == *digest);
+        let version = image.and_then(|image| image.version.clone());
+        let to = ImageVersion {
+            digest: digest.clone(),
+            version,
+        };
+        let drains = chapter == ChapterName::Drained;
+        UpdateState::On {
+            chapter,
+            to,
+            began: self.past.drain_began.filter(|_| drains),
+        }
+    }
+
+    fn is_staged_locked(&self, digest: &Digest) -> bool {
+        let staged = self.os.staged();
+        staged.is_some_and(|staged| staged.locked && staged.digest.as_ref() == Some(digest))
     }
 
     /// Returns the chapter of a turn.
@@ -163,10 +168,9 @@ impl Knowledge {
         let holding = self.berths.iter().flatten().find_map(Berth::holding);
         if let Some(digest) = self.desired.digest() {
             self.past.desire(digest);
-            let is_staged = |s: &berth_api::node::Deployment| s.locked && s.digest.as_ref() == Some(digest);
             if self.os.booted() == Some(digest) && self.berths.is_some() && holding.is_none() {
                 self.past.proven(digest);
-            } else if self.os.staged().is_some_and(is_staged) {
+            } else if self.is_staged_locked(digest) {
                 self.past.succeeded(digest);
             }
         }

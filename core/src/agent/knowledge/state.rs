@@ -12,8 +12,8 @@ use berth_api::seeded::Bug;
 use super::event::Services;
 use super::guard_probe::GuardProbe;
 use crate::agent::facts::{
-    AgentFacts, ClusterNode, Deployments, Desired, DrainFacts, HostFacts, LockFailure, Os, Past, PullFacts, Reboot,
-    StepFailure, Unreachable,
+    AgentFacts, ClusterNode, Desired, DrainFacts, HostFacts, LockFailure, Os, Past, PullFacts, Reboot, StepFailure,
+    Unreachable,
 };
 use crate::agent::host_policy::Rules;
 use crate::agent::reason::Reason;
@@ -252,8 +252,9 @@ impl Knowledge {
     /// Records a failed pull if a desired image is removed because it cannot be locked. The backoff delays the next
     /// attempt.
     pub(super) fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
-        let can_lock = |d: &Deployments| d.storage.ostree_lock().is_some() && self.lock_failure.is_none();
-        let is_for_the_lock = !staged.locked && self.os.deployments().is_some_and(|d| !can_lock(d));
+        let deployments = self.os.deployments();
+        let cannot_lock = deployments.is_some_and(|d| d.storage.ostree_lock().is_none() || self.lock_failure.is_some());
+        let is_for_the_lock = !staged.locked && cannot_lock;
         let is_tried_again = self
             .failing
             .as_ref()
@@ -312,11 +313,10 @@ impl Knowledge {
 
     /// True if an offered or held berth has a time limit for starting the reboot.
     pub fn is_under_window(&self) -> bool {
-        let until = |b: &Berth| match b.offer() {
-            Some(offer) => offer.open_until,
-            None => b.holding().and_then(|h| h.open_until),
-        };
-        self.berths.iter().flatten().any(|berth| until(berth).is_some())
+        self.berths.iter().flatten().any(|berth| match berth.offer() {
+            Some(offer) => offer.open_until.is_some(),
+            None => berth.holding().is_some_and(|holding| holding.open_until.is_some()),
+        })
     }
 
     /// True if a reboot may follow soon, so that inhibitors should be checked.
