@@ -180,20 +180,22 @@ fn bootc(options: &Options<'_>) -> Choice {
         _ => Why::BootcUsable,
     };
     // A host with rpm-ostree gets here only if the pool rules it out.
-    let remedy = match options.rpm_ostree {
-        true => "set host.backend: Auto in the pool to update the host with rpm-ostree",
-        false => "the host has no rpm-ostree to use instead of bootc",
+    let remedy = if options.rpm_ostree {
+        "set host.backend: Auto in the pool to update the host with rpm-ostree"
+    } else {
+        "the host has no rpm-ostree to use instead of bootc"
     };
     let (reason, message) = match options.bootc {
         Bootc::Usable | Bootc::LayersStaged => return Choice::Take(Backend::Bootc, why),
         Bootc::Composefs => return Choice::Take(Backend::Bootc, Why::Composefs),
         Bootc::Layered => {
-            let what = match options.packages.is_empty() {
-                true => "has packages layered by rpm-ostree, which an update by bootc would drop".to_owned(),
-                false => format!(
+            let what = if options.packages.is_empty() {
+                "has packages layered by rpm-ostree, which an update by bootc would drop".to_owned()
+            } else {
+                format!(
                     "has packages layered by rpm-ostree, which an update by bootc would drop: {}",
                     options.packages.join(", ")
-                ),
+                )
             };
             let message =
                 format!("the booted deployment {what}; {remedy}, or run `rpm-ostree reset` on the host first");

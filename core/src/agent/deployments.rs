@@ -62,8 +62,11 @@ fn names(
 /// Puts a deployment first and drops an older one of the same image and pool, keeping its time if the new one has
 /// none.
 fn remember(deployments: &mut Vec<NodeDeployment>, mut new: NodeDeployment) {
-    let same = |old: &mut NodeDeployment| old.pool == new.pool && old.manifest == new.manifest;
-    if let Some(old) = deployments.extract_if(.., same).next() {
+    let same = deployments
+        .iter()
+        .position(|old| old.pool == new.pool && old.manifest == new.manifest);
+    if let Some(same) = same {
+        let old = deployments.remove(same);
         new.deployed_time = new.deployed_time.or(old.deployed_time);
     }
     deployments.insert(0, new);

@@ -40,21 +40,7 @@ pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge
             ],
             1,
         );
-        for (slot, deployment) in [("booted", &status.booted), ("staged", &status.staged)] {
-            if let Some(deployment) = deployment {
-                let digest = deployment.digest.as_ref().map(ToString::to_string).unwrap_or_default();
-                let version = text(&deployment.version);
-                families
-                    .image
-                    .add([("slot", slot), ("digest", &digest), ("version", version)], 1);
-            }
-        }
-        if let Some(desired) = &spec.image {
-            let (digest, version) = (desired.digest.to_string(), text(&desired.version));
-            families
-                .image
-                .add([("slot", "desired"), ("digest", &digest), ("version", version)], 1);
-        }
+        add_images(&mut families.image, spec, status);
         if let Some(installed) = &status.boot_image {
             families.boot_image.add([("version", text(&installed.version))], 1);
         }
@@ -72,13 +58,7 @@ pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge
         }
         families.blockers.add([], status.drain_blockers.len());
         families.failed.add([], status.failed_digests.len());
-        let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
-        for outcome in status.turns.iter().filter_map(|turn| turn.outcome) {
-            *turns.entry(outcome.as_str()).or_default() += 1;
-        }
-        for (outcome, count) in turns {
-            families.turns.add([("outcome", outcome)], count);
-        }
+        add_turns(&mut families.turns, status);
         families.queued.add([], i64::from(status.rollback_queued));
         let tries = [
             status.failure.as_ref().map(|failure| &failure.next_try_time),
@@ -100,6 +80,32 @@ pub fn gauges(reported: Option<(&BootcNodeSpec, &BootcNodeStatus)>) -> Vec<Gauge
         families.last.add_some([("phase", "reboot")], measured.reboot);
     }
     families.all()
+}
+
+/// Adds the booted, the staged and the desired image.
+fn add_images(family: &mut Gauge, spec: &BootcNodeSpec, status: &BootcNodeStatus) {
+    for (slot, deployment) in [("booted", &status.booted), ("staged", &status.staged)] {
+        if let Some(deployment) = deployment {
+            let digest = deployment.digest.as_ref().map(ToString::to_string).unwrap_or_default();
+            let version = text(&deployment.version);
+            family.add([("slot", slot), ("digest", &digest), ("version", version)], 1);
+        }
+    }
+    if let Some(desired) = &spec.image {
+        let (digest, version) = (desired.digest.to_string(), text(&desired.version));
+        family.add([("slot", "desired"), ("digest", &digest), ("version", version)], 1);
+    }
+}
+
+/// Adds the number of recorded turns for each outcome.
+fn add_turns(family: &mut Gauge, status: &BootcNodeStatus) {
+    let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
+    for outcome in status.turns.iter().filter_map(|turn| turn.outcome) {
+        *turns.entry(outcome.as_str()).or_default() += 1;
+    }
+    for (outcome, count) in turns {
+        family.add([("outcome", outcome)], count);
+    }
 }
 
 /// Returns why no berth may be offered to a node that does not run the desired image.

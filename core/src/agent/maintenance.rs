@@ -20,9 +20,10 @@ pub fn wanted(facts: &AgentFacts) -> Option<(Wanted, Option<&Berth>)> {
         let planned = is_planned(facts, node.excluded);
         return Some(([planned, false, false, false], None));
     }
-    let held = |b: &&Berth| b.holding().is_some_and(|h| h.node == facts.node && h.uid == node.uid);
-    let berth = facts.berths.iter().flatten().find(held)?;
-    let [draining, drained] = drain(facts, berth.holding()?)?;
+    let berths = facts.berths.iter().flatten();
+    let mut held = berths.filter_map(|berth| Some((berth, berth.holding()?)));
+    let (berth, holding) = held.find(|(_, holding)| holding.node == facts.node && holding.uid == node.uid)?;
+    let [draining, drained] = drain(facts, holding)?;
     let Desired::Member(member) = &facts.desired else {
         return None;
     };

@@ -17,9 +17,12 @@ pub fn may_pass(next: &Step, status: &BootcNodeStatus, known: &BootcNodeStatus) 
     let passes = matches!(next, Step::Wait(WaitReason::Pulling | WaitReason::NotReady, _));
     let is_first = known.conditions.is_empty();
     let is_new = reason_of_updated(status) != reason_of_updated(known);
-    let degraded = |status: &BootcNodeStatus| condition::is_true(&status.conditions, types::NODE_DEGRADED);
-    let is_trouble = degraded(status) || degraded(known) || status.failure != known.failure;
+    let is_trouble = is_degraded(status) || is_degraded(known) || status.failure != known.failure;
     passes && is_new && !is_first && !is_trouble
+}
+
+fn is_degraded(status: &BootcNodeStatus) -> bool {
+    condition::is_true(&status.conditions, types::NODE_DEGRADED)
 }
 
 /// Returns the reason of the condition `Updated`, which shows what the node is doing.

@@ -42,8 +42,9 @@ impl Past {
 
     /// Allows the next pull at once after an authentication failure, since the credentials changed.
     pub fn retry_unauthorized(&mut self, now: Timestamp) {
-        let refused = |f: &&mut Failure| f.reason == Reason::Unauthorized.as_str();
-        if let Some(failure) = self.failure.as_mut().filter(refused) {
+        if let Some(failure) = &mut self.failure
+            && failure.reason == Reason::Unauthorized.as_str()
+        {
             failure.next_try_time = Time::from(now);
         }
     }

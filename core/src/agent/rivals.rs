@@ -36,9 +36,10 @@ pub fn pod(rival: &str, namespace: &str, name: &str) -> String {
 /// reported.
 pub fn with_policy(mut rivals: Vec<String>, policy: Option<&str>) -> Vec<String> {
     let Some(policy) = policy else { return rivals };
-    let of_rpm_ostree = |rival: &&mut String| [AUTOMATIC_TIMER, AUTOMATIC_SERVICE].contains(&rival.as_str());
-    for rival in rivals.iter_mut().filter(of_rpm_ostree) {
-        *rival = format!("{rival} (AutomaticUpdatePolicy={policy} in /etc/rpm-ostreed.conf)");
+    for rival in &mut rivals {
+        if [AUTOMATIC_TIMER, AUTOMATIC_SERVICE].contains(&rival.as_str()) {
+            *rival = format!("{rival} (AutomaticUpdatePolicy={policy} in /etc/rpm-ostreed.conf)");
+        }
     }
     rivals
 }
@@ -56,15 +57,16 @@ fn covers(tolerated: &str, rival: &str) -> bool {
 
 /// Returns the rivals that the pool does not tolerate.
 fn active(facts: &AgentFacts) -> Vec<&str> {
-    let is_tolerated = |rival: &str| match &facts.desired {
-        Desired::Member(member) => {
-            member.rivals == RivalUpdaters::Tolerate
-                || member.tolerated.iter().any(|tolerated| covers(tolerated, name(rival)))
-        }
-        _ => false,
-    };
     let rivals = facts.host.rivals.iter().map(String::as_str);
-    rivals.filter(|rival| !is_tolerated(rival)).collect()
+    rivals.filter(|rival| !is_tolerated(&facts.desired, rival)).collect()
+}
+
+/// True if the pool tolerates this rival.
+fn is_tolerated(desired: &Desired, rival: &str) -> bool {
+    let Desired::Member(member) = desired else {
+        return false;
+    };
+    member.rivals == RivalUpdaters::Tolerate || member.tolerated.iter().any(|tolerated| covers(tolerated, name(rival)))
 }
 
 /// Returns the rival that would apply a staged image outside of any turn.

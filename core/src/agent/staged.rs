@@ -56,10 +56,9 @@ pub fn is_locked(state: &[u8]) -> Result<bool, Malformed> {
 /// Returns the entries of a dictionary that is not empty.
 fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let width = offset_width(dictionary.len());
-    let offset = |at: usize| offset(dictionary, at, width);
     // The last offset is the end of the last entry, where the offsets begin.
     let last = dictionary.len().checked_sub(width).ok_or(Malformed::Format)?;
-    let end = offset(last)?;
+    let end = offset(dictionary, last, width)?;
     let table = dictionary.len().checked_sub(end).ok_or(Malformed::Format)?;
     if table == 0 || table % width != 0 {
         return Err(Malformed::Format);
@@ -67,7 +66,7 @@ fn entries(dictionary: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     let mut found = vec![];
     let mut previous = 0;
     for index in 0..table / width {
-        let entry_end = offset(end + index * width)?;
+        let entry_end = offset(dictionary, end + index * width, width)?;
         let entry = dictionary.get(aligned(previous)..entry_end.min(end));
         found.push(entry.ok_or(Malformed::Format)?);
         previous = entry_end;

@@ -88,21 +88,16 @@ fn on(
     booted: Option<&ImageVersion>,
     now: &Time,
 ) {
-    // A completed image that is on its way again is another update.
-    let is_same = |update: &NodeUpdate| {
-        update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
-    };
-    if !updates.first().is_some_and(is_same) {
+    if !updates.first().is_some_and(|update| continues(update, chapter, to)) {
         if let Some(former) = updates.first_mut().filter(|u| !u.is_over()) {
-            let goes_on = matches!(chapter, ChapterName::Rebooted | ChapterName::Proven);
-            former.ends(
-                match is_in_turn(former) {
-                    false => ChapterName::Withdrawn,
-                    true if goes_on => ChapterName::Replaced,
-                    true => ChapterName::TakenAway,
-                },
-                now,
-            );
+            let ending = if !is_in_turn(former) {
+                ChapterName::Withdrawn
+            } else if matches!(chapter, ChapterName::Rebooted | ChapterName::Proven) {
+                ChapterName::Replaced
+            } else {
+                ChapterName::TakenAway
+            };
+            former.ends(ending, now);
             former.closes(now);
         }
         begin(updates, to);
@@ -128,6 +123,12 @@ fn on(
     }
 }
 
+/// True if a chapter for this image belongs to the update. A completed image that is on its way again is another
+/// update.
+fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
+    update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
+}
+
 /// Moves the start of an update's first chapter back: it may have begun before it was seen.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
@@ -139,8 +140,7 @@ fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
 
 /// Puts a new update first. Of the others, only the last that got as far as a reboot is kept.
 fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
-    let keeps = |update: &NodeUpdate| update.chapter(ChapterName::Rebooted).is_some();
-    updates.retain(keeps);
+    updates.retain(|update| update.chapter(ChapterName::Rebooted).is_some());
     updates.insert(
         0,
         NodeUpdate {
@@ -211,22 +211,26 @@ impl Record for NodeUpdate {
     }
 
     fn closes(&mut self, now: &Time) {
-        let open = |c: &Chapter| c.end_time.is_none() && c.start_time.is_some();
-        if self.chapters.last().is_some_and(open) {
+        if self.chapters.last().is_some_and(is_open) {
             notice_clock(self, now);
         }
         // A chapter that began before the clock was set back gets no end.
-        if let Some(last) = self.chapters.last_mut().filter(|c| open(c)) {
+        if let Some(last) = self.chapters.last_mut().filter(|c| is_open(c)) {
             last.end_time = Some(now.clone());
         }
     }
 }
 
+/// True if the chapter has a start and no end.
+fn is_open(chapter: &Chapter) -> bool {
+    chapter.end_time.is_none() && chapter.start_time.is_some()
+}
+
 /// Removes all times of the update if the clock was set back.
 fn notice_clock(update: &mut NodeUpdate, now: &Time) {
-    let times = |c: &Chapter| [c.start_time.clone(), c.end_time.clone()];
-    let latest = update.chapters.iter().flat_map(times).flatten().max();
-    if latest.is_some_and(|latest| latest > *now) {
+    let chapters = update.chapters.iter();
+    let times = chapters.flat_map(|chapter| [&chapter.start_time, &chapter.end_time]);
+    if times.flatten().max().is_some_and(|latest| latest > now) {
         update.clock_set = true;
         for chapter in &mut update.chapters {
             (chapter.start_time, chapter.end_time) = (None, None);
@@ -281,21 +285,7 @@ pub fn turns(
         .first()
         .is_some_and(|t| is_of(t, &name, holding) && (releasing || t.end_time.is_none()));
     if !known {
-        turns.insert(
-            0,
-            TurnRecord {
-                berth: name,
-                node_uid: holding.uid.to_string(),
-                from: holding.from.clone(),
-                to: holding.target.clone(),
-                boot_id_before: holding.boot_id.to_string(),
-                start_time: whole(started),
-                drain_seconds: None,
-                proof: None,
-                end_time: None,
-                outcome: None,
-            },
-        );
+        turns.insert(0, new_turn(name, holding, started));
         // The current turn does not count towards the limit.
         turns.truncate(MAX_TURNS + 1);
     }
@@ -321,6 +311,22 @@ pub fn turns(
         }
     }
     turns
+}
+
+/// Returns the record of a turn that has just begun.
+fn new_turn(berth: String, holding: &Holding, started: Timestamp) -> TurnRecord {
+    TurnRecord {
+        berth,
+        node_uid: holding.uid.to_string(),
+        from: holding.from.clone(),
+        to: holding.target.clone(),
+        boot_id_before: holding.boot_id.to_string(),
+        start_time: whole(started),
+        drain_seconds: None,
+        proof: None,
+        end_time: None,
+        outcome: None,
+    }
 }
 
 fn is_of(turn: &TurnRecord, berth: &str, holding: &Holding) -> bool {

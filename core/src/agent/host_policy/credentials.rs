@@ -45,6 +45,18 @@ pub enum Place {
     Odd(String),
 }
 
+impl Place {
+    /// True if a regular file with this content is there.
+    fn is_file(&self, content: &Digest) -> bool {
+        matches!(self, Self::File(digest) if digest == content)
+    }
+
+    /// True if anything else than a file with this content is there.
+    fn is_foreign(&self, content: &Digest) -> bool {
+        *self != Self::Empty && !self.is_file(content)
+    }
+}
+
 /// The host's auth files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuthFiles {
@@ -104,17 +116,19 @@ pub fn decide(claim: Claim, given: &Given, host: &AuthFiles, replace: bool) -> (
         }
         (Claim::Member, Given::File(wanted)) => wanted,
     };
-    let is_wanted = |place: &Place| matches!(place, Place::File(digest) if digest == wanted);
-    let is_foreign = |place: &Place| *place != Place::Empty && !is_wanted(place);
-    let foreign = match is_ours {
-        false if is_foreign(first) => Some(0),
+    if !is_ours && first.is_file(wanted) {
         // The host already uses the same credentials, from a file that others may change.
-        false if is_wanted(first) => return (Change::Keep, None),
-        _ => below.iter().position(is_foreign).map(|at| at + 1),
+        return (Change::Keep, None);
+    }
+    let foreign = if !is_ours && first.is_foreign(wanted) {
+        Some(0)
+    } else {
+        let foreign_below = below.iter().position(|place| place.is_foreign(wanted));
+        foreign_below.map(|at| at + 1)
     };
     match foreign.filter(|_| !replace) {
         Some(at) => (remove, Some(foreign_file(host, at))),
-        None if is_wanted(first) => (Change::Keep, None),
+        None if first.is_file(wanted) => (Change::Keep, None),
         None => (Change::Write, None),
     }
 }
@@ -160,8 +174,8 @@ pub fn check(text: &[u8]) -> Result<(), String> {
         return Err(format!("it has more than {MAX_LENGTH} bytes"));
     }
     // The parser's error may quote the text.
-    let place = |error: serde_json::Error| format!("{FORM}: line {}, column {}", error.line(), error.column());
-    let file: Map<String, Value> = serde_json::from_slice(text).map_err(place)?;
+    let file: Map<String, Value> = serde_json::from_slice(text)
+        .map_err(|error| format!("{FORM}: line {}, column {}", error.line(), error.column()))?;
     let helpers = match file.get("credHelpers") {
         None | Some(Value::Null) => false,
         Some(Value::Object(helpers)) => !helpers.is_empty(),
@@ -186,27 +200,34 @@ pub fn check(text: &[u8]) -> Result<(), String> {
     if auths.is_empty() {
         return Err("it has no credentials under auths".to_owned());
     }
-    let entry = |(key, entry): (&String, &Value)| check_entry(entry).map_err(|why| format!("auths[{key:?}] {why}"));
-    auths.iter().try_for_each(entry)
+    for (key, entry) in auths {
+        check_entry(entry).map_err(|why| format!("auths[{key:?}] {why}"))?;
+    }
+    Ok(())
 }
 
 fn check_entry(entry: &Value) -> Result<(), &'static str> {
-    let field = |name: &str| match entry.get(name) {
-        None | Some(Value::Null) => Ok(""),
-        Some(Value::String(text)) => Ok(text.as_str()),
-        Some(_) => Err("has an auth or identitytoken that is not a string"),
-    };
-    let (auth, token) = (field("auth")?, field("identitytoken")?);
+    let (auth, token) = (secret(entry, "auth")?, secret(entry, "identitytoken")?);
     if auth.is_empty() {
         // skopeo reads neither `username` nor `password`.
-        return match token.is_empty() {
-            true => Err("has no auth, the base64 of USER:PASSWORD"),
-            false => Ok(()),
+        return if token.is_empty() {
+            Err("has no auth, the base64 of USER:PASSWORD")
+        } else {
+            Ok(())
         };
     }
     match STANDARD.decode(auth) {
         Ok(plain) if plain.contains(&b':') => Ok(()),
         _ => Err("has an auth that is not the base64 of USER:PASSWORD"),
+    }
+}
+
+/// Returns the `auth` or `identitytoken` of an entry; empty if it is absent.
+fn secret<'a>(entry: &'a Value, field: &str) -> Result<&'a str, &'static str> {
+    match entry.get(field) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err("has an auth or identitytoken that is not a string"),
     }
 }
 

@@ -48,9 +48,8 @@ impl Registries {
         let why = match self {
             Self::Unusable(why) => format!("{why}; nothing is staged until that is fixed"),
             Self::Lists(lists) => {
-                let forbids = |(_, prefixes): &&(String, Vec<String>)| !is_allowed(prefixes, &image.reference);
-                let (source, _) = lists.iter().find(forbids)?;
                 let reference = &image.reference;
+                let (source, _) = lists.iter().find(|(_, prefixes)| !is_allowed(prefixes, reference))?;
                 format!(
                     "{reference} is refused by {source} of this host, since no prefix there matches; it is not staged. Add its \
                      registry there, or set an allowed image in the pool"
