@@ -144,15 +144,10 @@ pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp)
             condition::set(&mut conditions, type_, verdict, None, now);
         }
     }
-    let resource = |group: &str, resource: &str, name: &str| ResourceRef {
-        group: group.to_owned(),
-        resource: resource.to_owned(),
-        name: name.to_owned(),
-    };
     Some(NodeInsight {
         name: facts.node.to_owned(),
-        resource: resource("", "nodes", facts.node),
-        pool_resource: resource(keys::GROUP, "bootcnodepools", facts.pool),
+        resource: resource_ref("", "nodes", facts.node),
+        pool_resource: resource_ref(keys::GROUP, "bootcnodepools", facts.pool),
         scope_type: facts.scope,
         version: version(facts.status),
         est_to_complete: estimate,
@@ -161,23 +156,29 @@ pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp)
     })
 }
 
+fn resource_ref(group: &str, resource: &str, name: &str) -> ResourceRef {
+    ResourceRef {
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
 fn runs_desired(facts: &Inputs<'_>) -> bool {
     let booted = facts.status.booted.as_ref().and_then(|b| b.digest.as_ref());
     booted.is_some() && booted == facts.desired
 }
 
 fn updating(facts: &Inputs<'_>) -> Verdict {
-    let yes = |reason| Verdict::yes(reason, "");
-    let no = |reason| Verdict::no(reason, "");
     match facts.status.phase {
-        Some(Phase::Draining) => yes(Why::Draining),
-        Some(Phase::Rebooting | Phase::Proving) => yes(Why::Rebooting),
-        Some(Phase::Staging | Phase::Releasing) => yes(Why::Updating),
+        Some(Phase::Draining) => Verdict::yes(Why::Draining, ""),
+        Some(Phase::Rebooting | Phase::Proving) => Verdict::yes(Why::Rebooting, ""),
+        Some(Phase::Staging | Phase::Releasing) => Verdict::yes(Why::Updating, ""),
         _ if facts.desired.is_none() => Verdict::unknown(Why::CannotDetermine, "no image is published for this node"),
         None => Verdict::unknown(Why::CannotDetermine, "no word from an agent yet"),
-        Some(_) if runs_desired(facts) => no(Why::Updated),
-        Some(_) if facts.held.is_some() => no(Why::Paused),
-        Some(_) => no(Why::Pending),
+        Some(_) if runs_desired(facts) => Verdict::no(Why::Updated, ""),
+        Some(_) if facts.held.is_some() => Verdict::no(Why::Paused, ""),
+        Some(_) => Verdict::no(Why::Pending, ""),
     }
 }
 
@@ -277,9 +278,10 @@ fn message(facts: &Inputs<'_>, updating: &Verdict, degraded: &Verdict) -> String
 /// Returns one line of at most [`MAX_MESSAGE`] characters. A long node name is replaced, since it is shown next to the line.
 fn short(words: &str, node: &str) -> String {
     let line = condition::one_line(words);
-    let line = match node.chars().count() >= 8 {
-        true => line.replace(node, "<node>"),
-        false => line,
+    let line = if node.chars().count() >= 8 {
+        line.replace(node, "<node>")
+    } else {
+        line
     };
     text::truncated(&line, MAX_MESSAGE)
 }
@@ -295,13 +297,16 @@ pub fn is_silent(insight: &NodeInsight) -> bool {
     degraded.is_some_and(|c| c.reason == Why::AgentSilent.as_str())
 }
 
+fn has_condition(insight: &NodeInsight, type_: &str, status: &str) -> bool {
+    condition::find(&insight.conditions, type_).is_some_and(|c| c.status == status)
+}
+
 /// Returns the assessment of a node.
 pub fn assessment(insight: &NodeInsight) -> Assessment {
-    let is = |type_, status| condition::find(&insight.conditions, type_).is_some_and(|c| c.status == status);
-    if is(DEGRADED, "True") {
+    if has_condition(insight, DEGRADED, "True") {
         return Assessment::Degraded;
     }
-    if is(AVAILABLE, "False") && !is(UPDATING, "True") {
+    if has_condition(insight, AVAILABLE, "False") && !has_condition(insight, UPDATING, "True") {
         return Assessment::Unavailable;
     }
     match phase(insight) {

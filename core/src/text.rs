@@ -29,9 +29,10 @@ pub fn note(text: &str) -> &str {
 /// running time is then not written every second.
 pub fn rounded(time: Duration, whole: Duration) -> u64 {
     let step = (whole.as_secs() / 20).max(1);
-    match time >= whole {
-        true => whole.as_secs(),
-        false => time.as_secs() / step * step,
+    if time >= whole {
+        whole.as_secs()
+    } else {
+        time.as_secs() / step * step
     }
 }
 

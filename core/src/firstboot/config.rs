@@ -123,56 +123,36 @@ impl Config {
         let text =
             std::str::from_utf8(content).map_err(|_| ConfigError::Unreadable("the file is not UTF-8".to_owned()))?;
         let raw: RawConfig = toml::from_str(text).map_err(|error| malformed(text, &error))?;
-        let value = |key, why: String| ConfigError::Value { key, why };
-        let image: ImageRef = raw.image.parse().map_err(|e| value("image", format!("{e}")))?;
+        let image: ImageRef = raw.image.parse().map_err(|e| invalid("image", format!("{e}")))?;
         let deadline = raw.deadline.map(|text| duration::parse(&text)).transpose();
         let deadline = deadline
-            .map_err(|e| value("deadline", e.to_string()))?
+            .map_err(|e| invalid("deadline", e.to_string()))?
             .unwrap_or(DEADLINE);
         if deadline.is_zero() || deadline > DEADLINE_MAX {
             let why = "must be from 1s to 24h".to_owned();
-            return Err(value("deadline", why));
+            return Err(invalid("deadline", why));
         }
-        let path = |key, path: Option<String>| match path.map(PathBuf::from) {
-            Some(path) if !path.is_absolute() => Err(value(
-                key,
-                format!("{:?} is not an absolute path", path.display().to_string()),
-            )),
-            path => Ok(path),
-        };
-        let path = |key, text| match path(key, text)? {
-            Some(path) => match HIDDEN.iter().find(|hidden| path.starts_with(hidden)) {
-                Some(hidden) => {
-                    let why = format!(
-                        "berth-firstboot.service cannot access files in {hidden}; put the file into /etc/berth"
-                    );
-                    Err(value(key, why))
-                }
-                None => Ok(Some(path)),
-            },
-            None => Ok(None),
-        };
-        let signs = signs(raw.node_files, raw.node_processes, path)?;
+        let signs = signs(raw.node_files, raw.node_processes)?;
         let minimum = raw.limit.minimum_version;
         if let Some(Err(error)) = minimum.as_deref().map(str::parse::<OsVersion>) {
-            return Err(value("limit.minimumVersion", error.to_string()));
+            return Err(invalid("limit.minimumVersion", error.to_string()));
         }
         if raw.limit.max_major_skew.is_some_and(|most| most > MAX_SKEW) {
             let why = format!("must be a number of major versions up to {MAX_SKEW}");
-            return Err(value("limit.maxMajorSkew", why));
+            return Err(invalid("limit.maxMajorSkew", why));
         }
         Ok(Self {
             image,
             on_violation: raw.on_violation,
             deadline,
             pivot: raw.pivot,
-            override_file: path("overrideFile", raw.override_file)?.unwrap_or_else(|| OVERRIDE_FILE.into()),
+            override_file: optional_path("overrideFile", raw.override_file)?.unwrap_or_else(|| OVERRIDE_FILE.into()),
             limit: BootImageLimit {
                 minimum_version: minimum,
                 max_major_skew: raw.limit.max_major_skew,
                 error: None,
             },
-            kubeconfig: path("kubeconfig", raw.kubeconfig)?,
+            kubeconfig: optional_path("kubeconfig", raw.kubeconfig)?,
             node_name: raw.node_name.filter(|name| !name.is_empty()),
             signs,
         })
@@ -191,13 +171,30 @@ impl Config {
     }
 }
 
-/// Reads the additional signs of a node. `path` parses and checks a path.
-fn signs(
-    files: Vec<String>,
-    processes: Vec<String>,
-    path: impl Fn(&'static str, Option<String>) -> Result<Option<PathBuf>, ConfigError>,
-) -> Result<Signs, ConfigError> {
-    let invalid = |key, why: String| ConfigError::Value { key, why };
+fn invalid(key: &'static str, why: String) -> ConfigError {
+    ConfigError::Value { key, why }
+}
+
+fn optional_path(key: &'static str, text: Option<String>) -> Result<Option<PathBuf>, ConfigError> {
+    text.map(|text| path(key, text)).transpose()
+}
+
+/// Parses an absolute path that the check can access.
+fn path(key: &'static str, text: String) -> Result<PathBuf, ConfigError> {
+    let path = PathBuf::from(text);
+    if !path.is_absolute() {
+        let why = format!("{:?} is not an absolute path", path.display().to_string());
+        return Err(invalid(key, why));
+    }
+    if let Some(hidden) = HIDDEN.iter().find(|hidden| path.starts_with(hidden)) {
+        let why = format!("berth-firstboot.service cannot access files in {hidden}; put the file into /etc/berth");
+        return Err(invalid(key, why));
+    }
+    Ok(path)
+}
+
+/// Reads the additional signs of a node.
+fn signs(files: Vec<String>, processes: Vec<String>) -> Result<Signs, ConfigError> {
     for (key, count) in [("nodeFiles", files.len()), ("nodeProcesses", processes.len())] {
         if count > MAX_SIGNS {
             return Err(invalid(key, format!("must have at most {MAX_SIGNS} entries")));
@@ -205,7 +202,7 @@ fn signs(
     }
     let mut signs = Signs::default();
     for file in files {
-        signs.files.extend(path("nodeFiles", Some(file))?);
+        signs.files.push(path("nodeFiles", file)?);
     }
     for process in processes {
         if process.is_empty() || process.contains(['/', '\0']) {

@@ -14,9 +14,10 @@ pub fn notice(config: Option<&Config>, verdict: &Verdict) -> Option<String> {
     if !verdict.outcome.is_trouble() {
         return None;
     }
-    let head = match verdict.holds {
-        true => "Berth: this machine does NOT join its cluster: its kubelet is held back",
-        false => "Berth: the first boot of this machine needs attention",
+    let head = if verdict.holds {
+        "Berth: this machine does NOT join its cluster: its kubelet is held back"
+    } else {
+        "Berth: the first boot of this machine needs attention"
     };
     let mut text = format!("\n{head} ({}).\n", verdict.outcome.as_str());
     if let Some(config) = config {

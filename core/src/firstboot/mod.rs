@@ -169,10 +169,11 @@ fn arrived(facts: &Inputs<'_>) -> Option<Verdict> {
 /// Step if there is no target to compare with.
 fn without_target(facts: &Inputs<'_>, verdict: Verdict) -> Step {
     let verdict = verdict.unless_refused(facts.record);
-    Step::End(match facts.is_overridden {
-        true => verdict.overridden_by(&facts.config.override_file),
-        false => verdict,
-    })
+    if facts.is_overridden {
+        Step::End(verdict.overridden_by(&facts.config.override_file))
+    } else {
+        Step::End(verdict)
+    }
 }
 
 fn unusable(facts: &Inputs<'_>, why: &str, remedy: &str) -> Verdict {
@@ -194,52 +195,51 @@ fn away(facts: &Inputs<'_>, why: &str) -> Verdict {
 fn judge(facts: &Inputs<'_>, target: &Target) -> Verdict {
     let limit = facts.config.limit_for(target.limit.as_ref());
     let boot = facts.boot_image.and_then(|image| image.version.as_deref());
-    let words = |why: &str| {
-        let note = facts
-            .boot_image
-            .and_then(|image| Some((&image.source, image.error.as_ref()?)));
-        let note = note
-            .map(|(source, error)| format!(" ({source}: {error})"))
-            .unwrap_or_default();
-        format!("this machine {why}{note}; the target is {}", name(facts, target))
-    };
-    let overriding = |why: &str| {
-        let found = format!("{}; overridden by {}", words(why), facts.config.override_file.display());
-        Verdict::new(Outcome::Overridden, found, "")
-    };
     match skew(boot, target.version.as_deref(), &[&limit]) {
         Skew::NoLimit => {
             let found = format!("neither {} nor the configuration sets a limit", name(facts, target));
             Verdict::new(Outcome::Allowed, found, "")
         }
-        Skew::Within => Verdict::new(
-            Outcome::Allowed,
-            words(&format!(
-                "was installed from {}, which is new enough",
-                boot.unwrap_or_default()
-            )),
-            "",
-        ),
-        Skew::Exceeded(why) | Skew::Unknown(why) if facts.is_overridden => overriding(&why),
+        Skew::Within => {
+            let boot = boot.unwrap_or_default();
+            let why = format!("was installed from {boot}, which is new enough");
+            Verdict::new(Outcome::Allowed, finding(facts, target, &why), "")
+        }
+        Skew::Exceeded(why) | Skew::Unknown(why) if facts.is_overridden => {
+            let found = finding(facts, target, &why);
+            let found = format!("{found}; overridden by {}", facts.config.override_file.display());
+            Verdict::new(Outcome::Overridden, found, "")
+        }
         Skew::Exceeded(why) => {
             let holds = facts.config.on_violation == OnViolation::Block;
-            let join = format!("create {} and reboot", facts.config.override_file.display());
-            let remedy = match holds {
-                true => format!("install the machine from a newer boot image; to let it join anyway, {join}"),
-                false => "install the machine from a newer boot image".to_owned(),
+            let remedy = if holds {
+                let join = format!("create {} and reboot", facts.config.override_file.display());
+                format!("install the machine from a newer boot image; to let it join anyway, {join}")
+            } else {
+                "install the machine from a newer boot image".to_owned()
             };
             Verdict {
                 holds,
-                ..Verdict::new(Outcome::Refused, words(&why), remedy)
+                ..Verdict::new(Outcome::Refused, finding(facts, target, &why), remedy)
             }
         }
         Skew::Unknown(why) => Verdict::new(
             Outcome::Unknown,
-            words(&why),
+            finding(facts, target, &why),
             "compare the versions by hand; the machine joins with its installed image, without updating to the target",
         )
         .unless_refused(facts.record),
     }
+}
+
+/// Returns the finding of a comparison. `why` follows the name of the machine.
+fn finding(facts: &Inputs<'_>, target: &Target, why: &str) -> String {
+    let image = facts.boot_image;
+    let note = match image.and_then(|image| Some((&image.source, image.error.as_ref()?))) {
+        Some((source, error)) => format!(" ({source}: {error})"),
+        None => String::new(),
+    };
+    format!("this machine {why}{note}; the target is {}", name(facts, target))
 }
 
 fn name(facts: &Inputs<'_>, target: &Target) -> String {
@@ -263,21 +263,25 @@ fn overtaken(facts: &Inputs<'_>, pivot_error: &PivotError) -> Verdict {
 
 /// Step of a machine that may pivot.
 fn pivot(facts: &Inputs<'_>, target: &Target, permitted: Verdict) -> Step {
-    let failed = |why: &str| Step::End(pivot_failed(&name(facts, target), why));
     let pivots = facts.record.map_or(0, |record| record.pivots);
-    match (facts.booted, facts.pivot_error) {
-        (Booted::Digest(booted), _) if *booted == target.digest => Step::End(Verdict {
-            found: format!("{}; the target already runs", permitted.found),
-            ..permitted
-        }),
-        (Booted::Unknown(why), _) => failed(&format!("the running image is unknown: {why}")),
-        (_, Some(pivot_error)) if pivot_error.is_final || facts.is_late => failed(&pivot_error.message),
-        _ if pivots >= MAX_PIVOTS => failed(&format!(
-            "it still runs another image after {pivots} reboots into the target"
-        )),
-        _ if facts.is_late => failed("the deadline has passed"),
-        _ => Step::Pivot(target.clone(), permitted),
-    }
+    let why = match (facts.booted, facts.pivot_error) {
+        (Booted::Digest(booted), _) if *booted == target.digest => {
+            return Step::End(Verdict {
+                found: format!("{}; the target already runs", permitted.found),
+                ..permitted
+            });
+        }
+        (Booted::Unknown(why), _) => format!("the running image is unknown: {why}"),
+        (_, Some(pivot_error)) if pivot_error.is_final || facts.is_late => pivot_error.message.clone(),
+        _ if pivots >= MAX_PIVOTS => format!("it still runs another image after {pivots} reboots into the target"),
+        _ if facts.is_late => "the deadline has passed".to_owned(),
+        _ => return Step::Pivot(target.clone(), permitted),
+    };
+    Step::End(pivot_failed(&name(facts, target), &why))
+}
+
+fn whole_seconds(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
 /// Returns the record of a verdict. `begin` and `now` are times of the machine's clock.
@@ -296,7 +300,6 @@ pub fn record(
     // After a pivot, the registry is not asked again.
     let earlier_target = before.filter(|_| verdict.pivoted).map(|before| &before.status);
     let version = facts.boot_image.and_then(|image| image.version.clone());
-    let whole = |time: Timestamp| Time(Timestamp::from_second(time.as_second()).unwrap_or(time));
     let earlier = before.and_then(|before| before.status.start_time.clone());
     Record {
         finished: pivots_to.is_none() && verdict.is_over(),
@@ -315,15 +318,15 @@ pub fn record(
             boot_image_version: version.or_else(|| earlier_target?.boot_image_version.clone()),
             pivoted: verdict.pivoted,
             held: verdict.holds || before.is_some_and(|before| before.status.held),
-            start_time: earlier.or(Some(whole(begin))),
-            end_time: Some(whole(now)),
+            start_time: earlier.or(Some(whole_seconds(begin))),
+            end_time: Some(whole_seconds(now)),
         },
     }
 }
 
 /// Returns the record of a check that could not start.
 pub fn record_of_failure(before: Option<&Record>, verdict: &Verdict, now: Timestamp) -> Record {
-    let time = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    let time = whole_seconds(now);
     Record {
         finished: verdict.is_over(),
         pivots: before.map_or(0, |before| before.pivots),

@@ -58,8 +58,8 @@ impl Verdict {
     /// release it.
     #[must_use]
     pub fn unless_refused(self, before: Option<&Record>) -> Self {
-        let is_refused = |record: &&Record| !record.finished && record.status.outcome == Outcome::Refused;
-        if before.filter(is_refused).is_none() {
+        let is_refused = before.is_some_and(|record| !record.finished && record.status.outcome == Outcome::Refused);
+        if !is_refused {
             return self;
         }
         Self {
@@ -91,9 +91,10 @@ impl Verdict {
 
     /// Finding and remedy in one line.
     pub fn message(&self) -> String {
-        match self.remedy.is_empty() {
-            true => one_line(&self.found),
-            false => one_line(&format!("{}; {}", self.found, self.remedy)),
+        if self.remedy.is_empty() {
+            one_line(&self.found)
+        } else {
+            one_line(&format!("{}; {}", self.found, self.remedy))
         }
     }
 }
