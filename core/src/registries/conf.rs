@@ -151,13 +151,7 @@ impl RegistriesConf {
         if registry.blocked {
             return Err(SourceError::Blocked(text));
         }
-        let source = |location: &str, insecure| {
-            let text = format!("{location}{}", text.get(length..).unwrap_or_default());
-            match text.parse() {
-                Ok(reference) => Ok(Source { reference, insecure }),
-                Err(_) => Err(SourceError::NoReference(text)),
-            }
-        };
+        let rest = text.get(length..).unwrap_or_default();
         let pinned = reference.digest().is_some();
         let asked = registry.mirrors.iter().filter(|mirror| match mirror.uses {
             Use::All => true,
@@ -165,58 +159,85 @@ impl RegistriesConf {
             Use::TagOnly => !pinned,
         });
         let mut sources = asked
-            .map(|mirror| source(&mirror.location, mirror.insecure))
+            .map(|mirror| Source::at(&mirror.location, rest, mirror.insecure))
             .collect::<Result<Vec<_>, _>>()?;
         let own = text.get(..length).unwrap_or_default();
-        sources.push(source(registry.location.as_deref().unwrap_or(own), registry.insecure)?);
+        let location = registry.location.as_deref().unwrap_or(own);
+        sources.push(Source::at(location, rest, registry.insecure)?);
         Ok(sources)
+    }
+}
+
+impl Source {
+    /// Returns the image at this location. `rest` is the part of its reference behind the prefix.
+    fn at(location: &str, rest: &str, insecure: bool) -> Result<Self, SourceError> {
+        let text = format!("{location}{rest}");
+        match text.parse() {
+            Ok(reference) => Ok(Self { reference, insecure }),
+            Err(_) => Err(SourceError::NoReference(text)),
+        }
     }
 }
 
 impl Registry {
     fn of(raw: RawRegistry) -> Result<(String, Self), ConfError> {
-        let some = |text: &str| match text.is_empty() {
-            true => Ok(None),
-            false => location(text, false).map(Some),
+        let named = if raw.location.is_empty() {
+            None
+        } else {
+            Some(location(&raw.location, false)?)
         };
-        let named = some(&raw.location)?;
         let prefix = match raw.prefix.as_str() {
             "" => named.clone().ok_or(ConfError::Nameless)?,
             prefix => location(prefix, true)?,
         };
-        let mirror = |mirror: RawMirror| {
-            let uses = match (mirror.pull_from_mirror.as_str(), raw.mirror_by_digest_only) {
-                ("", true) => Use::DigestOnly,
-                (_, true) => return Err(ConfError::TwoUses(prefix.clone())),
-                ("" | "all", false) => Use::All,
-                ("digest-only", false) => Use::DigestOnly,
-                ("tag-only", false) => Use::TagOnly,
-                (other, false) => return Err(ConfError::BadUse(other.to_owned())),
-            };
-            Ok(Mirror {
-                location: location(&mirror.location, false)?,
-                insecure: mirror.insecure,
-                uses,
-            })
-        };
+        let mut mirrors = vec![];
+        for mirror in &raw.mirror {
+            mirrors.push(Mirror::of(mirror, raw.mirror_by_digest_only, &prefix)?);
+        }
         let registry = Self {
             location: named,
             insecure: raw.insecure,
             blocked: raw.blocked,
-            mirrors: raw.mirror.into_iter().map(mirror).collect::<Result<_, _>>()?,
+            mirrors,
         };
         Ok((prefix, registry))
+    }
+}
+
+impl Mirror {
+    /// Reads a mirror of the registry with this prefix and this `mirror-by-digest-only`.
+    fn of(raw: &RawMirror, by_digest_only: bool, prefix: &str) -> Result<Self, ConfError> {
+        let uses = match (raw.pull_from_mirror.as_str(), by_digest_only) {
+            ("", true) => Use::DigestOnly,
+            (_, true) => return Err(ConfError::TwoUses(prefix.to_owned())),
+            ("" | "all", false) => Use::All,
+            ("digest-only", false) => Use::DigestOnly,
+            ("tag-only", false) => Use::TagOnly,
+            (other, false) => return Err(ConfError::BadUse(other.to_owned())),
+        };
+        Ok(Self {
+            location: location(&raw.location, false)?,
+            insecure: raw.insecure,
+            uses,
+        })
     }
 }
 
 fn location(text: &str, wildcard: bool) -> Result<String, ConfError> {
     let trimmed = text.trim_end_matches('/');
     let host = trimmed.strip_prefix("*.").filter(|_| wildcard).unwrap_or(trimmed);
-    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '/' | '@' | '_' | '-');
-    match host.starts_with(|c: char| c.is_ascii_alphanumeric()) && host.chars().all(known) && !host.contains("//") {
-        true => Ok(trimmed.to_owned()),
-        false => Err(ConfError::BadLocation(text.to_owned())),
+    let is_valid = host.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && host.chars().all(is_location_char)
+        && !host.contains("//");
+    if is_valid {
+        Ok(trimmed.to_owned())
+    } else {
+        Err(ConfError::BadLocation(text.to_owned()))
     }
+}
+
+fn is_location_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | ':' | '/' | '@' | '_' | '-')
 }
 
 /// Returns the length of the part of a reference that the prefix covers. A prefix covers whole segments; `*.` covers any

@@ -133,13 +133,16 @@ impl AuthFile {
         if raw.auths.is_none() && store.is_none() && helpers.is_empty() {
             return Err(CredentialsError::NoAuths);
         }
-        let entry = |(shown, value): (String, Value)| Entry {
-            key: Key::parse(&shown),
-            shown,
-            content: content(value),
-        };
+        let auths = raw.auths.unwrap_or_default();
         Ok(Self {
-            entries: raw.auths.unwrap_or_default().into_iter().map(entry).collect(),
+            entries: auths
+                .into_iter()
+                .map(|(shown, value)| Entry {
+                    key: Key::parse(&shown),
+                    shown,
+                    content: content(value),
+                })
+                .collect(),
             helpers: helpers
                 .into_iter()
                 .map(|(key, helper)| (Key::parse(&key), helper))
@@ -205,17 +208,20 @@ impl Key {
 
     /// True if the key is for this image.
     fn matches(&self, image: &Self) -> bool {
-        let split = |host: &str| {
-            let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
-            (name.split('.').map(str::to_owned).collect::<Vec<_>>(), port.to_owned())
-        };
-        let ((labels, port), (found, found_port)) = (split(&self.host), split(&image.host));
+        let (labels, port) = labels_and_port(&self.host);
+        let (found, found_port) = labels_and_port(&image.host);
         let mut pairs = labels.iter().zip(&found);
         port == found_port
             && labels.len() == found.len()
             && pairs.all(|(pattern, label)| is_like(pattern, label))
             && image.path.starts_with(&self.path)
     }
+}
+
+/// Splits a host into its labels and its port, which may be empty.
+fn labels_and_port(host: &str) -> (Vec<&str>, &str) {
+    let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    (name.split('.').collect(), port)
 }
 
 /// True if a label matches a pattern. `*` stands for any characters.
@@ -240,14 +246,13 @@ fn is_like(pattern: &str, label: &str) -> bool {
 
 fn content(value: Value) -> Result<Option<Credentials>, &'static str> {
     let raw: RawEntry = serde_json::from_value(value).map_err(|_| "is not an object of strings")?;
-    let some = |text: Option<String>| text.filter(|text| !text.is_empty());
-    if let Some(token) = some(raw.registrytoken) {
+    if let Some(token) = non_empty(raw.registrytoken) {
         return Ok(Some(Credentials::RegistryToken(token)));
     }
-    if let Some(token) = some(raw.identitytoken) {
+    if let Some(token) = non_empty(raw.identitytoken) {
         return Ok(Some(Credentials::IdentityToken(token)));
     }
-    if let Some(auth) = some(raw.auth) {
+    if let Some(auth) = non_empty(raw.auth) {
         let text = decode(&auth).ok_or("has an \"auth\" that is not base64-encoded text")?;
         let (username, password) = text.split_once(':').ok_or("has an \"auth\" without a colon")?;
         return Ok(Some(Credentials::Basic {
@@ -256,12 +261,16 @@ fn content(value: Value) -> Result<Option<Credentials>, &'static str> {
             password: password.trim_end_matches('\0').to_owned(),
         }));
     }
-    Ok(match (some(raw.username), some(raw.password)) {
+    Ok(match (non_empty(raw.username), non_empty(raw.password)) {
         (None, None) => None,
         (None, Some(_)) => return Err("has a password without a username"),
         (Some(_), None) => return Err("has a username without a password"),
         (Some(username), Some(password)) => Some(Credentials::Basic { username, password }),
     })
+}
+
+fn non_empty(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
 }
 
 fn decode(text: &str) -> Option<String> {

@@ -147,9 +147,12 @@ fn version(map: &BTreeMap<String, String>) -> Option<String> {
 /// If it is neither, or both, or an index without an image for Linux.
 pub fn manifest(bytes: &[u8]) -> Result<Document, DocumentError> {
     const NEITHER: &str = "it is neither an image nor an index";
-    let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
-        true => invalid("manifest", NEITHER),
-        false => invalid("manifest", error),
+    let raw: RawManifest = serde_json::from_slice(bytes).map_err(|error| {
+        if error.is_data() {
+            invalid("manifest", NEITHER)
+        } else {
+            invalid("manifest", error)
+        }
     })?;
     let version = raw.annotations.as_ref().and_then(version);
     match (raw.config, raw.manifests) {
@@ -287,10 +290,6 @@ pub fn config(bytes: &[u8], image: &Digest) -> Result<Config, DocumentError> {
 
 fn metadata(all: &Labels, created: Option<&str>) -> ImageMetadata {
     let labels = &all.texts;
-    let time = |text: &str| {
-        let time: Timestamp = text.trim().parse().ok()?;
-        TIMES.contains(&time.as_second()).then_some(Time(time))
-    };
     let label = labels.get(CREATED).and_then(|label| time(label));
     let (kept, left_out) = all.kept();
     ImageMetadata {
@@ -301,6 +300,12 @@ fn metadata(all: &Labels, created: Option<&str>) -> ImageMetadata {
         labels: kept,
         labels_left_out: left_out,
     }
+}
+
+/// Parses a time; `None` if it is not one that a pool's status can hold.
+fn time(text: &str) -> Option<Time> {
+    let time: Timestamp = text.trim().parse().ok()?;
+    TIMES.contains(&time.as_second()).then_some(Time(time))
 }
 
 /// Returns the limit for boot images from an image's labels.

@@ -49,31 +49,33 @@ fn parse(note: &[u8]) -> Result<NodeBootImage, String> {
     if !note.is_object() {
         return Err("it is not a JSON object".to_owned());
     }
-    let text = |pointer: &str, most| {
-        let text = note.pointer(pointer)?.as_str()?;
-        let text = shortened(text, most);
-        (!text.is_empty()).then_some(text)
-    };
-    let label = |labels: &str| {
-        let text = note.pointer(labels)?.get(VERSION_LABEL)?.as_str()?;
-        let text = shortened(text, MAX_VERSION);
-        (!text.is_empty()).then_some(text)
-    };
-    // The oldest CoreOS files call it `build`.
-    let version = text("/version", MAX_VERSION)
-        .or_else(|| text("/build", MAX_VERSION))
-        .or_else(|| label("/labels"))
-        .or_else(|| label("/container-image/image-labels"));
+    let labels = note.get("labels");
+    let image_labels = note.pointer("/container-image/image-labels");
+    let versions = [
+        note.get("version"),
+        // The oldest CoreOS files call it `build`.
+        note.get("build"),
+        labels.and_then(|labels| labels.get(VERSION_LABEL)),
+        image_labels.and_then(|labels| labels.get(VERSION_LABEL)),
+    ];
+    let version = versions.into_iter().find_map(|version| text(version, MAX_VERSION));
     let image = ["/target-image", "/image", "/container-image/image-name", "/ref"]
         .into_iter()
-        .find_map(|pointer| text(pointer, MAX_IMAGE));
+        .find_map(|pointer| text(note.pointer(pointer), MAX_IMAGE));
+    let digest = text(note.get("digest"), MAX_IMAGE);
     Ok(NodeBootImage {
         version,
         image,
         // `container-image.image-digest` is the digest of the configuration, which no registry can look up.
-        digest: text("/digest", MAX_IMAGE).and_then(|digest| digest.parse::<Digest>().ok()),
+        digest: digest.and_then(|digest| digest.parse::<Digest>().ok()),
         ..NodeBootImage::default()
     })
+}
+
+/// Returns a text as one line of at most `most` characters; `None` if it is missing, empty or not a text.
+fn text(value: Option<&Value>, most: usize) -> Option<String> {
+    let text = shortened(value?.as_str()?, most);
+    (!text.is_empty()).then_some(text)
 }
 
 fn shortened(text: &str, most: usize) -> String {

@@ -61,30 +61,29 @@ pub fn skew(boot: Option<&str>, image: Option<&str>, limits: &[&BootImageLimit])
             image.unwrap_or_default()
         )),
         Ok(_) => doubt.map_or(Skew::Within, Skew::Unknown),
-        Err(why) => Skew::Unknown(doubt.unwrap_or(why)),
+        Err(why) => Skew::Unknown(doubt.unwrap_or_else(|| format!("cannot be compared: {why}"))),
     }
 }
 
-/// Returns the number of major versions between a boot image and an OS image.
+/// Returns the number of major versions between a boot image and an OS image, or why they cannot be compared.
 fn majors_between(boot: &OsVersion, image: Option<&str>) -> Result<u64, String> {
-    let unknown = |why: String| Err(format!("cannot be compared: {why}"));
     let Some(image) = image else {
-        return unknown("the OS image has no version".to_owned());
+        return Err("the OS image has no version".to_owned());
     };
     let image: OsVersion = match image.parse() {
         Ok(image) => image,
-        Err(error) => return unknown(format!("the OS image's version cannot be read: {error}")),
+        Err(error) => return Err(format!("the OS image's version cannot be read: {error}")),
     };
     if boot.family() != image.family() {
-        return unknown(format!("{boot} and {image} are versions of different systems"));
+        return Err(format!("{boot} and {image} are versions of different systems"));
     }
     if boot.is_apart(&image) {
-        return unknown(format!("{boot} and {image} use different version schemes"));
+        return Err(format!("{boot} and {image} use different version schemes"));
     }
     match (boot.major(), image.major()) {
         (Some(boot), Some(image)) => Ok(boot.abs_diff(image)),
         (None, None) => Ok(0),
-        _ => unknown(format!("{boot} and {image} use different version schemes")),
+        _ => Err(format!("{boot} and {image} use different version schemes")),
     }
 }
 

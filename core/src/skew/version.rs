@@ -64,12 +64,21 @@ impl FromStr for OsVersion {
     type Err = VersionError;
 
     fn from_str(text: &str) -> Result<Self, VersionError> {
-        let error = |reason| VersionError {
+        Self::parse(text).map_err(|reason| VersionError {
             text: text.chars().take(MAX_LENGTH).collect(),
             reason,
-        };
+        })
+    }
+}
+
+impl OsVersion {
+    /// Parses a version.
+    ///
+    /// # Errors
+    /// Why the text is not a version.
+    fn parse(text: &str) -> Result<Self, &'static str> {
         if text.len() > MAX_LENGTH {
-            return Err(error("it is longer than 128 characters"));
+            return Err("it is longer than 128 characters");
         }
         // Ignores the second word of `12 (bookworm)` and `24.04.1 LTS`.
         let first = text.split_whitespace().next().unwrap_or_default();
@@ -77,14 +86,14 @@ impl FromStr for OsVersion {
             .bytes()
             .all(|b| b.is_ascii_alphanumeric() || b".-_+~".contains(&b))
         {
-            return Err(error("it has invalid characters"));
+            return Err("it has invalid characters");
         }
         let Some(digit) = first.find(|c: char| c.is_ascii_digit()) else {
-            return Err(error("it has no number"));
+            return Err("it has no number");
         };
         let (family, numbers) = first.split_at(digit);
         if !family.bytes().all(|b| b.is_ascii_alphabetic()) {
-            return Err(error("it does not begin with a number or a name"));
+            return Err("it does not begin with a number or a name");
         }
         let family = match family {
             "v" | "V" => String::new(),
@@ -96,7 +105,7 @@ impl FromStr for OsVersion {
         let mut has_time = false;
         let mut rest = vec![];
         let mut within = true;
-        while let Some((separator, token)) = parts.next().map_err(|()| error("a number in it is too large"))? {
+        while let Some((separator, token)) = parts.next().map_err(|()| "a number in it is too large")? {
             match token {
                 Token::Number(n) if within && separator == '.' => match build_date(n) {
                     Some(built) => {
@@ -132,28 +141,26 @@ struct Parts<'a>(&'a str);
 
 impl Parts<'_> {
     fn next(&mut self) -> Result<Option<(char, Token)>, ()> {
-        let is_separator = |c: char| !c.is_ascii_alphanumeric();
-        let token = self.0.trim_start_matches(is_separator);
+        let token = self.0.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
         let separators = &self.0[..self.0.len() - token.len()];
         let Some(first) = token.chars().next() else {
             return Ok(None);
         };
-        let is_same = |c: char| c.is_ascii_alphanumeric() && c.is_ascii_digit() == first.is_ascii_digit();
-        let end = token.find(|c| !is_same(c)).unwrap_or(token.len());
-        let (token, rest) = token.split_at(end);
+        let is_number = first.is_ascii_digit();
+        let end = token.find(|c: char| !c.is_ascii_alphanumeric() || c.is_ascii_digit() != is_number);
+        let (token, rest) = token.split_at(end.unwrap_or(token.len()));
         self.0 = rest;
         let separator = match separators {
             _ if separators.contains('~') => '~',
-            "" if !first.is_ascii_digit() => ' ',
+            "" if !is_number => ' ',
             other => other.chars().next().unwrap_or('.'),
         };
-        Ok(Some((
-            separator,
-            match first.is_ascii_digit() {
-                true => Token::Number(token.parse().map_err(|_| ())?),
-                false => Token::Word(token.to_ascii_lowercase()),
-            },
-        )))
+        let token = if is_number {
+            Token::Number(token.parse().map_err(|_| ())?)
+        } else {
+            Token::Word(token.to_ascii_lowercase())
+        };
+        Ok(Some((separator, token)))
     }
 }
 
@@ -207,10 +214,14 @@ impl OsVersion {
         self.date.is_none() && self.family.is_empty() && self.major() == Some(4)
     }
 
+    /// True if it may be an operating system release that OpenShift is built from or may be confused with.
+    fn may_be_system(&self) -> bool {
+        self.major() >= Some(FIRST_OF_SYSTEM)
+    }
+
     /// True if one of the two may be an OpenShift release and the other is an operating system release.
     pub(super) fn is_apart(&self, other: &Self) -> bool {
-        let is_apart = |one: &Self, other: &Self| one.may_be_openshift() && other.major() >= Some(FIRST_OF_SYSTEM);
-        is_apart(self, other) || is_apart(other, self)
+        (self.may_be_openshift() && other.may_be_system()) || (other.may_be_openshift() && self.may_be_system())
     }
 
     /// True if the numbers of both versions have the same meaning.
@@ -228,12 +239,11 @@ impl OsVersion {
 
     /// Compares its age with the age of another version.
     pub fn compare(&self, other: &Self) -> Comparison {
-        let unknown = |why: &str| Comparison::Unknown(format!("{self} and {other} {why}"));
         if self.family != other.family {
-            return unknown("are versions of different systems");
+            return self.incomparable(other, "are versions of different systems");
         }
         if !self.counts_as(other) {
-            return unknown("use different version schemes");
+            return self.incomparable(other, "use different version schemes");
         }
         let order = self
             .significant()
@@ -247,9 +257,14 @@ impl OsVersion {
                 Some(Ordering::Less) => Comparison::Older,
                 Some(Ordering::Equal) => Comparison::Equal,
                 Some(Ordering::Greater) => Comparison::Newer,
-                None => unknown("differ in words, which have no order"),
+                None => self.incomparable(other, "differ in words, which have no order"),
             },
         }
+    }
+
+    /// Returns [`Comparison::Unknown`]. `why` follows the two versions.
+    fn incomparable(&self, other: &Self, why: &str) -> Comparison {
+        Comparison::Unknown(format!("{self} and {other} {why}"))
     }
 }
 
