@@ -64,11 +64,15 @@ pub fn complete(mut command: Command, words: &[String], names: impl FnOnce(Names
         },
     };
     found.retain(|(value, _)| value.starts_with(last));
-    let line = |(value, help): (String, String)| match help.is_empty() {
-        true => format!("{value}\n"),
-        false => format!("{value}\t{help}\n"),
-    };
     found.into_iter().map(line).collect::<String>() + &format!(":{directive}\n")
+}
+
+fn line((value, help): Candidate) -> String {
+    if help.is_empty() {
+        format!("{value}\n")
+    } else {
+        format!("{value}\t{help}\n")
+    }
 }
 
 /// Returns the value of an option in an unfinished command line: `--context NAME` or `--context=NAME`.
@@ -112,11 +116,7 @@ impl<'a> Place<'a> {
                 continue;
             }
             if let Some(name) = word.strip_prefix('-').filter(|name| !name.is_empty()) {
-                let is_this = |arg: &&Arg| match name.strip_prefix('-') {
-                    Some(long) => arg.get_long() == Some(long),
-                    None => arg.get_short().is_some_and(|short| name.chars().eq([short])),
-                };
-                let option = place.command.get_arguments().find(is_this);
+                let option = place.command.get_arguments().find(|arg| is_named(arg, name));
                 place.value = option.filter(|arg| takes_value(arg));
             } else if let Some(next) = place.command.find_subcommand(word) {
                 (place.command, place.count) = (next, 0);
@@ -130,6 +130,14 @@ impl<'a> Place<'a> {
     /// Returns the positional argument at this position.
     fn positional(&self) -> Option<&'a Arg> {
         self.command.get_positionals().nth(self.count)
+    }
+}
+
+/// True if the argument has this name; a long name begins with its second dash.
+fn is_named(argument: &Arg, name: &str) -> bool {
+    match name.strip_prefix('-') {
+        Some(long) => argument.get_long() == Some(long),
+        None => argument.get_short().is_some_and(|short| name.chars().eq([short])),
     }
 }
 
@@ -157,15 +165,18 @@ fn flags(command: &Command) -> Vec<Candidate> {
     named.collect()
 }
 
+fn without_help(names: Vec<String>) -> Vec<Candidate> {
+    names.into_iter().map(|name| (name, String::new())).collect()
+}
+
 /// Returns the values that an argument takes, and the directive.
 fn values(argument: &Arg, names: impl FnOnce(Names) -> Vec<String>) -> (Vec<Candidate>, u8) {
-    let plain = |names: Vec<String>| names.into_iter().map(|name| (name, String::new())).collect();
     match argument.get_id().as_str() {
-        "pool" => return (plain(names(Names::Pools)), NO_FILES),
-        "node" => return (plain(names(Names::Nodes)), NO_FILES),
+        "pool" => return (without_help(names(Names::Pools)), NO_FILES),
+        "node" => return (without_help(names(Names::Nodes)), NO_FILES),
         "what_if" => {
             let fields = names(Names::Fields).into_iter().map(|field| field + "=");
-            return (plain(fields.collect()), NO_FILES | NO_SPACE);
+            return (without_help(fields.collect()), NO_FILES | NO_SPACE);
         }
         _ => {}
     }

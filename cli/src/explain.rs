@@ -147,13 +147,17 @@ fn of_pool(
         *first = format!("it {message}");
     }
     answer.when = times(&found, &case, &shown, pool, now);
-    let line = |change: &Change| ChangeLine {
-        words: change.words(&case),
-        setting: change.setting().map(|(path, value)| format!("{path}={value}")),
-    };
-    answer.alone = found.alone.iter().map(line).collect();
-    answer.together = found.together.iter().map(line).collect();
+    answer.alone = change_lines(&found.alone, &case);
+    answer.together = change_lines(&found.together, &case);
     answer.notes = notes(member, &found);
+}
+
+fn change_lines(changes: &[Change], case: &Case) -> Vec<ChangeLine> {
+    let lines = changes.iter().map(|change| ChangeLine {
+        words: change.words(case),
+        setting: change.setting().map(|(path, value)| format!("{path}={value}")),
+    });
+    lines.collect()
 }
 
 fn or_nothing(text: &str) -> &str {
@@ -190,9 +194,10 @@ fn control_plane_wait(member: &Member<'_>) -> Option<(Cause, String)> {
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
     let Some(wait) = found.wait else { return vec![] };
     let mut why = vec![format!("it {}", wait.words())];
-    // The plan's reason already says this.
-    let is_repeated = |line: &String| *line == wait.words() || wait == BlockReason::HeldBack;
-    why.extend(own.into_iter().filter(|line| !is_repeated(line)));
+    // Lines that repeat the plan's reason are left out.
+    if wait != BlockReason::HeldBack {
+        why.extend(own.into_iter().filter(|line| *line != wait.words()));
+    }
     let is_of_pool = matches!(
         wait,
         BlockReason::Gate
@@ -318,28 +323,38 @@ pub fn render_explanation(snapshot: &Snapshot, node: &str, now: Timestamp, width
         "Node {node}{of}{}",
         state.map_or_else(String::new, |state| format!(": {state}"))
     ));
-    let mut section = |head: &str, items: Vec<String>| {
-        if !items.is_empty() {
-            lines.push(format!("  {head}"));
-            lines.extend(items.into_iter().map(|item| format!("    - {item}")));
-        }
-    };
-    let words = |changes: &[ChangeLine]| changes.iter().map(|change| change.words.clone()).collect::<Vec<_>>();
     let setting = answer.alone.iter().find_map(|change| change.setting.clone());
-    section("Why not now:", answer.why);
-    section("When:", answer.when);
-    section("Any one of these would get it a berth now:", words(&answer.alone));
+    section(&mut lines, "Why not now:", answer.why);
+    section(&mut lines, "When:", answer.when);
     section(
-        "No single change is enough; these together would get it a berth now:",
-        words(&answer.together),
+        &mut lines,
+        "Any one of these would get it a berth now:",
+        words(answer.alone),
     );
-    section("Not known here:", answer.notes);
+    section(
+        &mut lines,
+        "No single change is enough; these together would get it a berth now:",
+        words(answer.together),
+    );
+    section(&mut lines, "Not known here:", answer.notes);
     if let Some(setting) = setting {
         lines.push(format!(
             "  To see the effect: kubectl berth explain {node} --what-if {setting}"
         ));
     }
     Ok(lines.iter().map(|line| wrapped(line, width)).collect())
+}
+
+/// Adds a list with a headline, unless it is empty.
+fn section(lines: &mut Vec<String>, head: &str, items: Vec<String>) {
+    if !items.is_empty() {
+        lines.push(format!("  {head}"));
+        lines.extend(items.into_iter().map(|item| format!("    - {item}")));
+    }
+}
+
+fn words(changes: Vec<ChangeLine>) -> Vec<String> {
+    changes.into_iter().map(|change| change.words).collect()
 }
 
 /// Wraps a line at `width` columns and indents the rest like its first word. A longer word is not cut.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use berth_api::condition::{self, Why, fleet as of_fleets, node as of_nodes, pool as of_pools};
 use berth_api::insight::conditions::{DRAINING, REBOOTING, WORKING};
-use berth_api::node::BootcNode;
+use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::BootcNodePool;
 use berth_api::text::names;
 use berth_core::controller::image::ResolveReason;
@@ -122,44 +122,7 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
         !is_reported_elsewhere.contains(&c.type_.as_str()) && c.status == "False"
     });
     bad.map(|condition| {
-        let (message, impact, remedy) = match condition.type_.as_str() {
-            of_fleets::CONTROLLER_HEALTHY => (
-                "The controller cannot read some objects",
-                Impact::UpdateStalled,
-                "fix the named objects; details: kubectl logs -n berth-system deployment/berth-controller",
-            ),
-            of_fleets::AGENTS_HEALTHY => (
-                "Agents have been silent for a long time",
-                Impact::UpdateStalled,
-                "check the agents of the named nodes: kubectl get pods -n berth-system -o wide",
-            ),
-            of_fleets::REGISTRY_REACHABLE => (
-                "A registry does not answer",
-                Impact::UpdateStalled,
-                "fix the registry or the network path to it; pools keep their images and Berth retries",
-            ),
-            of_fleets::GUARDED => (
-                "Agents can write objects of other nodes, so they take no berths",
-                Impact::UpdateStalled,
-                "apply the admission policies in manifests/ again",
-            ),
-            of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::MachinesHeld.as_str() => (
-                "Machines are held back on their first boot and have not joined",
-                Impact::ClusterCapacity,
-                "install them from a newer boot image (docs/boot-images.md); if a machine is gone: kubectl berth dismiss MACHINE",
-            ),
-            of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::EventsUnreadable.as_str() => (
-                "It is not known whether machines are held back on their first boot",
-                Impact::Unknown,
-                "if the description says that access is forbidden, apply the controller's role of this version again",
-            ),
-            of_fleets::BOOTSTRAP_HEALTHY => (
-                "Some machines had problems on their first boot",
-                Impact::ClusterCapacity,
-                "see status.firstboot of the named nodes; docs/boot-images.md explains what to do",
-            ),
-            other => (other, Impact::Unknown, "follow the description"),
-        };
+        let (message, impact, remedy) = of_fleet_condition(condition);
         let warning = Warning::from(condition);
         HealthInsight {
             level: Level::Error,
@@ -175,6 +138,48 @@ pub(crate) fn of_fleet(snapshot: &Snapshot) -> Vec<HealthInsight> {
     .collect()
 }
 
+/// Returns message, impact and remedy for a condition of the fleet.
+fn of_fleet_condition(condition: &Condition) -> (&str, Impact, &'static str) {
+    match condition.type_.as_str() {
+        of_fleets::CONTROLLER_HEALTHY => (
+            "The controller cannot read some objects",
+            Impact::UpdateStalled,
+            "fix the named objects; details: kubectl logs -n berth-system deployment/berth-controller",
+        ),
+        of_fleets::AGENTS_HEALTHY => (
+            "Agents have been silent for a long time",
+            Impact::UpdateStalled,
+            "check the agents of the named nodes: kubectl get pods -n berth-system -o wide",
+        ),
+        of_fleets::REGISTRY_REACHABLE => (
+            "A registry does not answer",
+            Impact::UpdateStalled,
+            "fix the registry or the network path to it; pools keep their images and Berth retries",
+        ),
+        of_fleets::GUARDED => (
+            "Agents can write objects of other nodes, so they take no berths",
+            Impact::UpdateStalled,
+            "apply the admission policies in manifests/ again",
+        ),
+        of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::MachinesHeld.as_str() => (
+            "Machines are held back on their first boot and have not joined",
+            Impact::ClusterCapacity,
+            "install them from a newer boot image (docs/boot-images.md); if a machine is gone: kubectl berth dismiss MACHINE",
+        ),
+        of_fleets::BOOTSTRAP_HEALTHY if condition.reason == Why::EventsUnreadable.as_str() => (
+            "It is not known whether machines are held back on their first boot",
+            Impact::Unknown,
+            "if the description says that access is forbidden, apply the controller's role of this version again",
+        ),
+        of_fleets::BOOTSTRAP_HEALTHY => (
+            "Some machines had problems on their first boot",
+            Impact::ClusterCapacity,
+            "see status.firstboot of the named nodes; docs/boot-images.md explains what to do",
+        ),
+        other => (other, Impact::Unknown, "follow the description"),
+    }
+}
+
 /// Returns findings about a pool and its nodes.
 pub(crate) fn of_pool(
     snapshot: &Snapshot,
@@ -186,28 +191,18 @@ pub(crate) fn of_pool(
     let mut found = of_nodes(snapshot, view, nodes, now);
     let has_node_errors = found.iter().any(|f| f.level == Level::Error);
     let name = &view.name;
-    let insight = |(level, impact, message, remedy): (Level, Impact, String, String), c: &Warning| HealthInsight {
-        level,
-        impact,
-        since: c.since,
-        message,
-        pool: Some(name.clone()),
-        resources: vec![format!("bootcnodepools/{name}")],
-        description: described(c),
-        remedy: vec![remedy],
-    };
     for warning in &view.warnings {
         // Findings about the nodes already report why.
         if warning.type_ == of_pools::DEGRADED && has_node_errors {
             continue;
         }
-        found.push(insight(of_condition(pool, view, warning), warning));
+        found.push(insight(name, of_condition(pool, view, warning), warning));
     }
     // The controller may not have seen the pause yet.
     let paused_here = view.warnings.iter().any(|w| w.type_ == of_pools::PAUSED);
     if view.counts.excluded > 0 && !paused_here {
         let by = Warning::finding("Paused", "the pool or the fleet is paused");
-        found.push(insight(paused(pool, name), &by));
+        found.push(insight(name, paused(pool, name), &by));
     }
     if let Some(first) = view.berths.unreadable.first() {
         let message = match view.berths.unreadable.len() {
@@ -216,9 +211,26 @@ pub(crate) fn of_pool(
         };
         let remedy = "restore the Lease, or delete it if no node holds it".to_owned();
         let broken = (Level::Error, Impact::UpdateStalled, message, remedy);
-        found.push(insight(broken, &Warning::finding("Unreadable", first)));
+        found.push(insight(name, broken, &Warning::finding("Unreadable", first)));
     }
     found
+}
+
+fn insight(
+    pool: &str,
+    (level, impact, message, remedy): (Level, Impact, String, String),
+    warning: &Warning,
+) -> HealthInsight {
+    HealthInsight {
+        level,
+        impact,
+        since: warning.since,
+        message,
+        pool: Some(pool.to_owned()),
+        resources: vec![format!("bootcnodepools/{pool}")],
+        description: described(warning),
+        remedy: vec![remedy],
+    }
 }
 
 fn described(warning: &Warning) -> String {
@@ -228,9 +240,10 @@ fn described(warning: &Warning) -> String {
 }
 
 fn paused(pool: &BootcNodePool, name: &str) -> (Level, Impact, String, String) {
-    let remedy = match pool.spec.is_paused() {
-        true => format!("to resume: kubectl berth resume {name}"),
-        false => "to resume: kubectl berth resume --all; if BootcFleet cluster cannot be read, repair it".to_owned(),
+    let remedy = if pool.spec.is_paused() {
+        format!("to resume: kubectl berth resume {name}")
+    } else {
+        "to resume: kubectl berth resume --all; if BootcFleet cluster cannot be read, repair it".to_owned()
     };
     let message = format!("Outdated nodes in a paused pool '{name}' will not be updated");
     (Level::Warning, Impact::UpdateStalled, message, remedy)
@@ -250,64 +263,19 @@ fn is_passing(reason: &str) -> bool {
 
 /// Returns level, impact, message and remedy for a pool's condition.
 fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Level, Impact, String, String) {
-    use Impact::{ClusterCapacity, None, Unknown, UpdateSpeed, UpdateStalled};
+    use Impact::{None, Unknown, UpdateStalled};
     let name = &view.name;
-    let (level, impact, message, remedy) = match (warning.type_.as_str(), warning.reason.as_str()) {
-        (of_pools::PAUSED, _) if view.counts.excluded > 0 => return paused(pool, name),
+    match (warning.type_.as_str(), warning.reason.as_str()) {
+        (of_pools::PAUSED, _) if view.counts.excluded > 0 => paused(pool, name),
         (of_pools::PAUSED, _) => (
             Level::Info,
             None,
             format!("Pool {name} is paused, but no node needs an update"),
             "nothing to do".to_owned(),
         ),
-        (of_pools::IMAGE_RESOLVED, "ImageAvailable") => (
-            Level::Info,
-            None,
-            format!("Another image is available for pool {name}"),
-            format!("to adopt it: kubectl berth approve {name}"),
-        ),
-        (of_pools::IMAGE_RESOLVED, "MinimumAge" | "Resolving") => (
-            Level::Info,
-            None,
-            format!("The image of pool {name} is being checked ({})", warning.reason),
-            "nothing to do".to_owned(),
-        ),
-        (of_pools::FEED_FAILING, reason) if is_refusal(reason) => (
-            Level::Error,
-            UpdateStalled,
-            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
-            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
-        ),
-        (of_pools::FEED_FAILING, reason) => (
-            if is_passing(reason) {
-                Level::Warning
-            } else {
-                Level::Error
-            },
-            UpdateStalled,
-            format!("Pool {name} gets no new images: its tag cannot be checked ({reason})"),
-            format!(
-                "fix the cause in the description, then: kubectl berth poll {name}; the pool keeps its current image"
-            ),
-        ),
-        (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" && is_refusal(reason) => (
-            Level::Warning,
-            UpdateStalled,
-            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
-            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
-        ),
-        (of_pools::IMAGE_RESOLVED, reason) if warning.status == "True" => (
-            Level::Warning,
-            UpdateSpeed,
-            format!("The tag of pool {name} cannot be checked ({reason}); the pool keeps its current image"),
-            "fix the cause in the description; Berth asks the registry again".to_owned(),
-        ),
-        (of_pools::IMAGE_RESOLVED, reason) => (
-            Level::Error,
-            UpdateStalled,
-            format!("The image of pool {name} is not resolved ({reason})"),
-            format!("fix the cause in the description, then: kubectl berth poll {name}"),
-        ),
+        (of_pools::IMAGE_RESOLVED, reason) => of_image(name, reason, warning.status == "True"),
+        (of_pools::FEED_FAILING, reason) => of_feed(name, reason),
+        (of_pools::BOOT_IMAGE_SKEW, reason) => of_boot_image(name, reason, warning.status == "True"),
         (of_pools::ROLLOUT_HALTED, _) => (
             Level::Error,
             UpdateStalled,
@@ -325,29 +293,6 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
             UpdateStalled,
             format!("Nodes of pool {name} are also selected by another pool, so no pool updates them"),
             "change nodeSelector so that only one pool selects each node".to_owned(),
-        ),
-        (of_pools::BOOT_IMAGE_SKEW, "NextImageRefused") => (
-            Level::Error,
-            UpdateStalled,
-            format!("Pool {name} will not adopt its next image: new machines' boot image is too old for it"),
-            "install new machines from a newer boot image; if you already do, record it with bootImage.source: Manual"
-                .to_owned(),
-        ),
-        (of_pools::BOOT_IMAGE_SKEW, _) if warning.status != "True" => (
-            Level::Warning,
-            ClusterCapacity,
-            format!(
-                "It is not known whether new machines could join pool {name} ({})",
-                warning.reason
-            ),
-            "record the boot image of new machines with bootImage.source: Manual; or correct the minimum in the image"
-                .to_owned(),
-        ),
-        (of_pools::BOOT_IMAGE_SKEW, _) => (
-            Level::Error,
-            ClusterCapacity,
-            format!("New machines could not join pool {name}: their boot image is too old"),
-            "install new machines from a newer boot image before you scale the pool".to_owned(),
         ),
         (of_pools::DEGRADED, reason) => (
             Level::Error,
@@ -367,8 +312,95 @@ fn of_condition(pool: &BootcNodePool, view: &PoolView, warning: &Warning) -> (Le
             format!("Pool {name}: {other} ({reason})"),
             "follow the description".to_owned(),
         ),
+    }
+}
+
+/// Returns level, impact, message and remedy for a pool's condition `ImageResolved`; `is_used`: the condition is True.
+fn of_image(name: &str, reason: &str, is_used: bool) -> (Level, Impact, String, String) {
+    use Impact::{None, UpdateSpeed, UpdateStalled};
+    match reason {
+        "ImageAvailable" => (
+            Level::Info,
+            None,
+            format!("Another image is available for pool {name}"),
+            format!("to adopt it: kubectl berth approve {name}"),
+        ),
+        "MinimumAge" | "Resolving" => (
+            Level::Info,
+            None,
+            format!("The image of pool {name} is being checked ({reason})"),
+            "nothing to do".to_owned(),
+        ),
+        reason if is_used && is_refusal(reason) => (
+            Level::Warning,
+            UpdateStalled,
+            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
+            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
+        ),
+        reason if is_used => (
+            Level::Warning,
+            UpdateSpeed,
+            format!("The tag of pool {name} cannot be checked ({reason}); the pool keeps its current image"),
+            "fix the cause in the description; Berth asks the registry again".to_owned(),
+        ),
+        reason => (
+            Level::Error,
+            UpdateStalled,
+            format!("The image of pool {name} is not resolved ({reason})"),
+            format!("fix the cause in the description, then: kubectl berth poll {name}"),
+        ),
+    }
+}
+
+/// Returns level, impact, message and remedy for a pool's condition `FeedFailing`.
+fn of_feed(name: &str, reason: &str) -> (Level, Impact, String, String) {
+    use Impact::UpdateStalled;
+    if is_refusal(reason) {
+        return (
+            Level::Error,
+            UpdateStalled,
+            format!("Pool {name} does not adopt the image that its tag points to ({reason})"),
+            "follow the description, or publish another image; the pool keeps its current image".to_owned(),
+        );
+    }
+    let level = if is_passing(reason) {
+        Level::Warning
+    } else {
+        Level::Error
     };
-    (level, impact, message, remedy)
+    (
+        level,
+        UpdateStalled,
+        format!("Pool {name} gets no new images: its tag cannot be checked ({reason})"),
+        format!("fix the cause in the description, then: kubectl berth poll {name}; the pool keeps its current image"),
+    )
+}
+
+/// Returns level, impact, message and remedy for a pool's condition `BootImageSkew`.
+fn of_boot_image(name: &str, reason: &str, is_true: bool) -> (Level, Impact, String, String) {
+    use Impact::{ClusterCapacity, UpdateStalled};
+    match reason {
+        "NextImageRefused" => (
+            Level::Error,
+            UpdateStalled,
+            format!("Pool {name} will not adopt its next image: new machines' boot image is too old for it"),
+            "install new machines from a newer boot image; if you already do, record it with bootImage.source: Manual"
+                .to_owned(),
+        ),
+        reason if !is_true => (
+            Level::Warning,
+            ClusterCapacity,
+            format!("It is not known whether new machines could join pool {name} ({reason})"),
+            "record the boot image of new machines with bootImage.source: Manual; or correct the minimum in the image"
+                .to_owned(),
+        ),
+        _ => (
+            Level::Error,
+            ClusterCapacity,
+            format!("New machines could not join pool {name}: their boot image is too old"),
+            "install new machines from a newer boot image before you scale the pool".to_owned(),
+        ),
+    }
 }
 
 /// A finding about one node, before nodes with the same finding are grouped.
@@ -458,95 +490,117 @@ fn findings_of_node<'a>(
     is_silence_reported: bool,
     now: Timestamp,
 ) -> Vec<NodeFinding<'a>> {
-    let mut found = Vec::new();
-    let mut report = |level, impact, predicate, reason: &str, since: Option<Timestamp>, description: &str| {
-        found.push(NodeFinding {
-            level,
-            impact,
-            predicate,
-            reason: clean(reason),
-            since,
-            description: clean(description),
-            remedy: None,
-            bootc,
-        });
-    };
     let status = bootc.status.as_ref();
     let conditions = status.map(|s| s.conditions.as_slice()).unwrap_or_default();
+    let mut found = Vec::new();
     if line.is(Assessment::Degraded) {
-        if let Some(c) = condition::find_true(conditions, of_nodes::NODE_DEGRADED) {
-            let predicate = ("is degraded", "are degraded");
-            let since = Some(c.last_transition_time.0);
-            report(
-                Level::Error,
-                Impact::UpdateStalled,
-                predicate,
-                &c.reason,
-                since,
-                &line.row.message,
-            );
-        } else if let Some(c) = condition::find_true(conditions, of_nodes::REBOOT_TIMED_OUT) {
-            let predicate = (
-                "has not come back from its reboot",
-                "have not come back from their reboots",
-            );
-            let since = Some(c.last_transition_time.0);
-            report(Level::Error, Impact::ClusterCapacity, predicate, "", since, &c.message);
-        } else if let Some(c) = unserved(conditions) {
-            let predicate = (
-                "has a platform that its pool's image does not support",
-                "have platforms that its image does not support",
-            );
-            let since = Some(c.last_transition_time.0);
-            report(Level::Error, Impact::UpdateStalled, predicate, "", since, &c.message);
-        }
+        found.extend(degraded(line, bootc, conditions));
     }
     let silent = status.filter(|s| silence(s, now).is_some());
-    let is_true = |type_| condition::is_true(conditions, type_);
-    let off = is_true(of_nodes::NODE_DEGRADED) || is_true(of_nodes::REBOOT_TIMED_OUT);
+    let off = condition::is_true(conditions, of_nodes::NODE_DEGRADED)
+        || condition::is_true(conditions, of_nodes::REBOOT_TIMED_OUT);
     if let Some(status) = silent.filter(|_| !is_silence_reported && !off) {
-        let since = status.heartbeat_time.as_ref().map(|time| time.0);
-        let predicate = ("has a silent agent", "have silent agents");
-        report(
-            Level::Warning,
-            Impact::UpdateStalled,
-            predicate,
-            "",
-            since,
-            &line.row.message,
-        );
+        found.push(silent_agent(line, bootc, status));
     }
     // During a drain or a reboot a node is expected to be unavailable.
     let works = matches!(line.phase(), DRAINING | WORKING | REBOOTING);
-    for (predicate, c) in node.filter(|_| !works).iter().flat_map(|node| serious(node, now)) {
-        let since = c.last_transition_time.as_ref().map(|time| time.0);
-        let words = [c.reason.as_deref(), c.message.as_deref()].map(Option::unwrap_or_default);
-        let [reason, message] = words;
-        let description = format!(
-            "the Node has {}={}, with reason \"{reason}\" and message \"{message}\"",
-            c.type_, c.status
-        );
-        report(Level::Warning, Impact::UpdateSpeed, predicate, "", since, &description);
+    let remedy = (!works).then_some("check the Node and its kubelet: kubectl describe node");
+    if let Some(node) = node.filter(|_| !works) {
+        for (predicate, c) in serious(node, now) {
+            found.push(NodeFinding {
+                level: Level::Warning,
+                impact: Impact::UpdateSpeed,
+                predicate,
+                reason: String::new(),
+                since: c.last_transition_time.as_ref().map(|time| time.0),
+                description: clean(&unavailable(c)),
+                remedy,
+                bootc,
+            });
+        }
     }
     let blocker = status.and_then(|s| s.drain_blockers.first());
     let blocker = blocker.filter(|b| now.as_second() - b.since.0.as_second() >= DRAIN_GRACE);
     if let Some(blocker) = blocker.filter(|_| line.phase() == DRAINING && !off) {
-        let predicate = ("cannot be drained", "cannot be drained");
-        let since = Some(blocker.since.0);
-        report(
-            Level::Warning,
-            Impact::UpdateSpeed,
-            predicate,
-            "",
-            since,
-            &line.row.message,
-        );
-    }
-    let kubelet = "check the Node and its kubelet: kubectl describe node";
-    for finding in found.iter_mut().filter(|t| t.impact == Impact::UpdateSpeed) {
-        finding.remedy = (!works).then_some(kubelet);
+        found.push(NodeFinding {
+            level: Level::Warning,
+            impact: Impact::UpdateSpeed,
+            predicate: ("cannot be drained", "cannot be drained"),
+            reason: String::new(),
+            since: Some(blocker.since.0),
+            description: clean(&line.row.message),
+            remedy,
+            bootc,
+        });
     }
     found
+}
+
+/// Returns the finding for a degraded node.
+fn degraded<'a>(line: &NodeLine, bootc: &'a BootcNode, conditions: &[Condition]) -> Option<NodeFinding<'a>> {
+    if let Some(c) = condition::find_true(conditions, of_nodes::NODE_DEGRADED) {
+        let predicate = ("is degraded", "are degraded");
+        return Some(NodeFinding {
+            reason: clean(&c.reason),
+            description: clean(&line.row.message),
+            ..error(bootc, c, Impact::UpdateStalled, predicate)
+        });
+    }
+    if let Some(c) = condition::find_true(conditions, of_nodes::REBOOT_TIMED_OUT) {
+        let predicate = (
+            "has not come back from its reboot",
+            "have not come back from their reboots",
+        );
+        return Some(error(bootc, c, Impact::ClusterCapacity, predicate));
+    }
+    let predicate = (
+        "has a platform that its pool's image does not support",
+        "have platforms that its image does not support",
+    );
+    let c = unserved(conditions)?;
+    Some(error(bootc, c, Impact::UpdateStalled, predicate))
+}
+
+/// Returns a finding with the start and the message of a condition.
+fn error<'a>(
+    bootc: &'a BootcNode,
+    c: &Condition,
+    impact: Impact,
+    predicate: (&'static str, &'static str),
+) -> NodeFinding<'a> {
+    NodeFinding {
+        level: Level::Error,
+        impact,
+        predicate,
+        reason: String::new(),
+        since: Some(c.last_transition_time.0),
+        description: clean(&c.message),
+        remedy: None,
+        bootc,
+    }
+}
+
+fn silent_agent<'a>(line: &NodeLine, bootc: &'a BootcNode, status: &BootcNodeStatus) -> NodeFinding<'a> {
+    NodeFinding {
+        level: Level::Warning,
+        impact: Impact::UpdateStalled,
+        predicate: ("has a silent agent", "have silent agents"),
+        reason: String::new(),
+        since: status.heartbeat_time.as_ref().map(|time| time.0),
+        description: clean(&line.row.message),
+        remedy: None,
+        bootc,
+    }
+}
+
+/// Describes a Node condition that makes the Node unavailable.
+fn unavailable(c: &NodeCondition) -> String {
+    let reason = c.reason.as_deref().unwrap_or_default();
+    let message = c.message.as_deref().unwrap_or_default();
+    format!(
+        "the Node has {}={}, with reason \"{reason}\" and message \"{message}\"",
+        c.type_, c.status
+    )
 }
 
 /// Returns Node conditions that make it unavailable and have lasted for their grace time.

@@ -1,7 +1,5 @@
 //! `kubectl berth history`: images that a pool or a node has run.
 
-use berth_api::node::NodeDeployment;
-use berth_api::pool::DeployedImage;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -25,15 +23,15 @@ pub fn pool_history(snapshot: &Snapshot, pool: &str, now: Timestamp, width: usiz
         .status
         .as_ref()
         .map_or(&[][..], |status| status.deploy_history.as_slice());
-    let row = |image: &DeployedImage| {
+    let rows = images.iter().map(|image| {
         vec![
             version(image.version.as_ref()),
             image.node_count.to_string(),
             when(image.last_deployed.as_ref(), now),
             image.digest.to_string(),
         ]
-    };
-    let rows: Vec<_> = images.iter().map(row).collect();
+    });
+    let rows: Vec<_> = rows.collect();
     let head = format!("Pool {pool}: images deployed on its nodes, the newest first");
     Ok(table(
         &head,
@@ -54,15 +52,15 @@ pub fn node_history(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
         .status
         .as_ref()
         .map_or(&[][..], |status| status.deployments.as_slice());
-    let row = |deployment: &NodeDeployment| {
+    let rows = deployments.iter().map(|deployment| {
         vec![
             version(deployment.version.as_ref()),
             clean(&deployment.pool),
             when(deployment.deployed_time.as_ref(), now),
             deployment.digest.to_string(),
         ]
-    };
-    let rows: Vec<_> = deployments.iter().map(row).collect();
+    });
+    let rows: Vec<_> = rows.collect();
     let head = format!("Node {node}: images deployed on it, the newest first");
     Ok(table(&head, &["VERSION", "POOL", "DEPLOYED", "DIGEST"], &rows, width))
 }

@@ -106,9 +106,10 @@ pub(crate) fn line(of_pool: PoolContext, bootc: &BootcNode, node: Option<&Node>,
     let facts = Inputs {
         node: &name,
         pool: &bootc.spec.pool_name,
-        scope: match node.is_some_and(|n| waves::is_control_plane(n.labels())) {
-            true => ScopeType::ControlPlane,
-            false => ScopeType::WorkerPool,
+        scope: if node.is_some_and(|n| waves::is_control_plane(n.labels())) {
+            ScopeType::ControlPlane
+        } else {
+            ScopeType::WorkerPool
         },
         desired: bootc.spec.image.as_ref().map(|i| &i.digest),
         status,
@@ -170,16 +171,20 @@ pub(crate) fn sort(lines: &mut [NodeLine]) {
 fn unavailable(node: &Node) -> Vec<Unavailable> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let of: BTreeMap<&str, &str> = conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect();
-    let pressed = |type_: &str| of.get(type_).is_some_and(|status| *status != "False");
     let unschedulable = node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true));
     let reasons = [
         (of.get("Ready") != Some(&"True"), Unavailable::NotReady),
-        (pressed("DiskPressure"), Unavailable::DiskPressure),
-        (pressed("NetworkUnavailable"), Unavailable::NetworkUnavailable),
+        (is_bad(&of, "DiskPressure"), Unavailable::DiskPressure),
+        (is_bad(&of, "NetworkUnavailable"), Unavailable::NetworkUnavailable),
         (unschedulable, Unavailable::Unschedulable),
     ];
     let reasons = reasons.into_iter().filter(|(is, _)| *is);
     reasons.map(|(_, reason)| reason).collect()
+}
+
+/// True if the Node has the condition and its status is not `False`.
+fn is_bad(statuses: &BTreeMap<&str, &str>, type_: &str) -> bool {
+    statuses.get(type_).is_some_and(|status| *status != "False")
 }
 
 /// Returns the position of a phase in the table.

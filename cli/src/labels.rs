@@ -13,9 +13,10 @@ use crate::view::PoolView;
 pub fn render_labels(snapshot: &Snapshot, now: Timestamp, width: usize) -> String {
     let report = report(snapshot, now);
     let pools: Vec<String> = report.pools.iter().map(|view| pool(view, width)).collect();
-    match pools.is_empty() {
-        true => "There are no pools.\n".to_owned(),
-        false => pools.join("\n"),
+    if pools.is_empty() {
+        "There are no pools.\n".to_owned()
+    } else {
+        pools.join("\n")
     }
 }
 
@@ -29,12 +30,11 @@ fn pool(view: &PoolView, width: usize) -> String {
         .flat_map(|image| &image.labels)
         .map(|(name, value)| vec![clean(name), clean(value)])
         .collect();
-    let table = match labels.is_empty() {
-        true => {
-            lines.push("  no labels known".to_owned());
-            String::new()
-        }
-        false => columns(&["LABEL", "VALUE"], &labels, width),
+    let table = if labels.is_empty() {
+        lines.push("  no labels known".to_owned());
+        String::new()
+    } else {
+        columns(&["LABEL", "VALUE"], &labels, width)
     };
     let left_out = metadata.map_or(0, |image| image.labels_left_out);
     let rest = match left_out {

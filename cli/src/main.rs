@@ -223,10 +223,9 @@ async fn completed(words: &[String]) -> String {
 }
 
 async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
-    let option = |name| completion::option(words, name).map(str::to_owned);
     let cluster = Cluster {
-        kubeconfig: option("kubeconfig").map(Into::into),
-        context: option("context"),
+        kubeconfig: completion::option(words, "kubeconfig").map(Into::into),
+        context: completion::option(words, "context").map(str::to_owned),
         namespace: String::new(),
         request_timeout: COMPLETION_TIMEOUT,
     };
@@ -242,10 +241,7 @@ async fn named(words: &[String], names: Names) -> Result<Vec<String>> {
 
 async fn status(cluster: &Cluster, what: &Status) -> Result<String> {
     let client = client(cluster).await?;
-    let scope = match what.preview {
-        true => Scope::Preview,
-        false => Scope::Status,
-    };
+    let scope = if what.preview { Scope::Preview } else { Scope::Status };
     let mut snapshot = read(&client, cluster, scope).await?;
     if let Some(pool) = &what.pool {
         snapshot.only = Some(snapshot.known(pool)?);
@@ -374,9 +370,10 @@ fn verify(cluster: &Cluster, of: &Verify) -> Result<Outcome> {
         Output::Table => render_report(&report, look().width),
         form => formed(form, &report)?,
     };
-    Ok(match report.violations.is_empty() {
-        true => Outcome::Done(text),
-        false => Outcome::Broken(text),
+    Ok(if report.violations.is_empty() {
+        Outcome::Done(text)
+    } else {
+        Outcome::Broken(text)
     })
 }
 

@@ -89,13 +89,13 @@ impl<'a> Roster<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let bootcs = snapshot.bootc_nodes.iter().map(|bootc| (bootc.name_any(), bootc));
         let bootcs: BTreeMap<String, &BootcNode> = bootcs.collect();
-        let member = |node: &'a Node| {
+        let nodes = snapshot.nodes.iter().map(|node| {
             let name = node.name_any();
             let bootc = bootcs.get(&name).copied();
             (name.clone(), Member { name, node, bootc })
-        };
+        });
         Self {
-            nodes: snapshot.nodes.iter().map(member).collect(),
+            nodes: nodes.collect(),
             world: World::of(snapshot, now),
         }
     }

@@ -1,5 +1,6 @@
 //! A row for each node: images, phase, progress and message.
 
+use berth_api::Digest;
 use berth_api::condition;
 use berth_api::insight::conditions::DEGRADED;
 use berth_api::node::{BootcNode, BootcNodeStatus, Deployment, DesiredImage, Phase, Staging};
@@ -77,13 +78,21 @@ pub(crate) fn versions(booted: Option<&Deployment>, desired: Option<&DesiredImag
     let target = desired.and_then(|d| d.version.as_deref());
     let differ = digests.0.is_some() && digests.1.is_some() && digests.0 != digests.1;
     let same_word = version.is_some() && version == target;
-    let named = |version: Option<&str>, digest: Option<&berth_api::Digest>| match (version, digest) {
-        (Some(version), Some(digest)) if differ && same_word => format!("{}@{}", clean(version), short(digest)),
+    let shows_both = differ && same_word;
+    (
+        image_words(version, digests.0, shows_both),
+        image_words(target, digests.1, shows_both),
+    )
+}
+
+/// Returns the version, or the digest if there is none; with `shows_both` both of them.
+fn image_words(version: Option<&str>, digest: Option<&Digest>, shows_both: bool) -> String {
+    match (version, digest) {
+        (Some(version), Some(digest)) if shows_both => format!("{}@{}", clean(version), short(digest)),
         (Some(version), _) => clean(version),
         (None, Some(digest)) => short(digest),
         (None, None) => String::new(),
-    };
-    (named(version, digests.0), named(target, digests.1))
+    }
 }
 
 /// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it. Only
@@ -151,8 +160,8 @@ pub(crate) fn message(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp
         return NodeMessage::with(&format!("{}: {}", failure.reason, failure.message), &times);
     }
     let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
-    let waits = || condition::find_true(&status.conditions, condition::node::WAITING);
-    if let Some(found) = degraded.or_else(waits) {
+    let found = degraded.or_else(|| condition::find_true(&status.conditions, condition::node::WAITING));
+    if let Some(found) = found {
         return NodeMessage::new(&format!("{}: {}", found.reason, found.message));
     }
     waiting(node, status, now)

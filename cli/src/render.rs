@@ -54,9 +54,10 @@ pub(crate) fn render_report(report: &Report, now: Timestamp, look: Look, detail:
         if !report.is_gone {
             out += "There are no pools, so Berth updates no nodes. Create a BootcNodePool to begin.\n";
         }
-        return match report.health.is_empty() {
-            true => out,
-            false => out + &health(report, now, look, detail),
+        return if report.health.is_empty() {
+            out
+        } else {
+            out + &health(report, now, look, detail)
         };
     }
     let rows: Vec<_> = report.pools.iter().map(summary).collect();
@@ -232,19 +233,24 @@ pub(crate) fn built_text(image: &ImageMetadata) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the names in parentheses; empty if they are unknown.
+fn holders(nodes: &[String]) -> String {
+    if nodes.iter().all(|name| name == "?") {
+        String::new()
+    } else {
+        format!(" ({})", names(nodes.iter().take(NAMED), nodes.len()))
+    }
+}
+
 fn berths_text(berths: &Berths) -> String {
-    let named = |nodes: &[String]| match nodes.iter().all(|name| name == "?") {
-        true => String::new(),
-        false => format!(" ({})", names(nodes.iter().take(NAMED), nodes.len())),
-    };
     let mut text = format!(
         "{} of {} berths held{}",
         berths.held.len(),
         berths.total,
-        named(&berths.held)
+        holders(&berths.held)
     );
     if !berths.offered.is_empty() {
-        let _ = write!(text, ", {} offered{}", berths.offered.len(), named(&berths.offered));
+        let _ = write!(text, ", {} offered{}", berths.offered.len(), holders(&berths.offered));
     }
     for closed in &berths.closed {
         let node = closed
@@ -293,9 +299,10 @@ fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     let node = &line.row;
     let done = line.assessment == Some("Completed");
     // As `oc` does: the last column does not repeat a long name from the first one.
-    let message = match node.name.len() >= LONG_NAME {
-        true => node.message.replace(&node.name, "<node>"),
-        false => node.message.clone(),
+    let message = if node.name.len() >= LONG_NAME {
+        node.message.replace(&node.name, "<node>")
+    } else {
+        node.message.clone()
     };
     vec![
         clean(&node.name),
@@ -315,18 +322,24 @@ fn row(line: &NodeLine, now: Timestamp) -> Vec<String> {
     ]
 }
 
+/// Returns how long there has been a finding; empty if that is unknown.
+fn since(finding: &HealthInsight, now: Timestamp) -> String {
+    finding.since.map_or_else(String::new, |since| age(since, now))
+}
+
 /// Returns the findings, in one line each or in full.
 fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String {
-    let since = |h: &HealthInsight| h.since.map_or_else(String::new, |since| age(since, now));
     let mut out = "\nHealth\n".to_owned();
     if report.health.is_empty() {
         let counts = report.pools.iter().map(|view| &view.counts);
         let is_behind = counts.clone().any(|c| c.updated < c.total);
         // A dead controller causes no finding here, so the last text is cautious.
-        let words = match counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {
-            _ if !is_behind => "Every node runs its target image",
-            true => "The update is proceeding well",
-            false => "No problem is known; outdated nodes wait for their turn",
+        let words = if !is_behind {
+            "Every node runs its target image"
+        } else if counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {
+            "The update is proceeding well"
+        } else {
+            "No problem is known; outdated nodes wait for their turn"
         };
         let row = [String::new(), "Info".to_owned(), "None".to_owned(), words.to_owned()];
         return out + &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &[row.into()], look, tint);
@@ -336,15 +349,15 @@ fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String
             if i > 0 {
                 out.push('\n');
             }
-            out += &whole(finding, &since(finding), look.width);
+            out += &whole(finding, &since(finding, now), look.width);
         }
         return out;
     }
-    let row = |h: &HealthInsight| {
+    let rows = report.health.iter().map(|h| {
         let (level, impact) = (h.level.as_str().to_owned(), h.impact.to_string());
-        vec![since(h), level, impact, h.message.clone()]
-    };
-    let rows: Vec<_> = report.health.iter().map(row).collect();
+        vec![since(h, now), level, impact, h.message.clone()]
+    });
+    let rows: Vec<_> = rows.collect();
     out += &tinted(&["SINCE", "LEVEL", "IMPACT", "MESSAGE"], &rows, look, tint);
     if report.health.iter().any(|h| h.level > Level::Info) {
         out += &wrapped("  --details=health explains each finding and what to do", look.width, 4);

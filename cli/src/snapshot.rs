@@ -121,9 +121,10 @@ impl Snapshot {
     pub(crate) fn labelled(&self, node: &str, mark: Mark, on: bool) -> Self {
         let mut this = self.clone();
         for node in this.nodes.iter_mut().filter(|n| n.name_any() == node) {
-            match on {
-                true => drop(node.labels_mut().insert(mark.key().to_owned(), String::new())),
-                false => drop(node.labels_mut().remove(mark.key())),
+            if on {
+                drop(node.labels_mut().insert(mark.key().to_owned(), String::new()))
+            } else {
+                drop(node.labels_mut().remove(mark.key()))
             }
         }
         this

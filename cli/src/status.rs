@@ -78,11 +78,11 @@ pub fn report(snapshot: &Snapshot, now: Timestamp) -> Report {
         pools.push(view);
     }
     health::sort(&mut health);
-    let worst = |view: &PoolView| {
+    pools.sort_by_cached_key(|view| {
         let of_pool = health.iter().filter(|h| h.pool.as_deref() == Some(&view.name));
-        std::cmp::Reverse(of_pool.map(|h| h.level).max())
-    };
-    pools.sort_by_cached_key(|view| (worst(view), view.assessment, view.name.clone()));
+        let worst = of_pool.map(|h| h.level).max();
+        (std::cmp::Reverse(worst), view.assessment, view.name.clone())
+    });
     let known: BTreeSet<String> = snapshot.pools.iter().map(|pool| pool.name_any()).collect();
     let leaving = lines.into_iter().filter(|(pool, _)| !known.contains(*pool));
     let leaving = leaving.filter(|_| snapshot.only.is_none());
@@ -113,14 +113,15 @@ fn lines<'a>(
     paused: bool,
     now: Timestamp,
 ) -> BTreeMap<&'a str, Vec<NodeLine>> {
-    let of_pool = |pool: &BootcNodePool| {
+    let mut pools: BTreeMap<String, PoolContext> = BTreeMap::new();
+    for pool in &snapshot.pools {
         let status = pool.status.as_ref();
-        PoolContext {
+        let of_pool = PoolContext {
             paused: paused || pool.spec.is_paused() || is_reported_paused(pool),
             medians: status.map(|s| s.phase_durations).unwrap_or_default(),
-        }
-    };
-    let pools: BTreeMap<String, PoolContext> = snapshot.pools.iter().map(|p| (p.name_any(), of_pool(p))).collect();
+        };
+        pools.insert(pool.name_any(), of_pool);
+    }
     let mut lines: BTreeMap<&str, Vec<NodeLine>> = BTreeMap::new();
     for bootc in &snapshot.bootc_nodes {
         let pool = bootc.spec.pool_name.as_str();
@@ -151,9 +152,9 @@ fn pool_view(
     let target = status.target.as_ref();
     let excluded = roster.map(|roster| roster.excluded(&name)).unwrap_or_default();
     let counts = counts(&nodes);
-    let is_true = |type_| condition::is_true(&status.conditions, type_);
     // Older controllers do not set Stalled.
-    let is_stalled = is_true(types::STALLED) || is_true(types::ROLLOUT_HALTED);
+    let is_stalled = condition::is_true(&status.conditions, types::STALLED)
+        || condition::is_true(&status.conditions, types::ROLLOUT_HALTED);
     PoolView {
         assessment: PoolAssessment::of(&counts, is_stalled),
         counts,
@@ -229,8 +230,11 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
         ..Berths::default()
     };
     let name = pool.name_any();
-    let of_pool = |lease: &&_| ResourceExt::labels(*lease).get(keys::LABEL_POOL) == Some(&name);
-    for lease in snapshot.leases.iter().filter(of_pool) {
+    let of_pool = snapshot
+        .leases
+        .iter()
+        .filter(|lease| lease.labels().get(keys::LABEL_POOL) == Some(&name));
+    for lease in of_pool {
         match lease::read(lease).map(|berth| berth.state) {
             Ok(BerthState::Held(holding)) => berths.held.push(holding.node.to_string()),
             Ok(BerthState::Offered(offer)) => berths.offered.push(offer.node.to_string()),
@@ -252,7 +256,17 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> V
     let failing = condition::find_true(conditions, types::FEED_FAILING);
     let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
     let is_refused = skew.is_some_and(|skew| skew.reason == Why::NextImageRefused.as_str());
-    let matters = |c: &&Condition| match c.type_.as_str() {
+    let reported = conditions
+        .iter()
+        .filter(|c| needs_attention(c, failing, is_refused))
+        .map(Warning::from);
+    reported.chain(unread(pool, now)).collect()
+}
+
+/// True if a condition needs attention, and no other one reports the same. `failing`: the condition `FeedFailing`, if it is
+/// True. `is_refused`: new machines' boot image is too old for the next image.
+fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool) -> bool {
+    match c.type_.as_str() {
         // BootImageSkew already reports this.
         types::FEED_FAILING if is_refused && c.reason == Why::BootImageSkew.as_str() => false,
         types::IMAGE_RESOLVED if is_refused && c.status == "True" && c.reason == Why::BootImageSkew.as_str() => false,
@@ -265,7 +279,5 @@ fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> V
         types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
         type_ if types::SUMMARY.contains(&type_) => false,
         _ => c.status == "True",
-    };
-    let reported = conditions.iter().filter(matters).map(Warning::from);
-    reported.chain(unread(pool, now)).collect()
+    }
 }

@@ -6,10 +6,11 @@ use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
 use berth_api::condition::{self, node as types};
 use berth_api::firstboot::NodeFirstboot;
-use berth_api::node::timeline::{Chapter, NodeUpdate, TurnRecord};
+use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
 use berth_api::node::{BootcNode, BootcNodeStatus, DrainBlocker, Phase, Staging};
 use berth_core::agent::backend;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use serde::Serialize;
 
@@ -100,24 +101,27 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
 }
 
 fn berths(snapshot: &Snapshot, node: &str) -> Vec<BerthLine> {
-    let line = |lease: &k8s_openapi::api::coordination::v1::Lease| {
-        let berth = lease::read(lease).ok()?;
-        let (of, _) = berth.node()?;
-        let state = match &berth.state {
-            BerthState::Closed(_) => return None,
-            BerthState::Offered(_) => "offered",
-            BerthState::Held(holding) => match holding.phase {
-                HoldPhase::Taken => "taken: it may cordon and drain",
-                HoldPhase::Committed => "committed: it may reboot",
-                HoldPhase::Releasing(_) => "being given back",
-            },
-        };
-        (of.as_str() == node).then(|| BerthLine {
-            name: berth.name(),
-            state,
-        })
+    let lines = snapshot.leases.iter().filter_map(|lease| berth_line(lease, node));
+    lines.collect()
+}
+
+/// Returns the line for a berth; `None` if the node does not have it.
+fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
+    let berth = lease::read(lease).ok()?;
+    let (of, _) = berth.node()?;
+    let state = match &berth.state {
+        BerthState::Closed(_) => return None,
+        BerthState::Offered(_) => "offered",
+        BerthState::Held(holding) => match holding.phase {
+            HoldPhase::Taken => "taken: it may cordon and drain",
+            HoldPhase::Committed => "committed: it may reboot",
+            HoldPhase::Releasing(_) => "being given back",
+        },
     };
-    snapshot.leases.iter().filter_map(line).collect()
+    (of.as_str() == node).then(|| BerthLine {
+        name: berth.name(),
+        state,
+    })
 }
 
 /// Returns advice about a node, the most urgent first.
@@ -213,11 +217,16 @@ pub fn render_story(snapshot: &Snapshot, node: &str, now: Timestamp, width: usiz
     Ok(out)
 }
 
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
 fn head(story: &Story, now: Timestamp) -> Vec<String> {
     let row = &story.row;
-    let of = match story.pool.is_empty() {
-        true => "of no pool".to_owned(),
-        false => format!("of pool {}", story.pool),
+    let of = if story.pool.is_empty() {
+        "of no pool".to_owned()
+    } else {
+        format!("of pool {}", story.pool)
     };
     let since = story
         .joined
@@ -226,13 +235,6 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     let age_of = row
         .since
         .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
-    let or_dash = |text: &str| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text.to_owned()
-        }
-    };
     let mut lines = vec![
         format!("Node {}, {of}{since}", row.name),
         format!("  {phase}{age_of}"),
@@ -242,9 +244,10 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
     // The lines below show it in full.
-    let is_in_message = |text: &str| !text.is_empty() && row.message.contains(text);
-    let is_shown_below = story.conditions.iter().any(|c| is_in_message(&c.message))
-        || story.blockers.iter().any(|b| is_in_message(&b.pod));
+    let conditions = story.conditions.iter().map(|c| c.message.as_str());
+    let blockers = story.blockers.iter().map(|b| b.pod.as_str());
+    let mut shown_below = conditions.chain(blockers).filter(|text| !text.is_empty());
+    let is_shown_below = shown_below.any(|text| row.message.contains(text));
     if !row.message.is_empty() && !is_shown_below {
         lines.push(format!("  {}", row.message));
     }
@@ -284,9 +287,10 @@ fn backend(backend: &NodeBackend) -> String {
 }
 
 fn first_boot(first: &NodeFirstboot) -> String {
-    let mut line = match first.outcome.is_trouble() || first.held {
-        true => "  ! first boot: ".to_owned(),
-        false => "  first boot: ".to_owned(),
+    let mut line = if first.outcome.is_trouble() || first.held {
+        "  ! first boot: ".to_owned()
+    } else {
+        "  first boot: ".to_owned()
     };
     line.push_str(first.outcome.as_str());
     if first.held {
@@ -300,13 +304,15 @@ fn first_boot(first: &NodeFirstboot) -> String {
 
 /// `from 1.0 to 2.0`.
 pub(crate) fn from_to(update: &NodeUpdate) -> String {
-    let named = |image: &berth_api::node::timeline::ImageVersion| {
-        image.version.as_deref().map_or_else(|| short(&image.digest), clean)
-    };
+    let to = version_or_digest(&update.to);
     match &update.from {
-        Some(from) => format!("from {} to {}", named(from), named(&update.to)),
-        None => format!("to {}", named(&update.to)),
+        Some(from) => format!("from {} to {to}", version_or_digest(from)),
+        None => format!("to {to}"),
     }
+}
+
+fn version_or_digest(image: &ImageVersion) -> String {
+    image.version.as_deref().map_or_else(|| short(&image.digest), clean)
 }
 
 fn chapters(update: &NodeUpdate, now: Timestamp) -> Vec<Vec<String>> {
@@ -336,9 +342,10 @@ fn turn_row(turn: &TurnRecord, now: Timestamp) -> Vec<String> {
     let words = proof.map_or_else(
         || "nothing recorded".to_owned(),
         |proof| {
-            let boot = match proof.boot_id == turn.boot_id_before {
-                true => "no reboot",
-                false => "rebooted",
+            let boot = if proof.boot_id == turn.boot_id_before {
+                "no reboot"
+            } else {
+                "rebooted"
             };
             let ready = if proof.node_ready { "Ready" } else { "not Ready" };
             let booted = proof.booted.as_ref().map_or_else(|| "?".to_owned(), short);

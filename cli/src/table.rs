@@ -111,6 +111,30 @@ pub(crate) fn columns(heads: &[&str], rows: &[Vec<String>], width: usize) -> Str
     tinted(heads, rows, plain, |_, _| None)
 }
 
+fn cell(row: &[String], column: usize) -> String {
+    row.get(column).cloned().unwrap_or_default()
+}
+
+/// Returns the width of a column.
+fn width(head: &str, cells: &[String]) -> usize {
+    let widest = cells.iter().map(|cell| wide(cell)).max();
+    widest.unwrap_or(0).max(wide(head))
+}
+
+/// Returns the columns before the last one that are not empty: number, head, cells and width.
+fn filled<'a>(heads: &[&'a str], rows: &[Vec<String>]) -> Vec<(usize, &'a str, Vec<String>, usize)> {
+    let last = heads.len().saturating_sub(1);
+    let mut filled = Vec::new();
+    for (i, head) in heads.iter().enumerate().take(last) {
+        let cells: Vec<String> = rows.iter().map(|row| cell(row, i)).collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            let room = width(head, &cells);
+            filled.push((i, *head, cells, room));
+        }
+    }
+    filled
+}
+
 /// Returns the table of [`columns`]; `tint` gives the colour of a cell from its column and text.
 pub(crate) fn tinted(
     heads: &[&str],
@@ -119,26 +143,18 @@ pub(crate) fn tinted(
     tint: impl Fn(usize, &str) -> Option<Tint>,
 ) -> String {
     let last = heads.len().saturating_sub(1);
-    let cell = |row: &'_ Vec<String>, i: usize| row.get(i).cloned().unwrap_or_default();
     let mut lines: Vec<Line> = (0..=rows.len())
         .map(|_| Line {
             text: " ".to_owned(),
             tints: vec![],
         })
         .collect();
-    let mut kept: Vec<(usize, &str, Vec<String>, usize)> = Vec::new();
-    for (i, head) in heads.iter().enumerate().take(last) {
-        let cells: Vec<String> = rows.iter().map(|row| cell(row, i)).collect();
-        if cells.iter().any(|cell| !cell.is_empty()) {
-            let room = cells.iter().map(|c| wide(c)).chain([wide(head)]).max().unwrap_or(0);
-            kept.push((i, head, cells, room));
-        }
-    }
+    let mut kept = filled(heads, rows);
     let over = (1 + kept.iter().map(|(.., room)| room + 2).sum::<usize>()).saturating_sub(look.width + 1);
     if let Some((_, head, cells, room)) = kept.first_mut().filter(|_| look.width > 0 && over > 0) {
         let most = room.saturating_sub(over).max(NAME);
         cells.iter_mut().for_each(|cell| *cell = shortened(cell, most));
-        *room = cells.iter().map(|c| wide(c)).chain([wide(head)]).max().unwrap_or(0);
+        *room = width(head, cells);
     }
     for (i, head, cells, room) in kept {
         let mut of_rows = lines.iter_mut();

@@ -93,11 +93,14 @@ pub(crate) fn cut(line: &str, width: usize) -> String {
         return line.to_owned();
     }
     let mut used = 0;
-    let fits = |c: &char| {
+    let mut kept = String::new();
+    for c in line.chars() {
         used += c.width().unwrap_or(0);
-        used < width
-    };
-    let mut kept: String = line.chars().take_while(fits).collect();
+        if used >= width {
+            break;
+        }
+        kept.push(c);
+    }
     kept.push('…');
     kept
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use berth_api::Digest;
 use berth_api::node::BootcNode;
-use berth_api::node::timeline::{Chapter, ChapterName, NodeUpdate};
+use berth_api::node::timeline::{ChapterName, NodeUpdate};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -17,6 +17,15 @@ use crate::text::{clean, cut, seconds};
 const LEAST_WIDTH: usize = 80;
 /// Longest node name on a terminal, in columns.
 const NAME: usize = 24;
+
+/// Width of the names in the SVG.
+const LEFT: usize = 200;
+/// Width of the chapters in the SVG.
+const WIDE: usize = 900;
+/// Height of a row in the SVG.
+const HIGH: usize = 18;
+/// Height of the part above the rows in the SVG.
+const TOP: usize = 56;
 
 /// The updates of a pool's nodes to one image.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,32 +80,25 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
         .collect();
     let target = found.status.as_ref().and_then(|status| status.target.as_ref());
     let targets: BTreeSet<&Digest> = target.iter().flat_map(|t| &t.platforms).map(|p| &p.digest).collect();
-    let newest = |node: &&BootcNode| Some(node.status.as_ref()?.timeline.updates.first()?.to.digest.clone());
-    let is_begun = members.iter().filter_map(newest).any(|d| targets.contains(&d));
-    // Before any node begins with the current target, show each node's last update.
-    let shown = |update: &&NodeUpdate| !is_begun || targets.contains(&update.to.digest);
-    let update = |node: &BootcNode| -> Option<NodeUpdate> {
-        let updates = &node.status.as_ref()?.timeline.updates;
-        updates.first().filter(shown).cloned()
-    };
-    let all: Vec<(String, Option<NodeUpdate>)> = members.iter().map(|n| (n.name_any(), update(n))).collect();
-    let mut rows: Vec<Row> = all
-        .iter()
-        .map(|(name, update)| Row {
-            name: clean(name),
-            spans: update.as_ref().map_or_else(Vec::new, |u| spans(u, now)),
-        })
-        .collect();
-    let turn = |row: &Row| {
-        let began = row.spans.iter().find(|s| s.chapter >= ChapterName::Drained);
-        began.map_or(Timestamp::MAX, |span| span.start)
-    };
+    let mut newest = members.iter().filter_map(|node| last_update(node));
+    let is_begun = newest.any(|update| targets.contains(&update.to.digest));
+    let mut what = None;
+    let mut rows: Vec<Row> = vec![];
+    for node in members {
+        // Before any node begins with the current target, show each node's last update.
+        let update = last_update(node).filter(|update| !is_begun || targets.contains(&update.to.digest));
+        what = what.or_else(|| update.map(from_to));
+        rows.push(Row {
+            name: clean(&node.name_any()),
+            spans: update.map_or_else(Vec::new, |update| spans(update, now)),
+        });
+    }
     rows.sort_by(|a, b| (turn(a), &a.name).cmp(&(turn(b), &b.name)));
-    let times = || rows.iter().flat_map(|row| &row.spans);
-    let (Some(begin), Some(end)) = (times().map(|s| s.start).min(), times().map(|s| s.end).max()) else {
+    let begin = rows.iter().flat_map(|row| &row.spans).map(|span| span.start).min();
+    let end = rows.iter().flat_map(|row| &row.spans).map(|span| span.end).max();
+    let (Some(begin), Some(end)) = (begin, end) else {
         return Err(format!("no node of pool {pool} has a timeline yet: none was updated"));
     };
-    let what = all.iter().find_map(|(_, update)| update.as_ref().map(from_to));
     Ok(Picture {
         pool: clean(pool),
         what: what.unwrap_or_default(),
@@ -106,8 +108,18 @@ pub fn picture(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Pictur
     })
 }
 
+fn last_update(node: &BootcNode) -> Option<&NodeUpdate> {
+    node.status.as_ref()?.timeline.updates.first()
+}
+
+/// Returns when a node's turn began; nodes without one come last.
+fn turn(row: &Row) -> Timestamp {
+    let began = row.spans.iter().find(|s| s.chapter >= ChapterName::Drained);
+    began.map_or(Timestamp::MAX, |span| span.start)
+}
+
 fn spans(update: &NodeUpdate, now: Timestamp) -> Vec<Span> {
-    let span = |chapter: &Chapter| {
+    let spans = update.chapters.iter().filter_map(|chapter| {
         let start = chapter.start_time.as_ref()?.0;
         Some(Span {
             chapter: chapter.name,
@@ -115,8 +127,8 @@ fn spans(update: &NodeUpdate, now: Timestamp) -> Vec<Span> {
             end: chapter.end_time.as_ref().map_or(now.max(start), |end| end.0),
             lasts: chapter.end_time.is_none(),
         })
-    };
-    update.chapters.iter().filter_map(span).collect()
+    });
+    spans.collect()
 }
 
 /// Returns the letter, colour and word of a chapter.
@@ -188,31 +200,60 @@ impl Picture {
 
     /// Returns the letter of a cell: the last chapter in it, so that a short one is visible.
     fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
-        let position = |time: Timestamp| {
-            let done = i128::from(time.as_second() - self.begin.as_second()) * cells as i128;
-            usize::try_from(done / i128::from(self.span_seconds())).unwrap_or_default()
-        };
-        let covers = |span: &&Span| {
-            let first = position(span.start).min(cells - 1);
+        let last = row.spans.iter().rev().find(|span| {
+            let first = self.cell(span.start, cells).min(cells - 1);
             // A chapter that ends where the next cell begins does not extend into that cell.
-            let last = position(span.end).saturating_sub(1).clamp(first, cells - 1);
+            let last = self.cell(span.end, cells).saturating_sub(1).clamp(first, cells - 1);
             (first..=last).contains(&cell)
-        };
-        let last = row.spans.iter().rev().find(covers);
+        });
         last.map_or(' ', |span| look(span.chapter).0)
+    }
+
+    /// Returns the number of the cell that a time is in.
+    fn cell(&self, time: Timestamp, cells: usize) -> usize {
+        let done = i128::from(time.as_second() - self.begin.as_second()) * cells as i128;
+        usize::try_from(done / i128::from(self.span_seconds())).unwrap_or_default()
+    }
+
+    /// Returns the place of a time in the SVG, from the left.
+    fn x(&self, time: Timestamp) -> f64 {
+        let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
+        LEFT as f64 + done * WIDE as f64
+    }
+
+    /// Adds a row to the SVG; `y` is its upper edge.
+    fn svg_row(&self, out: &mut String, y: usize, row: &Row) {
+        let name = cut(&row.name, 28);
+        let _ = writeln!(
+            out,
+            "<text x=\"10\" y=\"{}\">{}<title>{}</title></text>",
+            y + 13,
+            escaped(&name),
+            escaped(&row.name)
+        );
+        for span in &row.spans {
+            let (_, colour, _) = look(span.chapter);
+            // Keep a chapter without duration visible.
+            let wide = (self.x(span.end) - self.x(span.start)).max(2.0);
+            let lasts = if span.lasts { ", not ended" } else { "" };
+            let took = span.end.as_second().saturating_sub(span.start.as_second());
+            let _ = writeln!(
+                out,
+                "<rect x=\"{:.1}\" y=\"{}\" width=\"{wide:.1}\" height=\"{}\" fill=\"{colour}\"><title>{}: {} from {} for {}{lasts}</title></rect>",
+                self.x(span.start),
+                y + 2,
+                HIGH - 4,
+                escaped(&row.name),
+                span.chapter.as_str(),
+                at(span.start),
+                seconds(u64::try_from(took).unwrap_or_default()),
+            );
+        }
     }
 
     /// Returns the picture as a self-contained SVG file.
     pub fn svg(&self) -> String {
-        const LEFT: usize = 200;
-        const WIDE: usize = 900;
-        const HIGH: usize = 18;
-        const TOP: usize = 56;
         let height = TOP + HIGH * self.rows.len() + 52;
-        let x = |time: Timestamp| {
-            let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
-            LEFT as f64 + done * WIDE as f64
-        };
         let total = LEFT + WIDE + 20;
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {total} {height}\" width=\"{total}\" \
@@ -231,33 +272,7 @@ impl Picture {
             );
         }
         for (n, row) in self.rows.iter().enumerate() {
-            let y = TOP + n * HIGH;
-            let name = cut(&row.name, 28);
-            let _ = writeln!(
-                out,
-                "<text x=\"10\" y=\"{}\">{}<title>{}</title></text>",
-                y + 13,
-                escaped(&name),
-                escaped(&row.name)
-            );
-            for span in &row.spans {
-                let (_, colour, _) = look(span.chapter);
-                // Keep a chapter without duration visible.
-                let wide = (x(span.end) - x(span.start)).max(2.0);
-                let lasts = if span.lasts { ", not ended" } else { "" };
-                let took = span.end.as_second().saturating_sub(span.start.as_second());
-                let _ = writeln!(
-                    out,
-                    "<rect x=\"{:.1}\" y=\"{}\" width=\"{wide:.1}\" height=\"{}\" fill=\"{colour}\"><title>{}: {} from {} for {}{lasts}</title></rect>",
-                    x(span.start),
-                    y + 2,
-                    HIGH - 4,
-                    escaped(&row.name),
-                    span.chapter.as_str(),
-                    at(span.start),
-                    seconds(u64::try_from(took).unwrap_or_default()),
-                );
-            }
+            self.svg_row(&mut out, TOP + n * HIGH, row);
         }
         let floor = TOP + HIGH * self.rows.len() + 18;
         for part in 0..=4 {
@@ -268,7 +283,7 @@ impl Picture {
             let _ = writeln!(
                 out,
                 "<text x=\"{:.1}\" y=\"{floor}\" text-anchor=\"middle\" font-size=\"10\">{}</text>",
-                x(time),
+                self.x(time),
                 time.strftime("%H:%M:%S")
             );
         }

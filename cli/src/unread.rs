@@ -32,13 +32,14 @@ pub(crate) fn unread(pool: &BootcNodePool, now: Timestamp) -> Option<Warning> {
 
 /// Returns the time of the last change of the spec or of the deletion request, by the API server's clock.
 fn changed(pool: &BootcNodePool) -> Option<Timestamp> {
-    let is_spec = |entry: &&ManagedFieldsEntry| {
-        let fields = entry.fields_v1.as_ref().and_then(|fields| fields.0.as_object());
-        entry.subresource.is_none() && fields.is_some_and(|fields| fields.contains_key("f:spec"))
-    };
-    let changes = pool.managed_fields().iter().filter(is_spec);
+    let changes = pool.managed_fields().iter().filter(|entry| is_of_spec(entry));
     let times = changes.filter_map(|entry| entry.time.as_ref());
     times.chain(&pool.metadata.deletion_timestamp).map(|time| time.0).max()
+}
+
+fn is_of_spec(entry: &ManagedFieldsEntry) -> bool {
+    let fields = entry.fields_v1.as_ref().and_then(|fields| fields.0.as_object());
+    entry.subresource.is_none() && fields.is_some_and(|fields| fields.contains_key("f:spec"))
 }
 
 #[cfg(test)]

@@ -43,9 +43,10 @@ fn open(file: &Path) -> io::Result<Box<dyn BufRead>> {
 /// Returns the stream, unzipped if it is gzipped.
 fn plain<R: Read + 'static>(mut stream: BufReader<R>) -> io::Result<Box<dyn BufRead>> {
     let is_gzip = stream.fill_buf()?.starts_with(&[0x1f, 0x8b]);
-    Ok(match is_gzip {
-        true => Box::new(BufReader::new(MultiGzDecoder::new(stream))),
-        false => Box::new(stream),
+    Ok(if is_gzip {
+        Box::new(BufReader::new(MultiGzDecoder::new(stream)))
+    } else {
+        Box::new(stream)
     })
 }
 
@@ -90,9 +91,10 @@ pub fn render_report(report: &Report, width: usize) -> String {
         "Reboots without a berth, not attributed to Berth",
         report.others.iter(),
         |r| {
-            let image = match r.other_image {
-                true => "runs another image since then",
-                false => "runs the same image as before",
+            let image = if r.other_image {
+                "runs another image since then"
+            } else {
+                "runs the same image as before"
             };
             format!("{} by {:.0}, {image}", r.node, r.at)
         },
@@ -149,9 +151,10 @@ fn row(turn: &Turn) -> Vec<String> {
         Proof::NoReboot => format!("{outcome}: given back without a reboot"),
         Proof::Booted { digest, .. } => {
             let boot = clean(turn.final_boot.as_deref().unwrap_or_default());
-            match *digest == turn.to {
-                true => format!("{outcome}: Ready with the target under boot {boot}"),
-                false => format!("{outcome}: Ready with {} under boot {boot}", digits(digest)),
+            if *digest == turn.to {
+                format!("{outcome}: Ready with the target under boot {boot}")
+            } else {
+                format!("{outcome}: Ready with {} under boot {boot}", digits(digest))
             }
         }
         Proof::Missing { what } => format!("{outcome}: the log lacks {what}"),

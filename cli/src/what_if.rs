@@ -51,8 +51,8 @@ pub fn what_if(snapshot: &Snapshot, pool: &str, settings: &[WhatIf]) -> Result<S
     let mut snapshot = snapshot.clone();
     let found = snapshot.pools.iter_mut().find(|found| found.name_any() == pool);
     let found = found.ok_or_else(|| format!("there is no pool {pool:?}"))?;
-    let unreadable = |error: serde_json::Error| format!("the spec of pool {pool} cannot be serialized: {error}");
-    let mut spec = serde_json::to_value(&found.spec).map_err(unreadable)?;
+    let mut spec = serde_json::to_value(&found.spec)
+        .map_err(|error| format!("the spec of pool {pool} cannot be serialized: {error}"))?;
     merge(&mut spec, &patch(settings)?);
     let spec: BootcNodePoolSpec =
         serde_json::from_value(spec).map_err(|error| format!("pool {pool} cannot have these settings: {error}"))?;
@@ -130,15 +130,17 @@ fn unknown(spec: &JSONSchemaProps, setting: &WhatIf, depth: usize) -> String {
         return format!("{before} is a list; write it as a whole, as JSON: {before}='[...]'");
     }
     let last = setting.path.last().map(String::as_str).unwrap_or_default();
-    let distance = |path: &str| {
+    let mut near: Vec<(usize, &String)> = vec![];
+    for path in paths.keys() {
         let of_last = path
             .rsplit('.')
             .next()
             .map_or(usize::MAX, |end| edit_distance(end, last));
-        edit_distance(path, &name).min(of_last)
-    };
-    let mut near: Vec<(usize, &String)> = paths.keys().map(|path| (distance(path), path)).collect();
-    near.retain(|(distance, _)| *distance <= DISTANCE);
+        let distance = edit_distance(path, &name).min(of_last);
+        if distance <= DISTANCE {
+            near.push((distance, path));
+        }
+    }
     near.sort();
     let near: Vec<&str> = near.into_iter().take(NEAR).map(|(_, path)| path.as_str()).collect();
     if !near.is_empty() {
@@ -199,31 +201,36 @@ fn is(schema: &JSONSchemaProps, type_: &str) -> bool {
     schema.type_.as_deref() == Some(type_)
 }
 
+fn is_in_bounds(schema: &JSONSchemaProps, number: i64) -> bool {
+    let (low, high) = (schema.minimum, schema.maximum);
+    low.is_none_or(|low| number as f64 >= low) && high.is_none_or(|high| number as f64 <= high)
+}
+
+/// Returns the message that a field takes something else.
+fn wrong(setting: &WhatIf, what: &str) -> String {
+    format!("{} takes {what}, not {:?}", setting.name(), setting.value)
+}
+
 /// Parses the value as the field's type and checks its bounds.
 fn value(schema: &JSONSchemaProps, setting: &WhatIf) -> Result<Value, String> {
     let (name, text) = (setting.name(), setting.value.as_str());
     if text.is_empty() {
         return Ok(Value::Null);
     }
-    let wrong = |what: &str| Err(format!("{name} takes {what}, not {text:?}"));
     let number = text.parse::<i64>().ok();
     if schema.x_kubernetes_int_or_string == Some(true) {
         return Ok(number.map_or_else(|| text.into(), Value::from));
     }
-    let bounded = |number: i64| {
-        let (low, high) = (schema.minimum, schema.maximum);
-        low.is_none_or(|low| number as f64 >= low) && high.is_none_or(|high| number as f64 <= high)
-    };
     match (schema.type_.as_deref(), number) {
-        (Some("integer"), Some(number)) if bounded(number) => Ok(number.into()),
+        (Some("integer"), Some(number)) if is_in_bounds(schema, number) => Ok(number.into()),
         (Some("integer"), _) => {
-            let bound = |word: &str, bound: Option<f64>| bound.map_or_else(String::new, |b| format!(" {word} {b}"));
-            let bounds = bound("from", schema.minimum) + &bound("to", schema.maximum);
-            wrong(&format!("a whole number{bounds}"))
+            let low = schema.minimum.map_or_else(String::new, |low| format!(" from {low}"));
+            let high = schema.maximum.map_or_else(String::new, |high| format!(" to {high}"));
+            Err(wrong(setting, &format!("a whole number{low}{high}")))
         }
         (Some("boolean"), _) => match text.parse::<bool>() {
             Ok(value) => Ok(value.into()),
-            Err(_) => wrong("true or false"),
+            Err(_) => Err(wrong(setting, "true or false")),
         },
         (Some("string"), _) => {
             let one_of = schema
@@ -233,11 +240,11 @@ fn value(schema: &JSONSchemaProps, setting: &WhatIf) -> Result<Value, String> {
                 .filter_map(|value| value.0.as_str().map(str::to_owned));
             let one_of: Vec<String> = one_of.collect();
             if !one_of.is_empty() && !one_of.iter().any(|one| one == text) {
-                return wrong(&one_of.join(" or "));
+                return Err(wrong(setting, &one_of.join(" or ")));
             }
             let most = schema.max_length.unwrap_or(i64::MAX);
             if i64::try_from(text.chars().count()).unwrap_or(i64::MAX) > most {
-                return wrong(&format!("at most {most} characters"));
+                return Err(wrong(setting, &format!("at most {most} characters")));
             }
             Ok(text.into())
         }

@@ -62,11 +62,10 @@ impl World {
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
         // Only the agent's clock and the local one are available here.
-        let is_heard = |status| silence(status, now).is_none();
-        let heard = snapshot
-            .bootc_nodes
-            .iter()
-            .filter(|bootc| bootc.status.as_ref().is_some_and(is_heard));
+        let heard = snapshot.bootc_nodes.iter().filter(|bootc| {
+            let status = bootc.status.as_ref();
+            status.is_some_and(|status| silence(status, now).is_none())
+        });
         let mut this = Self {
             membership: MembershipCache::default().of(&seen),
             occupied: Occupied::of(&leases),
@@ -138,12 +137,15 @@ impl World {
         self.control_plane().plan(&mut facts.clone(), wall)
     }
 
+    fn nodes(&self) -> impl Iterator<Item = &NodeView> {
+        self.seen.nodes.values().map(|node| node.view.as_ref())
+    }
+
     fn control_plane(&self) -> ControlPlane {
-        let nodes = || self.seen.nodes.values().map(|node| node.view.as_ref());
         // Long enough after the first request that a silent server counts as down.
         let now = Moment::after(Duration::from_secs(3600));
         let mut servers = BTreeMap::new();
-        for node in nodes().filter(|node| is_control_plane(&node.labels)) {
+        for node in self.nodes().filter(|node| is_control_plane(&node.labels)) {
             let addresses = node
                 .addresses
                 .iter()
@@ -158,7 +160,7 @@ impl World {
             }
         }
         let answers = Answers { listed: true, servers };
-        ControlPlane::of(nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
+        ControlPlane::of(self.nodes(), &answers, now).with_leases(&self.leases, |_, berth| berth.epoch == self.epoch)
     }
 
     /// Returns the pool's capacity and its users.
@@ -237,16 +239,18 @@ fn is_clock_synchronized(pool: &Pool) -> bool {
 }
 
 fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
-    let pool = |object: &berth_api::pool::BootcNodePool| PoolView::of(DeserializeGuard(Ok(object.clone())));
-    let bootc = |object: &berth_api::node::BootcNode| BootcNodeView::of(DeserializeGuard(Ok(object.clone())));
+    let pools = snapshot.pools.iter();
+    let pools = pools.map(|o| entry(o, PoolView::of(DeserializeGuard(Ok(o.clone())))));
+    let bootc_nodes = snapshot.bootc_nodes.iter();
+    let bootc_nodes = bootc_nodes.map(|o| entry(o, BootcNodeView::of(DeserializeGuard(Ok(o.clone())))));
     let fleet = snapshot.fleet.clone();
     let berths = snapshot
         .leases
         .iter()
         .filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
     snapshot::Snapshot {
-        pools: Arc::new(snapshot.pools.iter().map(|o| entry(o, pool(o))).collect()),
-        bootc_nodes: Arc::new(snapshot.bootc_nodes.iter().map(|o| entry(o, bootc(o))).collect()),
+        pools: Arc::new(pools.collect()),
+        bootc_nodes: Arc::new(bootc_nodes.collect()),
         nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
         leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
         fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),

@@ -17,6 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::plan::{Change, Plan};
+use crate::mark::Mark;
 use crate::text::clean;
 
 /// Field manager of all writes.
@@ -45,26 +46,12 @@ pub async fn apply(client: &Client, plan: &Plan, now: Timestamp) -> Result<Vec<S
 async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<String>> {
     match change {
         Change::Label { node, uid, mark, on } => {
-            let value = if *on { json!("true") } else { Value::Null };
-            let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
-            let nodes = Api::<Node>::all(client.clone());
-            nodes
-                .patch(node, &params(), &Patch::Merge(patch))
-                .await
-                .with_context(|| format!("changing Node {node}"))?;
-            let mark = mark.words();
-            Ok(vec![match on {
-                true => format!("Node {node} is {mark}."),
-                false => format!("Node {node} is no longer {mark}."),
-            }])
+            label(client, (node, uid), *mark, *on).await?;
+            let is = if *on { "is" } else { "is no longer" };
+            Ok(vec![format!("Node {node} {is} {}.", mark.words())])
         }
         Change::Pause { pool, uid, paused } => {
-            let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "paused": paused } } });
-            let pools = Api::<BootcNodePool>::all(client.clone());
-            pools
-                .patch(pool, &params(), &Patch::Merge(patch))
-                .await
-                .with_context(|| format!("changing pool {pool}"))?;
+            change_rollout(client, (pool, uid), json!({ "paused": paused })).await?;
             Ok(vec![format!(
                 "Pool {pool} {}.",
                 if *paused { "is paused" } else { "is resumed" }
@@ -80,13 +67,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             Ok(vec![format!("{now}.")])
         }
         Change::Dismiss { uid, machine, value } => {
-            let annotations = json!({ keys::ANNOTATION_DISMISSED: value });
-            let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
-            let fleets = Api::<BootcFleet>::all(client.clone());
-            fleets
-                .patch(fleet::NAME, &params(), &Patch::Merge(patch))
-                .await
-                .context("changing BootcFleet cluster")?;
+            dismiss(client, uid, value).await?;
             Ok(vec![format!("Machine {} is dismissed.", clean(machine))])
         }
         Change::Approve {
@@ -100,12 +81,7 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             Ok(vec![format!("The image of pool {pool} is set to {to}.")])
         }
         Change::Retry { pool, uid, token } => {
-            let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": { "retryToken": token } } });
-            let pools = Api::<BootcNodePool>::all(client.clone());
-            pools
-                .patch(pool, &params(), &Patch::Merge(patch))
-                .await
-                .with_context(|| format!("changing pool {pool}"))?;
+            change_rollout(client, (pool, uid), json!({ "retryToken": token })).await?;
             Ok(vec![format!("Pool {pool} retries its failed images.")])
         }
         Change::Close {
@@ -123,6 +99,32 @@ async fn make(client: &Client, change: &Change, now: Timestamp) -> Result<Vec<St
             Ok(done)
         }
     }
+}
+
+/// Adds a label to a Node, or removes it.
+async fn label(client: &Client, (node, uid): (&str, &str), mark: Mark, on: bool) -> Result<()> {
+    let value = if on { json!("true") } else { Value::Null };
+    let patch = json!({ "metadata": { "uid": uid, "labels": { mark.key(): value } } });
+    let nodes = Api::<Node>::all(client.clone());
+    let patched = nodes.patch(node, &params(), &Patch::Merge(patch)).await;
+    patched.map(drop).with_context(|| format!("changing Node {node}"))
+}
+
+/// Merges `rollout` into `spec.rollout` of a pool.
+async fn change_rollout(client: &Client, (pool, uid): (&str, &str), rollout: Value) -> Result<()> {
+    let patch = json!({ "metadata": { "uid": uid }, "spec": { "rollout": rollout } });
+    let pools = Api::<BootcNodePool>::all(client.clone());
+    let patched = pools.patch(pool, &params(), &Patch::Merge(patch)).await;
+    patched.map(drop).with_context(|| format!("changing pool {pool}"))
+}
+
+/// Writes the annotation with the dismissed machines to the BootcFleet.
+async fn dismiss(client: &Client, uid: &str, value: &str) -> Result<()> {
+    let annotations = json!({ keys::ANNOTATION_DISMISSED: value });
+    let patch = json!({ "metadata": { "uid": uid, "annotations": annotations } });
+    let fleets = Api::<BootcFleet>::all(client.clone());
+    let patched = fleets.patch(fleet::NAME, &params(), &Patch::Merge(patch)).await;
+    patched.map(drop).context("changing BootcFleet cluster")
 }
 
 /// Writes `spec.paused` of the BootcFleet, and creates it if `uid` is `None`.

@@ -4,6 +4,7 @@ use berth_api::ImageRef;
 use berth_api::condition::{self, pool as types};
 use berth_api::pool::{Available, BootcNodePool};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
 use super::plan::{Change, NoPlan, Plan, pool_of};
@@ -18,31 +19,24 @@ use crate::text::{age, clean, seconds, short};
 pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let found = pool_of(snapshot, pool)?;
     let status = found.status.clone().unwrap_or_default();
-    let nothing = |why: String| {
-        let head = format!("Nothing to approve in pool {pool}: {why}");
-        Ok(Plan {
-            head,
-            ..Plan::default()
-        })
-    };
     let Ok(reference) = found.spec.image_ref().parse::<ImageRef>() else {
-        return nothing("its image.ref is not an image reference.".to_owned());
+        return Ok(nothing(pool, "its image.ref is not an image reference."));
     };
     let Some(tag) = reference.without_digest() else {
-        return nothing("its image.ref has no tag, so Berth looks for no newer image.".to_owned());
+        let why = "its image.ref has no tag, so Berth looks for no newer image.";
+        return Ok(nothing(pool, why));
     };
     let is_current = status
         .target
         .as_ref()
         .is_some_and(|t| t.image == found.spec.image_ref());
     let Some(available) = status.available.filter(|_| is_current) else {
-        return nothing(format!(
-            "no other image is known at {tag}. To check it now: kubectl berth poll {pool}"
-        ));
+        let why = format!("no other image is known at {tag}. To check it now: kubectl berth poll {pool}");
+        return Ok(nothing(pool, &why));
     };
     let image = named(available.version.as_deref(), &available);
     if reference.digest().is_none() {
-        return nothing(followed(found, &available, &image));
+        return Ok(nothing(pool, &followed(found, &available, &image)));
     }
     let to = format!("{tag}@{}", available.digest);
     let roster = Roster::of(snapshot, now);
@@ -77,16 +71,29 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         }],
         ..Plan::default()
     };
-    if found.spec.is_paused() {
-        plan.warnings
-            .push("The pool is paused: no node reboots until rollout.paused is false".to_owned());
-    }
-    let resolved = condition::find(&status.conditions, types::IMAGE_RESOLVED);
-    if let Some(missing) = resolved.filter(|c| c.reason == "NoSuchPlatform") {
-        let words = format!("Not every member can run it: {}", clean(&missing.message));
-        plan.warnings.push(words);
-    }
+    plan.warnings = warnings(found, &status.conditions);
     Ok(plan)
+}
+
+/// Returns a plan without changes.
+fn nothing(pool: &str, why: &str) -> Plan {
+    Plan {
+        head: format!("Nothing to approve in pool {pool}: {why}"),
+        ..Plan::default()
+    }
+}
+
+/// Returns warnings about what keeps nodes of the pool from the image.
+fn warnings(pool: &BootcNodePool, conditions: &[Condition]) -> Vec<String> {
+    let mut warnings = vec![];
+    if pool.spec.is_paused() {
+        warnings.push("The pool is paused: no node reboots until rollout.paused is false".to_owned());
+    }
+    let resolved = condition::find(conditions, types::IMAGE_RESOLVED);
+    if let Some(missing) = resolved.filter(|c| c.reason == "NoSuchPlatform") {
+        warnings.push(format!("Not every member can run it: {}", clean(&missing.message)));
+    }
+    warnings
 }
 
 fn named(version: Option<&str>, available: &Available) -> String {

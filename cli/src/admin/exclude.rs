@@ -109,14 +109,16 @@ fn holding(
         }
         return;
     }
-    plan.facts.push(match has_committed {
-        false => "The Node is Ready, so its agent uncordons it and gives the berth back; nothing counts as failed.".to_owned(),
-        true => format!(
+    let outcome = if has_committed {
+        format!(
             "The Node is Ready, so its agent gives the berth back after the committed reboot, without waiting for proof. If {} \
              has booted and is not proven, it counts as failed on {name}.",
             named(&held.holding.target, member, pool)
-        ),
-    });
+        )
+    } else {
+        "The Node is Ready, so its agent uncordons it and gives the berth back; nothing counts as failed.".to_owned()
+    };
+    plan.facts.push(outcome);
     plan.facts
         .push("The controller closes the berth only if the Node is NotReady.".to_owned());
     if let Some(age) = silence(&member.status(), now) {
@@ -184,10 +186,12 @@ fn joins(plan: &mut Plan, roster: &Roster<'_>, world: &World, pool: &BootcNodePo
     let failed =
         member.status().failed_digests.contains(wanted) || recorded.into_iter().any(|f| f.nodes.contains(&member.name));
     let image = named(wanted, member, Some(pool));
-    plan.facts.push(match failed {
-        true => format!("{image} failed there and is not retried. To retry it: kubectl berth retry {name}"),
-        false if member.is_up_to_date(target) => format!("It already runs {image}."),
-        false => format!("It is updated to {image} in its turn."),
+    plan.facts.push(if failed {
+        format!("{image} failed there and is not retried. To retry it: kubectl berth retry {name}")
+    } else if member.is_up_to_date(target) {
+        format!("It already runs {image}.")
+    } else {
+        format!("It is updated to {image} in its turn.")
     });
 }
 

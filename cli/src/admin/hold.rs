@@ -90,13 +90,8 @@ fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Times
         ));
     }
     let waits = own.is_some_and(|own| own.booted.is_none() || own.booted != own.desired);
-    let after = |other: &&BootcNodePool| other.spec.after().contains(&name);
-    let after: Vec<_> = snapshot
-        .pools
-        .iter()
-        .filter(after)
-        .map(|other| clean(&other.name_any()))
-        .collect();
+    let after = snapshot.pools.iter().filter(|other| other.spec.after().contains(&name));
+    let after: Vec<_> = after.map(|other| clean(&other.name_any())).collect();
     if waits && !after.is_empty() {
         warnings.push(format!(
             "These pools wait until {name} is updated: {}",

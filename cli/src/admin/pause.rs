@@ -20,6 +20,15 @@ pub enum PauseTarget<'a> {
     Fleet,
 }
 
+impl PauseTarget<'_> {
+    fn includes(self, pool: &str) -> bool {
+        match self {
+            Self::Pool(name) => name == pool,
+            Self::Fleet => true,
+        }
+    }
+}
+
 /// Plans a pause.
 ///
 /// # Errors
@@ -96,23 +105,28 @@ fn change(snapshot: &Snapshot, target: PauseTarget<'_>, paused: bool) -> Result<
             (is_fleet_paused(snapshot), "the fleet".to_owned(), change, field)
         }
     };
-    let mut plan = Plan::default();
-    let capital = |text: &str| {
-        let mut letters = text.chars();
-        letters
-            .next()
-            .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
-    };
-    plan.head = match (is_paused == paused, paused) {
-        (true, true) => format!("{} is already paused; nothing to do.", capital(&what)),
-        (true, false) => format!("{} is not paused; nothing to do.", capital(&what)),
+    let head = match (is_paused == paused, paused) {
+        (true, true) => format!("{} is already paused; nothing to do.", capitalized(&what)),
+        (true, false) => format!("{} is not paused; nothing to do.", capitalized(&what)),
         (false, true) => format!("Pause {what}: sets {field} to true."),
         (false, false) => format!("Resume {what}: sets {field} to false."),
+    };
+    let mut plan = Plan {
+        head,
+        ..Plan::default()
     };
     if is_paused != paused {
         plan.changes.push(change);
     }
     Ok(plan)
+}
+
+/// Returns the text with its first letter in upper case.
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn is_fleet_paused(snapshot: &Snapshot) -> bool {
@@ -129,14 +143,10 @@ fn word(target: PauseTarget<'_>) -> String {
 
 /// Describes what happens to the nodes that hold berths.
 fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
-    let is_of = |pool: &str| match target {
-        PauseTarget::Pool(name) => name == pool,
-        PauseTarget::Fleet => true,
-    };
     let (mut back, mut on) = (vec![], vec![]);
     for berth in snapshot.leases.iter().filter_map(|lease| lease::read(lease).ok()) {
         match &berth.state {
-            BerthState::Held(holding) if is_of(berth.pool.as_str()) => match holding.phase {
+            BerthState::Held(holding) if target.includes(berth.pool.as_str()) => match holding.phase {
                 HoldPhase::Taken => back.push(clean(holding.node.as_str())),
                 HoldPhase::Committed => on.push(clean(holding.node.as_str())),
                 // The turn is over except for the last write.
@@ -145,11 +155,13 @@ fn at_work(snapshot: &Snapshot, target: PauseTarget<'_>) -> Vec<String> {
             _ => {}
         }
     }
-    let line = |mut nodes: Vec<String>, words: &str| {
-        nodes.sort();
-        (!nodes.is_empty()).then(|| format!("{words}: {}", names(nodes.iter().take(NAMED), nodes.len())))
-    };
     let back = line(back, "Not committed, so they give their berths back and are uncordoned");
     let on = line(on, "Committed, so they finish their turns");
     back.into_iter().chain(on).collect()
+}
+
+/// Returns a line that names the nodes; `None` without nodes.
+fn line(mut nodes: Vec<String>, words: &str) -> Option<String> {
+    nodes.sort();
+    (!nodes.is_empty()).then(|| format!("{words}: {}", names(nodes.iter().take(NAMED), nodes.len())))
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use berth_api::Digest;
 use berth_api::condition::{self, pool as types};
 use berth_api::keys;
 use berth_api::pool::BootcNodePool;
@@ -81,21 +82,24 @@ pub fn found_words(pool: &BootcNodePool) -> Result<String, String> {
     if condition.status != "True" || !ANSWERED.contains(&condition.reason.as_str()) {
         return Err(format!("pool {name}: {}: {message}", condition.reason));
     }
-    let image = |version: &Option<String>, digest| match version {
-        Some(version) => format!("{} ({})", clean(version), short(digest)),
-        None => short(digest),
-    };
     Ok(match (&status.available, &status.target) {
         (Some(available), _) => {
-            let image = image(&available.version, &available.digest);
+            let image = image_words(available.version.as_deref(), &available.digest);
             format!("Pool {name}: the tag points to {image}, which the pool does not use yet.\n  {message}\n")
         }
         (None, Some(target)) => {
-            let image = image(&target.version, &target.digest);
+            let image = image_words(target.version.as_deref(), &target.digest);
             format!("Pool {name}: {} is {image}, which the pool uses.\n", target.image)
         }
         (None, None) => format!("Pool {name}: {message}\n"),
     })
+}
+
+fn image_words(version: Option<&str>, digest: &Digest) -> String {
+    match version {
+        Some(version) => format!("{} ({})", clean(version), short(digest)),
+        None => short(digest),
+    }
 }
 
 #[cfg(test)]

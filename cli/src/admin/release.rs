@@ -47,9 +47,10 @@ pub fn release(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Plan, 
     plan.facts.push(format!(
         "Node {node} loses its licence to reboot: Berth requests no further reboot of it, and may offer the berth to another node."
     ));
-    let agent = match member.is_cordoned() {
-        true => "If Berth cordoned the node, its agent uncordons it; any other cordon stays.",
-        false => "It is not cordoned.",
+    let agent = if member.is_cordoned() {
+        "If Berth cordoned the node, its agent uncordons it; any other cordon stays."
+    } else {
+        "It is not cordoned."
     };
     plan.facts.push(agent.to_owned());
     plan.facts

@@ -94,8 +94,9 @@ fn words(pool: &BootcNodePool, digest: &Digest, (nodes, count): &(BTreeSet<Strin
         None => short(digest),
     };
     let list = names(nodes, *count);
-    match wanted {
-        true => format!("{name} is retried on {list}."),
-        false => format!("{name} is not an image of the pool's current target; it may be retried on {list}."),
+    if wanted {
+        format!("{name} is retried on {list}.")
+    } else {
+        format!("{name} is not an image of the pool's current target; it may be retried on {list}.")
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use berth_api::condition::{self, Why};
 use berth_api::keys;
-use berth_api::membership::Conflict;
 use berth_api::node::{BootcNodeStatus, DesiredImage, Phase};
 use berth_api::platform::{Choice, Variant};
 use berth_api::pool::{BootcNodePool, Target, WaveState};
@@ -144,13 +143,16 @@ impl<'a> Outlook<'a> {
         // Without waves in the spec, and with one kind of nodes, the wave would be the same in each row.
         let shows_waves =
             !self.pool.spec.rollout().waves.is_empty() || waves.windows(2).any(|pair| matches!(pair, [a, b] if a != b));
-        let row = |(place, turn): (usize, &Turn)| {
-            let mut row = self.row(self.roster.node(turn.node.as_str())?);
+        let mut rows = vec![];
+        for (place, turn) in turns.iter().enumerate() {
+            let Some(member) = self.roster.node(turn.node.as_str()) else {
+                continue;
+            };
+            let mut row = self.row(member);
             row.turn = turn.comes.then_some(place + 1);
             row.wave = shows_waves.then(|| self.wave(turn.wave));
-            Some(row)
-        };
-        let mut rows: Vec<_> = turns.iter().enumerate().filter_map(row).collect();
+            rows.push(row);
+        }
         let known: BTreeSet<&str> = self.facts.members.iter().map(|m| m.name.as_str()).collect();
         let members = self.roster.members(&self.pool.name_any());
         for member in members.iter().filter(|m| !known.contains(m.name.as_str())) {
@@ -239,16 +241,18 @@ impl<'a> Outlook<'a> {
         }
     }
 
+    /// Returns the name of the wave that is updated or soaks; empty if there is none.
+    fn active_wave(&self) -> String {
+        let mut waves = self.plan.waves.iter();
+        let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
+        active.map_or_else(String::new, |wave| clean(&wave.name))
+    }
+
     /// Returns the text for a reason to wait; `None` if another column or a line above shows it.
     fn wait_words(&self, wait: BlockReason, member: &Member<'_>) -> Option<String> {
-        let wave = || {
-            let mut waves = self.plan.waves.iter();
-            let active = waves.find(|w| matches!(w.state, WaveState::Active | WaveState::Soaking));
-            active.map_or_else(String::new, |wave| clean(&wave.name))
-        };
         Some(match wait {
-            BlockReason::Wave => format!("waits for wave {}", wave()),
-            BlockReason::Soaking => format!("waits until wave {} has soaked", wave()),
+            BlockReason::Wave => format!("waits for wave {}", self.active_wave()),
+            BlockReason::Soaking => format!("waits until wave {} has soaked", self.active_wave()),
             BlockReason::NoImage => self.without_image(member),
             BlockReason::FailedBefore => "this digest failed here and is not retried".to_owned(),
             BlockReason::HeldBack => format!("held back; to release it: kubectl berth unhold {}", member.name),
@@ -335,9 +339,12 @@ impl<'a> Outlook<'a> {
                 )
             });
             let why = wait.and_then(|wait| self.wait_words(wait, member));
-            let why = why.unwrap_or_else(|| match member.is_ready() {
-                true => "it does not run the image".to_owned(),
-                false => "not Ready".to_owned(),
+            let why = why.unwrap_or_else(|| {
+                if member.is_ready() {
+                    "it does not run the image".to_owned()
+                } else {
+                    "not Ready".to_owned()
+                }
             });
             format!("{} ({why})", member.name)
         });
@@ -348,19 +355,16 @@ impl<'a> Outlook<'a> {
     /// Returns notes on assumptions, unknown facts, and API servers that will be down.
     fn notes(&self, control_plane: &[&str]) -> Vec<String> {
         let mut notes = vec![];
-        let going = || self.forecast.turns.iter().filter(|turn| turn.comes);
-        if going().count() > 1 {
+        let coming: Vec<&Turn> = self.forecast.turns.iter().filter(|turn| turn.comes).collect();
+        if coming.len() > 1 {
             notes.push("assumes all images staged, gates open, and soaks finished".to_owned());
             if !self.pool.spec.after().is_empty() {
                 notes.push("assumes that the pools before this one are updated".to_owned());
             }
             notes.push("only the last lapsed offer of each berth is known; the order may differ".to_owned());
         }
-        let of_control_plane = |turn: &&Turn| control_plane.contains(&turn.node.as_str());
-        let servers: Vec<_> = going()
-            .filter(of_control_plane)
-            .map(|turn| turn.node.as_str())
-            .collect();
+        let mut servers: Vec<&str> = coming.iter().map(|turn| turn.node.as_str()).collect();
+        servers.retain(|node| control_plane.contains(node));
         if servers.is_empty() {
             return notes;
         }
@@ -406,20 +410,21 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
 fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
     let name = PoolName::from(pool);
     let membership = &roster.world.membership;
+    let mut rows = vec![];
     let strays = membership
         .conflicts_of(&name)
         .filter(|conflict| membership.pool_of(&conflict.node) != Some(&name));
-    let conflict = |conflict: &Conflict| {
-        let member = roster.node(conflict.node.as_str())?;
-        Some(outsider(member, "conflict", conflict.message()))
-    };
-    let excluded = |member: &Member<'_>| {
+    for conflict in strays {
+        if let Some(member) = roster.node(conflict.node.as_str()) {
+            rows.push(outsider(member, "conflict", conflict.message()));
+        }
+    }
+    for member in roster.excluded(pool) {
         let key = keys::LABEL_EXCLUDE;
         let how = format!("label {key}; to remove it: kubectl berth include {}", member.name);
-        outsider(member, "excluded", how)
-    };
-    let excluded = roster.excluded(pool).into_iter().map(excluded);
-    strays.filter_map(conflict).chain(excluded).collect()
+        rows.push(outsider(member, "excluded", how));
+    }
+    rows
 }
 
 /// Returns the pool's target; `None` while the status is about an older reference.

@@ -77,6 +77,11 @@ impl Freshness {
         (self.broken, self.refused) = (None, None);
     }
 
+    /// True if the objects were listed, or that has failed.
+    fn is_tried(&self) -> bool {
+        self.ready || self.broken.is_some()
+    }
+
     fn stale(&self, now: Timestamp) -> Option<(Timestamp, String)> {
         let silent = self.heard.filter(|at| now.as_second() - at.as_second() > WATCH_SILENCE);
         let silent = silent.map(|at| (at, "the API server is silent".to_owned()));
@@ -104,12 +109,13 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: ResourceExt> Table<K> {
+    /// Returns the place of the object with this name; as an error, the place to insert it at.
+    fn place(&self, name: &str) -> Result<usize, usize> {
+        self.objects
+            .binary_search_by(|k| k.meta().name.as_deref().unwrap_or_default().cmp(name))
+    }
     /// Takes in an event. True if there may be something new to show.
     fn take(&mut self, event: watcher::Result<Event<K>>, now: Timestamp) -> bool {
-        let place = |objects: &[K], name: &str| {
-            let of = |k: &K| k.meta().name.clone().unwrap_or_default();
-            objects.binary_search_by(|k| of(k).as_str().cmp(name))
-        };
         match event {
             Ok(Event::Init) => {
                 self.listed = Some(vec![]);
@@ -128,7 +134,7 @@ impl<K: ResourceExt> Table<K> {
             Ok(Event::Apply(object)) => {
                 self.freshness.hear(now);
                 let name = object.name_any();
-                match place(&self.objects, &name) {
+                match self.place(&name) {
                     Ok(at) => {
                         if let Some(old) = self.objects.get_mut(at) {
                             *old = object;
@@ -139,7 +145,7 @@ impl<K: ResourceExt> Table<K> {
             }
             Ok(Event::Delete(object)) => {
                 self.freshness.hear(now);
-                if let Ok(at) = place(&self.objects, &object.name_any()) {
+                if let Ok(at) = self.place(&object.name_any()) {
                     self.objects.remove(at);
                 }
             }
@@ -250,9 +256,9 @@ impl Live {
 
     /// True if there is enough to show: the pools and BootcNodes are known, and each other kind is known or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let ready = |kind| self.freshness(kind).ready;
-        let tried = |kind| ready(kind) || self.freshness(kind).broken.is_some();
-        ready(Kind::Pools) && ready(Kind::BootcNodes) && Kind::ALL.into_iter().all(tried)
+        let needs = [Kind::Pools, Kind::BootcNodes];
+        needs.into_iter().all(|kind| self.freshness(kind).ready)
+            && Kind::ALL.into_iter().all(|kind| self.freshness(kind).is_tried())
     }
 
     /// Returns the error if the pools or BootcNodes are missing or forbidden.

@@ -193,35 +193,39 @@ fn size() -> Size {
     })
 }
 
+/// Returns a client that reports the answers to the watch of one kind.
+fn listening(client: &Client, answered: &mpsc::UnboundedSender<WatchEvent>, kind: Kind) -> Client {
+    let answered = answered.clone();
+    with_watch_listener(client, move |starts| {
+        if starts {
+            // Fails only when the view has ended.
+            answered.send(WatchEvent::Answered(kind)).unwrap_or_default();
+        }
+    })
+}
+
 /// Returns the events of all watches. Watches restart after errors.
 fn all_events(client: &Client, namespace: &str) -> impl Stream<Item = WatchEvent> + use<> {
     let (answered, answers) = mpsc::unbounded_channel();
-    let of = |kind: Kind| {
-        let answered = answered.clone();
-        with_watch_listener(client, move |starts| {
-            if starts {
-                // Fails only when the view has ended.
-                answered.send(WatchEvent::Answered(kind)).unwrap_or_default();
-            }
-        })
-    };
-    let leases = Api::namespaced(of(Kind::Leases), namespace);
+    let leases = Api::namespaced(listening(client, &answered, Kind::Leases), namespace);
     let answers = unfold(answers, async |mut answers| Some((answers.recv().await?, answers)));
     select_all([
-        events(Api::all(of(Kind::Pools)), None, |event| {
+        events(Api::all(listening(client, &answered, Kind::Pools)), None, |event| {
             WatchEvent::Pool(Box::new(event))
         }),
-        events(Api::all(of(Kind::BootcNodes)), None, |event| {
-            WatchEvent::BootcNode(Box::new(event))
-        }),
-        events(Api::all(of(Kind::Nodes)), None, |event| {
+        events(
+            Api::all(listening(client, &answered, Kind::BootcNodes)),
+            None,
+            |event| WatchEvent::BootcNode(Box::new(event)),
+        ),
+        events(Api::all(listening(client, &answered, Kind::Nodes)), None, |event| {
             WatchEvent::Node(Box::new(event.map(trimmed)))
         }),
         // The label leaves out the controller's own Lease.
         events(leases, Some(keys::LABEL_POOL), |event| {
             WatchEvent::Lease(Box::new(event))
         }),
-        events(Api::all(of(Kind::Fleets)), None, |event| {
+        events(Api::all(listening(client, &answered, Kind::Fleets)), None, |event| {
             WatchEvent::Fleet(Box::new(event))
         }),
         answers.boxed(),
@@ -242,20 +246,16 @@ where
 }
 
 /// Removes large fields of a Node that are never shown.
-fn trimmed(event: Event<Node>) -> Event<Node> {
-    let trim = |mut node: Node| {
-        node.metadata.managed_fields = None;
-        node.metadata.annotations = None;
-        if let Some(status) = &mut node.status {
-            (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
+fn trimmed(mut event: Event<Node>) -> Event<Node> {
+    match &mut event {
+        Event::Apply(node) | Event::Delete(node) | Event::InitApply(node) => {
+            node.metadata.managed_fields = None;
+            node.metadata.annotations = None;
+            if let Some(status) = &mut node.status {
+                (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
+            }
         }
-        node
-    };
-    match event {
-        Event::Apply(node) => Event::Apply(trim(node)),
-        Event::Delete(node) => Event::Delete(trim(node)),
-        Event::InitApply(node) => Event::InitApply(trim(node)),
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
+        Event::Init | Event::InitDone => {}
     }
+    event
 }
