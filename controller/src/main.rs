@@ -70,8 +70,9 @@ fn registries(cli: &Cli, client: &Client) -> RegistryConfig {
 }
 
 fn identity(cli: &Cli) -> String {
-    let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = cli.identity.clone().or_else(host).unwrap_or_default();
+    let name = cli.identity.clone();
+    let name = name.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    let name = name.unwrap_or_default();
     format!("{}_{:08x}", name.trim(), fastrand::u32(..))
 }
 

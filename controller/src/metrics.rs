@@ -66,19 +66,25 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let lengths = || Lengths::new_with_constructor(Buckets);
         Self {
             passes: Counter::default(),
             write_errors: Counter::default(),
             registry_polls: Family::default(),
             turns: Family::default(),
-            stagings: lengths(),
-            drains: lengths(),
-            reboots: lengths(),
+            stagings: Lengths::new_with_constructor(Buckets),
+            drains: Lengths::new_with_constructor(Buckets),
+            reboots: Lengths::new_with_constructor(Buckets),
             process: Board::new(process(false)),
             pools: Board::new(gauges::gauges(&GaugeFacts::default())),
             known: Arc::default(),
         }
+    }
+}
+
+/// Records a duration, if it is known.
+fn measure(lengths: &Lengths, pool: String, length: Option<Duration>) {
+    if let Some(length) = length {
+        lengths.get_or_create(&OfPool { pool }).observe(length.as_secs_f64());
     }
 }
 
@@ -131,21 +137,18 @@ impl Metrics {
 
     /// Counts a turn that ended, and records the durations of its drain and reboot.
     pub fn turn(&self, news: &TurnNews) {
-        let pool = || news.pool.to_string();
-        self.know(&pool());
-        let measure = |lengths: &Lengths, length: Option<Duration>| {
-            if let Some(length) = length {
-                lengths
-                    .get_or_create(&OfPool { pool: pool() })
-                    .observe(length.as_secs_f64());
-            }
-        };
+        let pool = news.pool.to_string();
+        self.know(&pool);
         match news.what {
             Happened::Taken => {}
-            Happened::Committed { drain, .. } => measure(&self.drains, drain),
+            Happened::Committed { drain, .. } => measure(&self.drains, pool, drain),
             Happened::Ended { outcome, reboot, .. } => {
-                self.turns.get_or_create(&WithOutcome { pool: pool(), outcome }).inc();
-                measure(&self.reboots, reboot);
+                let labels = WithOutcome {
+                    pool: pool.clone(),
+                    outcome,
+                };
+                self.turns.get_or_create(&labels).inc();
+                measure(&self.reboots, pool, reboot);
             }
         }
     }

@@ -59,18 +59,20 @@ impl Pulse {
 
 impl Health for Pulse {
     fn alive(&self) -> Result<(), String> {
-        match self.is_lost() {
-            false => Ok(()),
-            true => Err("the passes hang; see the last lines of the log".to_owned()),
+        if self.is_lost() {
+            Err("the passes hang; see the last lines of the log".to_owned())
+        } else {
+            Ok(())
         }
     }
 
     /// Ok if this controller leads or could take over: its passes do not hang, and the API server answers it.
     fn ready(&self) -> Result<(), String> {
         self.alive()?;
-        match self.is_answered_at(Instant::now()) {
-            true => Ok(()),
-            false => Err("the API server has not answered for a minute; see the log".to_owned()),
+        if self.is_answered_at(Instant::now()) {
+            Ok(())
+        } else {
+            Err("the API server has not answered for a minute; see the log".to_owned())
         }
     }
 }

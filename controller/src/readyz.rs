@@ -104,14 +104,16 @@ impl Prober {
     async fn round(&mut self, mut answers: Answers) -> Answers {
         match tokio::time::timeout(ANSWER_TIMEOUT, self.slices.list(&ListParams::default().labels(SLICES))).await {
             Ok(Ok(slices)) => {
-                let listed = servers(&slices.items).into_iter();
                 let new = Asked {
                     since: time::now(),
                     ready: None,
                 };
-                let known = |server| answers.servers.get(&server).copied().unwrap_or(new);
+                let mut listed = BTreeMap::new();
+                for server in servers(&slices.items) {
+                    listed.insert(server, answers.servers.get(&server).copied().unwrap_or(new));
+                }
                 answers = Answers {
-                    servers: listed.map(|server| (server, known(server))).collect(),
+                    servers: listed,
                     listed: true,
                 };
             }

@@ -180,26 +180,26 @@ impl Store {
     /// Starts the watches. They run until the runtime ends, and list again after errors.
     pub fn watch(client: &Client, namespace: &str) -> Self {
         let store = Self::default();
-        let config = || watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
-        let berths = config().labels(keys::LABEL_POOL);
+        let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
+        let berths = config.clone().labels(keys::LABEL_POOL);
         store.follow(
             client,
             Api::<DeserializeGuard<BootcNodePool>>::all,
-            config(),
+            config.clone(),
             |tables| &mut tables.pools,
             PoolView::of,
         );
         store.follow(
             client,
             Api::<DeserializeGuard<BootcNode>>::all,
-            config(),
+            config.clone(),
             |tables| &mut tables.hosts,
             BootcNodeView::of,
         );
         store.follow(
             client,
             Api::<Node>::all,
-            config(),
+            config.clone(),
             |tables| &mut tables.nodes,
             |node| NodeView::of(&node),
         );
@@ -213,7 +213,7 @@ impl Store {
         store.follow(
             client,
             Api::<DeserializeGuard<BootcFleet>>::all,
-            config(),
+            config,
             |tables| &mut tables.fleets,
             FleetView::of,
         );

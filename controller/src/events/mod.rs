@@ -138,9 +138,10 @@ impl ConditionEvent {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
         let is_new = now.status == self.status && before != Some(self.status);
-        let is_news = match self.is_end {
-            true => matches!(before, Some("True" | "False")),
-            false => self.warning || before.is_some(),
+        let is_news = if self.is_end {
+            matches!(before, Some("True" | "False"))
+        } else {
+            self.warning || before.is_some()
         };
         (is_new && is_news).then(|| match now.message.as_str() {
             "" => format!("{} is {}", self.condition, self.status),
@@ -274,39 +275,38 @@ impl Note {
         passed.collect()
     }
 
-    /// Events about a pool's image: another one is available, or was adopted.
-    fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
-        let named = |version: &Option<String>, digest: &Digest| match version {
-            Some(version) => format!("{version} ({digest})"),
-            None => digest.to_string(),
-        };
-        let note = |reason, action, message| Self {
+    fn about_pool(pool: &BootcNodePool, reason: &'static str, action: &'static str, message: String) -> Self {
+        Self {
             warning: false,
             reason,
             action,
             message,
             about: pool.object_ref(&()),
             related: None,
-        };
+        }
+    }
+
+    /// Events about a pool's image: another one is available, or was adopted.
+    fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = vec![];
         let before = old.available.as_ref().map(|a| &a.digest);
         if let Some(available) = new.available.as_ref().filter(|a| Some(&a.digest) != before) {
-            let image = named(&available.version, &available.digest);
+            let image = image_words(available.version.as_deref(), &available.digest);
             let message = format!(
                 "the tag of {} points to {image}; the pool still uses another digest",
                 pool.spec.image_ref()
             );
-            notes.push(note("ImageAvailable", "Watch", message));
+            notes.push(Self::about_pool(pool, "ImageAvailable", "Watch", message));
         }
         if let (Some(before), Some(after)) = (&old.target, &new.target)
             && before.digest != after.digest
         {
-            let images = [before, after].map(|image| named(&image.version, &image.digest));
+            let images = [before, after].map(|image| image_words(image.version.as_deref(), &image.digest));
             let message = format!(
                 "{} was adopted from {}; previously {}",
                 images[1], after.image, images[0]
             );
-            notes.push(note("ImageAdopted", "Adopt", message));
+            notes.push(Self::about_pool(pool, "ImageAdopted", "Adopt", message));
         }
         notes
     }
@@ -317,13 +317,8 @@ impl Note {
         old: &BootcNodePoolStatus,
         new: &BootcNodePoolStatus,
     ) -> Option<Self> {
-        let unknown = |status: &BootcNodePoolStatus| {
-            let said = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
-            let target = status.target.as_ref().map(|target| target.digest.clone());
-            (said.reason == Why::CannotCompare.as_str()).then(|| (target, said.message.clone()))
-        };
-        let (target, message) = unknown(new)?;
-        (unknown(old).map(|(target, _)| target) != Some(target)).then(|| Self {
+        let (target, message) = not_compared(new)?;
+        (not_compared(old).map(|(target, _)| target) != Some(target)).then(|| Self {
             warning: true,
             reason: "BootImageUnknown",
             action: "Report",
@@ -372,6 +367,20 @@ impl Note {
             secondary: self.related.clone(),
         }
     }
+}
+
+fn image_words(version: Option<&str>, digest: &Digest) -> String {
+    match version {
+        Some(version) => format!("{version} ({digest})"),
+        None => digest.to_string(),
+    }
+}
+
+/// Returns the target that the boot image cannot be compared with, and why.
+fn not_compared(status: &BootcNodePoolStatus) -> Option<(Option<&Digest>, String)> {
+    let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW)?;
+    let target = status.target.as_ref().map(|target| &target.digest);
+    (skew.reason == Why::CannotCompare.as_str()).then(|| (target, skew.message.clone()))
 }
 
 fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> ObjectReference {

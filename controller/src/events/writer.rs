@@ -83,8 +83,11 @@ impl Writer {
         if self.recorders.len() >= RECORDERS && !self.recorders.contains_key(&note.message) {
             self.recorders.clear();
         }
-        let new = || Recorder::new(self.client.clone(), self.reporter.clone());
-        self.recorders.entry(note.message.clone()).or_insert_with(new).clone()
+        let recorder = self
+            .recorders
+            .entry(note.message.clone())
+            .or_insert_with(|| Recorder::new(self.client.clone(), self.reporter.clone()));
+        recorder.clone()
     }
 }
 

@@ -196,11 +196,11 @@ impl Candidate {
         let api = self.api();
         let params = ListParams::default().labels(keys::LABEL_POOL);
         let berths = self.within(api.list(&params)).await?;
-        let epoch = |lease: &Lease| {
+        let epochs = berths.iter().filter_map(|lease| {
             let text = lease.metadata.annotations.as_ref()?.get(keys::ANNOTATION_EPOCH)?;
             text.parse::<i32>().ok()
-        };
-        Ok(berths.iter().filter_map(epoch).max().unwrap_or(0))
+        });
+        Ok(epochs.max().unwrap_or(0))
     }
 
     fn lease(&self, old: Option<Lease>, transitions: i32) -> Lease {

@@ -39,15 +39,7 @@ impl Reconciler {
         let known = self.with_unlisted(known, inputs.left_alone);
         let control_plane = self.control_plane(inputs, &known);
         let plans = self.plans(inputs, control_plane.clone(), &known);
-        let published = |pool: &Pool| {
-            let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
-            status.map_or(0, |s| s.berths.total)
-        };
-        let asks = |pool: &Pool| {
-            let plan = plans.get(&pool.name);
-            plan.is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published(pool))
-        };
-        if !pools.iter().any(asks) {
+        if !pools.iter().any(|pool| needs_live_berths(pool, &plans)) {
             self.forget_writable(&plans, &known, inputs.left_alone, inputs.observed);
             return Ok(Planned { plans, berths: known });
         }
@@ -59,9 +51,10 @@ impl Reconciler {
         }
         let berths = self.with_unlisted(berths, inputs.left_alone);
         let looked = self.control_plane(inputs, &berths);
-        let mut plans = match berths.leases == known.leases && looked == control_plane {
-            true => plans,
-            false => self.plans(inputs, looked.clone(), &berths),
+        let mut plans = if berths.leases == known.leases && looked == control_plane {
+            plans
+        } else {
+            self.plans(inputs, looked.clone(), &berths)
         };
         let outdated = self.changed_pools(inputs, &plans).await?;
         if !outdated.is_empty() {
@@ -284,25 +277,18 @@ impl Reconciler {
         let api = self.kube.leases();
         let timeout = pool.reboot_timeout();
         let now = Timestamp::now();
-        let read = |name: &str| {
-            let read = || berths.named(name).map(|l| &l.lease);
-            let found = written.get(name).or_else(read);
-            found
-                .cloned()
-                .ok_or_else(|| CallError::Conflict("the Lease was not in the last read".to_owned()))
-        };
         match write {
             BerthWrite::Create(berth) => {
                 let object = lease::create(berth, self.kube.namespace(), timeout, now);
                 self.kube.create(&api, &object).await.map(Some)
             }
             BerthWrite::Delete { lease } => {
-                let metadata = read(lease)?.metadata;
+                let metadata = last_read(lease, berths, written)?.metadata;
                 let (uid, version) = (metadata.uid, metadata.resource_version);
                 self.kube.delete(&api, lease, uid, version).await.map(|()| None)
             }
             BerthWrite::Update { lease, berth, .. } => {
-                let object = rewritten(read(lease)?, berth, timeout, now);
+                let object = rewritten(last_read(lease, berths, written)?, berth, timeout, now);
                 let result = self.kube.replace(&api, lease, &object).await;
                 match &result {
                     Ok(_) => self.memory.in_doubt.remove(lease),
@@ -313,6 +299,22 @@ impl Reconciler {
             }
         }
     }
+}
+
+/// True if the plan writes berths or lowers the published capacity.
+fn needs_live_berths(pool: &Pool, plans: &BTreeMap<PoolName, Plan>) -> bool {
+    let status = pool.object.as_ref().and_then(|o| o.status.as_ref());
+    let published = status.map_or(0, |s| s.berths.total);
+    let plan = plans.get(&pool.name);
+    plan.is_some_and(|plan| !plan.writes.is_empty() || plan.counts.total < published)
+}
+
+/// Returns a Lease as this pass last wrote or read it.
+fn last_read(name: &str, berths: &Berths, written: &BTreeMap<String, Lease>) -> Result<Lease, CallError> {
+    let found = written.get(name).or_else(|| berths.named(name).map(|l| &l.lease));
+    found
+        .cloned()
+        .ok_or_else(|| CallError::Conflict("the Lease was not in the last read".to_owned()))
 }
 
 /// Returns the Lease that was read, with the berth's new state.

@@ -10,9 +10,7 @@ use berth_api::keys::ANNOTATION_DISMISSED;
 use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
 use berth_core::controller::fleet::held::{Machines, machines};
-use berth_core::controller::image::{Answer, Answers, QueryFailure};
-use berth_core::controller::snapshot::Entry;
-use berth_core::controller::view::BootcNodeView;
+use berth_core::controller::image::{Answers, QueryFailure};
 
 use super::phases::{Findings, Observed};
 use super::reconciler::Reconciler;
@@ -97,36 +95,8 @@ impl Reconciler {
     ) -> BootcFleetStatus {
         let observed = &findings.observed;
         let none = BootcNodePoolStatus::default();
-        let mut unreadable = vec![];
-        let mut unreadable_pools = 0;
-        for (name, pool) in observed.snapshot.pools.iter() {
-            unreadable_pools += usize::from(pool.view.object.is_err());
-            unreadable.extend(
-                pool.view
-                    .object
-                    .as_ref()
-                    .err()
-                    .map(|e| format!("BootcNodePool {name}: {e}")),
-            );
-        }
-        for lease in &findings.planned.berths.leases {
-            unreadable.extend(
-                lease
-                    .berth
-                    .as_ref()
-                    .err()
-                    .map(|e| format!("Lease {}: {e}", lease.name())),
-            );
-        }
-        for (name, host) in observed.snapshot.bootc_nodes.iter() {
-            unreadable.extend(
-                host.view
-                    .content
-                    .as_ref()
-                    .err()
-                    .map(|error| format!("BootcNode {name}: {error}")),
-            );
-        }
+        let unreadable = unreadable(findings);
+        let pools_of_snapshot = observed.snapshot.pools.values();
         let mut pools: Vec<PoolState<'_>> = vec![];
         for pool in &observed.pools {
             let Some(object) = &pool.object else {
@@ -145,10 +115,15 @@ impl Reconciler {
         let dismissed = annotations
             .and_then(|a| a.get(ANNOTATION_DISMISSED))
             .map_or("", String::as_str);
-        let is_node = |name: &str| observed.snapshot.nodes.contains_key(name);
         let reports = self.outside.firstboots.reports();
+        let machines = machines(
+            &Machines::of(old),
+            reports.refusals.as_deref(),
+            |name| observed.snapshot.nodes.contains_key(name),
+            dismissed,
+        );
         let facts = health::FleetStatusFacts {
-            machines: machines(&Machines::of(old), reports.refusals.as_deref(), is_node, dismissed),
+            machines,
             events_unread: reports.error,
             generation: object.metadata.generation,
             old,
@@ -156,7 +131,7 @@ impl Reconciler {
             pools: &pools,
             agents,
             unreadable: &unreadable,
-            unreadable_pools,
+            unreadable_pools: pools_of_snapshot.filter(|pool| pool.view.object.is_err()).count(),
             listened: observed.now.since(self.began),
             silent_after: silent_after(self.settings.agent_silence),
             deaf: !observed.snapshot.stale.is_empty(),
@@ -165,11 +140,33 @@ impl Reconciler {
     }
 }
 
+/// Describes the objects that cannot be read.
+fn unreadable(findings: &Findings) -> Vec<String> {
+    let snapshot = &findings.observed.snapshot;
+    let mut unreadable = vec![];
+    for (name, pool) in snapshot.pools.iter() {
+        if let Err(error) = &pool.view.object {
+            unreadable.push(format!("BootcNodePool {name}: {error}"));
+        }
+    }
+    for lease in &findings.planned.berths.leases {
+        if let Err(error) = &lease.berth {
+            unreadable.push(format!("Lease {}: {error}", lease.name()));
+        }
+    }
+    for (name, host) in snapshot.bootc_nodes.iter() {
+        if let Err(error) = &host.view.content {
+            unreadable.push(format!("BootcNode {name}: {error}"));
+        }
+    }
+    unreadable
+}
+
 /// Returns the agents of all pool members, sorted by node name.
-pub(super) fn agents<'a>(findings: &'a Findings) -> Vec<Agent<'a>> {
+pub(super) fn agents(findings: &Findings) -> Vec<Agent<'_>> {
     let observed = &findings.observed;
     let committed = committed(findings);
-    let agent = |(name, host): (&'a String, &'a Entry<BootcNodeView>)| {
+    let agents = observed.snapshot.bootc_nodes.iter().filter_map(|(name, host)| {
         let content = host.view.content.as_ref().ok()?;
         let node = observed.snapshot.nodes.get(name)?;
         let is_member = !content.spec.pool_name.is_empty() && !host.view.deleting;
@@ -180,8 +177,8 @@ pub(super) fn agents<'a>(findings: &'a Findings) -> Vec<Agent<'a>> {
             unguarded: content.report.unguarded,
             firstboot: content.report.firstboot,
         })
-    };
-    observed.snapshot.bootc_nodes.iter().filter_map(agent).collect()
+    });
+    agents.collect()
 }
 
 /// Returns the nodes with a committed berth, which may be silent while they reboot.
@@ -199,6 +196,6 @@ fn trouble(answers: &Answers) -> Option<&QueryFailure> {
 
 /// True if a registry has answered this leader about the pool, or has failed to.
 fn is_asked(answers: &Answers) -> bool {
-    let of = |answer: &Answer| answer.found.is_some() || answer.trouble.is_some();
-    of(&answers.named) || of(&answers.tag)
+    let mut both = [&answers.named, &answers.tag].into_iter();
+    both.any(|answer| answer.found.is_some() || answer.trouble.is_some())
 }

@@ -35,10 +35,12 @@ impl Reconciler {
     /// True if this machine's clock is synchronised, or no pool has windows or exclusions. Asks the kernel, which answers
     /// at once.
     fn is_clock_synchronized(&mut self, observed: &Observed) -> bool {
-        let windows = |pool: &Pool| {
-            let rollout = pool.object.as_ref().map(|object| object.spec.rollout());
-            rollout.is_some_and(|r| !r.windows.is_empty() || !r.exclusions.is_empty())
-        };
-        !observed.pools.iter().any(windows) || self.outside.clock.is_synchronized(observed.now)
+        !observed.pools.iter().any(has_windows) || self.outside.clock.is_synchronized(observed.now)
     }
+}
+
+/// True if the pool has windows or exclusions.
+fn has_windows(pool: &Pool) -> bool {
+    let rollout = pool.object.as_ref().map(|object| object.spec.rollout());
+    rollout.is_some_and(|r| !r.windows.is_empty() || !r.exclusions.is_empty())
 }

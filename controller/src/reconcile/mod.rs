@@ -69,17 +69,19 @@ impl Reconciler {
         }
     }
 
+    /// Returns the time until the next pass is due.
+    fn time_to_pass(&self) -> Duration {
+        self.due
+            .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
+    }
+
     /// Waits until something has changed or is due. Unless that is urgent, waits a little longer, so that more changes
     /// are handled together.
     async fn rest(&self, rested: Moment) {
-        let wait = || {
-            self.due
-                .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
-        };
         let news = self.store.news();
-        let _ = timeout(wait(), news.wait(Urgency::Later)).await;
+        let _ = timeout(self.time_to_pass(), news.wait(Urgency::Later)).await;
         if news.latest() == Some(Urgency::Later) {
-            let _ = timeout(wait().min(REST_MAX), news.wait(Urgency::Soon)).await;
+            let _ = timeout(self.time_to_pass().min(REST_MAX), news.wait(Urgency::Soon)).await;
         }
         let _ = timeout(rested.since(time::now()), news.wait(Urgency::Now)).await;
     }

@@ -109,7 +109,6 @@ impl Reconciler {
             let Some(object) = &pool.object else {
                 continue;
             };
-            let ours = |f: &String| f == keys::FINALIZER_POOL;
             let finalizers = object.metadata.finalizers.clone().unwrap_or_default();
             let name = pool.name.as_str();
             let nodes = observed.snapshot.bootc_nodes.values().any(|host| {
@@ -117,10 +116,10 @@ impl Reconciler {
                 host.view.pool_label.as_deref() == Some(name) || published == Some(name)
             });
             let berths = planned.berths.leases.iter().any(|l| l.pool == pool.name);
-            if nodes || berths || !finalizers.iter().any(ours) {
+            if nodes || berths || !finalizers.iter().any(|f| f == keys::FINALIZER_POOL) {
                 continue;
             }
-            let rest = finalizers.into_iter().filter(|f| !ours(f)).collect();
+            let rest = finalizers.into_iter().filter(|f| f != keys::FINALIZER_POOL).collect();
             if self.set_finalizers(observed, pool, rest).await? {
                 tracing::info!(pool = %pool.name, "finalizer removed from the pool");
             }
@@ -139,15 +138,16 @@ fn status(
 ) -> Option<BootcNodePoolStatus> {
     let plan = findings.planned.plans.get(&pool.name)?;
     let holdings = holdings(&findings.planned.berths);
-    let member = |name: &NodeName| member(findings, &holdings, name);
-    let members: Vec<MemberView<'_>> = findings.membership.members(&pool.name).filter_map(member).collect();
-    let away: Vec<MemberView<'_>> = strangers(findings, pool).filter_map(member).collect();
+    let members = findings.membership.members(&pool.name);
+    let members = views(findings, &holdings, members);
+    let away = views(findings, &holdings, strangers(findings, pool));
     let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
     // If no registry is asked for the pool, its poll request is over at once; its conditions say why.
     let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
-    let poll_request = match is_mute {
-        true => pool.poll_request().map(str::to_owned),
-        false => resolution.poll_request,
+    let poll_request = if is_mute {
+        pool.poll_request().map(str::to_owned)
+    } else {
+        resolution.poll_request
     };
     let leases = &findings.planned.berths.leases;
     let unreadable = leases
@@ -199,6 +199,14 @@ fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
         .rev()
         .filter_map(|lease| lease.berth.as_ref().ok()?.holding());
     holdings.map(|holding| (&holding.uid, holding)).collect()
+}
+
+fn views<'a>(
+    findings: &'a Findings,
+    holdings: &BTreeMap<&NodeUid, &'a Holding>,
+    names: impl Iterator<Item = &'a NodeName>,
+) -> Vec<MemberView<'a>> {
+    names.filter_map(|name| member(findings, holdings, name)).collect()
 }
 
 fn member<'a>(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use berth_api::PoolName;
 use berth_api::berth::Berth;
-use berth_api::pool::BootcNodePoolStatus;
-use berth_api::{NodeName, PoolName};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_core::controller::gauges::{GaugeFacts, MeasuredPool};
 use berth_core::controller::plan::BerthWrite;
 use berth_core::controller::pool::Pool;
@@ -34,13 +34,9 @@ impl Reconciler {
         let metrics = &self.outside.metrics;
         metrics.pass();
         let now = findings.observed.now;
-        let object = |name: &PoolName| {
-            let pool = findings.observed.pools.iter().find(|pool| pool.name == *name);
-            pool?.object.as_ref()
-        };
         for news in self.memory.turns.see(&findings.planned.berths.leases, now) {
             metrics.turn(&news);
-            if let Some(note) = Note::of_turn(&news, object(&news.pool)) {
+            if let Some(note) = Note::of_turn(&news, object_of(findings, &news.pool)) {
                 self.outside.events.queue(note);
             }
         }
@@ -48,7 +44,7 @@ impl Reconciler {
             metrics.staged(&news);
         }
         for news in self.memory.troubles.see(&findings.observed.snapshot) {
-            let note = Note::of_trouble(&news, object(&news.pool));
+            let note = Note::of_trouble(&news, object_of(findings, &news.pool));
             self.outside.events.queue(note);
         }
         // The facts are computed from all members, and rarely scraped more often.
@@ -61,6 +57,11 @@ impl Reconciler {
             }
         }
     }
+}
+
+fn object_of<'a>(findings: &'a Findings, name: &PoolName) -> Option<&'a BootcNodePool> {
+    let pool = findings.observed.pools.iter().find(|pool| pool.name == *name);
+    pool?.object.as_ref()
 }
 
 fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
@@ -87,17 +88,17 @@ fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<MeasuredPool
     let leases = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
     let holdings = leases.filter_map(|l| l.berth.as_ref().ok()?.holding());
     let lost = holdings.filter(|holding| findings.timed_out.contains(&holding.uid));
-    let content = |name: &NodeName| {
+    let members = findings.membership.members(&pool.name).filter_map(|name| {
         let host = findings.observed.snapshot.bootc_nodes.get(name.as_str())?;
         host.view.content.as_ref().ok()
-    };
+    });
     Some(MeasuredPool {
         name: pool.name.as_str(),
         status,
         gate: gate.map(|gate| gate.reason),
         gates,
         timed_out: lost.map(|holding| &holding.node).collect(),
-        members: findings.membership.members(&pool.name).filter_map(content).collect(),
+        members: members.collect(),
         waiting: plan.map_or(vec![], |plan| plan.waiting.values().copied().collect()),
     })
 }

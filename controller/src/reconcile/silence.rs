@@ -97,6 +97,11 @@ async fn stand_in(kube: &Kube, name: &str, silent: &Silent, version: &str, now: 
     Ok(true)
 }
 
+fn is_of_controller(condition: &Value) -> bool {
+    let type_ = condition.get("type").and_then(Value::as_str);
+    type_.is_some_and(|type_| OF_CONTROLLER.contains(&type_))
+}
+
 /// Body of a server-side apply in the agent's name: its whole status, with the fields that this program does not know,
 /// and the new insight. `None` if the insight is unchanged or cannot be computed.
 fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value> {
@@ -107,12 +112,8 @@ fn body(object: &DynamicObject, silent: &Silent, now: Timestamp) -> Option<Value
         return None;
     }
     let mut status = stored;
-    let is_agents = |c: &Value| {
-        let type_ = c.get("type").and_then(Value::as_str);
-        !type_.is_some_and(|type_| OF_CONTROLLER.contains(&type_))
-    };
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
-        conditions.retain(is_agents);
+        conditions.retain(|c| !is_of_controller(c));
     }
     status
         .as_object_mut()?

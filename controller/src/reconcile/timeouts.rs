@@ -27,8 +27,8 @@ impl Reconciler {
         });
         let holders: Vec<Holder<'_>> = holders.collect();
         let timed_out = self.memory.overdue.judge(holders.into_iter(), observed.now);
-        let hosts = || observed.snapshot.bootc_nodes.iter();
-        let said = hosts()
+        let hosts = observed.snapshot.bootc_nodes.iter();
+        let said = hosts
             .filter(|(_, host)| host.view.has_timed_out())
             .map(|(name, _)| name);
         let lost = observed
@@ -82,9 +82,10 @@ impl Reconciler {
             Some(_) => (Why::HeardAgain, format!("node {name} was heard from again")),
             None => (Why::NoBerth, format!("node {name} no longer holds a berth")),
         };
-        let verdict = match lost {
-            true => Verdict::yes(reason, &*message),
-            false => Verdict::no(reason, &*message),
+        let verdict = if lost {
+            Verdict::yes(reason, &*message)
+        } else {
+            Verdict::no(reason, &*message)
         };
         let body = apply_body(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), observed.wall);
         let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;

@@ -27,8 +27,8 @@ impl Reconciler {
     /// Returns the names of the Leases that are not written in this pass, since a recent write was refused.
     pub(super) fn left_alone(&self, observed: &Observed) -> BTreeSet<String> {
         let names = self.memory.unwritable.keys();
-        let is_left_alone = |name: &&String| !self.memory.backoffs.is_ready(&backoff_key(name), observed.now);
-        names.filter(is_left_alone).cloned().collect()
+        let left_alone = names.filter(|name| !self.memory.backoffs.is_ready(&backoff_key(name), observed.now));
+        left_alone.cloned().collect()
     }
 
     /// Adds to the berths the Leases in `left_alone` that no list by label shows.

@@ -68,7 +68,6 @@ impl RegistryConfig {
 
     /// Creates a client from the current files.
     pub(super) fn client(&self, redirects: Redirects, trust: Trust) -> Result<Client, ResolveError> {
-        let setup = |e: reqwest::Error| ResolveError::new(ResolveReason::ClientSetup, words(&e));
         let mut client = Client::builder()
             .connect_timeout(REQUEST_TIMEOUT)
             .read_timeout(REQUEST_TIMEOUT)
@@ -81,7 +80,9 @@ impl RegistryConfig {
         if let Some(ca) = &self.ca {
             client = client.tls_certs_merge(ca.read()?.unwrap_or_default());
         }
-        client.build().map_err(setup)
+        client
+            .build()
+            .map_err(|e| ResolveError::new(ResolveReason::ClientSetup, words(&e)))
     }
 }
 

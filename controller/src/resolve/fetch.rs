@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::condition::one_line;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
-use reqwest::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 
@@ -98,14 +98,17 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
 /// Returns how long the registry asks to wait: seconds, or a date relative to the registry's own `Date` header, if it
 /// sends one.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let date = |text: &str| rfc2822::parse(text.trim()).ok().map(|date| date.timestamp());
-    let wanted = text(RETRY_AFTER)?;
+    let wanted = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = wanted.trim().parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let from = text(DATE).and_then(date).unwrap_or(now);
+    let sent = headers.get(DATE).and_then(|value| value.to_str().ok());
+    let from = sent.and_then(date).unwrap_or(now);
     Duration::try_from(date(wanted)?.duration_since(from)).ok()
+}
+
+fn date(text: &str) -> Option<Timestamp> {
+    rfc2822::parse(text.trim()).ok().map(|date| date.timestamp())
 }
 
 fn by_status(status: StatusCode) -> ResolveReason {

@@ -194,7 +194,6 @@ impl Resolver {
     /// Starts the requests that are due for these pools. Returns the known answers for each pool.
     pub fn ask(&mut self, pool_images: &[PoolImage<'_>], now: Moment) -> BTreeMap<PoolName, Resolution> {
         let pools: BTreeSet<&PoolName> = pool_images.iter().map(|pool_image| pool_image.pool).collect();
-        let is_there = |pool: &PoolName| pools.contains(pool);
         let all = [
             &mut self.changes,
             &mut self.requests,
@@ -202,9 +201,9 @@ impl Resolver {
             &mut self.followed,
         ];
         for since in all {
-            since.0.retain(|pool, _| is_there(pool));
+            since.0.retain(|pool, _| pools.contains(pool));
         }
-        self.delivered.retain(|pool, _| is_there(pool));
+        self.delivered.retain(|pool, _| pools.contains(pool));
         let asked: Vec<PoolQuestions> = pool_images
             .iter()
             .map(|pool_image| self.questions_of(pool_image, now))
@@ -234,12 +233,11 @@ impl Resolver {
         let is_current = pool_image
             .target
             .is_some_and(|target| target.image == pool_image.reference);
-        let changed = match is_current {
-            true => {
-                self.changes.0.remove(pool_image.pool);
-                None
-            }
-            false => Some(self.changes.wants(pool_image.pool, pool_image.reference, now)),
+        let changed = if is_current {
+            self.changes.0.remove(pool_image.pool);
+            None
+        } else {
+            Some(self.changes.wants(pool_image.pool, pool_image.reference, now))
         };
         let requested = match pool_image.request {
             Some(request) if pool_image.obeyed != Some(request) => {
@@ -257,8 +255,8 @@ impl Resolver {
         };
         // A digest that was withdrawn loses its confirmation.
         let digest = pool_image.available.map(|available| available.digest.to_string());
-        let is_other = |(known, _): &(String, Moment)| digest.as_ref() != Some(known);
-        if self.confirmations.0.get(pool_image.pool).is_some_and(is_other) {
+        let confirmed = self.confirmations.0.get(pool_image.pool);
+        if confirmed.is_some_and(|(known, _)| digest.as_ref() != Some(known)) {
             self.confirmations.0.remove(pool_image.pool);
         }
         if let (Ok(questions), Some(available)) = (&asked.questions, pool_image.available) {
@@ -272,9 +270,10 @@ impl Resolver {
                 answers: &answers,
             };
             let digest = available.digest.to_string();
-            asked.confirmed = match facts.wants_confirmation(questions) {
-                true => Some(self.confirmations.wants(pool_image.pool, &digest, now)),
-                false => self.confirmations.wanted(pool_image.pool, &digest),
+            asked.confirmed = if facts.wants_confirmation(questions) {
+                Some(self.confirmations.wants(pool_image.pool, &digest, now))
+            } else {
+                self.confirmations.wanted(pool_image.pool, &digest)
             };
         }
         asked
@@ -304,12 +303,12 @@ impl Resolver {
             polled: pool_image.interval.is_some(),
             ..Resolution::default()
         };
-        let request = || pool_image.request.map(str::to_owned);
+        let request = pool_image.request.map(str::to_owned);
         let questions = match &asked.questions {
             Ok(questions) => questions,
             Err(error) => {
                 resolution.answers.invalid = Some(error.clone());
-                resolution.poll_request = request().or(resolution.poll_request);
+                resolution.poll_request = request.or(resolution.poll_request);
                 return resolution;
             }
         };
@@ -330,7 +329,7 @@ impl Resolver {
             (_, None) => false,
         };
         if is_over {
-            resolution.poll_request = request().or(resolution.poll_request);
+            resolution.poll_request = request.or(resolution.poll_request);
         }
         resolution
     }

@@ -84,13 +84,12 @@ impl Failure {
 
     fn trouble(&self, next: Option<Moment>) -> QueryFailure {
         let (noted, wall) = self.noted;
-        let at = |next: Moment| wall.checked_add(next.since(noted)).unwrap_or(wall);
         QueryFailure {
             reason: self.error.reason.into(),
             message: self.error.message.clone(),
             since: self.since,
             attempts: self.attempts,
-            next: next.map(at),
+            next: next.map(|next| wall.checked_add(next.since(noted)).unwrap_or(wall)),
         }
     }
 
@@ -98,13 +97,12 @@ impl Failure {
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
-        let delay = |last| now + retry::delay(attempts, RETRY_MIN, last).max(least);
         Self {
             attempts,
             since: before.map_or(wall, |f| f.since),
             noted: (now, wall),
-            soon: delay(RETRY_MAX),
-            late: delay(last),
+            soon: now + retry::delay(attempts, RETRY_MIN, RETRY_MAX).max(least),
+            late: now + retry::delay(attempts, RETRY_MIN, last).max(least),
             error,
         }
     }
@@ -132,6 +130,9 @@ struct Outage {
 }
 
 impl Outage {
+    fn next(&self, urgent: bool) -> Moment {
+        self.failure.next(urgent).max(self.not_before.unwrap_or_default())
+    }
     fn forbids(&self, now: Moment) -> bool {
         self.not_before.is_some_and(|at| at > now)
     }
@@ -167,17 +168,23 @@ impl Job {
 
     /// True if a failure is retried without another request by a pool.
     fn is_tried_again(&self) -> bool {
-        let again = |ask: &Ask| ask.urgent || ask.until_answered || ask.interval.is_some();
-        self.asks.iter().any(again)
+        let mut asks = self.asks.iter();
+        asks.any(|ask| ask.urgent || ask.until_answered || ask.interval.is_some())
+    }
+
+    /// True if it wants a request that was not sent yet.
+    fn is_unmet(&self, ask: &Ask) -> bool {
+        ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after))
     }
 
     /// Time of the next request, and whether an admin asked for it; `None` if none is wanted.
     fn wanted(&self) -> Option<(Moment, bool)> {
-        let unmet = |ask: &&Ask| ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after));
-        let unmet: Vec<&Ask> = self.asks.iter().filter(unmet).collect();
+        let unmet: Vec<&Ask> = self.asks.iter().filter(|ask| self.is_unmet(ask)).collect();
         let earliest = unmet.iter().filter_map(|ask| Some(ask.after? + ask.gather)).min();
-        let spaced = |at: Moment| self.started.map_or(at, |started| at.max(started + MIN_SPACING));
-        let asked = earliest.map(|at| (spaced(at), unmet.iter().any(|ask| ask.by_admin)));
+        let asked = earliest.map(|at| {
+            let spaced = self.started.map_or(at, |started| at.max(started + MIN_SPACING));
+            (spaced, unmet.iter().any(|ask| ask.by_admin))
+        });
         let scheduled = match &self.failure {
             Some(failure) => self.is_tried_again().then(|| failure.next(self.is_urgent())),
             None => self.interval().map(|interval| self.basis.0 + self.jittered(interval)),
@@ -242,8 +249,8 @@ impl Polls {
         order.sort();
         let mut begun = vec![];
         for (_, question) in order {
-            let is_due = |job: &Job| self.next(&question, job).is_some_and(|at| at <= now);
-            if !self.jobs.get(&question).is_some_and(is_due) {
+            let next = self.jobs.get(&question).and_then(|job| self.next(&question, job));
+            if next.is_none_or(|at| at > now) {
                 continue;
             }
             if let Some(outage) = self.outages.get_mut(question.registry()) {
@@ -303,12 +310,26 @@ impl Polls {
         );
         if !fails {
             // An error of our own says nothing about the registry.
-            return match error.reason.is_our_own() {
-                true => self.end_probe(question.registry()),
-                false => self.end_outage(question.registry(), began, now),
+            return if error.reason.is_our_own() {
+                self.end_probe(question.registry())
+            } else {
+                self.end_outage(question.registry(), began, now)
             };
         }
-        let before = self.outages.remove(question.registry());
+        self.begin_outage(question.registry(), error, (began, last, urgent), clocks);
+    }
+
+    /// Begins the outage of a registry, or prolongs it, after a request that began at `began`. `last`: longest delay of the
+    /// next try.
+    fn begin_outage(
+        &mut self,
+        registry: &str,
+        error: ResolveError,
+        (began, last, urgent): (Moment, Duration, bool),
+        clocks: (Moment, Timestamp),
+    ) {
+        let now = clocks.0;
+        let before = self.outages.remove(registry);
         // Requests that ran at the same time count as one failure.
         let (failure, earlier) = match before {
             Some(outage) if began < outage.failure.noted.0 && error.retry_after.is_none() => {
@@ -329,7 +350,7 @@ impl Polls {
             not_before: error.retry_after.map(|after| now + after).max(earlier),
             probed: false,
         };
-        self.outages.insert(question.registry().to_owned(), outage);
+        self.outages.insert(registry.to_owned(), outage);
     }
 
     /// Ends a probe that showed nothing about the registry; another question may be asked.
@@ -398,9 +419,8 @@ impl Polls {
         });
         let urgent = job.is_urgent();
         let of_all = self.outages.get(question.registry());
-        let next_of_all = |outage: &Outage| outage.failure.next(urgent).max(outage.not_before.unwrap_or_default());
         let own = job.failure.as_ref().map(|failure| {
-            let outage = of_all.map(next_of_all);
+            let outage = of_all.map(|outage| outage.next(urgent));
             // During a retry the last failure is reported unchanged.
             let next = failure.next(urgent);
             failure.trouble(
@@ -408,11 +428,10 @@ impl Polls {
                     .then(|| outage.map_or(next, |outage| next.max(outage))),
             )
         });
-        // An outage concerns blocked pools; if the registry forbids all requests, it concerns every pool.
-        let concerns = |outage: &&Outage| !job.running && (urgent || outage.forbids(now));
         let trouble = own.or_else(|| {
-            let outage = of_all.filter(concerns)?;
-            Some(outage.failure.trouble(Some(next_of_all(outage))))
+            // An outage concerns blocked pools; if the registry forbids all requests, it concerns every pool.
+            let outage = of_all.filter(|outage| !job.running && (urgent || outage.forbids(now)))?;
+            Some(outage.failure.trouble(Some(outage.next(urgent))))
         });
         Answer { found, trouble }
     }

@@ -1,6 +1,6 @@
 //! Fetches the manifest and the config of an image from a registry.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use berth_api::condition::one_line;
@@ -73,11 +73,11 @@ pub(super) async fn resolve(
             let found = attempt.image(&source.reference).await?;
             Ok((attempt, Ok(found)))
         };
-        let slow = || {
+        let answer = tokio::time::timeout(share, asked).await.unwrap_or_else(|_| {
             let words = format!("no answer within {} s", share.as_secs());
             Err(ResolveError::new(ResolveReason::RegistryUnavailable, words))
-        };
-        match tokio::time::timeout(share, asked).await.unwrap_or_else(|_| slow()) {
+        });
+        match answer {
             Ok((_, Err(same))) => return Ok(same.clone()),
             Ok((attempt, Ok((digest, found)))) => return target(&attempt, digest, found, text).await,
             Err(error) => failures.push(error),
@@ -88,8 +88,9 @@ pub(super) async fn resolve(
 
 /// Returns the failure of the last source, the origin, with the messages of the mirrors before it.
 fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError {
-    let unasked = || ResolveError::new(ResolveReason::ClientSetup, "there is no registry to ask for the image");
-    let last = failures.pop().unwrap_or_else(unasked);
+    let last = failures
+        .pop()
+        .unwrap_or_else(|| ResolveError::new(ResolveReason::ClientSetup, "there is no registry to ask for the image"));
     let mirrors = sources.iter().zip(&failures);
     let mirrors = mirrors.map(|(source, error)| format!("; mirror {}: {}", source.reference.registry(), error.message));
     ResolveError {
@@ -139,25 +140,26 @@ impl<'a> Attempt<'a> {
         secret: Option<&'a PullSecret>,
     ) -> Result<Self, ResolveError> {
         let reference = &source.reference;
-        let invalid = |words: String| ResolveError::new(ResolveReason::InvalidReference, words);
         // `Reference` knows the address of Docker Hub and of its official images.
-        let image = Reference::try_from(reference.to_string()).map_err(|e| invalid(e.to_string()))?;
+        let image = Reference::try_from(reference.to_string()).map_err(|e| invalid_reference(&e))?;
         let (host, name) = (image.resolve_registry(), image.repository());
-        let trust = match source.insecure {
-            true => Trust::Insecure,
-            false => Trust::Verified,
+        let trust = if source.insecure {
+            Trust::Insecure
+        } else {
+            Trust::Verified
         };
         let client = config.client(Redirects::Follow, trust)?;
         let plain = config.plain_http.iter().any(|plain| plain == host);
-        let scheme = match plain || (source.insecure && !speaks_tls(&client, host).await) {
-            true => "http",
-            false => "https",
+        let scheme = if plain || (source.insecure && !speaks_tls(&client, host).await) {
+            "http"
+        } else {
+            "https"
         };
         let credentials = secret.map(|secret| secret.credentials(image.registry(), name));
         Ok(Self {
             client,
             trust,
-            base: Url::parse(&format!("{scheme}://{host}")).map_err(|e| invalid(e.to_string()))?,
+            base: Url::parse(&format!("{scheme}://{host}")).map_err(|e| invalid_reference(&e))?,
             name: name.to_owned(),
             credentials: credentials.transpose()?.flatten(),
             config,
@@ -174,41 +176,53 @@ impl<'a> Attempt<'a> {
     /// Sends a request. If the registry asks for authentication, sends it once more with a new `Authorization` header,
     /// since a token may have expired.
     async fn send(&self, method: Method, path: &str) -> Result<Response, ResolveError> {
-        let last = || self.authorization.lock().unwrap_or_else(|e| e.into_inner());
-        let request = |authorization: Option<HeaderValue>| {
-            let url = format!("{}/{path}", self.repository());
-            let request = self
-                .client
-                .request(method.clone(), url)
-                .header(ACCEPT, ACCEPTED.join(", "));
-            let request = authorization
-                .iter()
-                .fold(request, |r, value| r.header(AUTHORIZATION, value));
-            async { request.send().await.map_err(|e| unavailable(&e)) }
-        };
-        let sent = last().clone();
-        let response = request(sent.clone()).await?;
+        let sent = self.last_authorization().clone();
+        let response = self.request(method.clone(), path, sent.as_ref()).await?;
         // The target of a redirect gets no credentials.
         let asks = response.status() == StatusCode::UNAUTHORIZED && response.url().origin() == self.base.origin();
         let Some(challenge) = Challenge::of(&response).filter(|_| asks) else {
             return Ok(response);
         };
-        // Unverified certificates are accepted from the registry that is configured as insecure, not from other hosts.
-        let client = |service: &Url| {
-            let trust = match service.origin() == self.base.origin() {
-                true => self.trust,
-                false => Trust::Verified,
-            };
-            self.config.client(Redirects::Refuse, trust)
-        };
         let secure = self.base.scheme() == "https";
-        let answer = challenge.answer(client, secure, &self.name, self.credentials.as_ref());
+        let credentials = self.credentials.as_ref();
+        let answer = challenge.answer(|service| self.token_client(service), secure, &self.name, credentials);
         let answer = answer.await.map_err(|error| self.explained(error))?;
         if answer.is_none() || answer == sent {
             return Ok(response);
         }
-        last().clone_from(&answer);
-        request(answer).await
+        self.last_authorization().clone_from(&answer);
+        self.request(method, path, answer.as_ref()).await
+    }
+
+    /// Returns the last `Authorization` header.
+    fn last_authorization(&self) -> MutexGuard<'_, Option<HeaderValue>> {
+        self.authorization.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Sends a request once.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Response, ResolveError> {
+        let url = format!("{}/{path}", self.repository());
+        let mut request = self.client.request(method, url).header(ACCEPT, ACCEPTED.join(", "));
+        if let Some(value) = authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        request.send().await.map_err(|e| unavailable(&e))
+    }
+
+    /// Creates a client for a token service. Unverified certificates are accepted from the registry that is configured as
+    /// insecure, not from other hosts.
+    fn token_client(&self, service: &Url) -> Result<Client, ResolveError> {
+        let trust = if service.origin() == self.base.origin() {
+            self.trust
+        } else {
+            Trust::Verified
+        };
+        self.config.client(Redirects::Refuse, trust)
     }
 
     /// Fetches a document of the repository.
@@ -327,18 +341,16 @@ impl<'a> Attempt<'a> {
                 Document::Index { .. } => Ok(None),
             }
         };
-        let unknown = |error: &dyn std::fmt::Display| {
-            tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; resolved without them");
-            Ok(None)
-        };
-        match tokio::time::timeout(DESCRIPTION_TIMEOUT, asked).await {
+        let error = match tokio::time::timeout(DESCRIPTION_TIMEOUT, asked).await {
+            Ok(Ok(config)) => return Ok(config),
             Ok(Err(error)) if matches!(error.reason, ResolveReason::NotBootable | ResolveReason::DigestMismatch) => {
-                Err(error)
+                return Err(error);
             }
-            Ok(Err(error)) => unknown(&error),
-            Ok(Ok(config)) => Ok(config),
-            Err(_) => unknown(&"no answer in time"),
-        }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; resolved without them");
+        Ok(None)
     }
 }
 
@@ -346,6 +358,10 @@ impl<'a> Attempt<'a> {
 async fn speaks_tls(client: &Client, host: &str) -> bool {
     let asked = client.get(format!("https://{host}/v2/")).send().await;
     !asked.is_err_and(|error| error.is_connect())
+}
+
+fn invalid_reference(error: &dyn std::error::Error) -> ResolveError {
+    ResolveError::new(ResolveReason::InvalidReference, error.to_string())
 }
 
 fn digest_of(bytes: &[u8]) -> Digest {

@@ -43,6 +43,13 @@ fn invalid(name: &str, error: &CredentialsError) -> ResolveError {
     ResolveError::new(ResolveReason::InvalidPullSecret, format!("Secret {name}: {error}"))
 }
 
+fn unreadable(name: &str, words: &str) -> ResolveError {
+    ResolveError::new(
+        ResolveReason::PullSecretUnreadable,
+        format!("cannot read Secret {name}: {words}"),
+    )
+}
+
 enum Failure {
     Kube(kube::Error),
     NoAnswer(NoAnswer),
@@ -72,20 +79,17 @@ impl PullSecrets {
     /// Reads a Secret.
     pub(super) async fn read(&self, name: &str) -> Result<PullSecret, ResolveError> {
         let name_shown = format!("{}/{name}", self.namespace);
-        let unreadable = |words: String| {
-            ResolveError::new(
-                ResolveReason::PullSecretUnreadable,
-                format!("cannot read Secret {name_shown}: {words}"),
-            )
-        };
         let found = within(READ_TIMEOUT, self.api.get_opt(name)).await;
         let found = found.map_err(|failure| match failure {
-            Failure::Kube(kube::Error::Api(status)) if status.code == 403 => unreadable(format!(
-                "{}; allow it in the Role berth-controller of that namespace",
-                status.message
-            )),
-            Failure::Kube(error) => unreadable(error.to_string()),
-            Failure::NoAnswer(error) => unreadable(error.to_string()),
+            Failure::Kube(kube::Error::Api(status)) if status.code == 403 => {
+                let words = format!(
+                    "{}; allow it in the Role berth-controller of that namespace",
+                    status.message
+                );
+                unreadable(&name_shown, &words)
+            }
+            Failure::Kube(error) => unreadable(&name_shown, &error.to_string()),
+            Failure::NoAnswer(error) => unreadable(&name_shown, &error.to_string()),
         })?;
         let Some(secret) = found else {
             return Err(ResolveError::new(

@@ -111,9 +111,10 @@ fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, ResolveError> {
-    match token.bytes().all(|b| b.is_ascii_graphic()) {
-        true => secret(&format!("Bearer {token}")),
-        false => Err(invalid("token has characters that are invalid in a header")),
+    if token.bytes().all(|b| b.is_ascii_graphic()) {
+        secret(&format!("Bearer {token}"))
+    } else {
+        Err(invalid("token has characters that are invalid in a header"))
     }
 }
 
@@ -125,22 +126,23 @@ fn secret(value: &str) -> Result<HeaderValue, ResolveError> {
 
 fn parse(header: &str) -> Vec<Challenge> {
     let challenges = http_auth::parse_challenges(header).unwrap_or_default();
-    let read = |challenge: &http_auth::ChallengeRef<'_>| {
-        let parameter = |name: &str| {
-            let mut all = challenge.params.iter();
-            all.find(|(n, _)| n.eq_ignore_ascii_case(name))
-                .map(|(_, value)| value.to_unescaped())
-        };
-        match challenge.scheme.to_ascii_lowercase().as_str() {
+    let known = challenges
+        .iter()
+        .filter_map(|challenge| match challenge.scheme.to_ascii_lowercase().as_str() {
             "basic" => Some(Challenge::Basic),
             "bearer" => Some(Challenge::Bearer {
-                realm: parameter("realm")?,
-                service: parameter("service"),
+                realm: parameter(challenge, "realm")?,
+                service: parameter(challenge, "service"),
             }),
             _ => None,
-        }
-    };
-    challenges.iter().filter_map(read).collect()
+        });
+    known.collect()
+}
+
+fn parameter(challenge: &http_auth::ChallengeRef<'_>, name: &str) -> Option<String> {
+    let mut all = challenge.params.iter();
+    let (_, value) = all.find(|(n, _)| n.eq_ignore_ascii_case(name))?;
+    Some(value.to_unescaped())
 }
 
 #[cfg(test)]
