@@ -149,8 +149,10 @@ pub(super) fn assess(
         let mut names = vec![];
         for member in facts.members {
             let version = version_of(member);
-            let judge = || matches!(skew_of(facts, version, target), Skew::Exceeded(_));
-            if *judged.entry(version).or_insert_with(judge) {
+            let is_too_old = judged
+                .entry(version)
+                .or_insert_with(|| matches!(skew_of(facts, version, target), Skew::Exceeded(_)));
+            if *is_too_old {
                 names.push(member.node.name.to_string());
             }
         }
@@ -225,8 +227,9 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
         });
     }
     let reported: Vec<InUse<'_>> = facts.members.iter().filter_map(reported).collect();
-    let is_known = |machine: &&InUse<'_>| machine.version.is_some() || Bug::SilenceDisplaces.is_awake();
-    let known = reported.iter().filter(is_known);
+    let known = reported
+        .iter()
+        .filter(|machine| machine.version.is_some() || Bug::SilenceDisplaces.is_awake());
     let newest = known.max_by_key(|machine| machine.place()).copied();
     let mut last = remembered(facts.before);
     if let Some(last) = &mut last {
@@ -241,8 +244,10 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
         // No version is known at all.
         (None, None) => return reported.into_iter().max_by_key(|machine| machine.place().0),
     };
-    let is_newer = |machine: &&InUse<'_>| machine.version.is_none() && machine.place() > in_use.place();
-    in_use.newer = reported.iter().filter(is_newer).count();
+    let newer = reported
+        .iter()
+        .filter(|machine| machine.version.is_none() && machine.place() > in_use.place());
+    in_use.newer = newer.count();
     Some(in_use)
 }
 
@@ -269,12 +274,12 @@ fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
 /// removes them.
 fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
     let before = before.filter(|before| before.version.is_some() && !Bug::BootImageForgotten.is_awake())?;
-    let seconds = |time: &Option<Time>| time.as_ref().map(|time| time.0.as_second());
+
     Some(InUse {
         version: before.version.as_deref(),
         node: Some(before.node.as_deref()?),
-        created: seconds(&before.node_created_time),
-        provisioned: seconds(&before.provisioned_time),
+        created: before.node_created_time.as_ref().map(|time| time.0.as_second()),
+        provisioned: before.provisioned_time.as_ref().map(|time| time.0.as_second()),
         error: None,
         is_remembered: true,
         newer: 0,

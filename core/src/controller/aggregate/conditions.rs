@@ -9,7 +9,7 @@ use berth_api::pool::Target;
 
 use super::facts::{MemberState, PoolStatusFacts};
 use super::trouble::{Effect, trouble};
-use crate::controller::gate::{Gate, GateReason};
+use crate::controller::gate::GateReason;
 use crate::controller::plan::BlockReason;
 use crate::controller::plan::FleetUse;
 use crate::controller::usage::{CapacityUse, UseKind};
@@ -41,7 +41,7 @@ fn version(target: &Target) -> String {
     }
 }
 
-fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
+pub(super) fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
     doing.values().filter(|d| **d == wanted).count()
 }
 
@@ -76,7 +76,7 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     if facts.members.is_empty() {
         return Verdict::no(Why::NoNodes, "the selector matches no node");
     }
-    let names = |wanted: MemberState| few(doing.iter().filter(|(_, d)| **d == wanted).map(|(n, _)| n.to_string()));
+
     let active = [
         (MemberState::Rebooting, Why::Rebooting, "reboot"),
         (MemberState::Draining, Why::Draining, "drain"),
@@ -85,7 +85,10 @@ fn progressing(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &Mem
     let parts: Vec<String> = active
         .iter()
         .filter(|(d, _, _)| count(doing, *d) > 0)
-        .map(|(d, _, verb)| format!("{verb}: {}", names(*d)))
+        .map(|(wanted, _, verb)| {
+            let members = doing.iter().filter(|(_, d)| *d == wanted);
+            format!("{verb}: {}", few(members.map(|(name, _)| name.to_string())))
+        })
         .collect();
     if let Some((_, reason, _)) = active.iter().find(|(d, _, _)| count(doing, *d) > 0) {
         let done = count(doing, MemberState::Updated);
@@ -133,8 +136,8 @@ fn waits<'a>(facts: &'a PoolStatusFacts<'_>, wanted: BlockReason) -> impl Iterat
 /// Returns `Progressing` of a pool where nothing moves: the waiting nodes by reason, the most important reason first.
 fn waiting(facts: &PoolStatusFacts<'_>) -> Verdict {
     if facts.plan.counts.offered > 0 {
-        let node = |u: &&CapacityUse| u.how == UseKind::IsOffered;
-        let names = few(facts.plan.used_by.iter().filter(node).map(|u| u.who.clone()));
+        let offered = facts.plan.used_by.iter().filter(|u| u.how == UseKind::IsOffered);
+        let names = few(offered.map(|u| u.who.clone()));
         return Verdict::yes(Why::Offered, format!("a berth is offered to {names}"));
     }
     if waits(facts, BlockReason::Capacity).next().is_some() {
@@ -192,9 +195,11 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
         let words = facts.unwritable.iter().map(|lease| lease.words());
         return Some((first.reason().into(), few(words)));
     }
-    let is_wrong = |order: &&Gate| matches!(order.reason, GateReason::OrderCycle | GateReason::UnknownPool);
-    let order = facts.plan.order.as_ref().filter(is_wrong)?;
-    Some((order.reason.into(), order.message.clone()))
+    let order = facts.plan.order.as_ref()?;
+    match order.reason {
+        GateReason::OrderCycle | GateReason::UnknownPool => Some((order.reason.into(), order.message.clone())),
+        _ => None,
+    }
 }
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {

@@ -7,7 +7,7 @@ use berth_api::berth::{HoldPhase, Outcome};
 use berth_api::boot_image::{BootImagePolicy, BootImageStatus};
 use berth_api::condition::{self, Verdict, Why};
 use berth_api::node::{Phase, Staging};
-use berth_api::pool::{BootcNodePoolStatus, DigestFailures, NodeCounts, PhaseDurations, Target};
+use berth_api::pool::{BootcNodePoolStatus, DeployedImage, DigestFailures, NodeCounts, PhaseDurations, Target};
 use berth_api::{Digest, NodeName};
 use jiff::Timestamp;
 
@@ -43,8 +43,11 @@ pub fn adopt(
         members,
         before,
     };
-    let refusal = |image: &Target| no_such_platform(members, image).or_else(|| boot_image::refusal(&boot_image, image));
-    image::decide(image, refusal, now)
+    image::decide(
+        image,
+        |next| no_such_platform(members, next).or_else(|| boot_image::refusal(&boot_image, next)),
+        now,
+    )
 }
 
 /// Returns the new `status.bootImage`, after the decision about the pool's image. `before` is the current one.
@@ -73,22 +76,8 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
         .map(|m| (&m.node.name, doing(m, target.as_ref())))
         .collect();
     let mut conditions = facts.old.conditions.clone();
-    let boot_image = boot_image::BootImageFacts {
-        policy: facts.boot_image,
-        members: facts.members,
-        before,
-    };
-    let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
-    // A condition about another reference says nothing about this one.
-    let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
-    let boot = boot_image::assess(&boot_image, said, target.as_ref(), &image.next, now);
-    let feed = if facts.deleting {
-        None
-    } else if facts.refused.is_some() {
-        Some(Verdict::unknown(Why::ImageNotResolved, "see ImageResolved"))
-    } else {
-        image::feed::assess(&facts.image(), target.as_ref(), &image.next, facts.polled)
-    };
+    let boot = assess_boot_image(facts, target.as_ref(), &image.next, now);
+    let feed = feed(facts, target.as_ref(), &image.next);
     let feed = feed.map(|verdict| (condition::pool::FEED_FAILING, verdict));
     let resolved = match facts.refused {
         Some(words) => Verdict::no(Why::RegistryNotAllowed, words),
@@ -119,26 +108,59 @@ pub fn status(facts: &PoolStatusFacts<'_>, now: Timestamp) -> BootcNodePoolStatu
             token => Some(token.to_owned()),
         },
         // Soak times with another image do not count for this one.
-        waves: match digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
-            true => facts.plan.waves.clone(),
-            false => vec![],
+        waves: if digest(target.as_ref()) == digest(facts.old.target.as_ref()) {
+            facts.plan.waves.clone()
+        } else {
+            vec![]
         },
-        deploy_history: history(&history::HistoryFacts {
-            old: &facts.old.deploy_history,
-            pool: facts.pool,
-            members: facts
-                .members
-                .iter()
-                .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
-            targets: facts.old.target.iter().chain(&target),
-            limit: facts.history_limit,
-            now,
-        }),
+        deploy_history: deploy_history(facts, target.as_ref(), now),
         boot_image: boot.status,
         phase_durations: durations(facts, &doing),
         target,
         conditions,
     }
+}
+
+fn assess_boot_image(
+    facts: &PoolStatusFacts<'_>,
+    target: Option<&Target>,
+    next: &image::Next,
+    now: Timestamp,
+) -> boot_image::Assessment {
+    let boot_image = boot_image::BootImageFacts {
+        policy: facts.boot_image,
+        members: facts.members,
+        before: facts.old.boot_image.as_ref(),
+    };
+    let said = condition::find(&facts.old.conditions, condition::pool::BOOT_IMAGE_SKEW);
+    // A condition about another reference says nothing about this one.
+    let said = said.filter(|said| facts.image().current().is_some() || said.observed_generation == facts.generation);
+    boot_image::assess(&boot_image, said, target, next, now)
+}
+
+/// Returns the condition `FeedFailing`; `None` if it stays as it is.
+fn feed(facts: &PoolStatusFacts<'_>, target: Option<&Target>, next: &image::Next) -> Option<Verdict> {
+    if facts.deleting {
+        None
+    } else if facts.refused.is_some() {
+        Some(Verdict::unknown(Why::ImageNotResolved, "see ImageResolved"))
+    } else {
+        image::feed::assess(&facts.image(), target, next, facts.polled)
+    }
+}
+
+fn deploy_history(facts: &PoolStatusFacts<'_>, target: Option<&Target>, now: Timestamp) -> Vec<DeployedImage> {
+    history(&history::HistoryFacts {
+        old: &facts.old.deploy_history,
+        pool: facts.pool,
+        members: facts
+            .members
+            .iter()
+            .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
+        targets: facts.old.target.iter().chain(target),
+        limit: facts.history_limit,
+        now,
+    })
 }
 
 /// Returns the members that cannot run any image of a target. Machines that have not reported their architecture or CPU
@@ -174,11 +196,11 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> MemberState {
     let (Some(desired), Some(report)) = (desired, report) else {
         return MemberState::Pending;
     };
-    let is = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
+
     let spec = member.host.and_then(BootcNodeView::spec);
-    if is(&report.booted) {
+    if report.booted.as_ref() == Some(desired) {
         MemberState::Updated
-    } else if is(&report.staged) && report.locked {
+    } else if report.staged.as_ref() == Some(desired) && report.locked {
         MemberState::Staged
     } else if report.phase == Some(Phase::Staging) && spec.is_some_and(|s| s.staging == Staging::Allowed) {
         MemberState::Staging
@@ -192,21 +214,28 @@ fn counts(
     target: Option<&Target>,
     doing: &BTreeMap<&NodeName, MemberState>,
 ) -> NodeCounts {
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let in_state = |wanted: MemberState| count(doing.values().filter(|d| **d == wanted).count());
-    let members = |f: &dyn Fn(&MemberView<'_>) -> bool| count(facts.members.iter().filter(|m| f(m)).count());
+    let degraded = facts.members.iter().filter(|m| trouble(m, target).is_some());
+    let unavailable = facts.members.iter().filter(|m| m.node.down().is_some());
     NodeCounts {
-        total: count(facts.members.len()),
-        updated: in_state(MemberState::Updated),
-        staging: in_state(MemberState::Staging),
-        staged: in_state(MemberState::Staged),
-        draining: in_state(MemberState::Draining),
-        rebooting: in_state(MemberState::Rebooting),
-        pending: in_state(MemberState::Pending),
-        excluded: count(facts.excluded),
-        degraded: members(&|m| trouble(m, target).is_some()),
-        unavailable: members(&|m| m.node.down().is_some()),
+        total: saturated(facts.members.len()),
+        updated: in_state(doing, MemberState::Updated),
+        staging: in_state(doing, MemberState::Staging),
+        staged: in_state(doing, MemberState::Staged),
+        draining: in_state(doing, MemberState::Draining),
+        rebooting: in_state(doing, MemberState::Rebooting),
+        pending: in_state(doing, MemberState::Pending),
+        excluded: saturated(facts.excluded),
+        degraded: saturated(degraded.count()),
+        unavailable: saturated(unavailable.count()),
     }
+}
+
+fn in_state(doing: &BTreeMap<&NodeName, MemberState>, wanted: MemberState) -> u32 {
+    saturated(conditions::count(doing, wanted))
+}
+
+fn saturated(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn digest(target: Option<&Target>) -> Option<&Digest> {
@@ -219,16 +248,19 @@ const MAX_DIGESTS: usize = 8;
 /// Returns the failures to record: failures of the target, then new ones, then recorded ones. New failures must not be
 /// cut off: their berths stay closed until they are recorded.
 fn failures(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Vec<DigestFailures> {
-    let wanted = |digest: &Digest| target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == *digest));
-    let before = |digest: &Digest| facts.old.failures.iter().position(|f| f.digest == *digest);
-    let mut all: Vec<_> = facts.plan.failures.iter().collect();
-    all.sort_by_key(|(digest, _)| (!wanted(digest), before(digest).map_or(0, |at| at + 1)));
-    let one = |(digest, nodes): (&Digest, &BTreeSet<NodeName>)| DigestFailures {
+    let mut all: Vec<(&Digest, &BTreeSet<NodeName>)> = facts.plan.failures.iter().collect();
+    all.sort_by_key(|(digest, _)| {
+        let is_wanted = target.is_some_and(|t| t.platforms.iter().any(|p| p.digest == **digest));
+        let recorded = facts.old.failures.iter().position(|f| f.digest == **digest);
+        (!is_wanted, recorded.map_or(0, |at| at + 1))
+    });
+    let kept = all.into_iter().take(MAX_DIGESTS);
+    kept.map(|(digest, nodes)| DigestFailures {
         digest: digest.clone(),
         nodes: nodes.iter().take(MAX_NAMED).map(ToString::to_string).collect(),
-        count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
-    };
-    all.into_iter().take(MAX_DIGESTS).map(one).collect()
+        count: saturated(nodes.len()),
+    })
+    .collect()
 }
 
 /// Minimum number of measurements for a median: a single slow reboot predicts nothing.
@@ -238,19 +270,31 @@ const MEASUREMENTS: usize = 3;
 /// members count. Reboots are capped at the reboot timeout: a node that was under repair for a day did not reboot for a
 /// day.
 fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
-    let lately = |took: &dyn Fn(&Report) -> Option<Duration>| {
-        let of = |updated_only: bool| {
-            let is_updated = |m: &&MemberView<'_>| doing.get(&m.node.name) == Some(&MemberState::Updated);
-            let members = facts.members.iter().filter(|m| !updated_only || is_updated(m));
-            median(members.filter_map(|m| took(m.host?.report()?)).collect())
-        };
-        of(true).or_else(|| of(false))
-    };
     PhaseDurations {
-        staging_seconds: lately(&|report| report.staging),
-        drain_seconds: lately(&|report| report.drain),
-        reboot_seconds: lately(&|report| Some(report.reboot?.min(facts.reboot_timeout))),
+        staging_seconds: latest_median(facts, doing, |report| report.staging),
+        drain_seconds: latest_median(facts, doing, |report| report.drain),
+        reboot_seconds: latest_median(facts, doing, |report| Some(report.reboot?.min(facts.reboot_timeout))),
     }
+}
+
+/// Returns the median of the updated members, or of all members if too few are updated.
+fn latest_median(
+    facts: &PoolStatusFacts<'_>,
+    doing: &BTreeMap<&NodeName, MemberState>,
+    measured: impl Fn(&Report) -> Option<Duration>,
+) -> Option<u32> {
+    let (mut updated, mut all) = (vec![], vec![]);
+    for member in facts.members {
+        let report = member.host.and_then(BootcNodeView::report);
+        let Some(duration) = report.and_then(&measured) else {
+            continue;
+        };
+        if doing.get(&member.node.name) == Some(&MemberState::Updated) {
+            updated.push(duration);
+        }
+        all.push(duration);
+    }
+    median(updated).or_else(|| median(all))
 }
 
 fn median(mut durations: Vec<Duration>) -> Option<u32> {

@@ -37,20 +37,23 @@ fn ends_feed(reason: &str) -> bool {
 
 /// Returns the three conditions, derived from all others. `follows`: the pool adopts new images of its tag.
 pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str, Verdict); 3] {
-    let no = || Verdict::no(Why::AsExpected, "");
     let (ready, reconciling, stalled) = match state(conditions, follows) {
-        State::Ready(why) => (Verdict::repeats(true, why), no(), no()),
+        State::Ready(why) => (Verdict::repeats(true, why), as_expected(), as_expected()),
         State::Stalled(why) => (
             Verdict::repeats(false, why),
             Verdict::no(Why::Stalled, ""),
             Verdict::repeats(true, why),
         ),
-        State::Paused(why) => (Verdict::repeats(false, why), Verdict::no(Why::Paused, ""), no()),
-        State::Reconciling(Some(why)) => (Verdict::repeats(false, why), Verdict::repeats(true, why), no()),
+        State::Paused(why) => (
+            Verdict::repeats(false, why),
+            Verdict::no(Why::Paused, ""),
+            as_expected(),
+        ),
+        State::Reconciling(Some(why)) => (Verdict::repeats(false, why), Verdict::repeats(true, why), as_expected()),
         State::Reconciling(None) => (
             Verdict::no(Why::Progressing, ""),
             Verdict::yes(Why::Progressing, ""),
-            no(),
+            as_expected(),
         ),
     };
     [
@@ -58,6 +61,10 @@ pub(super) fn summary(conditions: &[Condition], follows: bool) -> [(&'static str
         (types::RECONCILING, reconciling),
         (types::STALLED, stalled),
     ]
+}
+
+fn as_expected() -> Verdict {
+    Verdict::no(Why::AsExpected, "")
 }
 
 /// State of a pool, with the condition that it is derived from.
@@ -69,28 +76,30 @@ enum State<'a> {
 }
 
 fn state(conditions: &[Condition], follows: bool) -> State<'_> {
-    let of = |type_| condition::find(conditions, type_);
-    let is_true = |type_| condition::find_true(conditions, type_);
-    let progressing = of(types::PROGRESSING);
+    let progressing = condition::find(conditions, types::PROGRESSING);
     if progressing.is_some_and(|c| c.reason == "Deleting") {
         return State::Reconciling(progressing);
     }
-    let trouble = is_true(types::DEGRADED).filter(|c| POOL_TROUBLES.contains(&c.reason.as_str()));
-    let refused = of(types::IMAGE_RESOLVED).filter(|c| c.status == "False" && is_final(&c.reason));
-    if let Some(why) = is_true(types::ROLLOUT_HALTED).or(trouble).or(refused) {
+    let degraded = condition::find_true(conditions, types::DEGRADED);
+    let trouble = degraded.filter(|c| POOL_TROUBLES.contains(&c.reason.as_str()));
+    let resolved = condition::find(conditions, types::IMAGE_RESOLVED);
+    let refused = resolved.filter(|c| c.status == "False" && is_final(&c.reason));
+    let halted = condition::find_true(conditions, types::ROLLOUT_HALTED);
+    if let Some(why) = halted.or(trouble).or(refused) {
         return State::Stalled(why);
     }
     // A pool that selects no node has nothing left to do.
-    let is_done = |c: &&Condition| c.status == "True" || c.reason == "NoNodes";
-    if let Some(done) = of(types::UPDATED).filter(is_done) {
+    let updated = condition::find(conditions, types::UPDATED);
+    if let Some(done) = updated.filter(|c| c.status == "True" || c.reason == "NoNodes") {
         // A running rollout does not need the feed. After it, no new image arrives.
-        let dead = is_true(types::FEED_FAILING).filter(|c| follows && ends_feed(&c.reason));
+        let failing = condition::find_true(conditions, types::FEED_FAILING);
+        let dead = failing.filter(|c| follows && ends_feed(&c.reason));
         return match dead {
             Some(dead) => State::Stalled(dead),
             None => State::Ready(done),
         };
     }
-    match is_true(types::PAUSED) {
+    match condition::find_true(conditions, types::PAUSED) {
         Some(paused) => State::Paused(paused),
         None => State::Reconciling(progressing),
     }

@@ -1,6 +1,6 @@
 //! Troubles of members that a pool's status reports.
 
-use berth_api::berth::{HoldPhase, Holding, Outcome};
+use berth_api::berth::{HoldPhase, Outcome};
 use berth_api::condition::Why;
 use berth_api::platform::Choice;
 use berth_api::pool::Target;
@@ -37,11 +37,8 @@ pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Optio
         Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
         None => None,
     };
-    let knows_better = |holding: &Holding| knows_better(member.node, member.host, holding, member.heard);
-    if let Some(holding) = member
-        .holding
-        .filter(|holding| member.overdue && !knows_better(holding))
-    {
+    let overdue = member.holding.filter(|_| member.overdue);
+    if let Some(holding) = overdue.filter(|holding| !knows_better(member.node, member.host, holding, member.heard)) {
         let what = match holding.phase {
             HoldPhase::Committed => "has not come back from its reboot",
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
