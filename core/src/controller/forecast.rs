@@ -15,7 +15,7 @@ use berth_api::berth::{Berth, BerthState};
 use berth_api::{Digest, NodeName, NodeUid};
 use jiff::Timestamp;
 
-use crate::controller::gate::{Gate, GateReason};
+use crate::controller::gate::GateReason;
 use crate::controller::plan::candidates::{self, Rank};
 use crate::controller::plan::waves::is_proven;
 use crate::controller::plan::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
@@ -49,8 +49,8 @@ pub struct Turn {
 /// Returns the order of a pool's updates.
 pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     let mut forecast = play(Future::of(facts), now);
-    let ends_by_itself = |order: &Gate| order.reason == GateReason::EarlierPool;
-    if !facts.order.as_ref().is_none_or(ends_by_itself) {
+    let order = facts.order.as_ref();
+    if order.is_some_and(|order| order.reason != GateReason::EarlierPool) {
         forecast.turns.iter_mut().for_each(|turn| turn.comes = false);
     }
     forecast
@@ -194,11 +194,11 @@ impl Future {
             moved = true;
         }
         let epoch = self.facts.epoch;
-        let closed = |seen: &SeenBerth| match &seen.berth {
-            Ok(berth) => fresh(Berth::new(berth.pool.clone(), berth.index, epoch)),
-            Err(_) => seen.clone(),
-        };
-        self.facts.berths = self.facts.berths.iter().map(closed).collect();
+        for seen in &mut self.facts.berths {
+            if let Ok(berth) = &seen.berth {
+                *seen = fresh(Berth::new(berth.pool.clone(), berth.index, epoch));
+            }
+        }
         self.facts.elsewhere.clear();
         let turns = self.finish(&done);
         moved |= self.collect(hands);
@@ -298,12 +298,11 @@ impl Future {
         let members = std::mem::take(&mut self.facts.members);
         let (going, others): (Vec<_>, Vec<_>) = members.into_iter().partition(|m| self.goes(m));
         self.facts.members = going;
-        let unproven = || others.iter().filter(|m| !is_proven(m) && Some(m.wave) < next);
-        let wave = unproven().map(|m| m.wave).min();
-        let stuck = unproven()
-            .filter(|m| Some(m.wave) == wave)
-            .map(|m| m.name.clone())
-            .collect();
+        let unproven = others.iter().filter(|m| !is_proven(m) && Some(m.wave) < next);
+        let unproven: Vec<&Member> = unproven.collect();
+        let wave = unproven.iter().map(|m| m.wave).min();
+        let stuck = unproven.iter().filter(|m| Some(m.wave) == wave);
+        let stuck = stuck.map(|m| m.name.clone()).collect();
         self.aside = others;
         stuck
     }
@@ -314,12 +313,13 @@ impl Future {
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
         left.retain(|m| m.booted.is_none() || m.booted != m.desired);
         left.sort_by_key(|m| (candidates::rank(m, m.lapses), m.name.clone()));
-        let turn = |m: Member| Turn {
-            node: m.name,
-            wave: m.wave,
-            comes: false,
-        };
-        left.into_iter().map(turn).collect()
+        left.into_iter()
+            .map(|m| Turn {
+                node: m.name,
+                wave: m.wave,
+                comes: false,
+            })
+            .collect()
     }
 }
 
@@ -354,8 +354,10 @@ fn capacity_of(facts: &PoolFacts) -> usize {
 /// Returns the nodes that hold a berth or have an offer that they may take. Their turns end with the first round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts.members.iter().filter(|m| m.held_back).map(|m| &m.uid).collect();
-    let is_withdrawn = |berth: &Berth| berth.offer().is_some_and(|offer| held_back.contains(&offer.uid));
-    let berths = facts.readable().filter(|(_, berth)| !is_withdrawn(berth));
+    // Offers to nodes that are held back are withdrawn.
+    let berths = facts
+        .readable()
+        .filter(|(_, berth)| berth.offer().is_none_or(|offer| !held_back.contains(&offer.uid)));
     let nodes = berths.filter_map(|(_, berth)| berth.node());
     nodes.map(|(_, uid)| uid.clone()).collect()
 }

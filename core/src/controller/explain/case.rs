@@ -94,13 +94,7 @@ impl Case {
         let mut wait = BlockReason::Leaving;
         for _ in 0..MAX_PASSES {
             let plan = plan::plan(&facts, self.now);
-            let offers = |write: &plan::BerthWrite| match write {
-                plan::BerthWrite::Update { berth, why, .. } if *why == plan::WriteReason::Offer => {
-                    berth.offer().is_some_and(|offer| offer.node == self.node)
-                }
-                _ => false,
-            };
-            if plan.writes.iter().any(offers) {
+            if plan.writes.iter().any(|write| self.is_offered_by(write)) {
                 return Ok(());
             }
             wait = plan.waiting.get(&self.node).copied().unwrap_or(BlockReason::Leaving);
@@ -108,6 +102,16 @@ impl Case {
             facts = next;
         }
         Err(wait)
+    }
+
+    /// True if the write offers the node a berth.
+    fn is_offered_by(&self, write: &plan::BerthWrite) -> bool {
+        match write {
+            plan::BerthWrite::Update { berth, why, .. } if *why == plan::WriteReason::Offer => {
+                berth.offer().is_some_and(|offer| offer.node == self.node)
+            }
+            _ => false,
+        }
     }
 
     /// Returns the first obstacle; `None` if the node is offered a berth.

@@ -89,25 +89,9 @@ impl Change {
         all.extend([Self::EarlierPools, waves(facts, own)]);
         let withhold = own.control_plane.and_then(|verdict| verdict.withhold);
         all.extend(withhold.map(Self::ControlPlane));
-        let named = |how: &dyn Fn(UseKind) -> bool, change: fn(NodeName) -> Self| -> Vec<Self> {
-            let users = users(facts)
-                .into_iter()
-                .filter(|(who, with)| *who != case.node && how(*with));
-            users.take(MAX_NODES).map(|(who, _)| change(who)).collect()
-        };
-        let is_down = |how| {
-            matches!(
-                how,
-                UseKind::NotReady | UseKind::CordonedByUs | UseKind::CordonedByOthers
-            )
-        };
-        all.extend(named(
-            &|how| matches!(how, UseKind::Holds | UseKind::IsOffered | UseKind::Elsewhere),
-            Self::TurnEnds,
-        ));
-        all.extend(named(&is_down, Self::Recovers));
+        all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
+        all.extend(other_users(case, is_down).map(Self::Recovers));
         // Excluding a node is proposed only if it does not come back, or is not updated, without help.
-        let has_failed = |m: &Member| m.desired.as_ref().is_some_and(|digest| m.failed.contains(digest));
         let lost = facts.members.iter().filter(|m| {
             let is_stuck = m.wave < own.wave && (m.desired.is_none() || m.held_back || has_failed(m));
             m.name != case.node && (!m.ready || is_stuck)
@@ -140,6 +124,11 @@ impl Change {
         is_changed.then_some(after)
     }
 
+    /// True if the change gets the node a berth.
+    pub(super) fn is_enough(&self, case: &Case) -> bool {
+        self.applied(case).is_some_and(|case| case.offered().is_ok())
+    }
+
     /// Makes the change. Returns true if something is different, and `None` if the change cannot be made.
     fn apply(&self, case: &mut Case) -> Option<bool> {
         let name = case.node.clone();
@@ -148,16 +137,7 @@ impl Change {
         let mut rollout = rules.spec.rollout();
         Some(match self {
             Self::TurnEnds(node) => ends(facts, node) || is_elsewhere(facts, node),
-            Self::Prepared => {
-                let before = own.clone();
-                own.desired.as_ref()?;
-                (own.published, own.staged) = (own.desired.clone(), own.desired.clone());
-                (own.published_uid, own.observed, own.prepared) = (own.uid.clone(), true, true);
-                (&before.published, &before.staged) != (&own.published, &own.staged)
-                    || before.published_uid != own.published_uid
-                    || !before.observed
-                    || !before.prepared
-            }
+            Self::Prepared => prepare(own)?,
             Self::Soaked(_) => soak(facts, own_wave(facts, &name)?),
             Self::WavesProven(_) => prove(facts, own_wave(facts, &name)?),
             Self::EarlierPools => facts.order.take().is_some(),
@@ -235,7 +215,7 @@ impl Change {
     /// Returns the words that follow `It goes as soon as`.
     pub fn words(&self, case: &Case) -> String {
         let pool = &case.facts.pool;
-        let from = |number: usize| format!("instead of {number}");
+
         match self {
             Self::TurnEnds(node) => format!("{node} has ended its turn"),
             Self::Prepared => "its agent has staged and locked the image and reports that it is prepared".to_owned(),
@@ -264,17 +244,17 @@ impl Change {
             Self::Excluded(node) => format!("{node} is excluded: kubectl berth exclude {node}"),
             Self::Retry => format!("failed images are retried: kubectl berth retry {pool}"),
             Self::Window => "a window is open that is long enough for a drain and a reboot".to_owned(),
-            Self::MaxFailures(n) => format!("rollout.maxFailures is {n} {}", from(case.facts.max_failures)),
+            Self::MaxFailures(n) => format!("rollout.maxFailures is {n} {}", instead_of(case.facts.max_failures)),
             Self::MaxUnavailable(n) => format!(
                 "rollout.maxUnavailable is {n} {}; {}",
-                from(case.facts.capacity),
+                instead_of(case.facts.capacity),
                 down(*n)
             ),
             Self::FleetLimit(n) => {
                 let limit = case.facts.fleet.as_ref().map_or(0, |fleet| fleet.limit);
                 format!(
                     "maxUnavailable of BootcFleet cluster is {n} {}; {}",
-                    from(limit),
+                    instead_of(limit),
                     down(*n)
                 )
             }
@@ -288,6 +268,10 @@ fn down(nodes: usize) -> String {
         1 => "1 node may then be down".to_owned(),
         nodes => format!("up to {nodes} nodes may then be down at once"),
     }
+}
+
+fn instead_of(number: usize) -> String {
+    format!("instead of {number}")
 }
 
 fn control_plane(cause: Cause) -> &'static str {
@@ -305,16 +289,16 @@ fn control_plane(cause: Cause) -> &'static str {
 /// Returns the smallest number from `low` to `high` that gets the node a berth. Binary search: assumes that larger
 /// numbers are enough as well. If that does not hold, the result is still enough, but may not be the smallest.
 fn least(case: &Case, low: usize, high: usize, change: fn(usize) -> Change) -> Option<Change> {
-    let is_enough = |number| change(number).applied(case).is_some_and(|case| case.offered().is_ok());
-    if low > high || !is_enough(high) {
+    if low > high || !change(high).is_enough(case) {
         return None;
     }
     let (mut low, mut high) = (low, high);
     while low < high {
         let middle = low + (high - low) / 2;
-        match is_enough(middle) {
-            true => high = middle,
-            false => low = middle + 1,
+        if change(middle).is_enough(case) {
+            high = middle;
+        } else {
+            low = middle + 1;
         }
     }
     Some(change(high))
@@ -330,6 +314,32 @@ fn users(facts: &PoolFacts) -> BTreeSet<(NodeName, UseKind)> {
         .collect()
 }
 
+/// Returns the first nodes, other than the case's own, that use up capacity in one of these ways.
+fn other_users(case: &Case, is_wanted: fn(UseKind) -> bool) -> impl Iterator<Item = NodeName> {
+    let others = users(&case.facts).into_iter();
+    let others = others.filter(move |(who, how)| *who != case.node && is_wanted(*how));
+    others.take(MAX_NODES).map(|(who, _)| who)
+}
+
+fn is_worked_on(how: UseKind) -> bool {
+    matches!(how, UseKind::Holds | UseKind::IsOffered | UseKind::Elsewhere)
+}
+
+fn is_down(how: UseKind) -> bool {
+    matches!(
+        how,
+        UseKind::NotReady | UseKind::CordonedByUs | UseKind::CordonedByOthers
+    )
+}
+
+/// True if the image that the member should run failed on it.
+fn has_failed(member: &Member) -> bool {
+    member
+        .desired
+        .as_ref()
+        .is_some_and(|digest| member.failed.contains(digest))
+}
+
 /// True if the node belongs to another pool and uses up the fleet's limit.
 fn is_elsewhere(facts: &PoolFacts, node: &NodeName) -> bool {
     let is_own = facts.uses().iter().any(|user| user.who == node.as_str());
@@ -343,19 +353,31 @@ fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
 
 /// Returns the change that finishes the earlier waves.
 fn waves(facts: &PoolFacts, own: &Member) -> Change {
-    let before = || facts.members.iter().filter(|m| m.wave < own.wave);
-    let is_proven = |m: &Member| m.desired.is_some() && m.booted == m.desired && m.ready && !m.our_cordon;
-    let numbers: BTreeSet<usize> = before().map(|m| m.wave).collect();
-    let waves = || numbers.iter().filter_map(|number| facts.waves.get(*number));
-    match before().all(is_proven) {
-        true => Change::Soaked(
-            waves()
-                .map(|wave| wave.soak.saturating_sub(wave.soaked))
-                .max()
-                .unwrap_or_default(),
-        ),
-        false => Change::WavesProven(waves().map(|wave| wave.name.clone()).collect()),
+    let members: Vec<&Member> = facts.members.iter().filter(|m| m.wave < own.wave).collect();
+    let numbers: BTreeSet<usize> = members.iter().map(|m| m.wave).collect();
+    let waves = numbers.iter().filter_map(|number| facts.waves.get(*number));
+    let is_proven = members
+        .iter()
+        .all(|m| m.desired.is_some() && m.booted == m.desired && m.ready && !m.our_cordon);
+    if is_proven {
+        let left = waves.map(|wave| wave.soak.saturating_sub(wave.soaked)).max();
+        Change::Soaked(left.unwrap_or_default())
+    } else {
+        Change::WavesProven(waves.map(|wave| wave.name.clone()).collect())
     }
+}
+
+/// Prepares the member for an offer. Returns true if something is different, and `None` if it has no image to go to.
+fn prepare(own: &mut Member) -> Option<bool> {
+    let before = own.clone();
+    own.desired.as_ref()?;
+    (own.published, own.staged) = (own.desired.clone(), own.desired.clone());
+    (own.published_uid, own.observed, own.prepared) = (own.uid.clone(), true, true);
+    let is_changed = (&before.published, &before.staged) != (&own.published, &own.staged)
+        || before.published_uid != own.published_uid
+        || !before.observed
+        || !before.prepared;
+    Some(is_changed)
 }
 
 /// Ends the soak of all waves before this one.

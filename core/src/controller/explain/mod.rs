@@ -78,8 +78,7 @@ pub fn explain(case: &Case) -> Option<Explanation> {
 /// Returns the first two changes that are enough together.
 fn pair(firsts: &[(Change, Case)]) -> Option<Vec<Change>> {
     firsts.iter().find_map(|(first, case)| {
-        let is_enough = |second: &Change| second.applied(case).is_some_and(|case| case.offered().is_ok());
-        let second = Change::all(case).into_iter().find(is_enough);
+        let second = Change::all(case).into_iter().find(|second| second.is_enough(case));
         let second = second.or_else(|| Change::numbers(case).into_iter().next())?;
         let mut both = vec![first.clone(), second];
         both.sort();

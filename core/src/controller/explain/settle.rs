@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use berth_api::berth::Berth;
+
 use crate::controller::plan::{BerthWrite, Plan, PoolFacts, SeenBerth};
 use crate::controller::usage::UseKind;
 
@@ -16,19 +18,13 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
         failures: plan.failures.clone(),
         ..facts.clone()
     };
-    let fresh = |lease: &str, berth: &berth_api::berth::Berth| SeenBerth {
-        lease: lease.to_owned(),
-        berth: Ok(berth.clone()),
-        in_doubt: false,
-        refused: false,
-        age: Duration::ZERO,
-    };
+
     for write in &plan.writes {
         match write {
-            BerthWrite::Create(berth) => next.berths.push(fresh(&berth.name(), berth)),
+            BerthWrite::Create(berth) => next.berths.push(written(&berth.name(), berth)),
             BerthWrite::Update { lease, berth, .. } => {
                 let seen = next.berths.iter_mut().find(|seen| seen.lease == *lease);
-                seen.into_iter().for_each(|seen| *seen = fresh(lease, berth));
+                seen.into_iter().for_each(|seen| *seen = written(lease, berth));
             }
             BerthWrite::Delete { lease } => next.berths.retain(|seen| seen.lease != *lease),
         }
@@ -37,15 +33,29 @@ pub(super) fn settled(facts: &PoolFacts, plan: &Plan) -> Option<PoolFacts> {
     Some(next)
 }
 
+/// Returns the berth as read after a write.
+fn written(lease: &str, berth: &Berth) -> SeenBerth {
+    SeenBerth {
+        lease: lease.to_owned(),
+        berth: Ok(berth.clone()),
+        in_doubt: false,
+        refused: false,
+        age: Duration::ZERO,
+    }
+}
+
 /// Updates the use of the fleet's limit for the changes in this pool.
 pub(in crate::controller) fn follow(before: &PoolFacts, after: &mut PoolFacts) {
     let (was, is) = (Own::of(before), Own::of(after));
     let Some(fleet) = after.fleet.as_mut() else { return };
-    let change = |number: usize, was: usize, is: usize| (number + is).saturating_sub(was);
-    fleet.held_or_offered = change(fleet.held_or_offered, was.held_or_offered, is.held_or_offered);
-    fleet.unavailable = change(fleet.unavailable, was.unavailable, is.unavailable);
-    fleet.all = change(fleet.all, was.all, is.all);
-    fleet.may_stay = change(fleet.may_stay, is.held, was.held);
+    fleet.held_or_offered = changed(fleet.held_or_offered, was.held_or_offered, is.held_or_offered);
+    fleet.unavailable = changed(fleet.unavailable, was.unavailable, is.unavailable);
+    fleet.all = changed(fleet.all, was.all, is.all);
+    fleet.may_stay = changed(fleet.may_stay, is.held, was.held);
+}
+
+fn changed(number: usize, was: usize, is: usize) -> usize {
+    (number + is).saturating_sub(was)
 }
 
 /// This pool's part of the use of the fleet's limit.
@@ -59,16 +69,17 @@ struct Own {
 impl Own {
     fn of(facts: &PoolFacts) -> Self {
         let uses = facts.uses();
-        let count = |is: &dyn Fn(UseKind) -> bool| uses.iter().filter(|user| is(user.how)).count();
-        let holds = |how| {
-            matches!(
-                how,
-                UseKind::Holds | UseKind::Elsewhere | UseKind::Unreadable | UseKind::Refused
-            )
-        };
+        let (mut held, mut offered) = (0, 0);
+        for user in &uses {
+            match user.how {
+                UseKind::Holds | UseKind::Elsewhere | UseKind::Unreadable | UseKind::Refused => held += 1,
+                UseKind::IsOffered => offered += 1,
+                UseKind::NotReady | UseKind::CordonedByUs | UseKind::CordonedByOthers => {}
+            }
+        }
         Self {
-            held: count(&holds),
-            held_or_offered: count(&|how| holds(how) || how == UseKind::IsOffered),
+            held,
+            held_or_offered: held + offered,
             unavailable: facts.members.iter().filter(|member| member.is_unavailable()).count(),
             all: uses.len(),
         }

@@ -3,6 +3,7 @@ use berth_api::berth::ClosedReason;
 use proptest::prelude::*;
 
 use super::*;
+use crate::controller::gate::Gate;
 use crate::controller::plan::FleetUse;
 use crate::controller::plan::tests::{
     asked_back, at, closed, committed, digest, facts, gate, member, offered, seen, taken, uid, wave,
