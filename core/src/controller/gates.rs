@@ -56,19 +56,24 @@ struct Judged {
     gates: Gates,
 }
 
+impl Judged {
+    /// True if judging these inputs would return the same gates.
+    fn is_current(&self, rollout: &Rollout, inputs: &Inputs<'_>) -> bool {
+        self.rollout == *rollout
+            && self.fleet == inputs.fleet
+            && self.clock_synchronized == inputs.clock_synchronized
+            && self.needed == inputs.needed
+            && self.at <= inputs.now
+            && self.gates.changes.is_none_or(|changes| inputs.now < changes)
+    }
+}
+
 impl GateCache {
     /// Returns the current gates of one pool.
     pub fn gates(&mut self, inputs: Inputs<'_>) -> Gates {
         let rollout = inputs.spec.rollout();
-        let same = |judged: &&Judged| {
-            judged.rollout == rollout
-                && judged.fleet == inputs.fleet
-                && judged.clock_synchronized == inputs.clock_synchronized
-                && judged.needed == inputs.needed
-                && judged.at <= inputs.now
-                && judged.gates.changes.is_none_or(|changes| inputs.now < changes)
-        };
-        if let Some(judged) = self.0.get(inputs.pool).filter(same) {
+        let judged = self.0.get(inputs.pool);
+        if let Some(judged) = judged.filter(|judged| judged.is_current(&rollout, &inputs)) {
             return judged.gates.clone();
         }
         let Inputs {
@@ -105,35 +110,37 @@ pub fn gates(inputs: Inputs<'_>) -> Gates {
 }
 
 fn pause(inputs: Inputs<'_>) -> Option<Gate> {
-    let gate = |reason, message: &str| {
-        Some(Gate {
-            reason,
-            message: message.to_owned(),
-        })
+    let (reason, message) = if inputs.spec.is_paused() {
+        (GateReason::Paused, "rollout.paused is true: no node is offered a berth")
+    } else {
+        match inputs.fleet? {
+            FleetGate::Paused => (
+                GateReason::FleetPaused,
+                "spec.paused of BootcFleet cluster is true: no node of any pool is offered a berth",
+            ),
+            FleetGate::Unreadable => (
+                GateReason::FleetUnreadable,
+                "BootcFleet cluster cannot be read, and may be paused: no node of any pool is offered a berth; repair or delete it",
+            ),
+        }
     };
-    if inputs.spec.is_paused() {
-        return gate(GateReason::Paused, "rollout.paused is true: no node is offered a berth");
-    }
-    match inputs.fleet? {
-        FleetGate::Paused => gate(
-            GateReason::FleetPaused,
-            "spec.paused of BootcFleet cluster is true: no node of any pool is offered a berth",
-        ),
-        FleetGate::Unreadable => gate(
-            GateReason::FleetUnreadable,
-            "BootcFleet cluster cannot be read, and may be paused: no node of any pool is offered a berth; repair or delete it",
-        ),
-    }
+    let message = message.to_owned();
+    Some(Gate { reason, message })
 }
 
-fn window(inputs: Inputs<'_>) -> Gates {
-    let open = |reason, message: &str| Gates {
+/// Returns the gates while reboots may start.
+fn open(reason: condition::Why, message: &str) -> Gates {
+    Gates {
         gate: None,
         closes: None,
         changes: None,
         window: Verdict::yes(reason, message),
-    };
-    let closed = |reason: GateReason, message: String, changes| Gates {
+    }
+}
+
+/// Returns the gates while no reboot may start.
+fn closed(reason: GateReason, message: String, changes: Option<Timestamp>) -> Gates {
+    Gates {
         gate: Some(Gate {
             reason,
             message: message.clone(),
@@ -141,7 +148,10 @@ fn window(inputs: Inputs<'_>) -> Gates {
         closes: None,
         changes,
         window: Verdict::no(reason, message),
-    };
+    }
+}
+
+fn window(inputs: Inputs<'_>) -> Gates {
     let rollout = inputs.spec.rollout();
     if rollout.windows.is_empty() && rollout.exclusions.is_empty() {
         return open(condition::Why::AlwaysOpen, "");
@@ -198,20 +208,23 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
     let rollout = spec.rollout();
     let mut windows = vec![];
     for (index, window) in rollout.windows.iter().enumerate() {
-        let field =
-            |name, text: &str| duration::parse(text).map_err(|e| format!("windows[{index}].{name} is {text:?}: {e}"));
         windows.push(WindowSpec {
             schedule: &window.schedule,
-            duration: field("duration", &window.duration)?,
+            duration: window_field(index, "duration", &window.duration)?,
             time_zone: window.time_zone.as_deref().unwrap_or("UTC"),
-            splay: window
-                .splay
-                .as_deref()
-                .map_or(Ok(Duration::ZERO), |text| field("splay", text))?,
+            splay: match &window.splay {
+                Some(text) => window_field(index, "splay", text)?,
+                None => Duration::ZERO,
+            },
         });
     }
     let exclusions: Vec<_> = rollout.exclusions.iter().map(|e| (e.from.0, e.to.0)).collect();
     Schedule::parse(&windows, &exclusions).map_err(|e| e.to_string())
+}
+
+/// Parses a duration of the window with this index.
+fn window_field(index: usize, name: &str, text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|e| format!("windows[{index}].{name} is {text:?}: {e}"))
 }
 
 #[cfg(test)]

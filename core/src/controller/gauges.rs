@@ -155,6 +155,11 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
     ] {
         families.median.add_some([("pool", pool), ("phase", phase)], seconds);
     }
+    of_images(families, pool, status);
+    of_boot_image(families, pool, status);
+}
+
+fn of_images(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) {
     if let Some(target) = &status.target {
         let version = target.version.as_deref().unwrap_or_default();
         let digest = target.digest.to_string();
@@ -185,6 +190,9 @@ fn of_status(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) 
             family.add([("pool", pool), ("reason", known(&condition.reason))], 1);
         }
     }
+}
+
+fn of_boot_image(families: &mut Families, pool: &str, status: &BootcNodePoolStatus) {
     let skew = find(&status.conditions, types::BOOT_IMAGE_SKEW);
     let unchecked = skew.is_some_and(|skew| {
         [Why::Disabled, Why::CannotCompare]
@@ -205,9 +213,10 @@ fn of_gates(families: &mut Families, pool: &MeasuredPool<'_>) {
         let is_open = gates.window.status == Some(true);
         families.window_open.add(label, i64::from(is_open));
         let change = gates.changes.map(|change| change.as_second());
-        match is_open {
-            true => families.closes.add_some(label, change),
-            false => families.opens.add_some(label, change),
+        if is_open {
+            families.closes.add_some(label, change);
+        } else {
+            families.opens.add_some(label, change);
         }
     }
     if let Some(gate) = pool.gate {

@@ -60,10 +60,10 @@ pub fn history<'a>(
     // In whole seconds, as the API server keeps it.
     let now = Time(Timestamp::from_second(facts.now.as_second()).unwrap_or(facts.now));
     let names = names(facts);
-    let name = |digest: &'a Digest| names.get(digest).copied().unwrap_or(digest);
+
     let mut images: BTreeMap<&Digest, Image<'_>> = BTreeMap::new();
     for (member, deployment) in deployments(facts) {
-        let image = images.entry(name(&deployment.digest)).or_default();
+        let image = images.entry(name_of(&names, &deployment.digest)).or_default();
         if image.counted != Some(member) {
             image.counted = Some(member);
             image.count = image.count.saturating_add(1);
@@ -76,7 +76,7 @@ pub fn history<'a>(
         }
     }
     for before in facts.old {
-        let image = images.entry(name(&before.digest)).or_default();
+        let image = images.entry(name_of(&names, &before.digest)).or_default();
         image.count = image.count.max(before.node_count);
         image.version = image.version.max(before.version.as_ref());
         image.last_deployed = image.last_deployed.max(before.last_deployed.as_ref());
@@ -108,6 +108,11 @@ pub fn history<'a>(
     shown.collect()
 }
 
+/// Returns the digest of the image that a digest belongs to: its own, unless it is a known manifest.
+fn name_of<'a>(names: &BTreeMap<&Digest, &'a Digest>, digest: &'a Digest) -> &'a Digest {
+    names.get(digest).copied().unwrap_or(digest)
+}
+
 /// Returns the deployments of all members in this pool, each with the index of its member.
 fn deployments<'a, Targets>(
     facts: &HistoryFacts<'a, impl Iterator<Item = &'a [NodeDeployment]> + Clone, Targets>,
@@ -127,25 +132,28 @@ fn names<'a>(
     >,
 ) -> BTreeMap<&'a Digest, &'a Digest> {
     let mut names: BTreeMap<&Digest, &Digest> = BTreeMap::new();
-    let mut learn = |manifest: &'a Digest, image: &'a Digest| {
-        if manifest != image {
-            let name = names.entry(manifest).or_insert(image);
-            *name = image.max(name);
-        }
-    };
     for (_, deployment) in deployments(facts) {
-        learn(&deployment.manifest, &deployment.digest);
+        learn(&mut names, &deployment.manifest, &deployment.digest);
     }
     for target in facts.targets.clone() {
-        target.platforms.iter().for_each(|p| learn(&p.digest, &target.digest));
+        for platform in &target.platforms {
+            learn(&mut names, &platform.digest, &target.digest);
+        }
     }
     for before in facts.old {
-        before
-            .manifests
-            .iter()
-            .for_each(|manifest| learn(manifest, &before.digest));
+        for manifest in &before.manifests {
+            learn(&mut names, manifest, &before.digest);
+        }
     }
     names
+}
+
+/// Records the image of a manifest; the largest of several.
+fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
+    if manifest != image {
+        let name = names.entry(manifest).or_insert(image);
+        *name = image.max(name);
+    }
 }
 
 #[cfg(test)]

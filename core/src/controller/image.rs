@@ -239,21 +239,15 @@ pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusa
 
 /// Decides about a reference that differs from the target's.
 fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
-    let stays = |verdict| Decision {
-        target: facts.target.cloned(),
-        available: None,
-        verdict,
-        next: Next::Unknown,
-    };
     if let Some(error) = &facts.answers.invalid {
         return Decision {
             next: Next::Clear,
-            ..stays(Verdict::no(Why::InvalidReference, error.clone()))
+            ..unchanged(facts, Verdict::no(Why::InvalidReference, error.clone()))
         };
     }
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
-        return stays(Verdict::unknown(Why::FleetUnreadable, words));
+        return unchanged(facts, Verdict::unknown(Why::FleetUnreadable, words));
     }
     let answer = &facts.answers.named;
     if let Some(found) = &answer.found {
@@ -262,7 +256,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
             return Decision {
                 verdict: Verdict::no(refusal.reason, words),
                 next: Next::Refused(refusal),
-                ..stays(Verdict::unknown(Why::Resolving, ""))
+                ..unchanged(facts, Verdict::unknown(Why::Resolving, ""))
             };
         }
         let target = facts.adopted(&found.image, now);
@@ -273,10 +267,39 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
             next: Next::Clear,
         };
     }
-    stays(match &answer.trouble {
+    let verdict = match &answer.trouble {
         Some(trouble) => Verdict::no(trouble.reason.clone(), trouble.words()),
         None => Verdict::unknown(Why::Resolving, format!("asking the registry for {}", facts.reference)),
-    })
+    };
+    unchanged(facts, verdict)
+}
+
+/// Keeps the target of another reference, because the next image is not known.
+fn unchanged(facts: &ImageFacts<'_>, verdict: Verdict) -> Decision {
+    Decision {
+        target: facts.target.cloned(),
+        available: None,
+        verdict,
+        next: Next::Unknown,
+    }
+}
+
+/// Keeps the current target. Nothing is known to be wrong with the next image.
+fn stays(current: &Target, available: Option<Available>, verdict: Verdict) -> Decision {
+    Decision {
+        target: Some(current.clone()),
+        available,
+        verdict,
+        next: Next::Clear,
+    }
+}
+
+/// Keeps the current target, because the next image is not known.
+fn stays_unknown(current: &Target, available: Option<Available>, verdict: Verdict) -> Decision {
+    Decision {
+        next: Next::Unknown,
+        ..stays(current, available, verdict)
+    }
 }
 
 /// Decides about a reference that is the target's.
@@ -286,25 +309,15 @@ fn kept(
     refusal: impl Fn(&Target) -> Option<Refusal>,
     now: Timestamp,
 ) -> Decision {
-    let stays = |available, verdict| Decision {
-        target: Some(current.clone()),
-        available,
-        verdict,
-        next: Next::Clear,
-    };
-    let unknown = |available, verdict| Decision {
-        next: Next::Unknown,
-        ..stays(available, verdict)
-    };
     if facts.answers.fleet_unreadable {
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let Verdict { message, .. } = resolved(current);
         let words = format!("{message}; no newer image is queried while the BootcFleet cannot be read");
-        return unknown(available, Verdict::yes(Why::FleetUnreadable, words));
+        return stays_unknown(current, available, Verdict::yes(Why::FleetUnreadable, words));
     }
     // The reference was adopted, so it parses.
     let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
-        return stays(None, resolved(current));
+        return stays(current, None, resolved(current));
     };
     let answer = &facts.answers.tag;
     let Some(found) = &answer.found else {
@@ -312,12 +325,12 @@ fn kept(
         let verdict = said(current, answer.trouble.as_ref(), available.as_ref(), || {
             untold(facts, &questions)
         });
-        return unknown(available, verdict);
+        return stays_unknown(current, available, verdict);
     };
     if found.image.digest == current.digest {
         return Decision {
             target: Some(described(current, &found.image)),
-            ..stays(None, said(current, answer.trouble.as_ref(), None, || None))
+            ..stays(current, None, said(current, answer.trouble.as_ref(), None, || None))
         };
     }
     let refused = refusal(&found.image);
@@ -340,7 +353,7 @@ fn kept(
     });
     Decision {
         next: refused.map_or(Next::Clear, Next::Refused),
-        ..stays(Some(available), verdict)
+        ..stays(current, Some(available), verdict)
     }
 }
 
@@ -399,9 +412,10 @@ fn said(
     available: Option<&Available>,
     why: impl FnOnce() -> Option<(Why, String)>,
 ) -> Verdict {
-    let mut message = match target.image.ends_with(&target.digest.to_string()) {
-        true => format!("{} is resolved", target.image),
-        false => format!("{} is {}", target.image, target.digest),
+    let mut message = if target.image.ends_with(&target.digest.to_string()) {
+        format!("{} is resolved", target.image)
+    } else {
+        format!("{} is {}", target.image, target.digest)
     };
     let mut reason = Word::from(Why::Resolved);
     if let (Some(available), Some((because, words))) = (available, why()) {
@@ -434,6 +448,16 @@ struct Age {
     since: Moment,
 }
 
+impl Age {
+    fn new(available: &Available, now: Moment) -> Self {
+        Self {
+            digest: available.digest.clone(),
+            before: Duration::from_secs(available.seen_seconds),
+            since: now,
+        }
+    }
+}
+
 impl Ages {
     /// Records the available image of a pool's status. Returns how long it has been known.
     pub fn see(&mut self, pool: &PoolName, available: Option<&Available>, now: Moment) -> Duration {
@@ -441,14 +465,9 @@ impl Ages {
             self.0.remove(pool);
             return Duration::ZERO;
         };
-        let new = || Age {
-            digest: available.digest.clone(),
-            before: Duration::from_secs(available.seen_seconds),
-            since: now,
-        };
-        let age = self.0.entry(pool.clone()).or_insert_with(new);
+        let age = self.0.entry(pool.clone()).or_insert_with(|| Age::new(available, now));
         if age.digest != available.digest {
-            *age = new();
+            *age = Age::new(available, now);
         }
         age.before.saturating_add(now.since(age.since))
     }

@@ -66,6 +66,13 @@ pub struct PoolState<'a> {
     pub is_asked: bool,
 }
 
+impl PoolState<'_> {
+    /// True if the condition is True.
+    fn has(&self, type_: &str) -> bool {
+        condition::is_true(&self.status.conditions, type_)
+    }
+}
+
 /// Input for the fleet's status.
 #[derive(Debug)]
 pub struct FleetStatusFacts<'a> {
@@ -113,11 +120,7 @@ pub fn status(facts: &FleetStatusFacts<'_>, now: Timestamp) -> BootcFleetStatus 
             condition::set(&mut conditions, type_, verdict, facts.generation, now);
         }
     }
-    let summary = |pool: &PoolState<'_>| PoolSummary {
-        name: pool.name.to_owned(),
-        nodes: nodes(pool.status),
-        state: state(pool.status).to_string(),
-    };
+
     BootcFleetStatus {
         observed_generation: facts.generation,
         nodes: facts.pools.iter().map(|pool| nodes(pool.status)).sum(),
@@ -125,6 +128,14 @@ pub fn status(facts: &FleetStatusFacts<'_>, now: Timestamp) -> BootcFleetStatus 
         held_machines: facts.machines.held.clone(),
         joined_machines: facts.machines.joined.clone(),
         conditions,
+    }
+}
+
+fn summary(pool: &PoolState<'_>) -> PoolSummary {
+    PoolSummary {
+        name: pool.name.to_owned(),
+        nodes: nodes(pool.status),
+        state: state(pool.status).to_string(),
     }
 }
 
@@ -144,61 +155,52 @@ fn state(status: &BootcNodePoolStatus) -> Word {
 }
 
 fn updating(facts: &FleetStatusFacts<'_>) -> Verdict {
-    let is = |pool: &PoolState<'_>, type_| condition::is_true(&pool.status.conditions, type_);
-    let named = |type_| -> Vec<String> {
-        let those = facts.pools.iter().filter(|pool| is(pool, type_));
-        those
-            .map(|pool| {
-                let nodes = &pool.status.nodes;
-                format!(
-                    "{}: {} of {} ({})",
-                    pool.name,
-                    nodes.updated,
-                    nodes.total,
-                    state(pool.status)
-                )
-            })
-            .collect()
-    };
-    let stalled = named(condition::pool::STALLED);
-    let going = named(condition::pool::RECONCILING);
+    let stalled = pools_with(facts, condition::pool::STALLED);
+    let going = pools_with(facts, condition::pool::RECONCILING);
     let total: FleetNodes = facts.pools.iter().map(|pool| nodes(pool.status)).sum();
-    let words = |what: &str, pools: Vec<String>| {
-        format!(
-            "{} of {} nodes updated; {what}: {}",
-            total.updated,
-            total.total,
-            few(pools)
-        )
-    };
+    let updated = format!("{} of {} nodes updated", total.updated, total.total);
     if !going.is_empty() {
-        Verdict::yes(Why::Progressing, words("in progress", going))
+        Verdict::yes(Why::Progressing, format!("{updated}; in progress: {}", few(going)))
     } else if facts.unreadable_pools > 0 {
         let pools = format!("{} pools cannot be read; see ControllerHealthy", facts.unreadable_pools);
         Verdict::unknown(Why::UnreadableObjects, pools)
     } else if facts.pools.is_empty() {
         Verdict::no(Why::NoPools, "there is no BootcNodePool")
     } else if !stalled.is_empty() {
-        Verdict::no(Why::Stalled, words("waiting for a person", stalled))
-    } else if facts.pools.iter().all(|pool| is(pool, condition::pool::READY)) {
-        Verdict::no(
-            Why::AllUpdated,
-            format!("{} of {} nodes updated", total.updated, total.total),
-        )
+        let message = format!("{updated}; waiting for a person: {}", few(stalled));
+        Verdict::no(Why::Stalled, message)
+    } else if facts.pools.iter().all(|pool| pool.has(condition::pool::READY)) {
+        Verdict::no(Why::AllUpdated, updated)
     } else {
-        let rest = facts.pools.iter().filter(|pool| !is(pool, condition::pool::READY));
-        let rest = rest.map(|pool| format!("{} ({})", pool.name, state(pool.status)));
-        Verdict::no(Why::Waiting, words("held back", rest.collect()))
+        let rest = facts.pools.iter().filter(|pool| !pool.has(condition::pool::READY));
+        let rest = few(rest.map(|pool| format!("{} ({})", pool.name, state(pool.status))));
+        Verdict::no(Why::Waiting, format!("{updated}; held back: {rest}"))
     }
 }
 
+/// Returns the pools with this condition, each with its progress.
+fn pools_with(facts: &FleetStatusFacts<'_>, type_: &str) -> Vec<String> {
+    let pools = facts.pools.iter().filter(|pool| pool.has(type_));
+    pools
+        .map(|pool| {
+            let nodes = &pool.status.nodes;
+            format!(
+                "{}: {} of {} ({})",
+                pool.name,
+                nodes.updated,
+                nodes.total,
+                state(pool.status)
+            )
+        })
+        .collect()
+}
+
 fn paused(facts: &FleetStatusFacts<'_>) -> Verdict {
-    match facts.paused {
-        true => Verdict::yes(
-            Why::Paused,
-            "every pool is paused; no node begins to pull, and committed nodes finish",
-        ),
-        false => Verdict::no(Why::NotPaused, "each pool follows its own spec"),
+    if facts.paused {
+        let message = "every pool is paused; no node begins to pull, and committed nodes finish";
+        Verdict::yes(Why::Paused, message)
+    } else {
+        Verdict::no(Why::NotPaused, "each pool follows its own spec")
     }
 }
 
@@ -243,11 +245,12 @@ fn agents(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
 
 /// Returns `RegistryReachable`. `None`: this leader has not polled yet; the condition stays.
 fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
-    let away = |pool: &PoolState<'_>| {
-        let trouble = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason))?;
-        Some(format!("{}: {}", pool.name, trouble.message))
-    };
-    let away: Vec<String> = facts.pools.iter().filter_map(away).collect();
+    let mut away = vec![];
+    for pool in facts.pools {
+        if let Some(trouble) = pool.trouble.filter(|trouble| AWAY.contains(&&*trouble.reason)) {
+            away.push(format!("{}: {}", pool.name, trouble.message));
+        }
+    }
     let said = condition::find(&facts.old.conditions, types::REGISTRY_REACHABLE);
     let was_away = said.is_some_and(|said| said.status == "False");
     let is_new = facts.listened < FIRST_ANSWERS_TIMEOUT && facts.pools.iter().any(|pool| !pool.is_asked);
@@ -263,14 +266,7 @@ fn registry(facts: &FleetStatusFacts<'_>) -> Option<Verdict> {
 
 /// Names the pools that receive no new images. Since when is in their own conditions, which survive a change of leader.
 fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
-    let failing = |pool: &PoolState<'_>| {
-        let conditions = &pool.status.conditions;
-        let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
-        let condition = unresolved.or_else(|| condition::find_true(conditions, condition::pool::FEED_FAILING))?;
-        let since = condition.last_transition_time.0;
-        Some(format!("{} ({} since {since:.0})", pool.name, condition.reason))
-    };
-    let failing: Vec<String> = facts.pools.iter().filter_map(failing).collect();
+    let failing: Vec<String> = facts.pools.iter().filter_map(failing_feed).collect();
     if facts.pools.is_empty() {
         Verdict::unknown(Why::NoPools, "there is no BootcNodePool")
     } else if failing.is_empty() {
@@ -284,6 +280,15 @@ fn feeds(facts: &FleetStatusFacts<'_>) -> Verdict {
         );
         Verdict::no(Why::FeedsFailing, message)
     }
+}
+
+/// Names the pool if it receives no new images, with the reason.
+fn failing_feed(pool: &PoolState<'_>) -> Option<String> {
+    let conditions = &pool.status.conditions;
+    let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
+    let condition = unresolved.or_else(|| condition::find_true(conditions, condition::pool::FEED_FAILING))?;
+    let since = condition.last_transition_time.0;
+    Some(format!("{} ({} since {since:.0})", pool.name, condition.reason))
 }
 
 fn guarded(facts: &FleetStatusFacts<'_>) -> Verdict {
@@ -339,16 +344,7 @@ fn bootstrap(facts: &FleetStatusFacts<'_>) -> Verdict {
 }
 
 fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
-    let trouble = |agent: &Agent<'_>| {
-        let FirstBoot { outcome, held } = agent.firstboot?;
-        let words = match (held, outcome.is_trouble()) {
-            (false, false) => return None,
-            (true, false) => format!("held back at first, then {}", outcome.as_str()),
-            (_, true) => outcome.as_str().to_owned(),
-        };
-        Some(format!("{} ({words})", agent.node))
-    };
-    let named: Vec<String> = facts.agents.iter().filter_map(trouble).collect();
+    let named: Vec<String> = facts.agents.iter().filter_map(first_boot_trouble).collect();
     let checked = facts.agents.iter().filter(|agent| agent.firstboot.is_some()).count();
     match (facts.agents, named.len()) {
         ([], _) => Verdict::unknown(Why::NoNodes, "no pool has a node"),
@@ -367,4 +363,17 @@ fn bootstrap_of_nodes(facts: &FleetStatusFacts<'_>) -> Verdict {
             ),
         ),
     }
+}
+
+/// Names the node if its first boot went wrong or was held back, with the outcome.
+fn first_boot_trouble(agent: &Agent<'_>) -> Option<String> {
+    let FirstBoot { outcome, held } = agent.firstboot?;
+    let words = if outcome.is_trouble() {
+        outcome.as_str().to_owned()
+    } else if held {
+        format!("held back at first, then {}", outcome.as_str())
+    } else {
+        return None;
+    };
+    Some(format!("{} ({words})", agent.node))
 }

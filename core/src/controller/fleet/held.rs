@@ -80,12 +80,12 @@ pub fn machines(
         joined.retain(|name, _| names.contains(name));
     }
     let dismissed = dismissed(annotation);
-    let is_over = |machine: &HeldMachine| {
+    let held = all.values().filter(|machine| {
         let name = machine.name.as_str();
         let ends = [joined.get(name), dismissed.get(name)];
-        is_node(name) || ends.into_iter().flatten().any(|end| machine.last_time.0 <= *end)
-    };
-    let held = all.values().filter(|machine| !is_over(machine));
+        let is_over = is_node(name) || ends.into_iter().flatten().any(|end| machine.last_time.0 <= *end);
+        !is_over
+    });
     let joined = joined.iter().map(|(name, at)| JoinedMachine {
         name: (*name).to_owned(),
         last_time: (*at).into(),
