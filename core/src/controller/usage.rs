@@ -45,10 +45,12 @@ impl UseKind {
         if Bug::OwnFlagOnly.is_awake() {
             return our_cordon.then_some(Self::CordonedByUs);
         }
-        match () {
-            () if !ready => Some(Self::NotReady),
-            () if our_cordon => Some(Self::CordonedByUs),
-            () => unschedulable.then_some(Self::CordonedByOthers),
+        if !ready {
+            Some(Self::NotReady)
+        } else if our_cordon {
+            Some(Self::CordonedByUs)
+        } else {
+            unschedulable.then_some(Self::CordonedByOthers)
         }
     }
 

@@ -31,8 +31,7 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
 
 /// Ok if the member is ready for an offer of that digest.
 pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
-    let same = |digest: &Option<Digest>| digest.as_ref() == Some(desired);
-    if !same(&member.published) {
+    if member.published.as_ref() != Some(desired) {
         return Err(BlockReason::NotPublished);
     }
     if member.published_uid != member.uid {
@@ -41,7 +40,7 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     if !member.observed {
         return Err(BlockReason::NotObserved);
     }
-    if !same(&member.staged) {
+    if member.staged.as_ref() != Some(desired) {
         return Err(BlockReason::NotStaged);
     }
     if !member.prepared {
@@ -63,8 +62,8 @@ pub(super) fn gated(
 ) -> Option<BlockReason> {
     // I10: the earlier pools may wait for this very node, because it is down and uses up the fleet's limit, or because
     // their control plane nodes are withheld while it is down (I11).
-    let is_worst_server = || member.control_plane.is_some_and(|verdict| verdict.withhold.is_none());
-    let repairs = !member.ready && (facts.is_fleet_starved() || is_worst_server());
+    let is_worst_server = member.control_plane.is_some_and(|verdict| verdict.withhold.is_none());
+    let repairs = !member.ready && (is_worst_server || facts.is_fleet_starved());
     if facts.order.is_some() && !repairs && !Bug::OrderIgnored.is_awake() {
         return Some(BlockReason::Order);
     }
@@ -139,14 +138,14 @@ impl PoolFacts {
     /// other pools.
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
-        let is_candidate = |m: &&Member| {
-            let is_ready = || wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok();
-            !worked_on.contains(&m.uid) && !m.held_back && is_ready()
-        };
-        let ranks = self.members.iter().filter(is_candidate).map(|m| rank(m, m.lapses));
-        ranks
-            .map(|(_, lapses, is_available, bad_turns)| (lapses, is_available, bad_turns))
-            .min()
+        let idle = self.members.iter();
+        let idle = idle.filter(|m| !worked_on.contains(&m.uid) && !m.held_back);
+        let candidates = idle.filter(|m| wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok());
+        let ranks = candidates.map(|m| {
+            let (_, lapses, is_available, bad_turns) = rank(m, m.lapses);
+            (lapses, is_available, bad_turns)
+        });
+        ranks.min()
     }
 }
 

@@ -171,11 +171,8 @@ impl PoolFacts {
     /// Berths that the API server refuses to write are left out: they count as used already, so a late write uses up no
     /// more.
     pub(super) fn is_unfenced(&self) -> bool {
-        let is_unfenced = |(seen, berth): (&SeenBerth, &Berth)| {
-            let is_open_to_late_writes = seen.in_doubt || berth.epoch != self.epoch;
-            is_open_to_late_writes && !seen.refused
-        };
-        !Bug::NoEpochStamp.is_awake() && self.readable().any(is_unfenced)
+        let mut writable = self.readable().filter(|(seen, _)| !seen.refused);
+        !Bug::NoEpochStamp.is_awake() && writable.any(|(seen, berth)| seen.in_doubt || berth.epoch != self.epoch)
     }
 
     /// True if unavailable nodes use up the whole limit of the fleet.

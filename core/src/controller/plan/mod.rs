@@ -65,15 +65,7 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
-    let is_of_use = |seen: &&SeenBerth| match seen.berth.as_ref() {
-        Ok(berth) => match berth.node() {
-            None if seen.refused => false,
-            Some((_, uid)) => members.contains(uid),
-            None => !failures::is_unrecorded(berth),
-        },
-        Err(_) => false,
-    };
-    let others = facts.berths.iter().filter(|seen| !is_of_use(seen)).count();
+    let others = facts.berths.iter().filter(|seen| !is_of_use(seen, &members)).count();
     for index in 0..facts.capacity.min(members.len() + others) {
         let Ok(index) = u32::try_from(index) else {
             return;
@@ -85,45 +77,48 @@ fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     }
 }
 
+/// True if a member uses the berth, or may be offered it.
+fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
+    let Ok(berth) = &seen.berth else { return false };
+    match berth.node() {
+        Some((_, uid)) => members.contains(uid),
+        None => !seen.refused && !failures::is_unrecorded(berth),
+    }
+}
+
 /// Offers closed berths, as far as I1(b) and the gates allow it, and records why the other members wait.
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = FreeBerths::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
-    let unfenced = facts.is_unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced);
+    let closed = closed(facts);
     // I11: a plan takes down at most one control plane node, even if several could go down separately.
     let mut at_work = None;
     while let Some(member) = queue.next() {
         // Gates are checked before the agent's readiness: a gate such as a pause is published to the agent, which then
         // has to report again. The reason must not change meanwhile.
-        let may = candidates::wanted(member, &plan.failures).and_then(|target| match () {
-            () if facts.confirmed_gone.contains(&member.uid) => Err(BlockReason::OtherNode),
-            () if member.leaving => Err(BlockReason::Leaving),
-            () if occupancy.has(&member.uid) => Err(BlockReason::HasBerth),
-            () if member.held_back => Err(BlockReason::HeldBack),
-            () if facts.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Gate),
-            () if plan.gate.is_some() && !Bug::GateIgnored.is_awake() => Err(BlockReason::Halted),
-            () => candidates::gated(facts, progress, member, at_work, now).map_or(Ok(target), Err),
-        });
-        let may = may.and_then(|target| {
-            candidates::ready(member, &target)?;
-            match () {
-                () if facts.unresolved => Err(BlockReason::Unresolved),
-                () if facts.outdated && !Bug::StaleWatchOpens.is_awake() => Err(BlockReason::Outdated),
-                () if unfenced => Err(BlockReason::Fencing),
-                () if !occupancy.room_for(member, limit) => Err(BlockReason::Capacity),
-                () if plan
-                    .fleet
-                    .as_ref()
-                    .is_some_and(|f| !f.room_for(member.is_unavailable())) =>
-                {
-                    Err(BlockReason::FleetCapacity)
-                }
-                () => free.open(facts, member, target).ok_or(BlockReason::NoBerth),
+        let target = target_for(facts, plan, &occupancy, member).and_then(|target| {
+            match candidates::gated(facts, progress, member, at_work, now) {
+                Some(wait) => Err(wait),
+                None => Ok(target),
             }
         });
-        match may {
+        let write = target.and_then(|target| {
+            candidates::ready(member, &target)?;
+            if let Some(wait) = closed {
+                return Err(wait);
+            }
+            if !occupancy.room_for(member, limit) {
+                return Err(BlockReason::Capacity);
+            }
+            let fleet = plan.fleet.as_ref();
+            if fleet.is_some_and(|fleet| !fleet.room_for(member.is_unavailable())) {
+                return Err(BlockReason::FleetCapacity);
+            }
+            free.open(facts, member, target).ok_or(BlockReason::NoBerth)
+        });
+        match write {
             Ok(write) => {
                 plan.writes.push(write);
                 occupancy.offered(member);
@@ -137,6 +132,48 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
         }
     }
     plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
+}
+
+/// Why the pool offers no berth at the moment, besides its gates.
+fn closed(facts: &PoolFacts) -> Option<BlockReason> {
+    if facts.unresolved {
+        Some(BlockReason::Unresolved)
+    } else if facts.outdated && !Bug::StaleWatchOpens.is_awake() {
+        Some(BlockReason::Outdated)
+    } else if facts.is_unfenced() || facts.fleet.as_ref().is_some_and(|fleet| fleet.unfenced) {
+        Some(BlockReason::Fencing)
+    } else {
+        None
+    }
+}
+
+/// Returns the digest that the member may go to, before the checks of its wave and of its agent.
+fn target_for(
+    facts: &PoolFacts,
+    plan: &Plan,
+    occupancy: &Occupancy<'_>,
+    member: &Member,
+) -> Result<Digest, BlockReason> {
+    let target = candidates::wanted(member, &plan.failures)?;
+    if facts.confirmed_gone.contains(&member.uid) {
+        return Err(BlockReason::OtherNode);
+    }
+    if member.leaving {
+        return Err(BlockReason::Leaving);
+    }
+    if occupancy.has(&member.uid) {
+        return Err(BlockReason::HasBerth);
+    }
+    if member.held_back {
+        return Err(BlockReason::HeldBack);
+    }
+    if facts.gate.is_some() && !Bug::GateIgnored.is_awake() {
+        return Err(BlockReason::Gate);
+    }
+    if plan.gate.is_some() && !Bug::GateIgnored.is_awake() {
+        return Err(BlockReason::Halted);
+    }
+    Ok(target)
 }
 
 /// Closed berths that may be opened, lowest number first, so that two plans of the same state write the same object.

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_api::NodeUid;
 use berth_api::berth::BerthState;
 use berth_api::seeded::Bug;
-use berth_api::{NodeName, NodeUid};
 
 use super::facts::{Member, PoolFacts, SeenBerth};
 use super::writes::BerthWrite;
@@ -98,10 +98,9 @@ impl<'a> Occupancy<'a> {
             uses.extend(elsewhere.or(member.down()).map(|how| (member.name.to_string(), how)));
         }
         for seen in berths {
-            let node = |name: &NodeName| name.to_string();
             match seen.berth.as_ref().map(|b| &b.state) {
-                Ok(BerthState::Held(h)) => uses.insert(node(&h.node), UseKind::Holds),
-                Ok(BerthState::Offered(o)) => uses.insert(node(&o.node), UseKind::IsOffered),
+                Ok(BerthState::Held(h)) => uses.insert(h.node.to_string(), UseKind::Holds),
+                Ok(BerthState::Offered(o)) => uses.insert(o.node.to_string(), UseKind::IsOffered),
                 Ok(BerthState::Closed(_)) if seen.refused => uses.insert(seen.lease.clone(), UseKind::Refused),
                 Ok(BerthState::Closed(_)) => None,
                 Err(_) => uses.insert(seen.lease.clone(), UseKind::Unreadable),

@@ -89,9 +89,11 @@ impl<'a> Room<'a> {
     fn of(facts: &PoolFacts, fleet: Option<&'a mut FleetUse>) -> Self {
         let occupancy = Occupancy::of(facts, &facts.berths);
         // An offer that cannot be withdrawn counts like a holder.
-        let stays = |(seen, berth): &(&SeenBerth, &Berth)| berth.holding().is_some() || seen.refused;
-        let staying = facts.readable().filter(stays).filter_map(|(_, berth)| berth.node());
-        let served = staying.map(|(_, uid)| uid).chain(&facts.elsewhere);
+        let staying = facts
+            .readable()
+            .filter(|(seen, berth)| berth.holding().is_some() || seen.refused);
+        let nodes = staying.filter_map(|(_, berth)| berth.node());
+        let served = nodes.map(|(_, uid)| uid).chain(&facts.elsewhere);
         Self {
             left: facts.capacity.saturating_sub(occupancy.held()),
             served: served.cloned().collect(),
@@ -197,17 +199,16 @@ impl<'a> Settler<'a> {
         let uncommitted = holding.phase == HoldPhase::Taken;
         // A holder that is not Ready may run a boot that it cannot prove, and cannot give its berth back. Only a gate
         // of the whole pool keeps it from continuing to the current image.
-        let can_give_back = |m: &Member| uncommitted && m.ready;
-        let own = |m: &Member| match can_give_back(m) {
-            true => candidates::closed_for(self.progress, m),
-            false => candidates::stays(m),
-        };
-        let gate = || self.gate.map(|g| g.reason.as_str()).or_else(|| member.and_then(own));
+        let can_give_back = uncommitted && member.is_some_and(|m| m.ready);
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
             Some(_) if uncommitted && facts.unresolved => Some("TargetChanged"),
-            Some(m) if can_give_back(m) && m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
-            _ => gate(),
+            Some(m) if can_give_back && m.desired.as_ref() != Some(&holding.target) => Some("TargetChanged"),
+            _ => match self.gate {
+                Some(gate) => Some(gate.reason.as_str()),
+                None if can_give_back => member.and_then(|m| candidates::closed_for(self.progress, m)),
+                None => member.and_then(candidates::stays),
+            },
         };
         let (text, why) = match (reason, &holding.revoke) {
             (Some(reason), None) => (Some(reason.to_owned()), WriteReason::Revoke(reason)),

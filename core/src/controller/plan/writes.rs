@@ -152,8 +152,8 @@ impl Plan {
             let Some(offer) = berth.offer() else {
                 continue;
             };
-            let is_offered = |used: &CapacityUse| used.how == UseKind::IsOffered && used.who == offer.node.as_str();
-            self.used_by.retain(|used| !is_offered(used));
+            self.used_by
+                .retain(|used| used.how != UseKind::IsOffered || used.who != offer.node.as_str());
             self.waiting.insert(offer.node.clone(), BlockReason::NoBerth);
         }
     }

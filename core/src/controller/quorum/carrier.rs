@@ -59,11 +59,14 @@ impl Carrier {
     }
 
     pub(super) fn severity(&self) -> Severity {
-        match () {
-            () if !self.ready => Severity::NotReady,
-            () if self.our_cordon && self.at_work.is_none() => Severity::CordonedByUs,
-            () if self.unschedulable && !self.our_cordon => Severity::CordonedByOthers,
-            () => Severity::Nothing,
+        if !self.ready {
+            Severity::NotReady
+        } else if self.our_cordon && self.at_work.is_none() {
+            Severity::CordonedByUs
+        } else if self.unschedulable && !self.our_cordon {
+            Severity::CordonedByOthers
+        } else {
+            Severity::Nothing
         }
     }
 

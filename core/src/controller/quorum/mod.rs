@@ -137,18 +137,20 @@ impl ControlPlane {
     /// Returns the nodes that each cause is about.
     pub(super) fn waited_for(&self) -> BTreeMap<Cause, Vec<NodeName>> {
         let mut all: BTreeMap<Cause, Vec<NodeName>> = BTreeMap::new();
-        let mut add = |cause: Cause, carrier: &Carrier| all.entry(cause).or_default().push(carrier.name.clone());
         for carrier in &self.carriers {
+            let mut causes = vec![];
             if carrier.at_work.is_some() {
-                add(Cause::OtherAtWork, carrier);
+                causes.push(Cause::OtherAtWork);
             }
             if carrier.severity() != Severity::Nothing && !carrier.excluded {
-                add(Cause::OtherUnavailable, carrier);
+                causes.push(Cause::OtherUnavailable);
             }
             let serves = self.state(carrier).is_none_or(|state| answers(state, true));
             if !carrier.stays_up() || !serves {
-                add(Cause::NoMajority, carrier);
-                add(Cause::NoOtherServer, carrier);
+                causes.extend([Cause::NoMajority, Cause::NoOtherServer]);
+            }
+            for cause in causes {
+                all.entry(cause).or_default().push(carrier.name.clone());
             }
         }
         all
@@ -186,25 +188,23 @@ impl ControlPlane {
         if heeded.any(|other| other.severity() > node.severity()) {
             return Some(Cause::OtherUnavailable);
         }
-        let known = || self.listed && self.lacking(node, false).is_none();
-        self.lacking(node, true)
-            .or_else(|| (!known()).then_some(Cause::NotKnown))
-            .or(self.unfenced.then_some(Cause::Unfenced))
+        if let Some(cause) = self.lacking(node, true) {
+            return Some(cause);
+        }
+        if !self.listed || self.lacking(node, false).is_some() {
+            return Some(Cause::NotKnown);
+        }
+        self.unfenced.then_some(Cause::Unfenced)
     }
 
     fn ask_back(&self, node: &Carrier) -> Option<Cause> {
         let work = node.at_work?;
         // If two are at work, one of them became a control plane node meanwhile. Only one continues.
-        let goes_first = |other: &Carrier| {
-            other
-                .at_work
-                .is_some_and(|theirs| theirs > work || theirs == work && other.name < node.name)
-        };
-        if self.others(node).any(goes_first) {
+        let mut others_at_work = self.others(node).filter_map(|other| Some((other, other.at_work?)));
+        if others_at_work.any(|(other, theirs)| theirs > work || theirs == work && other.name < node.name) {
             return Some(Cause::OtherAtWork);
         }
-        let is_down = |other: &Carrier| !other.ready && !other.excluded;
-        if node.ready && self.others(node).any(is_down) {
+        if node.ready && self.others(node).any(|other| !other.ready && !other.excluded) {
             return Some(Cause::OtherUnavailable);
         }
         self.lacking(node, true)
@@ -245,12 +245,9 @@ impl ControlPlane {
         if !node.ready && !serves {
             return true;
         }
-        let is_up = |other: &&Carrier| match self.state(other) {
-            Some(state) => answers(state, hopeful) && (!node.ready || other.stays_up()),
-            None => other.stays_up(),
-        };
         let members = self.carriers.iter().filter(|c| c.member).count();
-        let rest = self.others(node).filter(|o| o.member).filter(is_up).count();
+        let up: Vec<&Carrier> = self.others(node).filter(|o| self.is_up(o, node, hopeful)).collect();
+        let rest = up.iter().filter(|o| o.member).count();
         if node.member && members > 2 && rest < majority(members) {
             return false;
         }
@@ -258,12 +255,24 @@ impl ControlPlane {
         if self.total == self.unplaced.len() && self.total < 2 {
             return true;
         }
-        let has_server = |c: &&Carrier| c.server.is_some() || self.unplaced.is_empty() && c.member && !c.excluded;
-        let servers = self.carriers.iter().filter(has_server).count() + self.unplaced.len();
+        let servers = self.carriers.iter().filter(|c| self.has_server(c)).count() + self.unplaced.len();
         let elsewhere = self.unplaced.iter().filter(|s| answers(**s, hopeful)).count();
-        let of_its_own = usize::from(!has_server(&node));
-        let rest = self.others(node).filter(has_server).filter(is_up).count() + elsewhere.saturating_sub(of_its_own);
+        let of_its_own = usize::from(!self.has_server(node));
+        let rest = up.iter().filter(|o| self.has_server(o)).count() + elsewhere.saturating_sub(of_its_own);
         servers <= 2 || rest >= majority(servers)
+    }
+
+    /// True if the other node counts as up while work is done on the node.
+    fn is_up(&self, other: &Carrier, node: &Carrier, hopeful: bool) -> bool {
+        match self.state(other) {
+            Some(state) => answers(state, hopeful) && (!node.ready || other.stays_up()),
+            None => other.stays_up(),
+        }
+    }
+
+    /// True if the node runs a server, or is expected to.
+    fn has_server(&self, carrier: &Carrier) -> bool {
+        carrier.server.is_some() || self.unplaced.is_empty() && carrier.member && !carrier.excluded
     }
 
     /// Returns the state of the node's server; `None` if nothing is known about it.
