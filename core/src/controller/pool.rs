@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::membership;
-use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, DigestFailures, PhaseDurations};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, PhaseDurations, Rollout};
 use berth_api::{NodeName, PoolName, duration, keys, waves};
 use jiff::Timestamp;
 
@@ -32,12 +32,15 @@ pub struct Pool {
 
 /// True if the pool, just read as `now`, has the spec that the watch showed.
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
-    let key = |pool: &BootcNodePool| {
-        let metadata = &pool.metadata;
-        let deleting = metadata.deletion_timestamp.is_some();
-        (metadata.uid.clone(), metadata.generation, deleting)
-    };
-    shown.object.as_ref().map(key) == now.map(key)
+    match (&shown.object, now) {
+        (Some(shown), Some(now)) => {
+            let (shown, now) = (&shown.metadata, &now.metadata);
+            shown.uid == now.uid
+                && shown.generation == now.generation
+                && shown.deletion_timestamp.is_some() == now.deletion_timestamp.is_some()
+        }
+        (shown, now) => shown.is_none() && now.is_none(),
+    }
 }
 
 impl Pool {
@@ -127,8 +130,12 @@ impl Pool {
         if is_news(object.spec.retry_token(), status.retry_token.as_deref()) {
             return Failures::new();
         }
-        let nodes = |f: &DigestFailures| f.nodes.iter().map(|n| NodeName::from(n.as_str())).collect();
-        status.failures.iter().map(|f| (f.digest.clone(), nodes(f))).collect()
+        let mut failures = Failures::new();
+        for failure in &status.failures {
+            let nodes = failure.nodes.iter().map(|node| NodeName::from(node.as_str()));
+            failures.insert(failure.digest.clone(), nodes.collect());
+        }
+        failures
     }
 
     /// Returns `rollout.rebootTimeout`: a reboot that takes longer counts as failed.
@@ -148,20 +155,15 @@ impl Pool {
     /// value counts because only nodes that fit into a window measure again: neither one slow turn nor a slow pool may
     /// exclude the node for good.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
-        let either = |expected: Duration, own: Option<Duration>, timeout: Duration| match (expected, own) {
-            (Duration::ZERO, own) => own.unwrap_or_default().min(timeout),
-            (expected, own) => own.unwrap_or(expected).min(expected),
-        };
         let expected = self.estimate();
         Estimate {
-            drain: either(expected.drain, report.drain, self.drain_timeout()),
-            reboot: either(expected.reboot, report.reboot, self.reboot_timeout()),
+            drain: lower(expected.drain, report.drain, self.drain_timeout()),
+            reboot: lower(expected.reboot, report.reboot, self.reboot_timeout()),
         }
     }
 
     /// Returns the expected drain and reboot time in this pool; zero where unknown.
     pub fn estimate(&self) -> Estimate {
-        let seconds = |s: Option<u32>| Duration::from_secs(s.unwrap_or_default().into());
         let medians = self.status().map(|s| s.phase_durations).unwrap_or_default();
         Estimate {
             drain: seconds(medians.drain_seconds).min(self.drain_timeout()),
@@ -190,23 +192,42 @@ impl Pool {
     /// Returns the waves of the spec and the implied ones.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
-        let soak = |text: Option<&str>| duration::parse_or(text.or(rollout.soak_time.as_deref()), Duration::ZERO);
-        let named = rollout
-            .waves
-            .iter()
-            .map(|w| (w.name.clone(), soak(w.soak_time.as_deref())));
-        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak(None)));
+        let named = rollout.waves.iter().map(|w| {
+            let soak = soak_time(&rollout, w.soak_time.as_deref());
+            (w.name.clone(), soak)
+        });
+        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak_time(&rollout, None)));
         let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
-        let wave = |(name, soak): (String, Duration)| {
+        let mut waves = vec![];
+        for (name, soak) in named.chain(implied) {
             let told = told.iter().find(|w| w.name == name).map_or(0, |w| w.soaked_seconds);
             let seen = self
                 .target()
                 .map(|target| soaks.soaked(&self.name, &target.digest, &name));
             let soaked = seen.unwrap_or_default().max(Duration::from_secs(told));
-            Wave { name, soak, soaked }
-        };
-        named.chain(implied).map(wave).collect()
+            waves.push(Wave { name, soak, soaked });
+        }
+        waves
     }
+}
+
+/// Returns the lower one of the pool's median and the node's own measurement. If the median is unknown, the timeout is
+/// the upper bound.
+fn lower(expected: Duration, own: Option<Duration>, timeout: Duration) -> Duration {
+    if expected.is_zero() {
+        own.unwrap_or_default().min(timeout)
+    } else {
+        own.unwrap_or(expected).min(expected)
+    }
+}
+
+fn seconds(number: Option<u32>) -> Duration {
+    Duration::from_secs(number.unwrap_or_default().into())
+}
+
+/// Returns the soak time of a wave: its own one, or that for all waves.
+fn soak_time(rollout: &Rollout, own: Option<&str>) -> Duration {
+    duration::parse_or(own.or(rollout.soak_time.as_deref()), Duration::ZERO)
 }
 
 /// True if a retry token asks for a retry that was not made for the last one. A removed token asks for nothing: agents
@@ -217,11 +238,10 @@ pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
 
 /// Returns the pools that exist and are not being deleted. Unreadable pools are included.
 pub fn lasting(pools: &Objects<PoolView>) -> BTreeSet<PoolName> {
-    let is_deleting = |pool: &PoolView| {
-        let object = pool.object.as_ref();
-        object.is_ok_and(|object| object.metadata.deletion_timestamp.is_some())
-    };
-    let lasting = pools.values().filter(|entry| !is_deleting(&entry.view));
+    let lasting = pools.values().filter(|entry| match &entry.view.object {
+        Ok(object) => object.metadata.deletion_timestamp.is_none(),
+        Err(_) => true,
+    });
     lasting.map(|entry| entry.view.name.clone()).collect()
 }
 

@@ -3,7 +3,7 @@
 use berth_api::Digest;
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::membership::Membership;
-use berth_api::pool::{BootcNodePoolSpec, PoolImage, Target};
+use berth_api::pool::{BootcNodePoolSpec, DigestFailures, PoolImage, Target};
 
 use super::*;
 use crate::controller::publish::terms;

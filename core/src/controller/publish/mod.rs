@@ -126,7 +126,6 @@ fn draft<'a>(
     forms: &mut Forms<'a>,
 ) -> Option<(Option<&'a PoolName>, Draft<'a>)> {
     let pool = facts.membership.pool_of(&node.name);
-    let conflict = facts.membership.conflicts.get(&node.name);
     let old = match host {
         Some(host) if is_stale(host, Some(node)) => return None,
         // An unreadable BootcNode is left to the person who changed it.
@@ -141,28 +140,7 @@ fn draft<'a>(
         return None;
     }
     let Some(pool) = pool else {
-        // A node in conflict has a BootcNode too, to show the conflict.
-        let conflict = conflict.filter(|_| !deleting);
-        if old.is_none() && conflict.is_none() {
-            return None;
-        }
-        // The label stays while the node leaves: its earlier pool still counts it.
-        let leaving = host.filter(|host| conflict.is_none() || !is_settled(facts, host, Some(node)));
-        let label = leaving.and_then(|host| host.pool_label.clone());
-        let node_uid = node.uid.to_string();
-        let spec = BootcNodeSpec {
-            node_uid,
-            ..BootcNodeSpec::default()
-        };
-        return Some((
-            None,
-            Draft {
-                node,
-                host,
-                spec,
-                label,
-            },
-        ));
+        return Some((None, draft_without_pool(facts, node, host)?));
     };
     let terms = facts.terms.get(pool)?;
     if old.is_none() && terms.target.is_none() && terms.resolving {
@@ -187,8 +165,35 @@ fn draft<'a>(
     ))
 }
 
+/// Returns the draft for a node that belongs to no pool, or whose BootcNode is being deleted.
+fn draft_without_pool<'a>(
+    facts: &PublishFacts<'a>,
+    node: &'a NodeView,
+    host: Option<&'a BootcNodeView>,
+) -> Option<Draft<'a>> {
+    // A node in conflict has a BootcNode too, to show the conflict.
+    let deleting = host.is_some_and(|h| h.deleting);
+    let in_conflict = facts.membership.conflicts.contains_key(&node.name) && !deleting;
+    if host.is_none() && !in_conflict {
+        return None;
+    }
+    // The label stays while the node leaves: its earlier pool still counts it.
+    let leaving = host.filter(|host| !in_conflict || !is_settled(facts, host, Some(node)));
+    let label = leaving.and_then(|host| host.pool_label.clone());
+    let node_uid = node.uid.to_string();
+    let spec = BootcNodeSpec {
+        node_uid,
+        ..BootcNodeSpec::default()
+    };
+    Some(Draft {
+        node,
+        host,
+        spec,
+        label,
+    })
+}
+
 fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'_>) -> BootcNodeSpec {
-    let seconds = |d: Duration| format!("{}s", d.as_secs());
     BootcNodeSpec {
         pool_name: pool.to_string(),
         node_uid: String::new(),
@@ -204,6 +209,10 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
         paused: terms.paused || fleet_paused,
         estimates: terms.estimates,
     }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
 }
 
 /// True if the published spec must be written. Estimates alone are not worth a write, nor is a pause on a node that

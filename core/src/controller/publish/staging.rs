@@ -62,9 +62,10 @@ pub(super) fn allow(facts: &PublishFacts<'_>, terms: &Terms, drafts: &mut [Draft
         .filter(|(standing, _)| *standing == Standing::Pulls && !Bug::PermitsUncounted.is_awake())
         .count();
     // Withdrawn or paused: members that have not begun to pull must not begin.
-    let mut free = match terms.unresolved || facts.fleet_paused {
-        true => 0,
-        false => terms.max_staging.saturating_sub(pulling),
+    let mut free = if terms.unresolved || facts.fleet_paused {
+        0
+    } else {
+        terms.max_staging.saturating_sub(pulling)
     };
     for (standing, index) in places {
         let allowed = match standing {

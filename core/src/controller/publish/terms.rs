@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use berth_api::PoolName;
 use berth_api::membership::Membership;
-use berth_api::pool::BootcNodePoolSpec;
 
 use super::facts::Terms;
 use crate::controller::pool::Pool;
@@ -33,7 +32,8 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
     let asked: Vec<_> = asked.collect();
     let staging = asked.iter().map(|(_, _, members, most)| most.min(members));
     let least = progress_interval(staging.sum());
-    let one = |(pool, spec, _, max_staging): (&Pool, &BootcNodePoolSpec, usize, usize)| {
+    let mut all = BTreeMap::new();
+    for (pool, spec, _, max_staging) in asked {
         let terms = Terms {
             target: pool.target().cloned(),
             unresolved: pool.is_unresolved(),
@@ -53,9 +53,9 @@ pub fn terms(pools: &[Pool], membership: &Membership, resolving: &BTreeSet<PoolN
             paused: spec.is_paused(),
             estimates: pool.estimates(),
         };
-        (pool.name.clone(), terms)
-    };
-    asked.into_iter().map(one).collect()
+        all.insert(pool.name.clone(), terms);
+    }
+    all
 }
 
 #[cfg(test)]

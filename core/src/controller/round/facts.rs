@@ -76,26 +76,14 @@ impl Round<'_> {
             .chain(leaving)
             .collect();
         let gates = self.gates.get(&pool.name);
-        let berths: Vec<SeenBerth> = self
-            .leases
-            .iter()
-            .filter(|lease| lease.pool == pool.name)
-            .map(|lease| SeenBerth {
-                lease: lease.name().to_owned(),
-                berth: lease.berth.clone(),
-                in_doubt: self.in_doubt.contains(lease.name()),
-                refused: self.refused.contains(lease.name()) && !Bug::RefusedTriedAgain.is_awake(),
-                age: self.offers.age(lease.name(), self.now),
-            })
-            .collect();
+        let berths = self.seen_berths(&pool.name);
         // Other Nodes do not matter here.
-        let named = || berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
-        let uids = members.iter().map(|m| &m.uid).chain(named().map(|(_, uid)| uid));
+        let named = berths.iter().filter_map(|seen| seen.berth.as_ref().ok()?.node());
+        let named: Vec<(&NodeName, &NodeUid)> = named.collect();
+        let uids = members.iter().map(|m| &m.uid).chain(named.iter().map(|(_, uid)| *uid));
         let elsewhere = uids.filter(|uid| self.is_elsewhere(uid, &pool.name)).cloned().collect();
-        let lost = named()
-            .filter(|(node, uid)| self.is_lost(node, uid))
-            .map(|(_, uid)| uid.clone())
-            .collect();
+        let lost = named.iter().filter(|(node, uid)| self.is_lost(node, uid));
+        let lost = lost.map(|(_, uid)| (*uid).clone()).collect();
         PoolFacts {
             pool: pool.name.clone(),
             epoch: self.epoch,
@@ -116,6 +104,20 @@ impl Round<'_> {
             fleet: None,
             order: None,
         }
+    }
+
+    /// Returns the pool's berths as read.
+    fn seen_berths(&self, pool: &PoolName) -> Vec<SeenBerth> {
+        let leases = self.leases.iter().filter(|lease| lease.pool == *pool);
+        leases
+            .map(|lease| SeenBerth {
+                lease: lease.name().to_owned(),
+                berth: lease.berth.clone(),
+                in_doubt: self.in_doubt.contains(lease.name()),
+                refused: self.refused.contains(lease.name()) && !Bug::RefusedTriedAgain.is_awake(),
+                age: self.offers.age(lease.name(), self.now),
+            })
+            .collect()
     }
 
     /// True if the node has a berth or an offer of another pool.
@@ -143,13 +145,11 @@ impl Round<'_> {
 
     /// True if the Node is excluded and not Ready.
     fn is_lost(&self, node: &NodeName, uid: &NodeUid) -> bool {
-        let node = self
-            .snapshot
-            .nodes
-            .get(node.as_str())
-            .map(|n| n.view.as_ref())
-            .filter(|n| n.uid == *uid);
-        node.is_some_and(|n| !n.ready && n.labels.contains_key(keys::LABEL_EXCLUDE))
+        let Some(node) = self.snapshot.nodes.get(node.as_str()) else {
+            return false;
+        };
+        let node = node.view.as_ref();
+        node.uid == *uid && !node.ready && node.labels.contains_key(keys::LABEL_EXCLUDE)
     }
 
     fn member(&self, pool: &Pool, name: &NodeName, waves: &Waves) -> Option<Member> {

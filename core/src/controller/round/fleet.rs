@@ -18,14 +18,13 @@ impl Round<'_> {
     /// Returns the use of the fleet's limit by the berths as read; `None` without a limit.
     pub fn fleet_use(&self) -> Option<FleetUse> {
         let limit = self.snapshot.fleet_spec()?.limit(self.membership.all().len())?;
-        let readable = || self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)));
         // Leases whose holder is unknown.
         let unknown: Vec<(&str, UseKind)> = self
             .leases
             .iter()
             .filter_map(|l| Some((l.name(), self.unknown(l)?)))
             .collect();
-        let worked_on: BTreeSet<&NodeUid> = readable().filter_map(|(_, b)| Some(b.node()?.1)).collect();
+        let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, b)| Some(b.node()?.1)).collect();
         let leaving = self.membership.all_leaving().filter(|name| self.has_yet_to_leave(name));
         let members = self.membership.all().chain(leaving);
         let nodes = members.filter_map(|name| self.snapshot.nodes.get(name.as_str()));
@@ -33,24 +32,20 @@ impl Round<'_> {
         let unavailable: BTreeSet<&NodeUid> = down.iter().map(|(n, _)| &n.uid).collect();
         let mut users: BTreeMap<&str, UseKind> = down.iter().map(|(n, how)| (n.name.as_str(), *how)).collect();
         users.extend(unknown.iter().copied());
-        users.extend(readable().filter_map(|(_, berth)| {
+        users.extend(self.readable().filter_map(|(_, berth)| {
             let how = berth.holding().map_or(UseKind::IsOffered, |_| UseKind::Holds);
             Some((berth.node()?.0.as_str(), how))
         }));
         let users = users.into_iter().take(NAMED);
-        let is_unreadable = |pool: &PoolName| {
-            let pool = self.snapshot.pools.get(pool.as_str());
-            pool.is_some_and(|pool| pool.view.object.is_err())
-        };
-        let is_refused = |lease: &LeaseView| self.refused.contains(lease.name());
         // Offers of unreadable pools and of Leases that cannot be written are not withdrawn.
-        let stays = |lease: &LeaseView, berth: &Berth| {
-            berth.holding().is_some() || is_unreadable(&lease.pool) || is_refused(lease)
-        };
-        let staying = readable().filter(|(l, b)| stays(l, b));
+        let staying = self
+            .readable()
+            .filter(|(l, b)| b.holding().is_some() || self.is_unreadable(&l.pool) || self.is_refused(l));
         let staying: BTreeSet<&NodeUid> = staying.filter_map(|(_, b)| Some(b.node()?.1)).collect();
-        let is_unfenced = |(l, b): &(&LeaseView, &Berth)| !self.is_fenced(l, b) && !is_refused(l);
-        let unfenced: BTreeSet<&PoolName> = readable().filter(is_unfenced).map(|(l, _)| &l.pool).collect();
+        let unfenced = self
+            .readable()
+            .filter(|(l, b)| !self.is_fenced(l, b) && !self.is_refused(l));
+        let unfenced: BTreeSet<&PoolName> = unfenced.map(|(l, _)| &l.pool).collect();
         Some(FleetUse {
             limit,
             held_or_offered: worked_on.len() + unknown.len(),
@@ -66,17 +61,33 @@ impl Round<'_> {
             unfenced: !unfenced.is_empty() && !Bug::NoEpochStamp.is_awake(),
             unreadable: unfenced
                 .into_iter()
-                .filter(|pool| is_unreadable(pool))
+                .filter(|pool| self.is_unreadable(pool))
                 .cloned()
                 .collect(),
         })
+    }
+
+    /// Returns the berths that can be read.
+    fn readable(&self) -> impl Iterator<Item = (&LeaseView, &Berth)> {
+        self.leases.iter().filter_map(|l| Some((l, l.berth.as_ref().ok()?)))
+    }
+
+    /// True if the pool exists but cannot be read.
+    fn is_unreadable(&self, pool: &PoolName) -> bool {
+        let pool = self.snapshot.pools.get(pool.as_str());
+        pool.is_some_and(|pool| pool.view.object.is_err())
+    }
+
+    /// True if the API server refused to write the Lease.
+    pub(super) fn is_refused(&self, lease: &LeaseView) -> bool {
+        self.refused.contains(lease.name())
     }
 
     /// Returns how a Lease uses up the limit without naming a node.
     fn unknown(&self, lease: &LeaseView) -> Option<UseKind> {
         match &lease.berth {
             Err(_) => Some(UseKind::Unreadable),
-            Ok(berth) if berth.node().is_none() && self.refused.contains(lease.name()) => Some(UseKind::Refused),
+            Ok(berth) if berth.node().is_none() && self.is_refused(lease) => Some(UseKind::Refused),
             Ok(_) => None,
         }
     }
@@ -109,37 +120,48 @@ fn order(pools: &[Pool], facts: &[PoolFacts]) -> BTreeMap<PoolName, Gate> {
         .filter_map(|pool| Some((pool.name.as_str(), pool.object.as_ref()?.spec.after())));
     let after: After<'_> = after.collect();
     let left: BTreeSet<&str> = facts.iter().filter(|f| f.has_left()).map(|f| f.pool.as_str()).collect();
-    let reasons = after.iter().filter(|(_, names)| !names.is_empty());
-    let reasons =
-        reasons.filter_map(|(pool, names)| Some((PoolName::from(*pool), reason(pool, names, &after, &left)?)));
-    reasons.collect()
+    let mut gates = BTreeMap::new();
+    for (pool, names) in after.iter().filter(|(_, names)| !names.is_empty()) {
+        if let Some(gate) = reason(pool, names, &after, &left) {
+            gates.insert(PoolName::from(*pool), gate);
+        }
+    }
+    gates
 }
 
 /// Returns why a pool waits for pools that go first.
 fn reason(pool: &str, names: &[String], after: &After<'_>, left: &BTreeSet<&str>) -> Option<Gate> {
-    let those = |is: &dyn Fn(&str) -> bool| -> String {
-        let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| is(name)).collect();
-        names.join(", ")
-    };
-    let gate = |reason, message| Some(Gate { reason, message });
-    let unknown = those(&|name| !after.contains_key(name));
+    let unknown = joined(names, |name| !after.contains_key(name));
     if !unknown.is_empty() {
         let message = format!(
             "rollout.after names {unknown}, which does not exist or cannot be read: no node is offered a berth; \
              create or repair it, or remove it from rollout.after"
         );
-        return gate(GateReason::UnknownPool, message);
+        let reason = GateReason::UnknownPool;
+        return Some(Gate { reason, message });
     }
     if let Some(circle) = circle(pool, after) {
         let message = format!(
             "rollout.after has a cycle, {circle}: no node of these pools is offered a berth; remove one of them \
              from rollout.after"
         );
-        return gate(GateReason::OrderCycle, message);
+        let reason = GateReason::OrderCycle;
+        return Some(Gate { reason, message });
     }
-    let earlier = those(&|name| left.contains(name));
-    let message = format!("waits until all nodes of {earlier} are updated (rollout.after)");
-    gate(GateReason::EarlierPool, message).filter(|_| !earlier.is_empty())
+    let earlier = joined(names, |name| left.contains(name));
+    if earlier.is_empty() {
+        return None;
+    }
+    Some(Gate {
+        reason: GateReason::EarlierPool,
+        message: format!("waits until all nodes of {earlier} are updated (rollout.after)"),
+    })
+}
+
+/// Returns the wanted names, separated by commas.
+fn joined(names: &[String], is_wanted: impl Fn(&str) -> bool) -> String {
+    let names = names.iter().map(String::as_str).filter(|name| is_wanted(name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the shortest cycle from a pool back to itself, in the form `a after b after a`.

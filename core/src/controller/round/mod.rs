@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::PoolName;
-use berth_api::berth::{Berth, BerthState};
+use berth_api::berth::BerthState;
 use berth_api::seeded::Bug;
 use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
@@ -14,7 +14,7 @@ use crate::controller::pool::Pool;
 use crate::controller::publish::desired_digest;
 use crate::controller::quorum::ControlPlane;
 use crate::controller::servers::Answers;
-use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
+use crate::controller::view::{BootcNodeView, NodeView};
 
 pub(super) mod facts;
 mod fleet;
@@ -57,13 +57,11 @@ impl Round<'_> {
             .nodes()
             .filter_map(|(name, _)| self.membership.pool_of(name));
         let pools: BTreeSet<PoolName> = pools.cloned().collect();
-        let cannot_open = |lease: &LeaseView, berth: &Berth| {
+        control_plane.with_leases(self.leases, |lease, berth| {
             let is_closed = matches!(berth.state, BerthState::Closed(_));
             // A late offer can only arrive at a closed berth, and only for a node of its pool.
-            self.refused.contains(lease.name()) && !(is_closed && pools.contains(&lease.pool))
-        };
-        control_plane.with_leases(self.leases, |lease, berth| {
-            self.is_fenced(lease, berth) || cannot_open(lease, berth)
+            let can_open = is_closed && pools.contains(&lease.pool);
+            self.is_fenced(lease, berth) || self.is_refused(lease) && !can_open
         })
     }
 
@@ -83,13 +81,14 @@ impl Round<'_> {
                 lapses.get(&facts.pool).copied().unwrap_or_default(),
             )
         });
-        let plan = |mut facts: PoolFacts| {
+        let mut plans = BTreeMap::new();
+        for mut facts in all {
             facts.fleet = fleet.take();
             let plan = control_plane.plan(&mut facts, wall);
             fleet = plan.fleet.clone();
-            (facts.pool, plan)
-        };
-        all.into_iter().map(plan).collect()
+            plans.insert(facts.pool, plan);
+        }
+        plans
     }
 
     /// Returns the largest number of offers that a single control plane node of each pool has let lapse.
@@ -135,7 +134,7 @@ impl ControlPlane {
 mod tests {
     use std::sync::Arc;
 
-    use berth_api::berth::Offer;
+    use berth_api::berth::{Berth, Offer};
     use serde_json::json;
 
     use super::*;
@@ -149,6 +148,7 @@ mod tests {
     use crate::controller::round::fleet::tests::prepared_host;
     use crate::controller::servers::Asked;
     use crate::controller::snapshot::{Entry, Snapshot};
+    use crate::controller::view::LeaseView;
     use crate::controller::view::PoolView;
 
     const EPOCH: u64 = 7;

@@ -17,19 +17,26 @@ pub struct Rereads<'a> {
 impl<'a> Rereads<'a> {
     /// Returns the pools to read for these plans; `None` if no plan makes an offer.
     pub fn of(all: &'a [Pool], plans: &BTreeMap<PoolName, Plan>) -> Option<Self> {
-        let offers = |pool: &&Pool| {
+        let offering = all.iter().filter(|pool| {
             let plan = plans.get(&pool.name);
             plan.is_some_and(|plan| plan.writes.iter().any(BerthWrite::is_offer))
-        };
-        let offering: Vec<&Pool> = all.iter().filter(offers).collect();
+        });
+        let offering: Vec<&Pool> = offering.collect();
         (!offering.is_empty()).then_some(Self { all, offering })
     }
 
     /// The pools to read.
     pub fn pools(&self) -> Vec<&'a Pool> {
-        let goes_first = |pool: &Pool| self.offering.iter().any(|later| later.comes_after(&pool.name));
-        let is_read = |pool: &&Pool| self.offers(&pool.name) || goes_first(pool);
-        self.all.iter().filter(is_read).collect()
+        let read = self
+            .all
+            .iter()
+            .filter(|pool| self.offers(&pool.name) || self.goes_first(&pool.name));
+        read.collect()
+    }
+
+    /// True if a pool with offers comes after the pool.
+    fn goes_first(&self, name: &PoolName) -> bool {
+        self.offering.iter().any(|later| later.comes_after(name))
     }
 
     fn offers(&self, name: &PoolName) -> bool {
@@ -43,11 +50,12 @@ impl<'a> Rereads<'a> {
         if changed.is_empty() && !fleet_changed {
             return BTreeSet::new();
         }
-        let is_sure = |pool: &&Pool| {
-            let waits = || changed.iter().any(|name| pool.comes_after(name));
-            !fleet_changed && self.offers(&pool.name) && !changed.contains(&pool.name) && !waits()
-        };
-        let names = self.all.iter().filter(|pool| !is_sure(pool));
-        names.map(|pool| pool.name.clone()).collect()
+        let closed = self.all.iter().filter(|pool| {
+            fleet_changed
+                || !self.offers(&pool.name)
+                || changed.contains(&pool.name)
+                || changed.iter().any(|name| pool.comes_after(name))
+        });
+        closed.map(|pool| pool.name.clone()).collect()
     }
 }
