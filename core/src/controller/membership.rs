@@ -31,11 +31,11 @@ struct Known {
 impl MembershipCache {
     /// Returns the current membership.
     pub fn of(&mut self, snapshot: &Snapshot) -> Arc<Membership> {
-        let pool = |pool: &PoolView| PoolSelector {
-            name: pool.name.clone(),
-            rule: rule(pool),
-        };
-        let pools: Vec<PoolSelector> = snapshot.pools.values().map(|entry| pool(&entry.view)).collect();
+        let pools = snapshot.pools.values().map(|entry| PoolSelector {
+            name: entry.view.name.clone(),
+            rule: rule(&entry.view),
+        });
+        let pools: Vec<PoolSelector> = pools.collect();
         let same = pools == self.pools
             && snapshot.nodes.len() == self.nodes.len()
             && nodes(snapshot).zip(&self.nodes).all(|(seen, known)| known.is(seen));
@@ -70,8 +70,7 @@ impl MembershipCache {
 
 impl Known {
     fn is(&self, (node, current, label): (&Arc<NodeView>, Option<&str>, Option<&str>)) -> bool {
-        let alike = || self.node.name == node.name && self.node.labels == node.labels;
-        (Arc::ptr_eq(&self.node, node) || alike())
+        (Arc::ptr_eq(&self.node, node) || self.node.name == node.name && self.node.labels == node.labels)
             && self.current.as_ref().map(PoolName::as_str) == current
             && self.label.as_ref().map(PoolName::as_str) == label
     }

@@ -105,13 +105,13 @@ impl Soaks {
             of != pool || (soak.target == *target && waves.iter().any(|w| w.name == *wave && is_proven(w)))
         });
         for wave in waves.iter().filter(|w| is_proven(w)) {
-            let new = || Soak {
+            let soak = self.0.entry((pool.clone(), wave.name.clone()));
+            let soak = soak.or_insert_with(|| Soak {
                 target: target.clone(),
                 before: Duration::from_secs(wave.soaked_seconds),
                 since: now,
                 seen: Duration::ZERO,
-            };
-            let soak = self.0.entry((pool.clone(), wave.name.clone())).or_insert_with(new);
+            });
             soak.seen = now.since(soak.since);
         }
     }
@@ -146,6 +146,16 @@ struct Permit {
     unused: u32,
 }
 
+impl Permit {
+    fn new(digest: &Digest) -> Self {
+        Self {
+            digest: digest.clone(),
+            idle_since: None,
+            unused: 0,
+        }
+    }
+}
+
 impl StagingPermits {
     /// Records the current specs and reports.
     pub fn see(&mut self, bootc_nodes: &Objects<BootcNodeView>, now: Moment) {
@@ -161,14 +171,9 @@ impl StagingPermits {
                 self.0.remove(name);
                 continue;
             };
-            let new = || Permit {
-                digest: digest.clone(),
-                idle_since: None,
-                unused: 0,
-            };
-            let permit = self.0.entry(name.clone()).or_insert_with(new);
+            let permit = self.0.entry(name.clone()).or_insert_with(|| Permit::new(digest));
             if permit.digest != *digest {
-                *permit = new();
+                *permit = Permit::new(digest);
             }
             let idle = spec.staging == Staging::Allowed && !report.pulling;
             match (idle, permit.idle_since) {

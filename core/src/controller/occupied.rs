@@ -55,15 +55,17 @@ impl Occupied {
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
     // A reference with a wrong name says nothing about the Node with that UID.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
-    let is_there = |uid: &str, name: &str| {
-        snapshot.nodes.get(name).is_some_and(|n| n.view.uid.as_str() == uid) || of_any.contains(uid)
-    };
+
     let bootc_nodes = snapshot
         .bootc_nodes
         .iter()
         .filter_map(|(name, host)| Some((made_for(&host.view)?, name.as_str())));
     let holders = occupied.names.iter().map(|(uid, name)| (uid.as_str(), name.as_str()));
-    let missing = bootc_nodes.chain(holders).filter(|(uid, name)| !is_there(uid, name));
+    let missing = bootc_nodes.chain(holders).filter(|(uid, name)| {
+        let node = snapshot.nodes.get(*name);
+        let is_there = node.is_some_and(|n| n.view.uid.as_str() == *uid) || of_any.contains(uid);
+        !is_there
+    });
     missing.map(|(uid, name)| (uid.into(), name.into())).collect()
 }
 

@@ -41,10 +41,9 @@ pub enum State {
 impl Asked {
     /// Returns the server's current state.
     pub fn state(&self, now: Moment) -> State {
-        let lately = |at: Moment| now.since(at) < ANSWER_TIMEOUT;
         match self.ready {
-            Some(ready) if lately(ready) => State::Ready,
-            None if lately(self.since) => State::Unknown,
+            Some(ready) if now.since(ready) < ANSWER_TIMEOUT => State::Ready,
+            None if now.since(self.since) < ANSWER_TIMEOUT => State::Unknown,
             _ => State::Away,
         }
     }
@@ -53,8 +52,8 @@ impl Asked {
 impl Answers {
     /// Returns the current state of every server.
     pub fn states(&self, now: Moment) -> BTreeMap<SocketAddr, State> {
-        let state = |(server, asked): (&SocketAddr, &Asked)| (*server, asked.state(now));
-        self.servers.iter().map(state).collect()
+        let servers = self.servers.iter();
+        servers.map(|(server, asked)| (*server, asked.state(now))).collect()
     }
 }
 

@@ -44,9 +44,10 @@ impl Silent {
         let facts = Inputs {
             node: node.name.as_str(),
             pool: &spec.pool_name,
-            scope: match waves::is_control_plane(&node.labels) {
-                true => ScopeType::ControlPlane,
-                false => ScopeType::WorkerPool,
+            scope: if waves::is_control_plane(&node.labels) {
+                ScopeType::ControlPlane
+            } else {
+                ScopeType::WorkerPool
             },
             desired: spec.image.as_ref().map(|image| &image.digest),
             status,
@@ -81,8 +82,10 @@ impl SilentQueue {
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
         // A node whose agent was heard of and falls silent again is handled again.
         self.done.retain(|name, _| silent.contains_key(name));
-        let is_due = |(name, silent): &(String, Silent)| !self.done.get(name).is_some_and(|done| done.is_as(silent));
-        let mut due = silent.into_iter().filter(is_due).peekable();
+        let due = silent
+            .into_iter()
+            .filter(|(name, silent)| self.done.get(name).is_none_or(|done| !done.is_as(silent)));
+        let mut due = due.peekable();
         if let Some(next) = self.next.filter(|next| now < *next) {
             return (vec![], due.peek().map(|_| next));
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use berth_api::{NodeName, NodeUid, PoolName};
 
 use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{BootcNodeContent, NodeView};
 
 /// Maximum number of nodes with the same trouble that are reported one by one. A registry outage affects thousands at
 /// once; the pool's status and the metrics count them.
@@ -22,6 +23,17 @@ pub struct TroubleNews {
     pub pool: PoolName,
     /// Reason and message of the condition; `None` if a reported trouble is over.
     pub trouble: Option<(String, String)>,
+}
+
+impl TroubleNews {
+    fn of(node: &NodeView, content: &BootcNodeContent, trouble: Option<(String, String)>) -> Self {
+        Self {
+            node: node.name.clone(),
+            uid: node.uid.clone(),
+            pool: content.spec.pool_name.as_str().into(),
+            trouble,
+        }
+    }
 }
 
 /// Degraded nodes.
@@ -57,17 +69,10 @@ impl Troubles {
                 self.known.extend(known.map(|known| (uid.clone(), known)));
                 continue;
             };
-            let mut tell = |trouble| {
-                news.push(TroubleNews {
-                    node: node.view.name.clone(),
-                    uid: uid.clone(),
-                    pool: content.spec.pool_name.as_str().into(),
-                    trouble,
-                });
-            };
+
             let Some((reason, message)) = content.report.degraded.clone() else {
                 if known.is_some_and(|known| known.is_told) {
-                    tell(None);
+                    news.push(TroubleNews::of(&node.view, content, None));
                 }
                 continue;
             };
@@ -81,7 +86,8 @@ impl Troubles {
                     }
                     // An earlier leader has reported it.
                     if is_told && self.began {
-                        tell(Some((reason.clone(), message)));
+                        let trouble = Some((reason.clone(), message));
+                        news.push(TroubleNews::of(&node.view, content, trouble));
                     }
                     Known { reason, is_told }
                 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::berth::{BerthState, ClosedReason, HoldPhase, Outcome};
+use berth_api::berth::{BerthState, ClosedReason, HoldPhase, Holding, Outcome};
 use berth_api::{Digest, NodeName, NodeUid, PoolName};
 
 use crate::Moment;
@@ -84,6 +84,41 @@ struct Turn {
     outcome: Option<Outcome>,
 }
 
+impl Turn {
+    fn new(holding: &Holding, taken: Option<Moment>) -> Self {
+        Self {
+            node: holding.node.clone(),
+            uid: holding.uid.clone(),
+            target: holding.target.clone(),
+            taken,
+            announced: taken,
+            committed: None,
+            is_committed: false,
+            outcome: None,
+        }
+    }
+
+    /// Returns the end of the turn. `state` is the state of its berth after it.
+    fn ended(&self, state: &BerthState, now: Moment) -> Happened {
+        let said = match state {
+            BerthState::Closed(closed) => closed.outcome,
+            _ => None,
+        };
+        let outcome = said.or(self.outcome);
+        let proven = self.committed.filter(|_| outcome == Some(Outcome::Updated));
+        let given_back = match state {
+            BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
+            // The berth was closed in between, unseen.
+            _ => self.outcome.is_some(),
+        };
+        Happened::Ended {
+            outcome: outcome.map_or(TAKEN_AWAY, Outcome::as_str),
+            reboot: proven.map(|committed| now.since(committed)),
+            given_back,
+        }
+    }
+}
+
 impl Turns {
     /// Records the current berths, and returns the events since the last call. A new leader reports no events of turns
     /// that it finds.
@@ -99,18 +134,16 @@ impl Turns {
                 self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));
                 continue;
             };
-            let mut tell = |turn: &Turn, what| {
-                news.push(TurnNews {
-                    pool: lease.pool.clone(),
-                    berth: lease.name().to_owned(),
-                    node: turn.node.clone(),
-                    uid: turn.uid.clone(),
-                    target: turn.target.clone(),
-                    what,
-                });
-            };
             let before = known.and_then(|known| known.turn);
-            let turn = follow(before, &berth.state, self.began.then_some(now), now, &mut tell);
+            let (turn, events) = follow(before, &berth.state, self.began.then_some(now), now);
+            news.extend(events.into_iter().map(|(turn, what)| TurnNews {
+                pool: lease.pool.clone(),
+                berth: lease.name().to_owned(),
+                node: turn.node,
+                uid: turn.uid,
+                target: turn.target,
+                what,
+            }));
             self.leases.insert(lease.name().to_owned(), LastSeen { version, turn });
         }
         self.began = true;
@@ -118,14 +151,15 @@ impl Turns {
     }
 }
 
-/// Returns the current turn, after the one before. `taken` is the start of a new turn, if it was seen.
+/// Returns the current turn, after the one before, and the events of both. `taken` is the start of a new turn, if it was
+/// seen.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,
     taken: Option<Moment>,
     now: Moment,
-    tell: &mut impl FnMut(&Turn, Happened),
-) -> Option<Turn> {
+) -> (Option<Turn>, Vec<(Turn, Happened)>) {
+    let mut events = vec![];
     let held = match state {
         BerthState::Held(holding) => Some(holding),
         _ => None,
@@ -135,44 +169,23 @@ fn follow(
         over => (None, over),
     };
     if let Some(turn) = over {
-        let said = match state {
-            BerthState::Closed(closed) => closed.outcome,
-            _ => None,
-        };
-        let outcome = said.or(turn.outcome);
-        let proven = turn.committed.filter(|_| outcome == Some(Outcome::Updated));
-        let given_back = match state {
-            BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
-            // The berth was closed in between, unseen.
-            _ => turn.outcome.is_some(),
-        };
-        tell(
-            &turn,
-            Happened::Ended {
-                outcome: outcome.map_or(TAKEN_AWAY, Outcome::as_str),
-                reboot: proven.map(|committed| now.since(committed)),
-                given_back,
-            },
-        );
+        let end = turn.ended(state, now);
+        events.push((turn, end));
     }
-    let holding = held?;
+    let Some(holding) = held else {
+        return (None, events);
+    };
     let is_found = goes_on.is_none() && taken.is_none();
-    let mut turn = goes_on.unwrap_or_else(|| {
-        let turn = Turn {
-            node: holding.node.clone(),
-            uid: holding.uid.clone(),
-            target: holding.target.clone(),
-            taken,
-            announced: taken,
-            committed: None,
-            is_committed: false,
-            outcome: None,
-        };
-        if taken.is_some() {
-            tell(&turn, Happened::Taken);
+    let mut turn = match goes_on {
+        Some(turn) => turn,
+        None => {
+            let turn = Turn::new(holding, taken);
+            if taken.is_some() {
+                events.push((turn.clone(), Happened::Taken));
+            }
+            turn
         }
-        turn
-    });
+    };
     // The berth may have been licensed again for another target.
     turn.target.clone_from(&holding.target);
     match holding.phase {
@@ -192,13 +205,13 @@ fn follow(
                     turn.announced = Some(now);
                 }
                 let drain = turn.taken.map(|taken| now.since(taken));
-                tell(&turn, Happened::Committed { drain, announced });
+                events.push((turn.clone(), Happened::Committed { drain, announced }));
             }
         }
         HoldPhase::Committed => {}
         HoldPhase::Releasing(outcome) => turn.outcome = Some(outcome),
     }
-    Some(turn)
+    (Some(turn), events)
 }
 
 /// Returns the resourceVersion as a number; versions of one resource are ordered.

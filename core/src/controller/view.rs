@@ -12,7 +12,7 @@ use berth_api::{NodeName, NodeUid, PoolName, condition, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
 use kube::core::DeserializeGuard;
 
 use crate::controller::usage::UseKind;
@@ -167,12 +167,9 @@ impl View for BootcNodeView {
             (Ok(a), Ok(b)) => (&a.spec, &a.report, a.has_timed_out()) != (&b.spec, &b.report, b.has_timed_out()),
             (a, b) => a != b,
         };
-        let envelope = |v: &Self| {
-            let finalizers = v.finalizers.clone();
-            (v.uid.clone(), v.generation, v.deleting, finalizers)
-        };
         content
-            || envelope(self) != envelope(other)
+            || (&self.uid, self.generation, self.deleting) != (&other.uid, other.generation, other.deleting)
+            || self.finalizers != other.finalizers
             || (&self.owner, &self.pool_label) != (&other.owner, &other.pool_label)
     }
 
@@ -192,29 +189,25 @@ impl View for LeaseView {
     /// Returns the urgency. A berth that was given back is urgent, because all nodes in the queue wait for it. Other
     /// changes can wait.
     fn urgency(&self, other: &Self) -> Option<Urgency> {
-        let is_closed = |view: &Self| {
-            view.berth
-                .as_ref()
-                .is_ok_and(|b| matches!(b.state, BerthState::Closed(_)))
-        };
-        let given_back = is_closed(self) && !is_closed(other);
+        let given_back = self.is_closed() && !other.is_closed();
         self.differs(other)
             .then_some(if given_back { Urgency::Now } else { Urgency::Later })
     }
 
     /// True if the holder has written. The controller's own writes to a held berth do not count.
     fn has_spoken(&self, other: &Self) -> bool {
-        let holders = |berth: &Berth| {
-            let berth = berth.stamped(0);
-            berth.revoked(None).unwrap_or(berth)
-        };
-        let renewed = |view: &Self| view.lease.spec.as_ref().and_then(|s| s.renew_time.clone());
         let berth = match (&self.berth, &other.berth) {
-            (Ok(a), Ok(b)) => holders(a) != holders(b),
+            (Ok(a), Ok(b)) => holders_part(a) != holders_part(b),
             (a, b) => a != b,
         };
-        berth || renewed(self) != renewed(other)
+        berth || self.renew_time() != other.renew_time()
     }
+}
+
+/// Returns the berth without the fields that the controller writes while it is held.
+fn holders_part(berth: &Berth) -> Berth {
+    let berth = berth.stamped(0);
+    berth.revoked(None).unwrap_or(berth)
 }
 
 impl View for PoolView {
@@ -269,11 +262,8 @@ impl NodeView {
     pub fn of(node: &Node) -> Self {
         let spec = node.spec.as_ref();
         let status = node.status.as_ref();
-        let ready = status
-            .and_then(|s| s.conditions.as_ref())
-            .into_iter()
-            .flatten()
-            .any(|c| c.type_ == "Ready" && c.status == "True");
+        let mut conditions = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+        let ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");
         let info = status.and_then(|s| s.node_info.as_ref());
         let addresses = status.and_then(|s| s.addresses.as_ref()).into_iter().flatten();
         Self {
@@ -311,8 +301,10 @@ impl BootcNodeView {
             Ok(object) => {
                 let mut status = object.status.unwrap_or_default();
                 let heartbeat = status.heartbeat_time.as_ref().map(|t| t.0);
-                let is_ours = |c: &mut Condition| condition::node::OF_CONTROLLER.contains(&c.type_.as_str());
-                let told = status.conditions.extract_if(.., is_ours).collect();
+                let told = status
+                    .conditions
+                    .extract_if(.., |c| condition::node::OF_CONTROLLER.contains(&c.type_.as_str()));
+                let told = told.collect();
                 let content = BootcNodeContent {
                     spec: object.spec,
                     report: Report::of(status),
@@ -323,12 +315,8 @@ impl BootcNodeView {
             }
             Err(invalid) => (invalid.metadata, Err(condition::one_line(&invalid.error))),
         };
-        let owner = metadata
-            .owner_references
-            .into_iter()
-            .flatten()
-            .find(|o| o.kind == "Node")
-            .map(|o| o.uid);
+        let mut owners = metadata.owner_references.into_iter().flatten();
+        let owner = owners.find(|o| o.kind == "Node").map(|o| o.uid);
         Self {
             uid: metadata.uid.unwrap_or_default(),
             generation: metadata.generation,
@@ -389,6 +377,15 @@ impl LeaseView {
         Self::of(lease)
     }
 
+    fn is_closed(&self) -> bool {
+        let berth = self.berth.as_ref();
+        berth.is_ok_and(|berth| matches!(berth.state, BerthState::Closed(_)))
+    }
+
+    fn renew_time(&self) -> Option<&MicroTime> {
+        self.lease.spec.as_ref()?.renew_time.as_ref()
+    }
+
     /// Name of the Lease.
     pub fn name(&self) -> &str {
         self.lease.metadata.name.as_deref().unwrap_or_default()
@@ -398,15 +395,12 @@ impl LeaseView {
 impl PoolView {
     /// Projects a pool.
     pub fn of(object: DeserializeGuard<BootcNodePool>) -> Self {
-        let prune = |metadata: &mut ObjectMeta| {
-            metadata.managed_fields = None;
-            if let Some(annotations) = &mut metadata.annotations {
-                annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
-            }
-        };
         match object.0 {
             Ok(mut pool) => {
-                prune(&mut pool.metadata);
+                pool.metadata.managed_fields = None;
+                if let Some(annotations) = &mut pool.metadata.annotations {
+                    annotations.retain(|key, _| key == keys::ANNOTATION_POLL_REQUESTED_AT);
+                }
                 Self {
                     name: PoolName::new(pool.metadata.name.clone().unwrap_or_default()),
                     object: Ok(pool),

@@ -19,7 +19,7 @@ use crate::controller::plan::{BlockReason, Plan};
 use crate::controller::pool::Pool;
 use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::{BootcNodeView, NodeView};
+use crate::controller::view::NodeView;
 
 /// How long a new condition must be stable before it is written.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -66,18 +66,17 @@ impl<'a> Words<'a> {
 
     /// Returns the state of a node that waits for this reason. `None`: the plan offers it a berth, or does not know it.
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
-        let own = |reason: Word, wait: BlockReason| Waiting::Yes(reason, wait.words().into());
         let Some(wait) = wait else { return Waiting::No };
         match wait {
             BlockReason::Wave => Waiting::Yes(Why::WaveWaiting.into(), self.proven.as_str().into()),
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
-            BlockReason::FailedBefore => own(Why::FailedBefore.into(), wait),
+            BlockReason::FailedBefore => Waiting::Yes(Why::FailedBefore.into(), wait.words().into()),
             // These affect every node, and pass soon after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
-            BlockReason::NoClock => own(Why::ClockNotSynchronized.into(), wait),
-            BlockReason::TooLate => own(Why::WindowTooShort.into(), wait),
+            BlockReason::NoClock => Waiting::Yes(Why::ClockNotSynchronized.into(), wait.words().into()),
+            BlockReason::TooLate => Waiting::Yes(Why::WindowTooShort.into(), wait.words().into()),
             BlockReason::NoImage => match self.target {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
@@ -145,40 +144,48 @@ pub fn wanted(
         .iter()
         .filter_map(|pool| Some((&pool.name, Words::of(plans.get(&pool.name)?, pool.target()))))
         .collect();
-    let waiting = |node: &NodeView| match (membership.conflicts.get(&node.name), membership.pool_of(&node.name)) {
-        (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
-        (None, None) => Waiting::No,
-        (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
-            let host = snapshot
-                .bootc_nodes
-                .get(node.name.as_str())
-                .map(|host| host.view.as_ref());
-            let wait = words.plan.waiting.get(&node.name).copied();
-            words.waiting(&node.name, wait, node.platform(host))
-        }),
-    };
-    let verdict = |(name, host): (&String, &crate::controller::snapshot::Entry<BootcNodeView>)| {
-        let node = snapshot.nodes.get(name)?.view.as_ref();
-        let content = host.view.content.as_ref().ok()?;
-        let told = condition::find_true(&content.told, condition::node::WAITING);
-        let is_let_go =
-            |told: &&Condition| told.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD);
-        let verdict = match (waiting(node), told) {
-            // With a closed gate the reason is unknown, but the node is no longer held, so the old condition would be
-            // wrong.
-            (Waiting::Unjudged, Some(told)) if is_let_go(&told) => Verdict::no(Why::NotWaiting, ""),
-            (Waiting::Unjudged, _) | (Waiting::No, None) => return None,
-            (Waiting::No, Some(_)) => Verdict::no(Why::NotWaiting, ""),
-            (Waiting::Yes(reason, message), Some(told))
-                if told.reason == reason && (told.message == *message || told.message == one_line(&message)) =>
-            {
-                return None;
-            }
-            (Waiting::Yes(reason, message), _) => Verdict::yes(reason, message),
+    let mut wanted = BTreeMap::new();
+    for (name, host) in snapshot.bootc_nodes.iter() {
+        let (Some(node), Ok(content)) = (snapshot.nodes.get(name), &host.view.content) else {
+            continue;
         };
-        Some((node.name.clone(), verdict))
-    };
-    snapshot.bootc_nodes.iter().filter_map(verdict).collect()
+        let node = node.view.as_ref();
+        let conflict = membership.conflicts.get(&node.name);
+        let waiting = match (conflict, membership.pool_of(&node.name)) {
+            (Some(conflict), _) => Waiting::Yes(Why::NodeConflict.into(), conflict.message().into()),
+            (None, None) => Waiting::No,
+            (None, Some(pool)) => words.get(pool).map_or(Waiting::Unjudged, |words| {
+                let wait = words.plan.waiting.get(&node.name).copied();
+                words.waiting(&node.name, wait, node.platform(Some(&host.view)))
+            }),
+        };
+        let told = condition::find_true(&content.told, condition::node::WAITING);
+        if let Some(verdict) = changed(node, waiting, told) {
+            wanted.insert(node.name.clone(), verdict);
+        }
+    }
+    wanted
+}
+
+/// Returns the node's new condition `Waiting`; `None` if `now`, the current one if True, stays.
+fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
+    match (waiting, now) {
+        // With a closed gate the reason is unknown, but the node is no longer held, so the old condition would be
+        // wrong.
+        (Waiting::Unjudged, Some(now))
+            if now.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
+        {
+            Some(Verdict::no(Why::NotWaiting, ""))
+        }
+        (Waiting::Unjudged, _) | (Waiting::No, None) => None,
+        (Waiting::No, Some(_)) => Some(Verdict::no(Why::NotWaiting, "")),
+        (Waiting::Yes(reason, message), Some(now))
+            if now.reason == reason && (now.message == *message || now.message == one_line(&message)) =>
+        {
+            None
+        }
+        (Waiting::Yes(reason, message), _) => Some(Verdict::yes(reason, message)),
+    }
 }
 
 /// Pending writes of conditions, in order of age, at a limited rate.
@@ -201,34 +208,34 @@ impl WriteQueue {
     /// the watch shows the write.
     pub fn pick(&mut self, wanted: BTreeMap<NodeName, Verdict>, now: Moment) -> Vec<(NodeName, Verdict)> {
         let mut before = std::mem::take(&mut self.pending);
-        let pending = |(name, verdict): (NodeName, Verdict)| {
-            let same = |p: &Pending| p.verdict.status == verdict.status && p.verdict.reason == verdict.reason;
-            let since = before.remove(&name).filter(same).map_or(now, |p| p.since);
-            (name, Pending { verdict, since })
-        };
-        self.pending = wanted.into_iter().map(pending).collect();
+        for (name, verdict) in wanted {
+            let same = before
+                .remove(&name)
+                .filter(|p| p.verdict.status == verdict.status && p.verdict.reason == verdict.reason);
+            let since = same.map_or(now, |p| p.since);
+            self.pending.insert(name, Pending { verdict, since });
+        }
         if self.next.is_some_and(|next| now < next) {
             return vec![];
         }
-        let ripe = |p: &Pending| now.since(p.since) >= SETTLE_TIMEOUT;
-        let mut picked: Vec<(Moment, &NodeName)> = self
+        let settled = self
             .pending
             .iter()
-            .filter(|(_, p)| ripe(p))
-            .map(|(name, p)| (p.since, name))
-            .collect();
+            .filter(|(_, p)| now.since(p.since) >= SETTLE_TIMEOUT);
+        let mut picked: Vec<(Moment, &NodeName)> = settled.map(|(name, p)| (p.since, name)).collect();
         picked.sort();
         let picked: Vec<NodeName> = picked.into_iter().take(BATCH).map(|(_, name)| name.clone()).collect();
         if !picked.is_empty() {
             self.next = Some(now + BATCH_INTERVAL);
         }
-        let mut take = |name: NodeName| {
-            let pending = self.pending.get_mut(&name)?;
-            pending.since = now;
-            let verdict = pending.verdict.clone();
-            Some((name, verdict))
-        };
-        picked.into_iter().filter_map(&mut take).collect()
+        let mut batch = vec![];
+        for name in picked {
+            if let Some(pending) = self.pending.get_mut(&name) {
+                pending.since = now;
+                batch.push((name, pending.verdict.clone()));
+            }
+        }
+        batch
     }
 
     /// Returns when the next batch is due.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use berth_api::boot_image::NodeBootImage;
 use berth_api::condition::{self, Why};
 use berth_api::firstboot::FirstbootOutcome;
-use berth_api::node::{NodeDeployment, Phase};
+use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use berth_api::{BootId, Digest};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::reason::Reason;
 
@@ -124,28 +125,38 @@ pub struct Failing {
     pub attempts: u32,
 }
 
+/// True if the agent reports that the API server does not guard the berths. `degraded` is the reason of `NodeDegraded`.
+fn is_unguarded(conditions: &[Condition], degraded: Option<&str>) -> bool {
+    match condition::find(conditions, condition::node::GUARDED) {
+        Some(guarded) => guarded.status == "False",
+        // Older agents report it only this way.
+        None => degraded == Some(Reason::Unguarded.as_str()),
+    }
+}
+
+/// True if the agent reports that Berth's changes on the node are undone.
+fn is_released(status: &BootcNodeStatus) -> bool {
+    match condition::find(&status.conditions, condition::node::RELEASED) {
+        Some(released) => released.status == "True",
+        // Older agents do not have this condition.
+        None => status.phase == Some(Phase::Released),
+    }
+}
+
+fn seconds(number: Option<u32>) -> Option<Duration> {
+    number.map(|number| Duration::from_secs(number.into()))
+}
+
 impl Report {
-    pub(super) fn of(status: berth_api::node::BootcNodeStatus) -> Self {
-        let seconds = |s: Option<u32>| s.map(|s| Duration::from_secs(s.into()));
+    pub(super) fn of(status: BootcNodeStatus) -> Self {
         let measured = status.measured();
         let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
             .filter(|c| c.status == "True")
             .map(|c| (c.reason.clone(), c.message.clone()));
-        let guarded = condition::find(&status.conditions, condition::node::GUARDED);
-        let unguarded = match guarded {
-            Some(guarded) => guarded.status == "False",
-            // Older agents report it only this way.
-            None => degraded
-                .as_ref()
-                .is_some_and(|(reason, _)| reason == Reason::Unguarded.as_str()),
-        };
-        let released = match condition::find(&status.conditions, condition::node::RELEASED) {
-            Some(released) => released.status == "True",
-            // Older agents do not have this condition.
-            None => status.phase == Some(Phase::Released),
-        };
+        let unguarded = is_unguarded(&status.conditions, degraded.as_ref().map(|(reason, _)| reason.as_str()));
+        let released = is_released(&status);
         let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
-        let is_pulled = |reason: Why| pulled.is_some_and(|c| c.status == "Unknown" && c.reason == reason.as_str());
+        let pull_reason = pulled.filter(|c| c.status == "Unknown").map(|c| c.reason.as_str());
         // An image whose pull failed is retried; an image that the host's policy refuses is not.
         let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
         let locked = status.staged.as_ref().is_some_and(|s| s.locked);
@@ -156,8 +167,8 @@ impl Report {
             staged: status.staged.and_then(|d| d.digest),
             locked,
             boot_id: status.boot_id.map(BootId::new),
-            pulling: is_pulled(Why::Pulling),
-            blocked: refused || is_pulled(Why::Blocked),
+            pulling: pull_reason == Some(Why::Pulling.as_str()),
+            blocked: refused || pull_reason == Some(Why::Blocked.as_str()),
             released,
             phase: status.phase,
             phase_start: status.phase_start_time.map(|t| t.0),

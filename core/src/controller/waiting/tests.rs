@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::controller::snapshot::Entry;
+use crate::controller::view::BootcNodeView;
 
 fn target() -> Target {
     let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
