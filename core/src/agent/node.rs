@@ -165,6 +165,20 @@ impl Guarded {
 mod tests {
     use super::*;
 
+    #[test]
+    fn guards_have_the_names_of_their_tools() {
+        let names = Guard::ALL.map(|guard| (guard.key(), guard.mark()));
+        let expected = [
+            (
+                "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+                "berth.dev/scale-down",
+            ),
+            ("karpenter.sh/do-not-disrupt", "berth.dev/do-not-disrupt"),
+            ("karpenter.sh/do-not-repair", "berth.dev/do-not-repair"),
+        ];
+        assert_eq!(names, expected);
+    }
+
     fn node(unschedulable: bool, cordon: Option<bool>, ours: bool, scale_down: Option<&str>) -> NodeFacts {
         NodeFacts {
             uid: "u".into(),

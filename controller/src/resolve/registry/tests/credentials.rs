@@ -67,6 +67,22 @@ async fn a_password_is_sent_when_asked_for() {
 }
 
 #[tokio::test]
+async fn a_refused_password_is_sent_once() {
+    let server = Server::start(|request| match request.path.contains("/blobs/") {
+        true => reply(401, "").with("WWW-Authenticate", "Basic realm=\"r\""),
+        false => guarded(ME, "Basic realm=\"r\"".into())(request),
+    })
+    .await;
+    let target = ask(&server, Some(&hush(&server.address))).await.unwrap();
+    assert_eq!(target.version, None, "the configuration cannot be read");
+    let blobs = server
+        .seen()
+        .into_iter()
+        .filter(|request| request.path.contains("/blobs/"));
+    assert_eq!(blobs.count(), 1);
+}
+
+#[tokio::test]
 async fn a_refusal_says_which_credentials_were_used() {
     let server = Server::start(guarded(ME, "Basic realm=\"r\"".into())).await;
     let wrong = secret(&server.address, json!({"username": "me", "password": "hush2"}));

@@ -150,6 +150,7 @@ fn each_step_without_a_berth_has_its_phase() {
         (wait(WaitReason::Unguarded), Phase::Waiting, Phase::Pending),
         (wait(WaitReason::BackingOff), Phase::Waiting, Phase::Pending),
         (wait(WaitReason::FailedDigest), Phase::Degraded, Phase::Degraded),
+        (wait(WaitReason::Released), Phase::Released, Phase::Released),
         (Step::LookAtHost, Phase::Pending, Phase::Pending),
     ] {
         assert_eq!(phase(&staged, &step), with_image, "{step:?}, staged");
