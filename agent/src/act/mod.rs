@@ -15,7 +15,9 @@ use berth_core::agent::rivals;
 use berth_core::agent::step::Step;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
 
+use crate::clients::KubeletClient;
 use crate::host::{HostError, Terms};
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
@@ -176,11 +178,7 @@ impl Agent {
     }
 
     async fn read_node(&mut self) -> Result<Ending> {
-        let client = self
-            .kubelet
-            .get()
-            .await
-            .context("cannot use the kubelet's credentials")?;
+        let client = kubelet_client(&mut self.kubelet).await?;
         let read = cordon::read(client, self.node.as_str()).await;
         self.note_api_answer(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
         let node = read.context("cannot read the Node")?;
@@ -190,8 +188,7 @@ impl Agent {
 
     /// Checks that the API server rejects forbidden writes. If it does not answer, the step still ends well.
     async fn try_guard(&mut self) -> Ending {
-        let kubelet = self.kubelet.get().await.context("cannot use the kubelet's credentials");
-        let answer = match kubelet {
+        let answer = match kubelet_client(&mut self.kubelet).await {
             Ok(kubelet) => self.guard.ask(kubelet).await,
             Err(error) => Err(error),
         };
@@ -237,11 +234,7 @@ impl Agent {
             now: now.wall,
             clock: now.clock,
         };
-        let client = self
-            .kubelet
-            .get()
-            .await
-            .context("cannot use the kubelet's credentials")?;
+        let client = kubelet_client(&mut self.kubelet).await?;
         let number = self.knowledge.turn.drain_number;
         if self.drain.0 != number {
             self.drain = (number, Drain::default());
@@ -315,11 +308,7 @@ impl Agent {
         let Some(node) = self.knowledge.cluster_node.get() else {
             return Ok(Ending::NotNeeded);
         };
-        let client = self
-            .kubelet
-            .get()
-            .await
-            .context("cannot use the kubelet's credentials")?;
+        let client = kubelet_client(&mut self.kubelet).await?;
         cordon::cordon(client, self.node.as_str(), node, &berth.name())
             .await
             .context("cannot cordon the Node")?;
@@ -331,11 +320,7 @@ impl Agent {
         let Some(node) = self.knowledge.cluster_node.get() else {
             return Ok(Ending::NotNeeded);
         };
-        let client = self
-            .kubelet
-            .get()
-            .await
-            .context("cannot use the kubelet's credentials")?;
+        let client = kubelet_client(&mut self.kubelet).await?;
         // The mark has a new value each time, since the same value would not change the resourceVersion.
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)
@@ -353,4 +338,9 @@ impl Agent {
         }
         self.restore().await
     }
+}
+
+/// Returns a client with the kubelet's identity, for the Node and its pods.
+async fn kubelet_client(kubelet: &mut KubeletClient) -> Result<&Client> {
+    kubelet.get().await.context("cannot use the kubelet's credentials")
 }

@@ -298,14 +298,20 @@ async fn a_new_secret_brings_no_older_answer() {
     assert_eq!(pools[1].digest(), newest, "both ask the same now");
 }
 
-#[tokio::test]
-async fn a_digest_that_returns_is_confirmed_again() {
-    let registry = with_image("1", "1.0").await;
+/// Returns a pool that runs 1.0, is not polled, and adopts only images that are an hour old.
+async fn patient_pool(registry: &Registry) -> (Resolver, [Case; 1]) {
     let mut resolver = resolver(&registry.address);
     let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
     pools[0].interval = None;
     pools[0].minimum_age = Duration::from_secs(3600);
     until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    (resolver, pools)
+}
+
+#[tokio::test]
+async fn a_digest_that_returns_is_confirmed_again() {
+    let registry = with_image("1", "1.0").await;
+    let (mut resolver, mut pools) = patient_pool(&registry).await;
     for round in ["1", "2"] {
         registry.set(image_of("1", "2.0"));
         pools[0].request = Some(format!("push {round}"));
@@ -446,34 +452,15 @@ async fn a_handled_request_is_not_asked_again() {
     pools[1].request = Some("1".to_owned());
     until(&mut next, &mut pools, |pools, _| pools[1].obeyed.is_some()).await;
     let mut resolutions = next.ask(&pools.each_ref().map(Case::pool_image), time::now());
-    assert!(
-        resolutions
-            .remove(&pools[1].name)
-            .unwrap()
-            .answers
-            .tag
-            .trouble
-            .is_some()
-    );
-    assert!(
-        resolutions
-            .remove(&pools[0].name)
-            .unwrap()
-            .answers
-            .tag
-            .trouble
-            .is_none()
-    );
+    let [still, polled] = pools.map(|pool| resolutions.remove(&pool.name).unwrap());
+    assert!(polled.answers.tag.trouble.is_some());
+    assert!(still.answers.tag.trouble.is_none());
 }
 
 #[tokio::test]
 async fn a_digest_is_confirmed_by_one_request() {
     let registry = with_image("1", "1.0").await;
-    let mut resolver = resolver(&registry.address);
-    let mut pools = [pool("a", &format!("{}/os:1", registry.address))];
-    pools[0].interval = None;
-    pools[0].minimum_age = Duration::from_secs(3600);
-    until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
+    let (mut resolver, mut pools) = patient_pool(&registry).await;
     registry.set(image_of("1", "2.0"));
     pools[0].request = Some("1".to_owned());
     until(&mut resolver, &mut pools, |pools, _| pools[0].available.is_some()).await;

@@ -392,14 +392,6 @@ fn requests_that_fail_together_count_once() {
     for (second, attempts) in [(0, 1), (1, 2)] {
         let start = Moment::default();
         let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, by_admin(start + Duration::from_secs(second)))]);
-        polls.ask(
-            polls
-                .jobs
-                .iter()
-                .map(|(q, job)| (q.clone(), job.asks.clone()))
-                .collect(),
-            start,
-        );
         if second == 0 {
             assert_eq!(polls.start(at(0).0 + Duration::from_millis(100)).len(), 2);
             polls.answered(&question(0), away(&question(0)), at(1));
@@ -472,8 +464,7 @@ fn an_outage_concerns_blocked_pools() {
     let start = Moment::default();
     let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, every(12 * HOUR)), (2, urgent(start + HOUR))]);
     polls.start(at(1).0);
-    let fails_at = |polls: &mut Polls, answer| polls.answered(&question(0), answer, at(2));
-    fails_at(&mut polls, away(&question(0)));
+    polls.answered(&question(0), away(&question(0)), at(2));
     let trouble = |polls: &Polls, n| polls.answer(&question(n), None, at(3).0).trouble.is_some();
     assert!(trouble(&polls, 0) && trouble(&polls, 2));
     assert!(!trouble(&polls, 1), "it has its image, and time");

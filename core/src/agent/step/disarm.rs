@@ -1,5 +1,5 @@
-//! Rules for every decision: outside of a licence, nothing of Berth's stays armed (I3), and what others staged is
-//! left alone (I12).
+//! Rules for every decision: without a licence the next boot takes no image that Berth staged (I3), and images that other
+//! programs staged stay (I12).
 
 use std::time::Duration;
 

@@ -47,8 +47,8 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Step on a member whose host Berth does not update: remove what Berth staged unless it is desired and locked; leave
-/// what others staged.
+/// Step on a member whose host Berth does not update: remove an image that Berth staged, unless it is desired and locked. An
+/// image that another program staged stays.
 fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     if let Some(staged) = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s)) {

@@ -42,7 +42,7 @@ pub fn step(facts: &AgentFacts) -> Step {
     let Some(berths) = &facts.berths else {
         return Step::Wait(WaitReason::BerthsUnknown, None);
     };
-    // A turn that has begun is finished first, whatever is desired now.
+    // A turn that has begun is finished first, even if another image is desired now.
     if let Some((berth, holding)) = held(facts, berths) {
         return finish(facts, berth, holding);
     }

@@ -77,7 +77,7 @@ fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Returns why an uncommitted turn should end, whatever is staged.
+/// Returns why an uncommitted turn should end. Does not look at the staged image.
 fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));

@@ -33,6 +33,11 @@ pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Po
         target,
         ..Default::default()
     });
+    pool_of(object)
+}
+
+/// Returns the pool `a` of an object, without an error in its selector.
+pub(in crate::controller) fn pool_of(object: BootcNodePool) -> Pool {
     Pool {
         name: "a".into(),
         object: Some(object),

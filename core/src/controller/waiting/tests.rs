@@ -5,6 +5,7 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, PlatformDigest, WaveSt
 use serde_json::json;
 
 use super::*;
+use crate::controller::pool::tests::pool_of;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::BootcNodeView;
 
@@ -218,13 +219,7 @@ fn pool() -> Pool {
         target: Some(target()),
         ..BootcNodePoolStatus::default()
     });
-    Pool {
-        name: "a".into(),
-        object: Some(object),
-        deleting: false,
-        bad_selector: None,
-        refused: None,
-    }
+    pool_of(object)
 }
 
 #[test]
