@@ -314,8 +314,8 @@ pub struct Deployment {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub locked: bool,
-    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it whatever is deployed
-    /// later.
+    /// True for a deployment that an admin has pinned (`ostree admin pin`). The host keeps it when others are
+    /// deployed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[serde(default)]
     pub pinned: bool,

@@ -1,13 +1,13 @@
 //! The English of comments, messages and pages: phrases that make a reader read twice, and better ones.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use regex::Regex;
 
 use super::sources;
 
-/// Phrases that are not used, and the words to use instead. Where a pattern has a group, only a match of the group counts: what is
-/// matched before it is allowed.
+/// Phrases to avoid, each with better words. Only the pattern's group is reported: a match without the group is allowed.
 const PHRASES: [(&str, &str); 10] = [
     (
         r"(?i)\b((?:in|on|at|by|for|from|of|with|under|after|before|to|through|during|within|without|into|over|upon|behind|beside|between|among|against|about|until|since|as) which)\b",
@@ -42,11 +42,34 @@ const PHRASES: [(&str, &str); 10] = [
 /// Matches the beginning of a comment only.
 const OPENER: &str = r"^(It|They|The same|One|What|Who|Whose)\b";
 
-/// One piece of prose: its line, whether it is a comment, and its text in one line.
+/// A string of Rust, without its quotes.
+static LITERAL: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#""((?:[^"\\]|\\.)*)""#).unwrap());
+
+/// A piece of prose in one line, and the number of its first line in the file.
 struct Passage {
     line: usize,
     is_comment: bool,
     text: String,
+}
+
+impl Passage {
+    fn comment(line: usize, text: &str) -> Self {
+        let is_comment = true;
+        Self {
+            line,
+            is_comment,
+            text: text.to_owned(),
+        }
+    }
+
+    fn text(line: usize, text: &str) -> Self {
+        let is_comment = false;
+        Self {
+            line,
+            is_comment,
+            text: text.to_owned(),
+        }
+    }
 }
 
 /// Returns the marker of a comment line, and the comment.
@@ -60,7 +83,6 @@ fn comment(line: &str) -> Option<(&str, &str)> {
 
 /// Returns the comments and strings of a Rust source. Consecutive lines of a comment are one passage.
 fn of_rust(text: &str) -> Vec<Passage> {
-    let literal = Regex::new(r#""((?:[^"\\]|\\.)*)""#).unwrap();
     let mut passages: Vec<Passage> = vec![];
     let mut open: Option<&str> = None;
     let mut code = String::new();
@@ -69,11 +91,7 @@ fn of_rust(text: &str) -> Vec<Passage> {
         if let Some((marker, words)) = comment(line) {
             match passages.last_mut() {
                 Some(last) if open == Some(marker) => last.text.push_str(&format!(" {words}")),
-                _ => passages.push(Passage {
-                    line: index + 1,
-                    is_comment: true,
-                    text: words.to_owned(),
-                }),
+                _ => passages.push(Passage::comment(index + 1, words)),
             }
             open = Some(marker);
             continue;
@@ -82,7 +100,7 @@ fn of_rust(text: &str) -> Vec<Passage> {
         if code.is_empty() {
             code_line = index + 1;
         }
-        // A string goes on in the next line after a backslash.
+        // A backslash at the end of a line continues the string in the next line.
         if let Some(begun) = line.strip_suffix('\\') {
             code.push_str(begun.trim());
             code.push(' ');
@@ -90,20 +108,12 @@ fn of_rust(text: &str) -> Vec<Passage> {
         }
         code.push_str(line.trim());
         // A single word is a name or a key.
-        let literals = literal.captures_iter(&code).filter(|found| found[1].contains(' '));
+        let literals = LITERAL.captures_iter(&code).filter(|found| found[1].contains(' '));
         for found in literals {
-            passages.push(Passage {
-                line: code_line,
-                is_comment: false,
-                text: found[1].to_owned(),
-            });
+            passages.push(Passage::text(code_line, &found[1]));
         }
         if let Some((_, words)) = code.split_once(" // ") {
-            passages.push(Passage {
-                line: code_line,
-                is_comment: true,
-                text: words.to_owned(),
-            });
+            passages.push(Passage::comment(code_line, words));
         }
         code.clear();
     }
@@ -121,11 +131,7 @@ fn of_markdown(text: &str) -> Vec<Passage> {
             _ if line.is_empty() => is_open = false,
             Some(last) if is_open && !begins => last.text.push_str(&format!(" {line}")),
             _ => {
-                passages.push(Passage {
-                    line: index + 1,
-                    is_comment: false,
-                    text: line.to_owned(),
-                });
+                passages.push(Passage::text(index + 1, line));
                 is_open = true;
             }
         }
