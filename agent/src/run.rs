@@ -318,7 +318,7 @@ impl Agent {
             heartbeat: self.heartbeat.time.clone(),
             conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
-        let progress = duration::parse_or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
+        let progress = duration::or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
         let status: BootcNodeStatus = report(facts, &subject, self.status.before());
         self.metrics.show(&object.spec, &status);
         let written = self.status.write(status, next, progress).await;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::written::{Parse, Written};
+
 /// Schema pattern of a duration, equal to the grammar that [`parse`] reads.
 pub const PATTERN: &str = "^(0|[0-9]{1,6}(s|m|h))$";
 
@@ -37,10 +39,34 @@ fn invalid(text: &str) -> DurationError {
     DurationError(text.chars().take(40).collect())
 }
 
-/// Reads a duration that the schema has already checked. Returns the fallback if it is absent or invalid, as it may be
-/// in an old object.
-pub fn parse_or(text: Option<&str>, fallback: Duration) -> Duration {
-    text.and_then(|t| parse(t).ok()).unwrap_or(fallback)
+impl Parse for Duration {
+    type Raw = String;
+    type Error = DurationError;
+
+    fn parse(text: &String) -> Result<Self, DurationError> {
+        parse(text)
+    }
+}
+
+impl From<Duration> for Written<Duration> {
+    /// Writes seconds, or a larger unit if six digits are not enough.
+    fn from(duration: Duration) -> Self {
+        let seconds = duration.as_secs();
+        let text = match seconds {
+            0..=999_999 => format!("{seconds}s"),
+            1_000_000..=59_999_940 => format!("{}m", seconds.div_ceil(60)),
+            _ => format!("{}h", seconds.div_ceil(3600)),
+        };
+        Self::new(text)
+    }
+}
+
+/// Returns a duration that the schema has already checked, or the fallback if it is absent, or invalid in an old object.
+pub fn or(written: Option<&Written<Duration>>, fallback: Duration) -> Duration {
+    match written.map(Written::get) {
+        Some(Ok(duration)) => *duration,
+        _ => fallback,
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +82,19 @@ mod tests {
         for text in ["", "12", "-5m", "1h30m", "5 m", "5M", "m", "9999999s", "½h", "１２m"] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn written_durations_can_be_read() {
+        for text in ["0s", "999999s", "16667m", "999999m", "16667h", "999999h"] {
+            let duration = parse(text).unwrap();
+            assert_eq!(Written::from(duration).as_str(), text);
+        }
+        assert_eq!(
+            Written::from(Duration::from_secs(1_000_001)),
+            "16667m".into(),
+            "rounded up"
+        );
     }
 
     proptest! {

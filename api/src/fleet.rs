@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use crate::duration;
 use crate::pool::image::{POLL_INTERVAL_MESSAGE, POLL_INTERVAL_RULE, PULL_SECRET_MESSAGE, PULL_SECRET_RULE};
 use crate::pool::{BootcNodePoolSpec, DEFAULT_POLL_INTERVAL};
 use crate::quantity::Quantity;
+use crate::{Written, duration};
 
 /// Name of the only BootcFleet that takes effect.
 pub const NAME: &str = "cluster";
@@ -76,7 +76,7 @@ pub struct FleetImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
-    pub poll_interval: Option<String>,
+    pub poll_interval: Option<Written<Duration>>,
     /// Name of a Secret of type `kubernetes.io/dockerconfigjson` in the controller's namespace, for pools that do not
     /// set `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,8 +88,8 @@ pub struct FleetImage {
 impl BootcFleetSpec {
     /// `image.pollInterval`, or its default.
     pub fn poll_interval(&self) -> Duration {
-        let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
-        duration::parse_or(text, DEFAULT_POLL_INTERVAL)
+        let written = self.image.as_ref().and_then(|i| i.poll_interval.as_ref());
+        duration::or(written, DEFAULT_POLL_INTERVAL)
     }
 
     /// Name of the Secret with the credentials for a pool's image: the pool's own, otherwise the fleet's.

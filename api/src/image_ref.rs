@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize, de};
 
 use crate::digest::Digest;
+use crate::written::{Parse, Written};
 
 /// A fully qualified reference with a tag, a digest, or both: `registry/repository[:tag][@sha256:…]`.
 ///
@@ -186,6 +187,21 @@ impl fmt::Display for ImageRef {
             write!(f, "@{digest}")?;
         }
         Ok(())
+    }
+}
+
+impl Parse for ImageRef {
+    type Raw = String;
+    type Error = ImageRefError;
+
+    fn parse(text: &String) -> Result<Self, ImageRefError> {
+        text.parse()
+    }
+}
+
+impl From<ImageRef> for Written<ImageRef> {
+    fn from(reference: ImageRef) -> Self {
+        Self::valid(reference.to_string(), reference)
     }
 }
 

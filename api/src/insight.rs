@@ -1,9 +1,13 @@
 //! Insight into one node's update: everything that a client needs to show it in one line.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::Written;
 
 /// Longest message of an insight, in characters.
 pub const MAX_MESSAGE: usize = 100;
@@ -55,7 +59,7 @@ pub struct NodeInsight {
     /// for example while the node waits for its turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
-    pub est_to_complete: Option<String>,
+    pub est_to_complete: Option<Written<Duration>>,
     /// Message of at most 100 characters; may be empty.
     #[serde(default)]
     #[schemars(length(max = 100))]

@@ -32,7 +32,9 @@ pub mod text;
 pub mod waves;
 #[cfg(feature = "windows")]
 pub mod windows;
+pub mod written;
 
 pub use digest::Digest;
 pub use image_ref::ImageRef;
 pub use names::{BootId, NodeName, NodeUid, PoolName};
+pub use written::Written;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::keys;
 use crate::names::{NodeName, PoolName};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
 
 /// A pool's name and its selector.
@@ -25,31 +24,6 @@ pub enum Rule {
     Keep,
     /// No node, because the pool is being deleted.
     Nothing,
-}
-
-/// Reads a pool's selector.
-///
-/// # Errors
-/// When it is missing, or one of its expressions is invalid; the text names the problem.
-pub fn selector(selector: Option<&LabelSelector>) -> Result<Selector, String> {
-    let selector = selector.ok_or("nodeSelector is missing")?;
-    for requirement in selector.match_expressions.iter().flatten() {
-        well_formed(requirement)?;
-    }
-    Selector::try_from(selector.clone()).map_err(|e| e.to_string())
-}
-
-fn well_formed(requirement: &LabelSelectorRequirement) -> Result<(), String> {
-    let values = requirement.values.as_ref().map_or(0, Vec::len);
-    let (operator, key) = (&requirement.operator, &requirement.key);
-    match (operator.as_str(), values) {
-        ("In" | "NotIn", 1..) | ("Exists" | "DoesNotExist", 0) => Ok(()),
-        ("In" | "NotIn", 0) => Err(format!("{operator} for {key} needs values")),
-        ("Exists" | "DoesNotExist", _) => Err(format!("{operator} for {key} takes no values")),
-        _ => Err(format!(
-            "operator {operator:?} for {key} is unknown; write In, NotIn, Exists or DoesNotExist"
-        )),
-    }
 }
 
 /// A node that more than one pool selects.
@@ -189,13 +163,9 @@ mod tests {
     use super::*;
 
     fn pool(name: &str, key: &str, value: &str) -> PoolSelector {
-        let labels = LabelSelector {
-            match_labels: Some([(key.to_owned(), value.to_owned())].into()),
-            match_expressions: None,
-        };
         PoolSelector {
             name: name.into(),
-            rule: Rule::Select(selector(Some(&labels)).unwrap()),
+            rule: Rule::Select(Selector::from_iter([(key.to_owned(), value.to_owned())])),
         }
     }
 
@@ -229,7 +199,7 @@ mod tests {
     fn an_empty_selector_takes_all() {
         let all = PoolSelector {
             name: "all".into(),
-            rule: Rule::Select(selector(Some(&LabelSelector::default())).unwrap()),
+            rule: Rule::Select(Selector::default()),
         };
         assert_eq!(decide(&[all], &[], None).pools.len(), 1);
     }
@@ -280,32 +250,5 @@ mod tests {
         let result = decide(&pools, labels, Some("b"));
         assert!(result.pools.is_empty() && result.conflicts.is_empty());
         assert_eq!(result.excluded[&"n1".into()], "b".into());
-    }
-
-    #[test]
-    fn expressions_are_checked() {
-        let with = |operator: &str, values: Option<&[&str]>| {
-            let requirement = LabelSelectorRequirement {
-                key: "k".into(),
-                operator: operator.into(),
-                values: values.map(|v| v.iter().map(|s| (*s).to_owned()).collect()),
-            };
-            selector(Some(&LabelSelector {
-                match_labels: None,
-                match_expressions: Some(vec![requirement]),
-            }))
-        };
-        assert!(with("In", Some(&["a"])).is_ok());
-        assert!(with("Exists", None).is_ok());
-        assert!(with("DoesNotExist", Some(&[])).is_ok());
-        for bad in [
-            with("In", None),
-            with("NotIn", Some(&[])),
-            with("Exists", Some(&["a"])),
-            with("Gt", Some(&["1"])),
-        ] {
-            assert!(bad.is_err(), "{bad:?}");
-        }
-        assert!(selector(None).is_err());
     }
 }

@@ -1,11 +1,14 @@
 //! BootcNode: the desired and the booted image of one node. The controller writes the spec, two conditions and, while
 //! the agent is silent, the insight. The node's agent writes the rest of the status.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Written;
 use crate::backend::{BackendRule, NodeBackend};
 use crate::boot_image::NodeBootImage;
 use crate::digest::Digest;
@@ -82,11 +85,11 @@ pub struct BootcNodeSpec {
     /// Longest time from a reboot until the node is proven, copied from the pool.
     #[schemars(length(max = 16))]
     #[serde(default)]
-    pub reboot_timeout: String,
+    pub reboot_timeout: Written<Duration>,
     /// Shortest time between two progress reports while staging, copied from the pool; `0` turns them off.
     #[schemars(length(max = 16))]
     #[serde(default)]
-    pub progress_interval: String,
+    pub progress_interval: Written<Duration>,
     /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. Updated immediately on a
     /// node that does not run the image, otherwise together with the next change of the spec.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

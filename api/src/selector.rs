@@ -1,7 +1,11 @@
-//! Schema of a label selector, bounded and validated. The schema of the Kubernetes types does not validate the operator
-//! and the combination of fields, so a typing error would select no node or all nodes.
+//! Label selectors: their schema, bounded and validated, and how they are read. The schema of the Kubernetes types does
+//! not validate the operator and the combination of fields, so a typing error would select no node or all nodes.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::core::Selector;
 use schemars::{Schema, SchemaGenerator, json_schema};
+
+use crate::written::Parse;
 
 /// Longest label key: a DNS subdomain, a slash and a name.
 const MAX_KEY: u32 = 317;
@@ -60,4 +64,62 @@ fn expression() -> Schema {
             "message": "write values with the operators In and NotIn, and none with Exists and DoesNotExist",
         }],
     })
+}
+
+impl Parse for Selector {
+    type Raw = LabelSelector;
+    type Error = String;
+
+    fn parse(written: &LabelSelector) -> Result<Self, String> {
+        for requirement in written.match_expressions.iter().flatten() {
+            well_formed(requirement)?;
+        }
+        Self::try_from(written.clone()).map_err(|e| e.to_string())
+    }
+}
+
+fn well_formed(requirement: &LabelSelectorRequirement) -> Result<(), String> {
+    let values = requirement.values.as_ref().map_or(0, Vec::len);
+    let (operator, key) = (&requirement.operator, &requirement.key);
+    match (operator.as_str(), values) {
+        ("In" | "NotIn", 1..) | ("Exists" | "DoesNotExist", 0) => Ok(()),
+        ("In" | "NotIn", 0) => Err(format!("{operator} for {key} needs values")),
+        ("Exists" | "DoesNotExist", _) => Err(format!("{operator} for {key} takes no values")),
+        _ => Err(format!(
+            "operator {operator:?} for {key} is unknown; write In, NotIn, Exists or DoesNotExist"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Written;
+
+    #[test]
+    fn expressions_are_checked() {
+        let read = |operator: &str, values: Option<&[&str]>| {
+            let selector =
+                serde_json::json!({ "matchExpressions": [{ "key": "k", "operator": operator, "values": values }] });
+            serde_json::from_value::<Written<Selector>>(selector).unwrap()
+        };
+        for (operator, values) in [
+            ("In", Some(&["a"] as &[_])),
+            ("Exists", None),
+            ("DoesNotExist", Some(&[])),
+        ] {
+            assert!(read(operator, values).get().is_ok(), "{operator}");
+        }
+        for (operator, values) in [
+            ("In", None),
+            ("NotIn", Some(&[] as &[_])),
+            ("Exists", Some(&["a"])),
+            ("Gt", Some(&["1"])),
+        ] {
+            let bad = read(operator, values);
+            assert!(bad.get().unwrap_err().contains(operator), "{bad:?}");
+            let written = bad.raw().match_expressions.as_ref().unwrap();
+            assert_eq!(written[0].operator, operator, "it is kept as written");
+        }
+    }
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use kube::core::{Selector, SelectorExt};
 
-use crate::keys;
-use crate::membership;
 use crate::pool::Wave;
+use crate::{Written, keys};
 
 /// Name of the wave of nodes that are in no named wave.
 pub const REST: &str = "rest";
@@ -22,22 +21,19 @@ pub fn is_control_plane(labels: &BTreeMap<String, String>) -> bool {
 #[derive(Debug)]
 pub struct Waves {
     /// Selector of each named wave, and whether the wave includes control plane nodes.
-    selectors: Vec<(Option<Selector>, bool)>,
+    selectors: Vec<(Option<Written<Selector>>, bool)>,
     names: Vec<String>,
 }
 
 impl Waves {
     /// Returns the waves of a pool with these named waves.
     pub fn of(named: &[Wave]) -> Self {
-        let mut selectors = vec![];
-        for wave in named {
-            // An invalid selector selects no node: its nodes come later, not earlier.
-            let selector = membership::selector(wave.node_selector.as_ref()).ok();
-            selectors.push((selector, wave.include_control_plane));
-        }
+        let selectors = named
+            .iter()
+            .map(|wave| (wave.node_selector.clone(), wave.include_control_plane));
         let names = named.iter().map(|wave| wave.name.as_str()).chain([REST, CONTROL_PLANE]);
         Self {
-            selectors,
+            selectors: selectors.collect(),
             names: names.map(str::to_owned).collect(),
         }
     }
@@ -46,7 +42,9 @@ impl Waves {
     pub fn number(&self, labels: &BTreeMap<String, String>) -> usize {
         let is_control_plane = is_control_plane(labels);
         let number = self.selectors.iter().position(|(selector, included)| {
-            (*included || !is_control_plane) && selector.as_ref().is_some_and(|s| s.matches(labels))
+            // An invalid selector selects no node: its nodes come later, not earlier.
+            let selector = selector.as_ref().and_then(|written| written.get().ok());
+            (*included || !is_control_plane) && selector.is_some_and(|s| s.matches(labels))
         });
         number.unwrap_or(self.selectors.len() + usize::from(is_control_plane))
     }

@@ -7,7 +7,7 @@ use berth_api::insight::conditions::{AVAILABLE, DRAINING, PAUSED, PENDING, REBOO
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
-use berth_api::{duration, waves};
+use berth_api::waves;
 use berth_core::insight::{Assessment, Held, Inputs, Unavailable, assessment, insight, is_silent, phase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -198,10 +198,7 @@ fn estimate(insight: &NodeInsight, since: Option<Timestamp>, now: Timestamp) -> 
     if matches!(phase(insight), UPDATED | PAUSED) {
         return "-".to_owned();
     }
-    let whole = insight
-        .est_to_complete
-        .as_deref()
-        .and_then(|text| duration::parse(text).ok());
+    let whole = insight.est_to_complete.as_ref().and_then(|whole| whole.get().ok());
     let left = whole.zip(since).map(|(whole, since)| {
         let whole = i64::try_from(whole.as_secs()).unwrap_or(i64::MAX);
         whole.saturating_sub(now.as_second().saturating_sub(since.as_second()))

@@ -1,13 +1,12 @@
 //! Report for `status`: the state of each pool and node, and health findings.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use berth_api::berth::{BerthState, Closed, ClosedReason, lease};
 use berth_api::condition::{self, Why, pool as types};
+use berth_api::keys;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveStatus};
 use berth_api::quantity::Quantity;
-use berth_api::{duration, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -181,12 +180,7 @@ fn pool_view(
 
 fn wave_view(pool: &BootcNodePool, wave: &WaveStatus) -> WaveView {
     let rollout = pool.spec.rollout();
-    let own = rollout
-        .waves
-        .iter()
-        .find(|w| w.name == wave.name)
-        .and_then(|w| w.soak_time.as_deref());
-    let soak = duration::parse_or(own.or(rollout.soak_time.as_deref()), Duration::ZERO);
+    let soak = rollout.soak_time_of(rollout.waves.iter().find(|w| w.name == wave.name));
     WaveView {
         name: clean(&wave.name),
         total: wave.total,

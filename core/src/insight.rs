@@ -11,7 +11,7 @@ use berth_api::insight::conditions::{
 use berth_api::insight::{MAX_MESSAGE, NodeInsight, ResourceRef, ScopeType};
 use berth_api::node::{BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
-use berth_api::{Digest, keys, reasons, text};
+use berth_api::{Digest, Written, keys, reasons, text};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -134,7 +134,7 @@ pub fn insight(facts: &Inputs<'_>, before: Option<&NodeInsight>, now: Timestamp)
             .then(|| Verdict::unknown(Why::CannotDetermine, ""))
     });
     let message = message(facts, &updating, &degraded);
-    let estimate = estimate(facts, &updating).map(|time| format!("{}s", time.as_secs()));
+    let estimate = estimate(facts, &updating).map(Written::from);
     for (type_, verdict) in [
         (UPDATING, Some(updating)),
         (AVAILABLE, known),

@@ -18,6 +18,7 @@ use berth_api::pool::{
     PlatformDigest, PoolImage, Rollout, Target, Wave, WaveState, WaveStatus, Window,
 };
 use berth_api::quantity::Quantity;
+use berth_api::written::{Parse, Written};
 use berth_core::Moment;
 use berth_core::controller::image::{self, Ages, Found};
 use berth_core::controller::memory::Soaks;
@@ -194,8 +195,8 @@ fn host(number: Number, spec: Spec, status: Status) -> BootcNodeView {
             }),
             staging: if spec.may_pull { Staging::Allowed } else { Staging::Held },
             retry_token: (spec.token != 0).then(|| spec.token.to_string()),
-            reboot_timeout: "900s".to_owned(),
-            progress_interval: "5s".to_owned(),
+            reboot_timeout: "900s".into(),
+            progress_interval: "5s".into(),
             ..BootcNodeSpec::default()
         },
         report: report(number, spec, status),
@@ -245,11 +246,11 @@ fn report(number: Number, _: Spec, status: Status) -> Report {
 }
 
 /// Returns a selector for Nodes with this label.
-fn with(key: &str, value: String) -> Option<LabelSelector> {
-    Some(LabelSelector {
+fn with<T: Parse<Raw = LabelSelector>>(key: &str, value: String) -> Option<Written<T>> {
+    Some(Written::new(LabelSelector {
         match_labels: Some([(key.to_owned(), value)].into()),
         match_expressions: None,
-    })
+    }))
 }
 
 fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
@@ -257,13 +258,13 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let token = (pool.token != 0).then(|| pool.token.to_string());
     let window = || Window {
         schedule: "0 0 * * *".to_owned(),
-        duration: "12h".to_owned(),
+        duration: "12h".into(),
         ..Window::default()
     };
     let canary = || Wave {
         name: CANARY.to_owned(),
         node_selector: with(CANARY, String::new()),
-        soak_time: world.soaks.then(|| format!("{}s", SOAK.as_secs())),
+        soak_time: world.soaks.then(|| SOAK.into()),
         ..Wave::default()
     };
     let rollout = Rollout {
@@ -287,7 +288,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
             reference: Some(asked(world, pool.target)),
-            minimum_age: (world.follows == Follows::Tag).then(|| "60s".to_owned()),
+            minimum_age: (world.follows == Follows::Tag).then(|| "60s".into()),
             ..PoolImage::default()
         }),
         rollout: Some(rollout),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::anyhow;
+use berth_api::Written;
 use berth_api::pool::{Drain, OnTimeout};
 use kube::core::Selector;
 
@@ -33,12 +34,13 @@ impl Settings {
     /// # Errors
     /// When the pod selector is invalid. No pod is moved then, since the selected pods are unknown.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
-        let pod_selector = drain.pod_selector.clone().map(Selector::try_from).transpose();
+        let pod_selector = drain.pod_selector.as_ref().map(Written::get).transpose();
+        let pod_selector = pod_selector.map_err(|e| anyhow!("drain.podSelector of the node's pool is invalid: {e}"))?;
         Ok(Self {
             grace_period: drain.grace_period_seconds,
             delete_empty_dir_data: drain.delete_empty_dir_data.unwrap_or(false),
             force: drain.force.unwrap_or(false),
-            pod_selector: pod_selector.context("drain.podSelector of the node's pool is invalid")?,
+            pod_selector: pod_selector.cloned(),
             disable_eviction: drain.disable_eviction.unwrap_or(false),
             despite_obstacles: drain.on_timeout() == OnTimeout::Force,
             forced: drain.on_timeout() == OnTimeout::Force && elapsed >= drain.timeout(),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::KubeSchema;
+use kube::core::Selector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::duration;
+use crate::{Written, duration};
 
 /// Rules for moving pods away before a reboot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -22,7 +22,7 @@ pub struct Drain {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("drain.timeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
-    pub timeout: Option<String>,
+    pub timeout: Option<Written<Duration>>,
     /// Action when a drain exceeds `timeout`: `Release`, `Hold` or `Force`. Default Release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
@@ -41,7 +41,7 @@ pub struct Drain {
     /// Selects the pods to move away; the shutdown stops the others. Default: all pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
-    pub pod_selector: Option<LabelSelector>,
+    pub pod_selector: Option<Written<Selector>>,
     /// If true, delete pods instead of evicting them, which bypasses disruption budgets. Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disable_eviction: Option<bool>,
@@ -71,7 +71,7 @@ impl Drain {
 
     /// `drain.timeout`, or its default.
     pub fn timeout(&self) -> Duration {
-        duration::parse_or(self.timeout.as_deref(), DEFAULT_DRAIN_TIMEOUT)
+        duration::or(self.timeout.as_ref(), DEFAULT_DRAIN_TIMEOUT)
     }
 
     /// `drain.onTimeout`, or its default.

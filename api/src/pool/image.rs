@@ -5,6 +5,8 @@ use std::time::Duration;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Written;
+
 /// Default time between two polls of a tag.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
@@ -48,14 +50,14 @@ pub struct PoolImage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new(POLL_INTERVAL_RULE).message(POLL_INTERVAL_MESSAGE))]
-    pub poll_interval: Option<String>,
+    pub poll_interval: Option<Written<Duration>>,
     /// How long a tag must point to a new digest before the pool adopts it, so that a bad push can be withdrawn. A
     /// reference changed by the admin is not delayed. Default 0s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("minimumAge must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
-    pub minimum_age: Option<String>,
+    pub minimum_age: Option<Written<Duration>>,
     /// Name of a Secret of type `kubernetes.io/dockerconfigjson` in the controller's namespace, with the credentials
     /// for the registry. Default: the fleet's `image.pullSecret`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

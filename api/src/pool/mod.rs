@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::Selector;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::BackendRule;
 use crate::boot_image::BootImagePolicy;
-use crate::duration;
 use crate::quantity::Quantity;
+use crate::{Written, duration};
 
 mod drain;
 mod host;
@@ -72,7 +72,7 @@ pub struct BootcNodePoolSpec {
     /// or joins neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
-    pub node_selector: Option<LabelSelector>,
+    pub node_selector: Option<Written<Selector>>,
     /// The OS image that the members should run. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<PoolImage>,
@@ -123,6 +123,15 @@ pub enum RivalUpdaters {
 pub const DEFAULT_HISTORY_LIMIT: u8 = 3;
 
 impl BootcNodePoolSpec {
+    /// Returns the selector of the members.
+    ///
+    /// # Errors
+    /// When it is missing or invalid.
+    pub fn selector(&self) -> Result<&Selector, &str> {
+        let written = self.node_selector.as_ref().ok_or("nodeSelector is missing")?;
+        written.get().map_err(String::as_str)
+    }
+
     /// Rules for boot images; unset if absent.
     pub fn boot_image(&self) -> &BootImagePolicy {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
@@ -138,8 +147,8 @@ impl BootcNodePoolSpec {
 
     /// Time between two polls of the tag: `image.pollInterval`, otherwise the fleet's; `None` if polling is off.
     pub fn poll_interval(&self, fleet: Duration) -> Option<Duration> {
-        let text = self.image.as_ref().and_then(|i| i.poll_interval.as_deref());
-        match duration::parse_or(text, fleet) {
+        let own = self.image.as_ref().and_then(|i| i.poll_interval.as_ref());
+        match duration::or(own, fleet) {
             Duration::ZERO => None,
             interval => Some(interval.max(MIN_POLL_INTERVAL)),
         }
@@ -147,8 +156,8 @@ impl BootcNodePoolSpec {
 
     /// `image.minimumAge`, or its default.
     pub fn minimum_age(&self) -> Duration {
-        let text = self.image.as_ref().and_then(|i| i.minimum_age.as_deref());
-        duration::parse_or(text, Duration::ZERO)
+        let own = self.image.as_ref().and_then(|i| i.minimum_age.as_ref());
+        duration::or(own, Duration::ZERO)
     }
 
     /// `host.signature`, or its default.
@@ -199,12 +208,12 @@ impl BootcNodePoolSpec {
 
     /// `rollout.rebootTimeout`, or its default.
     pub fn reboot_timeout(&self) -> Duration {
-        duration::parse_or(self.rollout().reboot_timeout.as_deref(), DEFAULT_REBOOT_TIMEOUT)
+        duration::or(self.rollout().reboot_timeout.as_ref(), DEFAULT_REBOOT_TIMEOUT)
     }
 
     /// `rollout.progressInterval`, or its default.
     pub fn progress_interval(&self) -> Duration {
-        duration::parse_or(self.rollout().progress_interval.as_deref(), DEFAULT_PROGRESS_INTERVAL)
+        duration::or(self.rollout().progress_interval.as_ref(), DEFAULT_PROGRESS_INTERVAL)
     }
 
     /// `rollout.maxFailures`, or its default.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::KubeSchema;
+use kube::core::Selector;
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
+use crate::{Written, duration};
 
 /// Limits, times and order of a rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -50,7 +52,7 @@ pub struct Rollout {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
-    pub soak_time: Option<String>,
+    pub soak_time: Option<Written<Duration>>,
     /// Windows when reboots may start; any one of them is enough. Default: always.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
@@ -78,14 +80,22 @@ pub struct Rollout {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
         .message("rebootTimeout must be a duration above zero: a whole number and a unit, such as 90s, 15m or 1h"))]
-    pub reboot_timeout: Option<String>,
+    pub reboot_timeout: Option<Written<Duration>>,
     /// Shortest time between two progress reports of a node that stages an image; `0` turns them off. Default 5s,
     /// longer if more than 50 nodes may stage at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("progressInterval must be a duration: 0, or a whole number and a unit, such as 5s or 1m"))]
-    pub progress_interval: Option<String>,
+    pub progress_interval: Option<Written<Duration>>,
+}
+
+impl Rollout {
+    /// Soak time of a wave: its own, otherwise that of all waves. `None`: one of the built-in last waves.
+    pub fn soak_time_of(&self, wave: Option<&Wave>) -> Duration {
+        let own = wave.and_then(|wave| wave.soak_time.as_ref());
+        duration::or(own.or(self.soak_time.as_ref()), Duration::ZERO)
+    }
 }
 
 /// A group of nodes that is updated before the others.
@@ -104,13 +114,13 @@ pub struct Wave {
     /// Selects the members of the wave. Required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::selector::schema")]
-    pub node_selector: Option<LabelSelector>,
+    pub node_selector: Option<Written<Selector>>,
     /// How long the wave must be proven before the next wave begins. Default: `rollout.soakTime`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("soakTime must be a duration: 0, or a whole number and a unit, such as 30m or 12h"))]
-    pub soak_time: Option<String>,
+    pub soak_time: Option<Written<Duration>>,
     /// If true, control plane nodes that match belong to the wave too. Otherwise they come after all other nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub include_control_plane: bool,
@@ -137,7 +147,7 @@ pub struct Window {
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')")
         .message("windows[].duration must be from 1m to 168h, such as 90m or 8h"))]
     #[serde(default)]
-    pub duration: String,
+    pub duration: Written<Duration>,
     /// IANA name of the time zone of the schedule, such as `Europe/Berlin`. Default `UTC`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -150,7 +160,7 @@ pub struct Window {
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
         .message("windows[].splay must be a duration: 0, or a whole number and a unit, such as 10m"))]
-    pub splay: Option<String>,
+    pub splay: Option<Written<Duration>>,
 }
 
 /// A time when reboots may not start.

@@ -180,7 +180,7 @@ fn status(
             .filter(|of| **of == pool.name)
             .count(),
         deleting: pool.deleting,
-        bad_selector: pool.bad_selector.as_deref(),
+        bad_selector: pool.bad_selector(),
         members: &members,
         away: &away,
         conflicts: findings.membership.conflicts_of(&pool.name).collect(),

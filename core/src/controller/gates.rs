@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::condition::{self, Verdict};
 use berth_api::pool::{BootcNodePoolSpec, Rollout};
 use berth_api::windows::{ClosedCause, Opening, Schedule, WindowSpec};
-use berth_api::{PoolName, duration};
+use berth_api::{PoolName, Written};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::gate::{FleetGate, Gate, GateReason};
@@ -213,7 +213,7 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
             duration: window_field(index, "duration", &window.duration)?,
             time_zone: window.time_zone.as_deref().unwrap_or("UTC"),
             splay: match &window.splay {
-                Some(text) => window_field(index, "splay", text)?,
+                Some(splay) => window_field(index, "splay", splay)?,
                 None => Duration::ZERO,
             },
         });
@@ -222,9 +222,10 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
     Schedule::parse(&windows, &exclusions).map_err(|e| e.to_string())
 }
 
-/// Parses a duration of the window with this index.
-fn window_field(index: usize, name: &str, text: &str) -> Result<Duration, String> {
-    duration::parse(text).map_err(|e| format!("windows[{index}].{name} is {text:?}: {e}"))
+/// Returns a duration of the window with this index.
+fn window_field(index: usize, name: &str, written: &Written<Duration>) -> Result<Duration, String> {
+    let value = written.get().copied();
+    value.map_err(|e| format!("windows[{index}].{name} is {written:?}: {e}"))
 }
 
 #[cfg(test)]

@@ -92,8 +92,8 @@ fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&s
 fn rule(pool: &PoolView) -> Rule {
     match &pool.object {
         Ok(object) if object.metadata.deletion_timestamp.is_some() => Rule::Nothing,
-        Ok(object) => match membership::selector(object.spec.node_selector.as_ref()) {
-            Ok(selector) => Rule::Select(selector),
+        Ok(object) => match object.spec.selector() {
+            Ok(selector) => Rule::Select(selector.clone()),
             Err(_) => Rule::Keep,
         },
         Err(_) => Rule::Keep,

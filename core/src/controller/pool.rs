@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_api::membership;
-use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, PhaseDurations, Rollout};
-use berth_api::{NodeName, PoolName, duration, keys, waves};
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DEFAULT_REBOOT_TIMEOUT, PhaseDurations};
+use berth_api::{NodeName, PoolName, keys, waves};
 use jiff::Timestamp;
 
 use crate::controller::gate::FleetGate;
@@ -24,8 +23,6 @@ pub struct Pool {
     pub object: Option<BootcNodePool>,
     /// True if it is being deleted or is gone.
     pub deleting: bool,
-    /// Error in its selector.
-    pub bad_selector: Option<String>,
     /// Message why its reference is not allowed; `None` if it is.
     pub refused: Option<String>,
 }
@@ -50,11 +47,9 @@ impl Pool {
             .values()
             .filter_map(|entry| {
                 let object = entry.view.object.as_ref().ok()?.clone();
-                let selector = membership::selector(object.spec.node_selector.as_ref());
                 Some(Pool {
                     name: entry.view.name.clone(),
                     deleting: object.metadata.deletion_timestamp.is_some(),
-                    bad_selector: selector.err(),
                     refused: None,
                     object: Some(object),
                 })
@@ -68,9 +63,13 @@ impl Pool {
             name,
             object: None,
             deleting: true,
-            bad_selector: None,
             refused: None,
         }
+    }
+
+    /// Error in its selector.
+    pub fn bad_selector(&self) -> Option<&str> {
+        self.object.as_ref()?.spec.selector().err()
     }
 
     /// Current target.
@@ -192,11 +191,9 @@ impl Pool {
     /// Returns the waves of the spec and the implied ones.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
-        let named = rollout.waves.iter().map(|w| {
-            let soak = soak_time(&rollout, w.soak_time.as_deref());
-            (w.name.clone(), soak)
-        });
-        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), soak_time(&rollout, None)));
+        let named = rollout.waves.iter();
+        let named = named.map(|wave| (wave.name.clone(), rollout.soak_time_of(Some(wave))));
+        let implied = [waves::REST, waves::CONTROL_PLANE].map(|name| (name.to_owned(), rollout.soak_time_of(None)));
         let told = self.status().map(|s| s.waves.as_slice()).unwrap_or_default();
         let mut waves = vec![];
         for (name, soak) in named.chain(implied) {
@@ -223,11 +220,6 @@ fn lower(expected: Duration, own: Option<Duration>, timeout: Duration) -> Durati
 
 fn seconds(number: Option<u32>) -> Duration {
     Duration::from_secs(number.unwrap_or_default().into())
-}
-
-/// Returns the soak time of a wave: its own one, or that for all waves.
-fn soak_time(rollout: &Rollout, own: Option<&str>) -> Duration {
-    duration::parse_or(own.or(rollout.soak_time.as_deref()), Duration::ZERO)
 }
 
 /// True if a retry token asks for a retry that was not made for the last one. A removed token asks for nothing: agents

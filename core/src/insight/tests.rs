@@ -87,7 +87,7 @@ fn line(status: &BootcNodeStatus, desired: char, change: impl FnOnce(&mut Inputs
         assessment(&insight).as_str(),
         phase(&insight),
         insight.version.as_deref().unwrap_or("?"),
-        insight.est_to_complete.as_deref().unwrap_or("?"),
+        insight.est_to_complete.as_ref().map_or("?", Written::as_str),
         insight.message
     )
     .trim_end()

@@ -5,17 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use berth_agent::cli::Args;
 use berth_api::fleet::BootcFleet;
-use berth_api::membership::{PoolSelector, Rule, membership, selector};
+use berth_api::membership::{PoolSelector, Rule, membership};
 use berth_api::pool::BootcNodePool;
 use berth_tests::programs::workspace_root;
 use berth_tests::tools::{Tool, Tools};
 use clap::Parser;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Volume;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::Selector;
 use serde_json::Value;
 
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -82,22 +82,19 @@ fn sample(name: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
 }
 
-fn pool(text: &str) -> Result<(String, Option<LabelSelector>)> {
+fn pool(text: &str) -> Result<(String, Selector)> {
     let pool: BootcNodePool = serde_saphyr::from_str(text)?;
-    Ok((
-        pool.metadata.name.context("a pool without a name")?,
-        pool.spec.node_selector,
-    ))
+    let selector = pool.spec.selector().map_err(|error| anyhow!("{error}"))?.clone();
+    Ok((pool.metadata.name.context("a pool without a name")?, selector))
 }
 
 #[test]
 fn sample_pools_select_nodes_of_every_distribution() -> Result<()> {
     let pools = ["pool.yaml", "pinned-pool.yaml"].map(|name| {
-        let (name, nodes) = pool(&sample(name)?)?;
-        let rule = selector(nodes.as_ref()).map_err(anyhow::Error::msg)?;
+        let (name, selector) = pool(&sample(name)?)?;
         Ok(PoolSelector {
             name: name.as_str().into(),
-            rule: Rule::Select(rule),
+            rule: Rule::Select(selector),
         })
     });
     let pools = pools.into_iter().collect::<Result<Vec<_>>>()?;

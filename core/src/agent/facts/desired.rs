@@ -67,7 +67,7 @@ impl Desired {
             rivals: spec.rival_updaters,
             tolerated: spec.tolerated_updaters.clone(),
             retry_token: spec.retry_token.clone(),
-            reboot_timeout: duration::parse_or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
+            reboot_timeout: duration::or(Some(&spec.reboot_timeout), DEFAULT_REBOOT_TIMEOUT),
             paused: spec.paused,
             estimates: spec.estimates,
         }))

@@ -42,7 +42,6 @@ pub(in crate::controller) fn pool_of(object: BootcNodePool) -> Pool {
         name: "a".into(),
         object: Some(object),
         deleting: false,
-        bad_selector: None,
         refused: None,
     }
 }

@@ -1,7 +1,6 @@
 //! Publishes the spec of each node's BootcNode, and releases nodes that leave. Pure.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Platform;
@@ -204,15 +203,11 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
         rival_updaters: terms.rival_updaters,
         tolerated_updaters: terms.tolerated_updaters.clone(),
         retry_token: terms.retry_token.clone(),
-        reboot_timeout: seconds(terms.reboot_timeout),
-        progress_interval: seconds(terms.progress_interval),
+        reboot_timeout: terms.reboot_timeout.into(),
+        progress_interval: terms.progress_interval.into(),
         paused: terms.paused || fleet_paused,
         estimates: terms.estimates,
     }
-}
-
-fn seconds(duration: Duration) -> String {
-    format!("{}s", duration.as_secs())
 }
 
 /// True if the published spec must be written. Estimates alone are not worth a write, nor is a pause on a node that

@@ -72,7 +72,7 @@ mod tests {
             let mut pool = pool("r/os:1", Some("r/os:1"));
             let rollout = berth_api::pool::Rollout {
                 max_staging: Some(berth_api::quantity::Quantity::Percent(50)),
-                progress_interval: asked.map(str::to_owned),
+                progress_interval: asked.map(Into::into),
                 ..Default::default()
             };
             pool.object.as_mut().unwrap().spec.rollout = Some(rollout);

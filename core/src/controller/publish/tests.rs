@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_api::backend::BackendRule;
 use berth_api::berth::{HoldPhase, Holding};
@@ -242,8 +243,8 @@ fn a_spec_is_published_once() {
     assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
     assert_eq!((image.digest, image.index_digest), (digest(1), digest(101)));
     assert_eq!(
-        (spec.node_uid.as_str(), spec.drain.timeout.as_deref()),
-        ("uid-n1", Some("900s"))
+        (spec.node_uid.as_str(), spec.drain.timeout),
+        ("uid-n1", Some("900s".into()))
     );
     assert!(world.step().is_empty());
 }

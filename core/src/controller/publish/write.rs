@@ -140,6 +140,7 @@ pub fn release(uid: &str, version: &str, finalizers: &[String]) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::Written;
     use berth_api::pool::Drain;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -184,14 +185,14 @@ mod tests {
             retry_token: Some("t".into()),
             drain: Drain {
                 force: Some(true),
-                pod_selector: Some(selector("a")),
+                pod_selector: Some(Written::new(selector("a"))),
                 ..Drain::default()
             },
             ..BootcNodeSpec::default()
         };
         let other = BootcNodeSpec {
             drain: Drain {
-                pod_selector: Some(selector("b")),
+                pod_selector: Some(Written::new(selector("b"))),
                 ..Drain::default()
             },
             ..full.clone()

@@ -1,3 +1,4 @@
+use berth_api::Written;
 use berth_api::insight::MAX_MESSAGE;
 use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ const BEAT: &str = "2026-03-01T12:00:00Z";
 fn line(insight: &NodeInsight) -> String {
     let conditions = insight.conditions.iter().map(|c| format!("{}/{}", c.status, c.reason));
     let conditions: Vec<_> = conditions.collect();
-    let estimate = insight.est_to_complete.as_deref().unwrap_or("?");
+    let estimate = insight.est_to_complete.as_ref().map_or("?", Written::as_str);
     format!("{}: {estimate} {}", conditions.join(" "), insight.message)
 }
 

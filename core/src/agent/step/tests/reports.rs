@@ -759,5 +759,5 @@ fn a_node_that_was_never_measured_has_the_estimate_of_its_pool() {
         },
         ..member(2)
     }));
-    assert_eq!(estimate(&facts).as_deref(), Some("120s"), "the drain and the reboot");
+    assert_eq!(estimate(&facts), Some("120s".into()), "the drain and the reboot");
 }
