@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_api::berth::Berth;
 use berth_api::node::BootcNode;
 use berth_api::pool::SignatureRule;
 use berth_core::agent::facts::{Desired, PullFacts};
@@ -52,7 +51,7 @@ impl Agent {
         self.silent_at = None;
         self.learn(Event::Services(services));
         self.learn(Event::Pull(pull));
-        if self.knowledge.ended.is_some() {
+        if self.knowledge.pulls.processed.is_some() {
             self.remember();
         }
         if let Some(digest) = self.knowledge.pull_to_forget()
@@ -97,9 +96,9 @@ impl Agent {
 
     /// Reads the host's rules and updates the credentials that Berth keeps on the host.
     fn read_rules(&mut self) {
-        let claim = Claim::of(&self.knowledge.desired, &self.knowledge.cluster_node);
+        let claim = Claim::of(&self.knowledge.desired, &self.knowledge.cluster.node);
         let credentials = if claim == Claim::Unknown {
-            self.knowledge.rules.credentials.clone()
+            self.knowledge.host.rules.credentials.clone()
         } else {
             let outcome = self.host.keep_auth(claim);
             if outcome.changed {
@@ -107,7 +106,7 @@ impl Agent {
             }
             outcome.objection
         };
-        if credentials != self.knowledge.rules.credentials
+        if credentials != self.knowledge.host.rules.credentials
             && let Some(objection) = &credentials
         {
             let reason = objection.reason.as_str();
@@ -163,7 +162,7 @@ impl Agent {
             .shutdown_scheduled()
             .await
             .context("cannot ask logind for a scheduled shutdown")?;
-        let under_window = self.knowledge.is_under_window();
+        let under_window = self.knowledge.cluster.is_under_window();
         services.clock_synchronized = self.host_clock.is_synchronized(&self.host, under_window).await;
         Ok(services)
     }
@@ -184,7 +183,7 @@ impl Agent {
                 digest: pull.digest,
             }),
             PullState::Succeeded => {
-                if self.knowledge.is_news(&pull.digest) {
+                if self.knowledge.pulls.is_news(&pull.digest) {
                     tracing::info!(digest = %pull.digest, "pull ended");
                 }
                 PullReading::Succeeded {
@@ -194,7 +193,7 @@ impl Agent {
             }
             PullState::Failed { message } => {
                 let reason = failure::classify(&message).reason;
-                if self.knowledge.is_news(&pull.digest) {
+                if self.knowledge.pulls.is_news(&pull.digest) {
                     tracing::warn!(digest = %pull.digest, reason = reason.as_str(), message, "pull failed");
                 }
                 let failure = HostFailure { reason, message };
@@ -225,11 +224,7 @@ impl Agent {
 
     /// True if this node holds a berth.
     pub(crate) fn in_turn(&self) -> bool {
-        self.knowledge
-            .berths
-            .iter()
-            .flatten()
-            .any(|b: &Berth| b.holding().is_some())
+        self.knowledge.cluster.holding().is_some()
     }
 }
 

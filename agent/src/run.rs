@@ -165,7 +165,7 @@ impl Agent {
                 Ok(pause) => {
                     self.failed_passes = 0;
                     // A pass on a host that does not answer achieves nothing, even without an error.
-                    if self.knowledge.unreachable.is_none() {
+                    if self.knowledge.host.unreachable.is_none() {
                         self.ready.turn_ended();
                     }
                     pause
@@ -214,7 +214,7 @@ impl Agent {
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
         // Report before an image that another program staged is removed.
         let takes_away = taken_away(&facts, &next).is_some();
-        if (resting && !nothing_new) || takes_away || self.knowledge.trouble().is_some() {
+        if (resting && !nothing_new) || takes_away || self.knowledge.failures.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
         let shows_signs = match next {
@@ -247,7 +247,7 @@ impl Agent {
             }
             self.learn(Event::Heartbeat);
         }
-        if self.knowledge.berths.is_none() {
+        if !self.knowledge.cluster.has_read_berths() {
             self.refresh_berths().await?;
         } else if self.refresh.is_due()
             && let Err(error) = self.refresh_berths().await
@@ -276,15 +276,15 @@ impl Agent {
 
     /// Boot ID as read in this pass.
     pub(crate) fn boot_id(&self) -> BootId {
-        self.knowledge.services.boot_id.clone()
+        self.knowledge.host.boot_id().clone()
     }
 
     /// Writes the memory on the host if it changed. The memory must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
-        if self.knowledge.past == self.written && self.knowledge.memory_error.is_none() {
+        if self.knowledge.past == self.written && self.knowledge.failures.memory.is_none() {
             return;
         }
-        let is_new = self.knowledge.memory_error.is_none();
+        let is_new = self.knowledge.failures.memory.is_none();
         if let Err(error) = self.save_memory()
             && is_new
         {
@@ -355,6 +355,7 @@ impl Agent {
         self.failed_passes = self.failed_passes.saturating_add(1);
         let attempts = self
             .knowledge
+            .failures
             .trouble()
             .map_or(1, |t| t.attempts)
             .max(self.failed_passes);

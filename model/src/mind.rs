@@ -7,7 +7,7 @@ use berth_api::Digest;
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
 use berth_core::agent::facts::{
-    ClusterNode, Deployments, Desired, DrainFacts, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure,
+    ClusterNode, Deployments, Desired, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure,
 };
 use berth_core::agent::knowledge::{
     Ending, Event, HostFailure, Knowledge, LockRetry, Look, PullReading, Services, Since, Turn,
@@ -63,7 +63,7 @@ fn wall(is_ahead: bool) -> Timestamp {
 /// Returns how long a drain has run according to a new process, which reads it from the memory.
 pub fn recalled_drain(host: &Host) -> Begun {
     let knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
-    knowledge.draining.map_or(Begun::No, since)
+    knowledge.turn.drain.since.map_or(Begun::No, since)
 }
 
 fn since(since: Since) -> Begun {
@@ -90,35 +90,35 @@ pub struct Mind {
 pub fn knowledge(view: &AgentView) -> Knowledge {
     let (agent, host) = (&view.agent, &view.host);
     let mut knowledge = Knowledge::new(rich::name(0), rich::boot(0), past(host), &now_on(host));
-    knowledge.guard.answer = match agent.guard {
+    knowledge.cluster.guard.answer = match agent.guard {
         Guard::Refuses => Answer::Refuses,
         Guard::Allows => Answer::Allows(String::new()),
         Guard::Unknown => Answer::Unknown,
     };
-    knowledge.guard.again = now().clock + if agent.guard_due { Duration::ZERO } else { OVER };
+    knowledge.cluster.guard.again = now().clock + if agent.guard_due { Duration::ZERO } else { OVER };
     knowledge.published_for = Some(rich::uid(0, agent.published));
     knowledge.desired = desired(view.spec);
-    knowledge.os = if agent.blind { blind() } else { os(agent.os) };
-    knowledge.fresh = agent.fresh;
-    knowledge.disarmed = agent.disarmed;
+    knowledge.host.os = if agent.blind { blind() } else { os(agent.os) };
+    knowledge.host.fresh = agent.fresh;
+    knowledge.host.disarmed = agent.disarmed;
     if agent.blind_long {
-        knowledge.looked = ago(OVER);
+        knowledge.host.looked = ago(OVER);
     }
-    knowledge.unreachable = began(agent.silence).map(|time| (NO_ANSWER.to_owned(), ago(time)));
-    knowledge.memory_error = agent.memory_error.then(|| READ_ONLY.to_owned());
-    knowledge.ended = ended(host.ended).filter(|_| agent.knows_result).cloned();
-    knowledge.finalization_failed = host.unfinalized;
-    knowledge.pulled = rich::some_digest(agent.pulled);
-    knowledge.cluster_node = match agent.node {
+    knowledge.host.unreachable = began(agent.silence).map(|time| (NO_ANSWER.to_owned(), ago(time)));
+    knowledge.failures.memory = agent.memory_error.then(|| READ_ONLY.to_owned());
+    knowledge.pulls.processed = ended(host.ended).filter(|_| agent.knows_result).cloned();
+    knowledge.host.finalization_failed = host.unfinalized;
+    knowledge.pulls.succeeded = rich::some_digest(agent.pulled);
+    knowledge.cluster.node = match agent.node {
         NodeRead::Unread => ClusterNode::Unread,
         NodeRead::Gone => ClusterNode::Gone,
         NodeRead::Is(object, _) => ClusterNode::Is(node(&object)),
     };
-    knowledge.fenced = agent.fenced;
-    knowledge.lock_failure = agent.lock_failure.then(LockRetry::default);
-    knowledge.failing = failing(agent.failing);
-    knowledge.turn = turn(agent);
-    knowledge.draining = began(host.drain).map(|before| Since {
+    knowledge.cluster.fenced = agent.fenced;
+    knowledge.failures.lock = agent.lock_failure.then(LockRetry::default);
+    knowledge.failures.step = failing(agent.failing);
+    turn(&mut knowledge.turn, agent);
+    knowledge.turn.drain.since = began(host.drain).map(|before| Since {
         at: now().clock,
         before,
     });
@@ -168,11 +168,11 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
     } else {
         knowledge.after(Event::Services(services(knowledge, host)), &now_on(host));
         knowledge.after(Event::Pull(pull(host)), &now_on(host));
-        if knowledge.ended.is_some() {
+        if knowledge.pulls.processed.is_some() {
             remember(knowledge, view);
         }
         if knowledge.pull_to_forget().is_some() {
-            knowledge.ended = None;
+            knowledge.pulls.processed = None;
         }
     }
     let berths = (0..).zip(&view.berths).filter_map(|(index, (pool, berth))| {
@@ -186,7 +186,7 @@ pub fn gather(knowledge: &mut Knowledge, view: &AgentView) {
 fn remember(knowledge: &mut Knowledge, view: &AgentView) {
     let host = &view.host;
     let is_written = host.disk.is_none() && remembered(*host, &knowledge.past).memory() == host.memory();
-    if !is_written || knowledge.memory_error.is_some() {
+    if !is_written || knowledge.failures.memory.is_some() {
         let failure = host.read_only.then(|| READ_ONLY.to_owned());
         knowledge.after(Event::Memory(failure), &now_on(host));
     }
@@ -282,63 +282,63 @@ pub fn observe(view: &AgentView, observation: Observation) -> Mind {
 pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     let turn = &knowledge.turn;
     // The last written phase matters only while the agent holds a berth.
-    let holds = knowledge.holding().is_some();
-    let deployments = knowledge.os.deployments();
+    let holds = knowledge.cluster.holding().is_some();
+    let deployments = knowledge.host.os.deployments();
     let agent = Agent {
         published: knowledge.published_for.as_ref().map_or(0, rich::generation),
         os: deployments.map(|d| Os {
             booted: rich::image(d.booted.digest.as_ref()),
             staged: d.staged.as_ref().map_or(0, |s| rich::image(s.digest.as_ref())),
             locked: d.staged.as_ref().is_some_and(|s| s.locked),
-            queued: rich::image(knowledge.os.queued_digest()),
+            queued: rich::image(knowledge.host.os.queued_digest()),
         }),
-        fresh: knowledge.fresh,
-        pulled: rich::image(knowledge.pulled.as_ref()),
-        node: match &knowledge.cluster_node {
+        fresh: knowledge.host.fresh,
+        pulled: rich::image(knowledge.pulls.succeeded.as_ref()),
+        node: match &knowledge.cluster.node {
             ClusterNode::Unread => NodeRead::Unread,
             ClusterNode::Gone => NodeRead::Gone,
             // The state has the Node that was read.
             ClusterNode::Is(_) => NodeRead::Is(Object::default(), false),
         },
-        fenced: knowledge.fenced && holds,
+        fenced: knowledge.cluster.fenced && holds,
         restored: turn.restored,
-        drained: turn.drain.done,
+        drained: turn.drain.last_pass.done,
         reboot: reboot(turn),
         counted: turn.counted,
         // Without a later read, it does not matter.
         wrote: turn
             .wrote
-            .filter(|_| holds && (knowledge.fresh || knowledge.fenced))
+            .filter(|_| holds && (knowledge.host.fresh || knowledge.cluster.fenced))
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
-        lock_failure: knowledge.lock_failure.is_some(),
+        lock_failure: knowledge.failures.lock.is_some(),
         failing: small_failing(knowledge),
-        blind: matches!(knowledge.os, HostOs::Unusable { .. }),
-        blind_long: matches!(knowledge.os, HostOs::Unusable { .. }) && is_long_ago(knowledge.looked),
-        disarmed: knowledge.disarmed,
-        silence: match &knowledge.unreachable {
+        blind: matches!(knowledge.host.os, HostOs::Unusable { .. }),
+        blind_long: matches!(knowledge.host.os, HostOs::Unusable { .. }) && is_long_ago(knowledge.host.looked),
+        disarmed: knowledge.host.disarmed,
+        silence: match &knowledge.host.unreachable {
             None => Begun::No,
             Some((_, since)) if is_long_ago(*since) => Begun::LongAgo,
             Some(_) => Begun::Lately,
         },
-        memory_error: knowledge.memory_error.is_some(),
-        knows_result: knowledge.ended.is_some(),
-        guard: match knowledge.guard.answer {
+        memory_error: knowledge.failures.memory.is_some(),
+        knows_result: knowledge.pulls.processed.is_some(),
+        guard: match knowledge.cluster.guard.answer {
             Answer::Refuses | Answer::NothingToTry => Guard::Refuses,
             Answer::Allows(_) => Guard::Allows,
             Answer::Unknown => Guard::Unknown,
         },
-        guard_due: !is_long_ago_from(now().clock, knowledge.guard.again),
+        guard_due: !is_long_ago_from(now().clock, knowledge.cluster.guard.again),
     };
     let host = Host {
-        drain: knowledge.draining.map_or(Begun::No, since),
-        ended: match view.host.down || view.host.silent || knowledge.ended.is_some() {
+        drain: knowledge.turn.drain.since.map_or(Begun::No, since),
+        ended: match view.host.down || view.host.silent || knowledge.pulls.processed.is_some() {
             true => view.host.ended,
             false => Ended::No,
         },
         ..remembered(view.host, &knowledge.past)
     };
     // The start of a completed proof does not matter.
-    let proof = if knowledge.proving.is_some() {
+    let proof = if knowledge.turn.proving.is_some() {
         host.proof
     } else {
         Begun::No
@@ -405,9 +405,9 @@ fn failing(failing: Failing) -> Option<(Discriminant<Step>, StepFailure)> {
 
 fn small_failing(knowledge: &Knowledge) -> Failing {
     let (lock, unstage) = kinds();
-    match &knowledge.failing {
+    match &knowledge.failures.step {
         // The number of attempts does not matter after the agent knows that locking fails.
-        Some((kind, trouble)) if Some(*kind) == lock && knowledge.lock_failure.is_none() => {
+        Some((kind, trouble)) if Some(*kind) == lock && knowledge.failures.lock.is_none() => {
             Failing::Lock(trouble.attempts.min(9) as u8)
         }
         Some((kind, _)) if *kind == unstage => Failing::Unstage,
@@ -415,9 +415,11 @@ fn small_failing(knowledge: &Knowledge) -> Failing {
     }
 }
 
-fn turn(agent: &Agent) -> Turn {
+/// Restores the knowledge about the current turn.
+fn turn(turn: &mut Turn, agent: &Agent) {
     let blocked = |time| Some(("refused".to_owned(), ago(time)));
-    let (reboot_asked, reboot_blocked) = match agent.reboot {
+    let reboot = &mut turn.reboot;
+    (reboot.asked, reboot.blocked) = match agent.reboot {
         Reboot::No => (None, None),
         Reboot::Asked => (Some(ago(Duration::ZERO)), None),
         Reboot::Late => (Some(ago(REBOOT_START_TIMEOUT)), None),
@@ -425,23 +427,15 @@ fn turn(agent: &Agent) -> Turn {
         Reboot::Blocked => (None, blocked(Duration::ZERO)),
         Reboot::BlockedLong => (None, blocked(REBOOT_RETRY_INTERVAL)),
     };
-    Turn {
-        drain: DrainFacts {
-            done: agent.drained,
-            ..DrainFacts::default()
-        },
-        reboot_asked,
-        reboot_blocked,
-        restored: agent.restored,
-        counted: agent.counted,
-        wrote: agent.wrote.map(|phase| discriminant(&rich::phase(phase))),
-        ..Turn::default()
-    }
+    turn.drain.last_pass.done = agent.drained;
+    turn.restored = agent.restored;
+    turn.counted = agent.counted;
+    turn.wrote = agent.wrote.map(|phase| discriminant(&rich::phase(phase)));
 }
 
 fn reboot(turn: &Turn) -> Reboot {
     let since = |moment: Moment| now().clock.since(moment);
-    match (&turn.reboot_blocked, turn.reboot_asked) {
+    match (&turn.reboot.blocked, turn.reboot.asked) {
         (Some((_, at)), _) if since(*at) >= REBOOT_RETRY_INTERVAL => Reboot::BlockedLong,
         (Some(_), _) => Reboot::Blocked,
         (None, Some(at)) if since(at) >= REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL => Reboot::Long,

@@ -31,7 +31,7 @@ const MAX_BLOCKER_REASON: usize = 512;
 impl Agent {
     /// Performs one step and records the result in the knowledge.
     pub(crate) async fn act(&mut self, step: &Step) -> Result<()> {
-        let repeats = self.knowledge.repeats(step);
+        let repeats = self.knowledge.turn.repeats(step);
         self.learn(Event::Begins(step));
         let done = match self.write_memory_first(step) {
             Ok(()) => self.perform(step, repeats).await,
@@ -106,7 +106,7 @@ impl Agent {
                 let stored = self.store(berth.given_back()?).await?;
                 // The Node as it was read after it was restored. Removed here rather than at the next rest: if the host
                 // does not answer, the Node is not read any more.
-                if let Some(node) = self.knowledge.cluster_node.get().cloned() {
+                if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
                 self.refresh_berths().await?;
@@ -219,13 +219,13 @@ impl Agent {
         // Without the object, use the defaults, which move the fewest pods.
         let pool = self.object().map(|object| object.spec.drain).unwrap_or_default();
         let now = self.clock.now();
-        let elapsed = self.knowledge.draining_for(&now);
+        let elapsed = self.knowledge.turn.drain.elapsed(&now);
         let settings = match Settings::new(&pool, elapsed) {
             Ok(settings) => settings,
             Err(error) => return Ok(self.cannot_drain(&error)),
         };
         let boot_id = self.boot_id();
-        let cluster_node = self.knowledge.cluster_node.get();
+        let cluster_node = self.knowledge.cluster.node.get();
         let given = Given {
             node: self.node.as_str(),
             settings: &settings,
@@ -235,7 +235,7 @@ impl Agent {
             clock: now.clock,
         };
         let client = kubelet_client(&mut self.kubelet).await?;
-        let number = self.knowledge.turn.drain_number;
+        let number = self.knowledge.turn.drain.number;
         if self.drain.0 != number {
             self.drain = (number, Drain::default());
         }
@@ -263,7 +263,7 @@ impl Agent {
 
     /// Reports invalid settings as a blocker, like a pod: nothing is moved until they are corrected.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
-        let known = self.knowledge.turn.drain.blockers.first();
+        let known = self.knowledge.turn.drain.last_pass.blockers.first();
         let reason = one_line(&format!("{error:#}; no pod is moved until it is corrected"));
         let blocker = DrainBlocker {
             pod: "drain.podSelector".to_owned(),
@@ -292,20 +292,20 @@ impl Agent {
     }
 
     async fn take(&mut self, berth: &Berth) -> Result<Ending> {
-        let Some(node) = self.knowledge.cluster_node.get() else {
+        let Some(node) = self.knowledge.cluster.node.get() else {
             return Ok(Ending::NotNeeded);
         };
         let taken = berth.taken(
             &self.node,
             &node.uid,
-            self.knowledge.os.booted().cloned(),
+            self.knowledge.host.os.booted().cloned(),
             self.boot_id(),
         )?;
         self.store(taken).await
     }
 
     async fn cordon(&mut self, berth: &Berth) -> Result<Ending> {
-        let Some(node) = self.knowledge.cluster_node.get() else {
+        let Some(node) = self.knowledge.cluster.node.get() else {
             return Ok(Ending::NotNeeded);
         };
         let client = kubelet_client(&mut self.kubelet).await?;
@@ -317,7 +317,7 @@ impl Agent {
     }
 
     async fn restore(&mut self) -> Result<Ending> {
-        let Some(node) = self.knowledge.cluster_node.get() else {
+        let Some(node) = self.knowledge.cluster.node.get() else {
             return Ok(Ending::NotNeeded);
         };
         let client = kubelet_client(&mut self.kubelet).await?;

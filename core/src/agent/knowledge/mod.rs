@@ -3,15 +3,23 @@
 //! The shell reads and acts, and passes each result here as an [`Event`]. [`Knowledge::facts`] is the input of the
 //! next decision; [`freshness`] has the rules for how long each reading is valid.
 
+mod cluster;
 mod event;
+mod failures;
 mod freshness;
 mod guard_probe;
-mod memory;
+mod host;
+mod pulls;
+mod record;
 mod state;
+mod steps;
+mod turn;
 
 pub use self::event::{Ending, Event, HostFailure, Look, PullReading, Services};
+pub use self::failures::LockRetry;
 pub use self::guard_probe::GuardProbe;
-pub use self::state::{Knowledge, LockRetry, Rest, Since, Turn};
+pub use self::state::Knowledge;
+pub use self::turn::{Since, Turn};
 
 #[cfg(test)]
 mod tests;

@@ -102,11 +102,11 @@ fn releasing() -> Berth {
 fn knowing(berth: &Berth) -> Knowledge {
     let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
     knowledge.after(Event::Berths(vec![berth.clone()]), &at(0));
-    knowledge.os = os(Some(deployment(2, true)));
-    knowledge.cluster_node = node();
-    (knowledge.fresh, knowledge.fenced) = (true, true);
-    knowledge.turn.drain.done = true;
-    knowledge.draining = Some(Since::now(&at(0)));
+    knowledge.host.os = os(Some(deployment(2, true)));
+    knowledge.cluster.node = node();
+    (knowledge.host.fresh, knowledge.cluster.fenced) = (true, true);
+    knowledge.turn.drain.last_pass.done = true;
+    knowledge.turn.drain.since = Some(Since::now(&at(0)));
     knowledge
 }
 
@@ -199,11 +199,11 @@ fn a_step_invalidates_readings_that_it_may_change() {
         done(&mut knowledge, &step, ending.clone(), 1);
         let read = |yes: bool, letter: char| if yes { letter } else { '-' };
         let shown: String = [
-            read(knowledge.os != Os::Unknown, 'k'),
-            read(knowledge.fresh, 'r'),
-            read(knowledge.cluster_node != ClusterNode::Unread, 'n'),
-            read(knowledge.turn.drain.done, 'd'),
-            read(knowledge.fenced, 'f'),
+            read(knowledge.host.os != Os::Unknown, 'k'),
+            read(knowledge.host.fresh, 'r'),
+            read(knowledge.cluster.node != ClusterNode::Unread, 'n'),
+            read(knowledge.turn.drain.last_pass.done, 'd'),
+            read(knowledge.cluster.fenced, 'f'),
         ]
         .into_iter()
         .collect();
@@ -223,24 +223,24 @@ fn a_rest_in_a_turn_invalidates_readings() {
         (WaitReason::Inhibited, (false, false, false, false)),
     ] {
         let mut knowledge = knowing(&taken());
-        let number = knowledge.turn.drain_number;
+        let number = knowledge.turn.drain.number;
         knowledge.after(Event::Rests(why), &at(1));
-        let node = knowledge.cluster_node != ClusterNode::Unread;
-        let kept = knowledge.draining.is_some();
+        let node = knowledge.cluster.node != ClusterNode::Unread;
+        let kept = knowledge.turn.drain.since.is_some();
         assert_eq!(
-            (knowledge.fresh, node, knowledge.turn.drain.done, kept),
+            (knowledge.host.fresh, node, knowledge.turn.drain.last_pass.done, kept),
             expected,
             "{why:?}"
         );
         assert_eq!(
-            knowledge.turn.drain_number == number,
+            knowledge.turn.drain.number == number,
             kept,
             "{why:?}: pods are listed again"
         );
     }
     let mut idle = knowing(&offered());
     idle.after(Event::Rests(WaitReason::Updated), &at(1));
-    assert_eq!(idle.cluster_node, node());
+    assert_eq!(idle.cluster.node, node());
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
     let mut knowledge = knowing(&taken());
     knowledge.after(Event::Heartbeat, &at(1));
     assert!(
-        knowledge.os != Os::Unknown && !knowledge.fresh,
+        knowledge.host.os != Os::Unknown && !knowledge.host.fresh,
         "in a turn it is only looked at again"
     );
     let look = Look {
@@ -256,25 +256,25 @@ fn a_heartbeat_and_a_look_invalidate_each_other() {
         rivals: vec![],
         finalization_failed: false,
     };
-    knowledge.cluster_node = node();
+    knowledge.cluster.node = node();
     knowledge.after(Event::Looked(look), &at(2));
-    assert!(knowledge.fresh);
+    assert!(knowledge.host.fresh);
     assert_eq!(
-        knowledge.cluster_node,
+        knowledge.cluster.node,
         ClusterNode::Unread,
         "the Node is read after the host"
     );
     let mut idle = knowing(&offered());
     idle.after(Event::Heartbeat, &at(1));
-    assert_eq!((idle.os, idle.cluster_node), (Os::Unknown, ClusterNode::Unread));
+    assert_eq!((idle.host.os, idle.cluster.node), (Os::Unknown, ClusterNode::Unread));
 }
 
 /// True if a heartbeat at that second has the Node read again. Reads it then.
 fn rereads(knowledge: &mut Knowledge, seconds: u64) -> bool {
     let asks_for_berths = knowledge.rereads_cluster(&at(seconds));
     knowledge.after(Event::Heartbeat, &at(seconds));
-    assert_eq!(knowledge.os, Os::Unknown, "the host is looked at each time");
-    let is_unread = knowledge.cluster_node == ClusterNode::Unread;
+    assert_eq!(knowledge.host.os, Os::Unknown, "the host is looked at each time");
+    let is_unread = knowledge.cluster.node == ClusterNode::Unread;
     assert_eq!(is_unread, asks_for_berths, "both are read, or neither");
     knowledge.after(Event::NodeRead(node()), &at(seconds));
     is_unread
@@ -301,7 +301,7 @@ fn a_node_at_rest_rarely_rereads_the_cluster() {
     rest(&mut knowledge, 1841);
     assert!(rereads(&mut knowledge, 1960) && !rereads(&mut knowledge, 2080));
     ask_for(&mut knowledge, image());
-    assert_eq!(knowledge.cluster_node, ClusterNode::Unread, "it was read long ago");
+    assert_eq!(knowledge.cluster.node, ClusterNode::Unread, "it was read long ago");
     assert!(rereads(&mut knowledge, 2200));
 }
 
@@ -332,7 +332,7 @@ fn drain_and_proof_times_survive_a_restart() {
     first.after(Event::Berths(vec![offered()]), &at(0));
     first.after(Event::Begins(&Step::Take(offered())), &at(10));
     first.after(Event::Berths(vec![taken()]), &at(10));
-    assert_eq!(first.draining_for(&at(70)), Duration::from_secs(60));
+    assert_eq!(first.turn.drain.elapsed(&at(70)), Duration::from_secs(60));
     // The process dies, and the next one continues the count. Meanwhile the wall clock is set far ahead or far back.
     for wall in [100, 1_000_000, 0] {
         let later = |seconds: u64| Now {
@@ -343,14 +343,18 @@ fn drain_and_proof_times_survive_a_restart() {
         let past: Past = serde_json::from_str(&text).unwrap();
         let mut second = Knowledge::new("n1".into(), "b1".into(), past, &later(100));
         second.after(Event::Berths(vec![taken()]), &later(100));
-        assert_eq!(second.draining_for(&later(130)), Duration::from_secs(120), "{wall}");
+        assert_eq!(
+            second.turn.drain.elapsed(&later(130)),
+            Duration::from_secs(120),
+            "{wall}"
+        );
     }
     // Nothing is known about another boot.
     let mut other = Knowledge::new("n1".into(), "b9".into(), first.past.clone(), &at(100));
     other.after(Event::Berths(vec![taken()]), &at(100));
-    assert_eq!(other.draining_for(&at(130)), Duration::ZERO);
+    assert_eq!(other.turn.drain.elapsed(&at(130)), Duration::ZERO);
     other.after(Event::Begins(&Step::Drain), &at(140));
-    assert_eq!(other.draining_for(&at(150)), Duration::from_secs(10));
+    assert_eq!(other.turn.drain.elapsed(&at(150)), Duration::from_secs(10));
 
     let proving = |knowledge: &Knowledge, now: &Now| knowledge.facts(now).proving_for.as_secs();
     let mut rebooted = Knowledge::new("n1".into(), "b2".into(), Past::default(), &at(0));
@@ -380,13 +384,13 @@ fn an_uncommitted_turn_drains_again() {
     assert_eq!(knowledge.past.timeline.measured().drain, Some(40));
     let mut next = Knowledge::new("n1".into(), "b1".into(), knowledge.past, &at(7200));
     next.after(Event::Berths(vec![taken()]), &at(7200));
-    assert_eq!(next.draining_for(&at(7200)), Duration::ZERO);
+    assert_eq!(next.turn.drain.elapsed(&at(7200)), Duration::ZERO);
 }
 
 #[test]
 fn a_turn_is_counted_once_and_then_forgotten() {
     let mut knowledge = knowing(&releasing());
-    knowledge.turn.reboot_blocked = Some(("x".into(), Moment::default()));
+    knowledge.turn.reboot.blocked = Some(("x".into(), Moment::default()));
     knowledge.after(Event::Begins(&Step::GiveBack(releasing())), &at(1));
     assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
     let lost = Ending::Failed {
@@ -396,7 +400,10 @@ fn a_turn_is_counted_once_and_then_forgotten() {
     knowledge.after(Event::Ends(&Step::GiveBack(releasing()), lost), &at(1));
     done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 2);
     assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
-    assert_eq!((knowledge.turn.reboot_blocked, knowledge.draining), (None, None));
+    assert_eq!(
+        (knowledge.turn.reboot.blocked, knowledge.turn.drain.since),
+        (None, None)
+    );
 }
 
 #[test]
@@ -407,17 +414,20 @@ fn repeated_failures_are_reported_and_failed_unlocks_end_the_turn() {
         message: "error: no".into(),
     };
     for times in 1..=3 {
-        assert!(knowledge.turn.reboot_blocked.is_none());
+        assert!(knowledge.turn.reboot.blocked.is_none());
         done(&mut knowledge, &Step::Unlock, failed(), times);
         assert_eq!(knowledge.facts(&at(times)).trouble.is_some(), times == 3);
     }
-    let why = knowledge.turn.reboot_blocked.clone().unwrap().0;
+    let why = knowledge.turn.reboot.blocked.clone().unwrap().0;
     assert_eq!(why, "the staged image cannot be unlocked: error: no");
     done(&mut knowledge, &lock(), Ending::Done, 4);
-    assert!(knowledge.trouble().is_some(), "another step says nothing of it");
-    assert!(knowledge.repeats(&lock()));
+    assert!(
+        knowledge.failures.trouble().is_some(),
+        "another step says nothing of it"
+    );
+    assert!(knowledge.turn.repeats(&lock()));
     knowledge.after(Event::Rests(WaitReason::Rebooting), &at(5));
-    assert!(knowledge.trouble().is_none() && !knowledge.repeats(&lock()));
+    assert!(knowledge.failures.trouble().is_none() && !knowledge.turn.repeats(&lock()));
 }
 
 #[test]
@@ -448,11 +458,11 @@ fn a_recreated_node_is_reread_and_its_status_adopted_once() {
     };
     knowledge.after(published("u1", Some(&status)), &at(1));
     assert_eq!(knowledge.past.failed_digests, [digest(9)]);
-    knowledge.cluster_node = node();
+    knowledge.cluster.node = node();
     knowledge.after(published("u1", None), &at(2));
-    assert_eq!(knowledge.cluster_node, node());
+    assert_eq!(knowledge.cluster.node, node());
     knowledge.after(published("u2", None), &at(3));
-    assert_eq!(knowledge.cluster_node, ClusterNode::Unread);
+    assert_eq!(knowledge.cluster.node, ClusterNode::Unread);
 }
 
 /// Two agents on one host, or an earlier process: the changes of the other to the host are unknown.
@@ -460,12 +470,15 @@ fn a_recreated_node_is_reread_and_its_status_adopted_once() {
 fn a_berth_moved_by_another_process_invalidates_the_look() {
     let mut knowledge = knowing(&taken());
     knowledge.after(Event::Berths(vec![taken()]), &at(1));
-    assert!(knowledge.fresh && knowledge.fenced, "nothing has happened to it");
+    assert!(
+        knowledge.host.fresh && knowledge.cluster.fenced,
+        "nothing has happened to it"
+    );
     knowledge.after(Event::Berths(vec![committed()]), &at(2));
-    assert!(!knowledge.fresh && !knowledge.fenced);
+    assert!(!knowledge.host.fresh && !knowledge.cluster.fenced);
     let mut own = knowing(&taken());
     own.after(Event::Begins(&Step::Commit(taken())), &at(1));
     own.after(Event::Berths(vec![committed()]), &at(1));
     own.after(Event::Ends(&Step::Commit(taken()), Ending::Done), &at(1));
-    assert!(own.fresh && own.fenced, "its own write");
+    assert!(own.host.fresh && own.cluster.fenced, "its own write");
 }

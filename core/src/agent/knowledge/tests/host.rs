@@ -25,8 +25,8 @@ fn disarmed_holds_until_this_process_may_arm() {
         knowledge.after(Event::Looked(look), &at(1));
         knowledge
     };
-    assert!(seen(None).disarmed && seen(Some(deployment(2, true))).disarmed);
-    assert!(!seen(Some(deployment(2, false))).disarmed);
+    assert!(seen(None).host.disarmed && seen(Some(deployment(2, true))).host.disarmed);
+    assert!(!seen(Some(deployment(2, false))).host.disarmed);
     for (step, disarmed) in [
         (lock(), true),
         (Step::Drain, true),
@@ -36,11 +36,11 @@ fn disarmed_holds_until_this_process_may_arm() {
     ] {
         let mut knowledge = seen(Some(deployment(2, true)));
         knowledge.after(Event::Begins(&step), &at(2));
-        assert_eq!(knowledge.disarmed, disarmed, "{step:?}");
+        assert_eq!(knowledge.host.disarmed, disarmed, "{step:?}");
     }
     let mut knowledge = seen(None);
     knowledge.after(Event::Pull(succeeded(2)), &at(2));
-    assert!(!knowledge.disarmed);
+    assert!(!knowledge.host.disarmed);
     let mut knowledge = seen(None);
     let unusable = Os::Unusable {
         reason: Reason::StatusFailed,
@@ -52,7 +52,7 @@ fn disarmed_holds_until_this_process_may_arm() {
         finalization_failed: false,
     };
     knowledge.after(Event::Looked(look), &at(2));
-    assert!(knowledge.disarmed, "not seen is not armed");
+    assert!(knowledge.host.disarmed, "not seen is not armed");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn three_failed_locks_remove_the_image() {
     for disarmed in [None, Some(deployment(2, true))] {
         let mut knowledge = knowing(&committed());
         for times in 1..=3 {
-            assert!(knowledge.lock_failure.is_none(), "{times}");
+            assert!(knowledge.failures.lock.is_none(), "{times}");
             done(&mut knowledge, &lock(), failed(), times);
         }
         assert!(look(&mut knowledge, Some(deployment(2, false))));
@@ -95,16 +95,17 @@ fn a_host_that_is_busy_can_be_locked_later() {
     let mut knowledge = knowing(&committed());
     for times in 1..=9 {
         done(&mut knowledge, &lock(), failed(Reason::HostBusy), times);
-        assert!(knowledge.lock_failure.is_none(), "{times}");
+        assert!(knowledge.failures.lock.is_none(), "{times}");
     }
     assert!(
         knowledge
+            .failures
             .trouble()
             .is_some_and(|t| t.reason == Reason::HostBusy && t.attempts == 9)
     );
     for (times, gives_up) in [(10, false), (11, false), (12, true)] {
         done(&mut knowledge, &lock(), failed(Reason::LockFailed), times);
-        assert_eq!(knowledge.lock_failure.is_some(), gives_up, "{times}");
+        assert_eq!(knowledge.failures.lock.is_some(), gives_up, "{times}");
     }
 }
 
@@ -124,9 +125,9 @@ fn the_backend_is_chosen_again_after_an_update() {
         finalization_failed: false,
     };
     knowledge.after(Event::Looked(look), &at(1));
-    assert_ne!(knowledge.os, Os::Unknown, "the turn continues with it");
+    assert_ne!(knowledge.host.os, Os::Unknown, "the turn continues with it");
     knowledge.after(Event::Berths(vec![]), &at(2));
-    assert_eq!((&knowledge.os, knowledge.past.staged_with), (&Os::Unknown, None));
+    assert_eq!((&knowledge.host.os, knowledge.past.staged_with), (&Os::Unknown, None));
 }
 
 /// The lock may be removed again, so each next pull waits longer.
@@ -146,8 +147,8 @@ fn an_unlockable_image_is_staged_again_after_a_pause() {
                 staged: Some(staged.clone()),
                 ..Deployments::default()
             };
-            knowledge.os = Os::Bootc(Box::new(deployments));
-            knowledge.lock_failure = lock_failure.then(LockRetry::default);
+            knowledge.host.os = Os::Bootc(Box::new(deployments));
+            knowledge.failures.lock = lock_failure.then(LockRetry::default);
             done(&mut knowledge, &Step::Unstage(staged.clone()), Ending::Done, n + 1);
         }
         let failure = knowledge.past.failure;
@@ -192,7 +193,7 @@ fn locks_without_effect_add_up_over_restarts() {
         for _ in 1..=3 {
             done(&mut knowledge, &lock(), no_effect(), 0);
         }
-        knowledge.os = os(Some(staged(false)));
+        knowledge.host.os = os(Some(staged(false)));
         done(&mut knowledge, &Step::Unstage(staged(false)), Ending::Done, 0);
         let failure = knowledge.past.failure.clone().unwrap();
         assert_eq!((failure.reason.as_str(), failure.attempts), ("LockFailed", cycle));
@@ -204,7 +205,7 @@ fn locks_without_effect_add_up_over_restarts() {
             ..BootcNodeStatus::default()
         };
         knowledge = knowing(&offered());
-        knowledge.os = Os::Unknown;
+        knowledge.host.os = Os::Unknown;
         knowledge.past.adopt(&status);
         ask_for(&mut knowledge, image());
     }
@@ -254,9 +255,9 @@ fn silence_lasts_from_its_start_to_an_answer() {
     };
     assert_eq!(silent(&mut knowledge, 10), Some(0));
     assert_eq!(silent(&mut knowledge, 50), Some(40));
-    assert!(!knowledge.fresh, "anything may have happened meanwhile");
+    assert!(!knowledge.host.fresh, "anything may have happened meanwhile");
     knowledge.after(Event::Services(Services::under("b1".into())), &at(60));
-    assert_eq!(knowledge.unreachable, None);
+    assert_eq!(knowledge.host.unreachable, None);
 }
 
 #[test]
@@ -305,9 +306,9 @@ fn a_released_node_forgets_its_removed_image() {
     ] {
         let mut knowledge = knowing(&offered());
         knowledge.past.staged_by_us = Some(digest(2));
-        knowledge.os = os(staged.map(|n| deployment(n, true)));
+        knowledge.host.os = os(staged.map(|n| deployment(n, true)));
         let mut unseen = knowledge.clone();
-        unseen.os = Os::Unknown;
+        unseen.host.os = Os::Unknown;
         for (mut knowledge, kept) in [(knowledge, kept), (unseen, true)] {
             knowledge.after(Event::Rests(why), &at(1));
             assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{staged:?} {why:?}");
@@ -321,14 +322,14 @@ fn the_end_of_a_pull_is_processed_once() {
     let mut knowledge = knowing(&offered());
     knowledge.after(Event::Memory(Some("no space left".into())), &at(0));
     for second in 1..4 {
-        assert_eq!(knowledge.is_news(&digest(2)), second == 1);
+        assert_eq!(knowledge.pulls.is_news(&digest(2)), second == 1);
         knowledge.after(Event::Pull(succeeded(2)), &at(second));
         assert_eq!(knowledge.pull_to_forget(), None);
     }
     knowledge.after(Event::Memory(None), &at(4));
     assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
     knowledge.after(Event::Pull(PullReading::None), &at(5));
-    assert!(knowledge.is_news(&digest(2)), "another pull of it");
+    assert!(knowledge.pulls.is_news(&digest(2)), "another pull of it");
 }
 
 #[test]
@@ -337,7 +338,7 @@ fn an_image_that_is_not_staged_after_its_pull_has_failed() {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         knowledge.after(Event::Pull(succeeded(2)), &at(1));
-        assert_eq!(knowledge.os, Os::Unknown);
+        assert_eq!(knowledge.host.os, Os::Unknown);
         let look = Look {
             os: os(staged.map(|n| deployment(n, true))),
             rivals: vec![],
@@ -351,15 +352,15 @@ fn an_image_that_is_not_staged_after_its_pull_has_failed() {
 #[test]
 fn an_unusable_host_is_reread_after_a_while() {
     let mut knowledge = knowing(&offered());
-    knowledge.os = Os::Unusable {
+    knowledge.host.os = Os::Unusable {
         reason: Reason::StatusFailed,
         message: String::new(),
     };
     let services = || Services::under("b1".into());
     knowledge.after(Event::Services(services()), &at(29));
-    assert!(knowledge.fresh);
+    assert!(knowledge.host.fresh);
     knowledge.after(Event::Services(services()), &at(30));
-    assert!(!knowledge.fresh);
+    assert!(!knowledge.host.fresh);
 }
 
 #[test]
@@ -496,7 +497,7 @@ fn a_stored_pull_is_forgotten_and_counts_once() {
     }
     knowledge.after(Event::Looked(look_at(None)), &at(4));
     knowledge.after(Event::Pull(failed()), &at(4));
-    assert!(knowledge.fresh, "nothing new has come of it");
+    assert!(knowledge.host.fresh, "nothing new has come of it");
     knowledge.after(Event::Memory(None), &at(4));
     assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
     // The pull is forgotten, or another one has begun and failed too.
@@ -526,10 +527,10 @@ fn heartbeats_keep_the_node_read_on_a_silent_host() {
         }
         knowledge.after(Event::NodeRead(node()), &at(2));
         knowledge.after(Event::Heartbeat, &at(12));
-        assert_eq!(knowledge.cluster_node != ClusterNode::Unread, kept, "silent: {silent}");
+        assert_eq!(knowledge.cluster.node != ClusterNode::Unread, kept, "silent: {silent}");
         knowledge.after(Event::NodeRead(node()), &at(13));
         knowledge.after(Event::Services(Services::under("b1".into())), &at(14));
-        let is_old = knowledge.cluster_node == ClusterNode::Unread;
+        let is_old = knowledge.cluster.node == ClusterNode::Unread;
         assert_eq!(is_old, silent, "the first answer has it read again");
     }
 }

@@ -73,9 +73,14 @@ fn what_is_being_pulled_is_not_forgotten() {
     ] {
         let mut knowledge = knowing(&offered());
         knowledge.past.staged_by_us = Some(digest(2));
-        (knowledge.os, knowledge.pull, knowledge.pulled) = (os(None), pull, pulled);
+        (knowledge.host.os, knowledge.pulls.running, knowledge.pulls.succeeded) = (os(None), pull, pulled);
         knowledge.after(Event::Rests(WaitReason::Released), &at(1));
-        assert_eq!(knowledge.past.staged_by_us.is_some(), kept, "{:?}", knowledge.pull);
+        assert_eq!(
+            knowledge.past.staged_by_us.is_some(),
+            kept,
+            "{:?}",
+            knowledge.pulls.running
+        );
     }
 }
 
@@ -86,8 +91,8 @@ fn a_pause_is_for_the_desired_image_alone() {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         let staged = deployment(staged, false);
-        knowledge.os = os(Some(staged.clone()));
-        knowledge.lock_failure = Some(LockRetry::default());
+        knowledge.host.os = os(Some(staged.clone()));
+        knowledge.failures.lock = Some(LockRetry::default());
         knowledge.past.incomplete = incomplete;
         knowledge.after(Event::Begins(&Step::Unstage(staged.clone())), &at(1));
         assert_eq!(knowledge.past.failure.is_some(), pauses, "{staged:?}");

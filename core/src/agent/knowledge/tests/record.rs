@@ -156,7 +156,7 @@ fn a_failed_turn_ends_by_the_booted_image() {
         let failed = committed.releasing(Outcome::Failed, "b1".into()).unwrap();
         let mut knowledge = rebooting();
         knowledge.after(Event::Berths(vec![committed]), &at(40));
-        knowledge.os = Os::Unknown;
+        knowledge.host.os = Os::Unknown;
         if let Some(booted) = booted {
             looked(&mut knowledge, booted, None, 41);
         }
@@ -176,7 +176,7 @@ fn a_late_look_still_tells_a_rollback() {
         let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
         knowledge.after(Event::Berths(vec![failed.clone()]), &at(1));
         assert_eq!(knowledge.past.turns[0].outcome, None);
-        knowledge.os = Os::Bootc(Box::new(Deployments {
+        knowledge.host.os = Os::Bootc(Box::new(Deployments {
             booted: deployment(booted, false),
             ..Deployments::default()
         }));

@@ -25,7 +25,7 @@ fn armed() -> Look {
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
         knowledge.after(Event::Looked(armed()), &at(seconds));
-        knowledge.cluster_node = ClusterNode::Is(NodeFacts {
+        knowledge.cluster.node = ClusterNode::Is(NodeFacts {
             unschedulable: false,
             ..node().get().unwrap().clone()
         });
@@ -73,7 +73,7 @@ fn locks_of_unlockable_packages_back_off() {
         known.staged = None;
     }
     knowledge.after(Event::Looked(gone), &at(now));
-    assert_eq!(knowledge.lock_failure, None);
+    assert_eq!(knowledge.failures.lock, None);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn another_backend_has_the_host_reread() {
         };
         knowledge.after(event, &at(1));
         assert_eq!(
-            (knowledge.os != Os::Unknown, knowledge.fresh),
+            (knowledge.host.os != Os::Unknown, knowledge.host.fresh),
             (looked, looked),
             "{backend:?}"
         );
@@ -117,7 +117,10 @@ fn another_backend_has_the_host_reread() {
         status: None,
     };
     in_turn.after(event, &at(1));
-    assert!(in_turn.os != Os::Unknown && !in_turn.fresh, "a turn ends as it began");
+    assert!(
+        in_turn.host.os != Os::Unknown && !in_turn.host.fresh,
+        "a turn ends as it began"
+    );
 }
 
 /// Other work on the host does not count as a failed unlock or a refused reboot. The wait for it is limited, since
@@ -134,7 +137,7 @@ fn a_busy_host_is_unlocked_and_rebooted_later() {
             done(&mut knowledge, &step, failed(Reason::HostBusy), times);
             let turn = &knowledge.turn;
             assert_eq!(
-                (&turn.reboot_blocked, turn.reboot_asked),
+                (&turn.reboot.blocked, turn.reboot.asked),
                 (&None, None),
                 "{step:?} {times}"
             );
@@ -144,11 +147,11 @@ fn a_busy_host_is_unlocked_and_rebooted_later() {
         // The step succeeded in between, so the time starts again.
         done(&mut knowledge, &step, Ending::Done, 10);
         done(&mut knowledge, &step, failed(Reason::HostBusy), 602);
-        assert_eq!(knowledge.turn.reboot_blocked, None);
+        assert_eq!(knowledge.turn.reboot.blocked, None);
         done(&mut knowledge, &step, failed(Reason::HostBusy), 1201);
-        assert_eq!(knowledge.turn.reboot_blocked, None);
+        assert_eq!(knowledge.turn.reboot.blocked, None);
         done(&mut knowledge, &step, failed(Reason::HostBusy), 1202);
-        let why = knowledge.turn.reboot_blocked.unwrap().0;
+        let why = knowledge.turn.reboot.blocked.unwrap().0;
         assert!(why.contains("for 10 min: Transaction in progress: upgrade"), "{why}");
     }
 }

@@ -53,12 +53,12 @@ fn a_pass_of_the_drain_is_known_until_the_next() {
 #[test]
 fn each_turn_drains_without_a_memory_of_pods() {
     let mut knowledge = knowing(&offered());
-    let mut numbers = vec![knowledge.turn.drain_number];
+    let mut numbers = vec![knowledge.turn.drain.number];
     for _ in 0..2 {
         done(&mut knowledge, &Step::Take(offered()), Ending::Done, 1);
-        numbers.push(knowledge.turn.drain_number);
+        numbers.push(knowledge.turn.drain.number);
         done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 2);
-        numbers.push(knowledge.turn.drain_number);
+        numbers.push(knowledge.turn.drain.number);
     }
     assert!(numbers.is_sorted_by(|before, after| before < after), "{numbers:?}");
 }
@@ -77,7 +77,7 @@ fn its_own_write_keeps_the_look_valid() {
         let mut knowledge = knowing(&before);
         done(&mut knowledge, &step, Ending::Done, 1);
         knowledge.after(Event::Berths(vec![after]), &at(1));
-        assert!(knowledge.fresh && knowledge.fenced, "{step:?}");
+        assert!(knowledge.host.fresh && knowledge.cluster.fenced, "{step:?}");
     }
 }
 
@@ -91,9 +91,9 @@ fn only_an_answered_write_of_the_berth_fences_it() {
         (Step::Restore(releasing()), Ending::Done, false),
     ] {
         let mut knowledge = knowing(&committed());
-        knowledge.fenced = false;
+        knowledge.cluster.fenced = false;
         done(&mut knowledge, &step, ending.clone(), 1);
-        assert_eq!(knowledge.fenced, fenced, "{step:?} {ending:?}");
+        assert_eq!(knowledge.cluster.fenced, fenced, "{step:?} {ending:?}");
     }
 }
 
@@ -107,10 +107,10 @@ fn a_commit_that_is_taken_back_says_why() {
         (true, Some("busy"), Some("busy")),
     ] {
         let mut knowledge = knowing(&committed());
-        knowledge.turn.reboot_asked = asked.then_some(at(1).clock);
-        knowledge.turn.reboot_blocked = blocked.map(|why| (why.to_owned(), at(1).clock));
+        knowledge.turn.reboot.asked = asked.then_some(at(1).clock);
+        knowledge.turn.reboot.blocked = blocked.map(|why| (why.to_owned(), at(1).clock));
         done(&mut knowledge, &Step::Uncommit(committed()), Ending::Done, 2);
-        let why = knowledge.turn.reboot_blocked.map(|(why, _)| why);
+        let why = knowledge.turn.reboot.blocked.map(|(why, _)| why);
         assert_eq!(why.as_deref(), expected, "asked: {asked}, blocked: {blocked:?}");
     }
 }
@@ -129,7 +129,7 @@ fn a_change_repeats_over_looks_only() {
         let mut knowledge = knowing(&committed());
         done(&mut knowledge, &lock(), Ending::Done, 1);
         knowledge.after(Event::Begins(&step), &at(2));
-        assert_eq!(knowledge.repeats(&lock()), repeats, "{step:?}");
+        assert_eq!(knowledge.turn.repeats(&lock()), repeats, "{step:?}");
     }
 }
 
@@ -138,7 +138,7 @@ fn an_unproven_boot_is_reread_after_a_while() {
     for (seconds, fresh) in [(29, true), (30, false)] {
         let mut knowledge = knowing(&committed());
         knowledge.after(Event::Rests(WaitReason::Unproven), &at(seconds));
-        assert_eq!(knowledge.fresh, fresh, "{seconds}");
+        assert_eq!(knowledge.host.fresh, fresh, "{seconds}");
     }
 }
 
@@ -155,8 +155,13 @@ fn a_window_is_known_from_any_berth() {
         (vec![offered(), offer], true),
     ] {
         let mut knowledge = knowing(&offered());
-        knowledge.berths = Some(berths);
-        assert_eq!(knowledge.is_under_window(), expected, "{:?}", knowledge.berths);
+        knowledge.cluster.berths = Some(berths);
+        assert_eq!(
+            knowledge.cluster.is_under_window(),
+            expected,
+            "{:?}",
+            knowledge.cluster.berths
+        );
     }
 }
 
@@ -169,7 +174,7 @@ fn a_staged_image_or_berth_means_a_reboot() {
         (None, offered(), false),
     ] {
         let mut knowledge = knowing(&berth);
-        knowledge.os = os(staged.clone());
+        knowledge.host.os = os(staged.clone());
         assert_eq!(knowledge.is_reboot_ahead(), expected, "{staged:?} {berth:?}");
     }
 }
@@ -205,6 +210,6 @@ fn a_held_berth_is_something_to_try() {
     for (berth, expected) in [(taken(), Guard::Refuses), (of_another, Guard::NothingToTry)] {
         let mut knowledge = knowing(&berth);
         knowledge.after(Event::Guard(Ok(Guard::NothingToTry)), &at(1));
-        assert_eq!(knowledge.guard.answer, expected, "{berth:?}");
+        assert_eq!(knowledge.cluster.guard.answer, expected, "{berth:?}");
     }
 }

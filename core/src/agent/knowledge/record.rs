@@ -4,7 +4,8 @@ use berth_api::Digest;
 use berth_api::berth::{Berth, HoldPhase, Holding, Outcome};
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnOutcome};
 
-use super::state::{Knowledge, Since};
+use super::state::Knowledge;
+use super::turn::Since;
 use crate::Now;
 use crate::agent::facts::Desired;
 use crate::agent::step::is_unproven;
@@ -14,15 +15,16 @@ impl Knowledge {
     /// Forgets Berth's staged image when it is gone. From then on, the host of a node without a pool is not read
     /// (I12).
     pub(super) fn forget_what_is_gone(&mut self) {
-        let Some(deployments) = self.os.deployments() else {
-            return;
-        };
-        let staged = deployments.staged.as_ref().and_then(|s| s.digest.as_ref());
-        let is_left = staged.is_some() && staged == self.past.staged_by_us.as_ref();
-        let pulls = self.pull.is_some() || self.pulled.is_some();
-        if !pulls && !is_left {
+        let pulls = self.pulls.running.is_some() || self.pulls.succeeded.is_some();
+        if self.host.os.deployments().is_some() && !pulls && !self.has_staged() {
             self.past.staged_by_us = None;
         }
+    }
+
+    /// True if the image that Berth staged last is still staged.
+    pub(super) fn has_staged(&self) -> bool {
+        let staged = self.host.staged_digest();
+        staged.is_some() && staged == self.past.staged_by_us.as_ref()
     }
 
     /// Counts the end of the turn in the record.
@@ -43,7 +45,7 @@ impl Knowledge {
         if outcome == Outcome::Updated {
             self.past.succeeded(&holding.target);
         }
-        let is_back = self.os.booted().is_some() && self.os.booted() == holding.from.as_ref();
+        let is_back = self.host.os.booted().is_some() && self.host.os.booted() == holding.from.as_ref();
         timeline::turn_ends(&mut self.past.turns, TurnOutcome::of(outcome, is_back), now.wall);
         self.turn.counted = true;
     }
@@ -70,7 +72,7 @@ impl Knowledge {
     /// Updates the record of the node's updates and turns.
     fn record(&mut self, now: &Now) {
         let seen = self.update_state();
-        let booted = self.os.deployments().and_then(|d| {
+        let booted = self.host.os.deployments().and_then(|d| {
             Some(ImageVersion {
                 digest: d.booted.digest.clone()?,
                 version: d.booted.version.clone(),
@@ -78,12 +80,12 @@ impl Knowledge {
         });
         let past = &mut self.past;
         past.timeline = timeline::timeline(&past.timeline, &seen, booted.as_ref(), now.wall);
-        let Some(berths) = &self.berths else { return };
-        let boot_id = &self.services.boot_id;
-        let node = self.cluster_node.get();
+        let Some(berths) = &self.cluster.berths else { return };
+        let boot_id = self.host.boot_id();
+        let node = self.cluster.node.get();
         let host = HostState {
             boot_id,
-            booted: self.os.booted(),
+            booted: self.host.os.booted(),
             node_ready: node.is_some_and(|n| n.ready && n.boot_id.as_ref() == Some(boot_id)),
             drain_began: past.drain_began,
         };
@@ -93,7 +95,7 @@ impl Knowledge {
 
     /// Returns the state of the node's update.
     fn update_state(&self) -> UpdateState {
-        let Some(berths) = &self.berths else {
+        let Some(berths) = &self.cluster.berths else {
             return UpdateState::Nothing;
         };
         if let Some(holding) = berths.iter().find_map(Berth::holding) {
@@ -105,16 +107,19 @@ impl Knowledge {
             Desired::Member(_) => self.desired.digest(),
         };
         if let Some(digest) = desired {
-            if self.pull.as_ref().is_some_and(|pull| pull.digest == *digest) {
+            if self.pulls.running.as_ref().is_some_and(|pull| pull.digest == *digest) {
                 return self.update_on(ChapterName::Prepared, digest);
             }
-            if self.is_staged_locked(digest) && self.past.is_complete(digest) && self.os.booted() != Some(digest) {
+            if self.host.is_staged_locked(digest)
+                && self.past.is_complete(digest)
+                && self.host.os.booted() != Some(digest)
+            {
                 return self.update_on(ChapterName::Waited, digest);
             }
         }
         UpdateState::Idle {
             desired: desired.cloned(),
-            booted: self.os.booted().cloned(),
+            booted: self.host.os.booted().cloned(),
             failed: desired.is_some_and(|digest| self.past.failed_digests.contains(digest)),
         }
     }
@@ -135,15 +140,10 @@ impl Knowledge {
         }
     }
 
-    fn is_staged_locked(&self, digest: &Digest) -> bool {
-        let staged = self.os.staged();
-        staged.is_some_and(|staged| staged.locked && staged.digest.as_ref() == Some(digest))
-    }
-
     /// Returns the chapter of a turn.
     fn chapter(&self, holding: &Holding) -> ChapterName {
-        let boot_id = &self.services.boot_id;
-        let booted = self.os.booted();
+        let boot_id = self.host.boot_id();
+        let booted = self.host.os.booted();
         match holding.phase {
             HoldPhase::Releasing(outcome) => {
                 let is_back = booted.is_some() && booted == holding.from.as_ref();
@@ -152,7 +152,7 @@ impl Knowledge {
             HoldPhase::Committed if holding.boot_id == *boot_id && booted != Some(&holding.target) => {
                 ChapterName::Rebooted
             }
-            _ if is_unproven(holding, boot_id, &self.os, &self.past) => ChapterName::Proven,
+            _ if is_unproven(holding, boot_id, &self.host.os, &self.past) => ChapterName::Proven,
             HoldPhase::Committed => ChapterName::Rebooted,
             HoldPhase::Taken => ChapterName::Drained,
         }
@@ -165,27 +165,27 @@ impl Knowledge {
             Desired::Unknown | Desired::Release => None,
         };
         self.past.retry(token);
-        let holding = self.berths.iter().flatten().find_map(Berth::holding);
+        let holding = self.cluster.holding();
         if let Some(digest) = self.desired.digest() {
             self.past.desire(digest);
-            if self.os.booted() == Some(digest) && self.berths.is_some() && holding.is_none() {
+            if self.host.os.booted() == Some(digest) && self.cluster.berths.is_some() && holding.is_none() {
                 self.past.proven(digest);
-            } else if self.is_staged_locked(digest) {
+            } else if self.host.is_staged_locked(digest) {
                 self.past.succeeded(digest);
             }
         }
         // A target that ran is recorded before any decision about it, permanently (I5).
-        let boot_id = &self.services.boot_id;
+        let boot_id = self.host.boot_id();
         match holding {
             Some(holding) => {
-                self.past.runs(holding, self.os.booted());
-                let unproven = is_unproven(holding, boot_id, &self.os, &self.past);
-                self.proving = unproven.then(|| match self.proving {
+                self.past.runs(holding, self.host.os.booted());
+                let unproven = is_unproven(holding, boot_id, &self.host.os, &self.past);
+                self.turn.proving = unproven.then(|| match self.turn.proving {
                     Some(since) => since,
                     None => Since::remembered(self.past.proof_begins(boot_id, now.clock), now),
                 });
             }
-            None => self.proving = None,
+            None => self.turn.proving = None,
         }
         self.record(now);
     }

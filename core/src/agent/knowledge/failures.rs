@@ -1,0 +1,78 @@
+//! Failures of the agent's steps and writes on the host.
+
+use std::mem::{Discriminant, discriminant};
+use std::time::Duration;
+
+use crate::agent::facts::{LockFailure, StepFailure};
+use crate::agent::past;
+use crate::agent::reason::Reason;
+use crate::agent::step::Step;
+use crate::{Moment, Now};
+
+/// First and longest pause before a repeatedly failed lock is tried again.
+const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
+const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
+
+/// Failures that a later success has not ended yet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Failures {
+    /// The step that failed last, with its failures in a row.
+    pub step: Option<(Discriminant<Step>, StepFailure)>,
+    /// Set after repeated failures to lock the staged image.
+    pub lock: Option<LockRetry>,
+    /// Error of the last write of the memory file, until a write succeeds.
+    pub memory: Option<String>,
+}
+
+/// Repeated failure to lock an image that must not be removed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LockRetry {
+    /// Last error message.
+    pub(super) why: String,
+    /// Number of pauses so far.
+    pub(super) pauses: u32,
+    /// Time of the next attempt.
+    pub(super) again: Moment,
+}
+
+impl Failures {
+    /// Returns the step that fails now, even after a single failure.
+    pub fn trouble(&self) -> Option<&StepFailure> {
+        self.step.as_ref().map(|(_, trouble)| trouble)
+    }
+
+    /// True if the last failure was one of this kind of step.
+    pub(super) fn is_of(&self, step: &Step) -> bool {
+        self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
+    }
+
+    /// Returns the number of this failure among those of the same step in a row. Successes of other steps in between
+    /// do not count. A busy host is counted apart from a host that cannot do the step.
+    pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
+        let is_busy = reason == Reason::HostBusy;
+        let before = self
+            .trouble()
+            .filter(|t| self.is_of(step) && (t.reason == Reason::HostBusy) == is_busy);
+        before.map_or(0, |t| t.attempts).saturating_add(1)
+    }
+
+    /// Records that a lock failed repeatedly: the armed image is removed, or if it must stay, the lock is retried
+    /// after a pause.
+    pub(super) fn lock_failed(&mut self, why: &str, now: &Now) {
+        let before = self.lock.as_ref().map_or(0, |trouble| trouble.pauses);
+        let pauses = before.saturating_add(1);
+        self.lock = Some(LockRetry {
+            why: why.to_owned(),
+            pauses,
+            again: now.clock + past::backoff(LOCK_RETRY_FIRST, LOCK_RETRY_MAX, pauses),
+        });
+    }
+
+    pub(super) fn lock_facts(&self, now: &Now) -> Option<LockFailure> {
+        let trouble = self.lock.as_ref()?;
+        Some(LockFailure {
+            why: trouble.why.clone(),
+            pause: trouble.again.since(now.clock),
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! The host as the agent last read it.
+
+use std::time::Duration;
+
+use berth_api::digest::Digest;
+use berth_api::names::BootId;
+
+use super::event::{Look, Services};
+use crate::agent::facts::Os;
+use crate::agent::host_policy::Rules;
+use crate::{Moment, Now};
+
+/// Interval between reads of a host that is unusable or runs an unexpected image.
+const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The host as last read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostView {
+    /// Answers of the host's services in this pass.
+    pub(super) services: Services,
+    /// First failed request to the services and its time, while none has succeeded since.
+    pub unreachable: Option<(String, Moment)>,
+    /// The host's policy as read in this pass.
+    pub rules: Rules,
+    /// The host's deployments as last read.
+    pub os: Os,
+    /// True if `os` was read after the last event that may have changed it.
+    pub fresh: bool,
+    /// True if this process saw nothing armed, and has since done nothing that could arm an image.
+    pub disarmed: bool,
+    /// Time of the last read of the deployments.
+    pub looked: Moment,
+    /// Other updaters that are active on the host.
+    pub(super) rivals: Vec<String>,
+    /// True if finalization of the staged deployment failed at the last shutdown.
+    pub finalization_failed: bool,
+}
+
+impl HostView {
+    /// Creates the view before the first read.
+    pub(super) fn unread(boot_id: BootId, now: Moment) -> Self {
+        Self {
+            services: Services::under(boot_id),
+            unreachable: None,
+            rules: Rules::default(),
+            os: Os::Unknown,
+            fresh: false,
+            disarmed: false,
+            looked: now,
+            rivals: vec![],
+            finalization_failed: false,
+        }
+    }
+
+    /// Returns the ID of the current boot.
+    pub fn boot_id(&self) -> &BootId {
+        &self.services.boot_id
+    }
+
+    /// Returns the digest that is staged.
+    pub(super) fn staged_digest(&self) -> Option<&Digest> {
+        self.os.staged().and_then(|staged| staged.digest.as_ref())
+    }
+
+    /// True if this digest is staged and locked.
+    pub(super) fn is_staged_locked(&self, digest: &Digest) -> bool {
+        self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
+    }
+
+    /// Records silence of the host. It may be doing anything, so everything is read again afterwards.
+    pub(super) fn silent(&mut self, why: String, now: &Now) {
+        let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
+        self.unreachable = Some((why, since));
+        self.fresh = false;
+    }
+
+    /// Records the services' answers. Returns true if they were silent before.
+    pub(super) fn answered(&mut self, services: Services, now: &Now) -> bool {
+        self.services = services;
+        let unusable = matches!(self.os, Os::Unusable { .. }) || self.os.refusal().is_some();
+        if unusable && self.looked_long_ago(now) {
+            self.fresh = false;
+        }
+        self.unreachable.take().is_some()
+    }
+
+    /// Records the deployments.
+    pub(super) fn looked_at(&mut self, look: Look, now: &Now) {
+        self.os = look.os;
+        self.rivals = look.rivals;
+        self.finalization_failed = look.finalization_failed;
+        self.fresh = true;
+        self.looked = now.clock;
+        if let Some(deployments) = self.os.deployments() {
+            self.disarmed = deployments.staged.as_ref().is_none_or(|s| s.locked);
+        }
+    }
+
+    pub(super) fn looked_long_ago(&self, now: &Now) -> bool {
+        now.clock.since(self.looked) >= HOST_READ_INTERVAL
+    }
+
+    /// Drops the deployments: they may have changed.
+    pub(super) fn forget_os(&mut self) {
+        self.os = Os::Unknown;
+        self.fresh = false;
+    }
+}

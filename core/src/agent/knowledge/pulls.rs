@@ -1,0 +1,26 @@
+//! The pulls of images on the host.
+
+use berth_api::digest::Digest;
+
+use crate::agent::facts::PullFacts;
+
+/// The running pull and the last finished one.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pulls {
+    /// The running pull.
+    pub(super) running: Option<PullFacts>,
+    /// Digest of a successful pull, until the deployments are read again.
+    pub succeeded: Option<Digest>,
+    /// Digest of a finished pull that was processed, while the host still reports it.
+    pub processed: Option<Digest>,
+    /// True if the host's credentials changed since the last pull began.
+    pub(super) renewed: bool,
+}
+
+impl Pulls {
+    /// True if the end of this pull was not processed yet. The host reports it until it is forgotten, which waits for
+    /// a successful write of the memory.
+    pub fn is_news(&self, ended: &Digest) -> bool {
+        self.processed.as_ref() != Some(ended)
+    }
+}

@@ -1,0 +1,280 @@
+//! What the agent knows after its own steps and waits. The table in [`super::freshness`] has the readings that each
+//! one invalidates.
+
+use std::mem::discriminant;
+
+use berth_api::berth::HoldPhase;
+use berth_api::digest::Digest;
+use berth_api::node::Deployment;
+
+use super::event::Ending;
+use super::state::{Knowledge, Rest};
+use super::turn::Since;
+use crate::agent::facts::{ClusterNode, DrainFacts, StepFailure};
+use crate::agent::reason::Reason;
+use crate::agent::step::{Step, WaitReason};
+use crate::{BootMoment, Now};
+
+/// Limit of failures in a row: that many failed unlocks end a turn, that many failed locks have an armed image
+/// removed.
+const GIVE_UP_AFTER: u32 = 3;
+
+impl Knowledge {
+    /// Drops the knowledge that does not outlast the beginning of this step.
+    fn invalidate(&mut self, step: &Step) {
+        if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
+            self.rest = None;
+        }
+        if !matches!(
+            step,
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) | Step::LookAtHost | Step::ReadNode
+        ) {
+            self.turn.changed = None;
+        }
+        if step.writes_berth() {
+            self.cluster.fenced = false;
+        }
+        self.host.disarmed &= !matches!(step, Step::StartPull(..) | Step::CancelPull(_) | Step::Unlock);
+    }
+
+    pub(super) fn begins(&mut self, step: &Step, now: &Now) {
+        self.invalidate(step);
+        self.turn.wrote = match step {
+            Step::Commit(_) | Step::Relicense(..) => Some(discriminant(&HoldPhase::Committed)),
+            Step::Uncommit(_) => Some(discriminant(&HoldPhase::Taken)),
+            Step::Release(_, outcome, _) => Some(discriminant(&HoldPhase::Releasing(*outcome))),
+            _ => self.turn.wrote,
+        };
+        match step {
+            Step::Wait(..) | Step::LookAtHost | Step::ReadNode => {}
+            Step::StartPull(image, _) => self.pull_begins(&image.digest),
+            Step::CancelPull(digest) => {
+                self.past.incomplete = Some(digest.clone());
+                self.host.forget_os();
+            }
+            Step::Lock(_) | Step::Unlock | Step::Unstage(_) => {
+                if let Step::Unstage(staged) = step {
+                    self.record_unlockable(staged, now);
+                }
+                self.host.forget_os();
+                // Read the Node again before the next decision about the host.
+                self.cluster.node = ClusterNode::Unread;
+            }
+            Step::Reboot => {
+                self.turn.reboot.asked = Some(now.clock);
+                self.turn.reboot.blocked = None;
+                self.host.fresh = false;
+            }
+            Step::Take(_) => {
+                self.begin_turn();
+                self.turn.wrote = Some(discriminant(&HoldPhase::Taken));
+                self.begin_to_drain(now);
+                self.past.turn_begins();
+            }
+            Step::Cordon(_) => {
+                // Pods may have come while the Node was schedulable.
+                self.turn.drain.restart();
+                // If there is nothing to drain, this has everything read once more before the commit.
+                self.host.fresh = false;
+            }
+            Step::Drain => self.begin_to_drain(now),
+            Step::Commit(_) => self.turn.reboot.asked = None,
+            Step::Relicense(berth, digest) => {
+                (self.turn.reboot.asked, self.turn.reboot.blocked) = (None, None);
+                if let Some(holding) = berth.holding() {
+                    // Record this before the berth names this boot: any later reader must know that the boot is not
+                    // proven.
+                    self.past.relicensed(holding, digest, self.host.boot_id());
+                }
+            }
+            Step::Release(_, _, message) => {
+                self.turn.message.clone_from(message);
+                self.turn.restored = false;
+            }
+            // Count and store before the berth is closed: a crash in between counts a turn twice rather than never.
+            Step::GiveBack(berth) => self.count_turn(berth, now),
+            Step::TryGuard | Step::Fence(_) | Step::Uncommit(_) | Step::Restore(_) | Step::Uncordon => {}
+        }
+    }
+
+    fn pull_begins(&mut self, digest: &Digest) {
+        (self.pulls.renewed, self.pulls.processed) = (false, None);
+        self.past.staged_with = self.host.os.deployments().map(|d| d.backend.name);
+        self.past.pull_begins(digest);
+        self.host.forget_os();
+    }
+
+    pub(super) fn ends(&mut self, step: &Step, ending: Ending, now: &Now) {
+        if step.asks_cluster() {
+            // Whatever the result, read the Node again before the next decision about it.
+            self.cluster.node = ClusterNode::Unread;
+        }
+        if let Ending::Failed { reason, message } = ending {
+            return self.failed(step, reason, message, now);
+        }
+        self.failures.step.take_if(|(kind, _)| *kind == discriminant(step));
+        if let Step::Unlock | Step::Reboot = step {
+            self.turn.reboot.busy_since = None;
+        }
+        self.cluster.fenced |= step.writes_berth() && ending == Ending::Done;
+        match (step, ending) {
+            (_, Ending::NotNeeded) => {}
+            (_, Ending::Refused(why)) => self.turn.reboot.block(why, now),
+            (
+                _,
+                Ending::Drain {
+                    done,
+                    blockers,
+                    left_behind,
+                    next,
+                },
+            ) => {
+                let drain = DrainFacts {
+                    done,
+                    blockers,
+                    left_behind,
+                    ..DrainFacts::default()
+                };
+                self.turn.drain.pass_ended(drain, next, now);
+                // Read everything once more between the end of a drain and the commit.
+                self.host.fresh &= !done;
+            }
+            (Step::Lock(_) | Step::Unlock | Step::Unstage(_), _) => self.turn.changed = Some(discriminant(step)),
+            // If the commit is taken back, another drain begins.
+            (Step::Commit(_), _) => self.forget_drain_time(),
+            (Step::Uncommit(_), _) => self.turn.reboot.commit_taken_back(now),
+            (Step::Restore(_) | Step::Uncordon, _) => self.turn.restored = true,
+            (Step::GiveBack(_), _) => self.begin_turn(),
+            (
+                Step::Wait(..)
+                | Step::LookAtHost
+                | Step::ReadNode
+                | Step::TryGuard
+                | Step::StartPull(..)
+                | Step::CancelPull(_)
+                | Step::Reboot
+                | Step::Take(_)
+                | Step::Cordon(_)
+                | Step::Drain
+                | Step::Fence(_)
+                | Step::Relicense(..)
+                | Step::Release(..),
+                _,
+            ) => {}
+        }
+    }
+
+    fn failed(&mut self, step: &Step, reason: Reason, message: String, now: &Now) {
+        self.cluster.node = ClusterNode::Unread;
+        let is_busy = reason == Reason::HostBusy;
+        let attempts = self.failures.count(step, reason);
+        match step {
+            Step::Unlock | Step::Reboot if is_busy => self.turn.reboot.wait_for_other_work(&message, now),
+            Step::Unlock if attempts >= GIVE_UP_AFTER => {
+                // End the turn with the image locked; otherwise it would never end.
+                let why = format!("the staged image cannot be unlocked: {message}");
+                self.turn.reboot.block(why, now);
+            }
+            _ => {}
+        }
+        if matches!(step, Step::Lock(_)) && !is_busy && (attempts >= GIVE_UP_AFTER || self.failures.lock.is_some()) {
+            self.failures.lock_failed(&message, now);
+        }
+        let trouble = StepFailure {
+            reason,
+            message,
+            attempts,
+        };
+        self.failures.step = Some((discriminant(step), trouble));
+    }
+
+    pub(super) fn rests(&mut self, why: WaitReason, now: &Now) {
+        self.failures.step = None;
+        self.turn.changed = None;
+        self.cluster.unread_node_in_turn();
+        let is_rest = matches!(
+            why,
+            WaitReason::Updated | WaitReason::Released | WaitReason::NothingAsked
+        );
+        self.rest = match (is_rest && self.cluster.holding().is_none(), self.rest) {
+            (true, None) => Some(Rest { reread: None }),
+            (true, rest) => rest,
+            (false, _) => None,
+        };
+        if let WaitReason::NothingAsked | WaitReason::Released | WaitReason::OtherNode | WaitReason::Excluded = why {
+            self.forget_what_is_gone();
+        }
+        match why {
+            WaitReason::ForeignBerth | WaitReason::OtherNode | WaitReason::Excluded => {
+                self.cluster.node = ClusterNode::Unread;
+            }
+            WaitReason::Rebooting | WaitReason::NoBerth | WaitReason::RollbackQueued | WaitReason::RivalUpdater => {
+                self.host.fresh = false;
+            }
+            // This wait may take days. An earlier drain does not cover the pods that are there afterwards, and a
+            // drain that has not begun is not overdue.
+            WaitReason::Revoked | WaitReason::WindowClosed | WaitReason::Inhibited => {
+                self.host.fresh = false;
+                self.turn.drain.restart();
+                self.forget_drain_time();
+            }
+            WaitReason::Unproven => self.host.fresh &= !self.host.looked_long_ago(now),
+            WaitReason::ShuttingDown
+            | WaitReason::NothingAsked
+            | WaitReason::Released
+            | WaitReason::BerthsUnknown
+            | WaitReason::Updated
+            | WaitReason::Unresolved
+            | WaitReason::HostUnusable
+            | WaitReason::HostUnreachable
+            | WaitReason::Forgetful
+            | WaitReason::Unguarded
+            | WaitReason::FailedDigest
+            | WaitReason::ImageRefused
+            | WaitReason::BackingOff
+            | WaitReason::Unlockable
+            | WaitReason::StagingHeld
+            | WaitReason::Pulling
+            | WaitReason::Draining
+            | WaitReason::NotReady => {}
+        }
+    }
+
+    /// Starts a turn without knowledge of the previous one.
+    fn begin_turn(&mut self) {
+        self.turn.begin();
+        self.forget_drain_time();
+    }
+
+    fn forget_drain_time(&mut self) {
+        self.turn.drain.since = None;
+        (self.past.drain_began, self.past.drain_since) = (None, None);
+    }
+
+    fn begin_to_drain(&mut self, now: &Now) {
+        if self.turn.drain.since.is_none() {
+            self.turn.drain.since = Some(Since::now(now));
+            self.past.drain_began.get_or_insert(now.wall);
+            self.past.drain_since = Some(BootMoment::new(self.host.boot_id(), now.clock));
+        }
+    }
+
+    /// Records a failed pull if a desired image is removed because it cannot be locked. The backoff delays the next
+    /// attempt.
+    fn record_unlockable(&mut self, staged: &Deployment, now: &Now) {
+        let deployments = self.host.os.deployments();
+        let cannot_lock =
+            deployments.is_some_and(|d| d.storage.ostree_lock().is_none() || self.failures.lock.is_some());
+        let is_for_the_lock = !staged.locked && cannot_lock;
+        let is_tried_again = self.failures.is_of(&Step::Unstage(staged.clone()));
+        let desired = self
+            .desired
+            .digest()
+            .filter(|d| staged.digest.as_ref() == Some(d) && self.past.is_complete(d));
+        if let Some(digest) = desired.filter(|_| is_for_the_lock && !is_tried_again).cloned() {
+            let message = "the staged image could not be locked: it is removed and staged again";
+            self.past
+                .pull_failed(Reason::LockFailed.as_str(), message, &digest, now.wall, now.chance);
+        }
+    }
+}

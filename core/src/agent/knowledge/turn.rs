@@ -1,0 +1,177 @@
+//! The agent's knowledge about its current turn.
+
+use std::mem::{Discriminant, discriminant};
+use std::time::Duration;
+
+use berth_api::berth::HoldPhase;
+
+use crate::agent::facts::{DrainFacts, Reboot};
+use crate::agent::step::Step;
+use crate::{Moment, Now};
+
+/// How long a drained node waits for another program's work on its host before the turn ends.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Knowledge about one turn, dropped when it ends.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Turn {
+    /// The drain.
+    pub drain: Draining,
+    /// The reboot.
+    pub reboot: Rebooting,
+    /// Start of the proof.
+    pub proving: Option<Since>,
+    /// True if this process wrote the Node since it began to give the berth back.
+    pub restored: bool,
+    /// True if the end of the turn was counted in the record.
+    pub counted: bool,
+    /// Message about the end of the turn.
+    pub(super) message: String,
+    /// Phase of the berth as this process last wrote it.
+    pub wrote: Option<Discriminant<HoldPhase>>,
+    /// Last successful change to the staged image, until another step is decided.
+    pub(super) changed: Option<Discriminant<Step>>,
+}
+
+/// Progress of a turn's drain.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Draining {
+    /// Result of the last drain pass.
+    pub last_pass: DrainFacts,
+    /// Time of the next drain pass.
+    pub(super) next_pass: Option<Moment>,
+    /// Number of the drain: a new number makes the drain forget earlier pods.
+    pub number: u64,
+    /// Start of the current drain.
+    pub since: Option<Since>,
+}
+
+/// Progress of a turn's reboot.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Rebooting {
+    /// Time when a reboot was requested.
+    pub asked: Option<Moment>,
+    /// Why the requested reboot did not happen, and since when.
+    pub blocked: Option<(String, Moment)>,
+    /// Time since the host has been busy with another program's work, so that it is neither unlocked nor rebooted.
+    pub(super) busy_since: Option<Moment>,
+}
+
+/// Start of something that may have begun before this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Since {
+    /// Time when this process learnt of it.
+    pub at: Moment,
+    /// How long it had lasted by then.
+    pub before: Duration,
+}
+
+impl Since {
+    /// Starts now.
+    pub(super) fn now(now: &Now) -> Self {
+        Self {
+            at: now.clock,
+            before: Duration::ZERO,
+        }
+    }
+
+    /// Started at a stored moment of this boot.
+    pub(super) fn remembered(began: Moment, now: &Now) -> Self {
+        Self {
+            at: now.clock,
+            before: now.clock.since(began),
+        }
+    }
+
+    pub(super) fn elapsed(self, now: &Now) -> Duration {
+        self.before.saturating_add(now.clock.since(self.at))
+    }
+}
+
+impl Turn {
+    /// True if the same change to the staged image just succeeded, and so had no effect.
+    pub fn repeats(&self, step: &Step) -> bool {
+        self.changed == Some(discriminant(step))
+    }
+
+    /// Starts a turn without knowledge of the previous one, except whether its boot is still unproven.
+    pub(super) fn begin(&mut self) {
+        *self = Self {
+            drain: Draining {
+                number: self.drain.number.wrapping_add(1),
+                ..Draining::default()
+            },
+            proving: self.proving,
+            ..Self::default()
+        };
+    }
+}
+
+impl Draining {
+    /// Returns the time since this turn's drain began, including time before an agent restart.
+    pub fn elapsed(&self, now: &Now) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed(now))
+    }
+
+    pub(super) fn pass_ended(&mut self, drain: DrainFacts, next: Duration, now: &Now) {
+        self.next_pass = (!drain.done).then_some(now.clock + next);
+        self.last_pass = drain;
+    }
+
+    /// Has the pods drained again, within the time limit of the current drain.
+    pub(super) fn restart(&mut self) {
+        *self = Self {
+            number: self.number.wrapping_add(1),
+            since: self.since,
+            ..Self::default()
+        };
+    }
+
+    pub(super) fn facts(&self, now: &Now) -> DrainFacts {
+        DrainFacts {
+            elapsed: self.elapsed(now),
+            next_pass: self.next_pass.map(|at| at.since(now.clock)),
+            ..self.last_pass.clone()
+        }
+    }
+}
+
+impl Rebooting {
+    /// Records why the reboot does not happen.
+    pub(super) fn block(&mut self, why: impl Into<String>, now: &Now) {
+        self.blocked = Some((why.into(), now.clock));
+    }
+
+    /// Records that a requested reboot, if there was one, did not begin under the commit.
+    pub(super) fn commit_taken_back(&mut self, now: &Now) {
+        let asked = self.asked.take().is_some();
+        if asked && self.blocked.is_none() {
+            self.block("logind accepted the reboot, but no shutdown began", now);
+        }
+    }
+
+    /// Waits, for a limited time, while another program works on a host that is about to reboot.
+    pub(super) fn wait_for_other_work(&mut self, why: &str, now: &Now) {
+        // The reboot has not begun.
+        self.asked = None;
+        let since = *self.busy_since.get_or_insert(now.clock);
+        if now.clock.since(since) >= BUSY_TIMEOUT {
+            let minutes = BUSY_TIMEOUT.as_secs() / 60;
+            self.block(
+                format!("the host has been busy with other work for {minutes} min: {why}"),
+                now,
+            );
+        }
+    }
+
+    pub(super) fn facts(&self, now: &Now) -> Reboot {
+        match (&self.blocked, self.asked) {
+            (Some((why, since)), _) => Reboot::Blocked {
+                why: why.clone(),
+                ago: now.clock.since(*since),
+            },
+            (None, Some(at)) => Reboot::Asked(now.clock.since(at)),
+            (None, None) => Reboot::NotAsked,
+        }
+    }
+}
