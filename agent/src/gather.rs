@@ -13,24 +13,11 @@ use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 
 use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;
-use crate::watches::Seen;
 
 /// How long a host that did not answer is not asked again.
 const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Returns the BootcNode as last seen by the watch.
-    pub(crate) fn object(&mut self) -> Option<BootcNode> {
-        match &*self.object.borrow_and_update() {
-            Seen::Is(object) => Some(object.as_ref().clone()),
-            Seen::Unreadable(error) => {
-                tracing::error!(%error, "the BootcNode cannot be read; nothing new is started until it is repaired");
-                None
-            }
-            Seen::Absent | Seen::NotYet => None,
-        }
-    }
-
     /// Reads the facts that every decision needs.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
@@ -43,12 +30,12 @@ impl Agent {
             Err(error) if is_silence(&error) => {
                 tracing::warn!(error = format!("{error:#}"), "the host does not answer");
                 self.learn(Event::Unreachable(format!("{error:#}")));
-                self.silent_at = Some(Instant::now());
+                self.contact.silent_at = Some(Instant::now());
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        self.silent_at = None;
+        self.contact.silent_at = None;
         self.learn(Event::Services(services));
         self.learn(Event::Pull(pull));
         if self.knowledge.pulls.processed.is_some() {
@@ -67,9 +54,13 @@ impl Agent {
     /// for its timeouts, giving the berth back would take minutes, and the Node would be written long after it was
     /// read.
     fn is_known_to_be_silent(&self) -> bool {
-        let facts = self.knowledge.facts(&self.clock.now());
+        let facts = self.knowledge.facts(&self.timers.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
-        is_told && self.silent_at.is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
+        is_told
+            && self
+                .contact
+                .silent_at
+                .is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
     }
 
     /// Takes over the object's spec and, on first sight of the object, the history that an earlier process wrote into
@@ -79,12 +70,12 @@ impl Agent {
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
         // The history of another Node with this name does not belong to this one.
         let status = object.and_then(|object| {
-            let adopted = self.status.adopt(object);
+            let adopted = self.api.status.adopt(object);
             adopted.filter(|status| status.node_uid.as_deref() == Some(&object.spec.node_uid))
         });
         let desired = Desired::of(object);
         let event = Event::Published { desired, uid, status };
-        self.knowledge.after(event, &self.clock.now());
+        self.knowledge.after(event, &self.timers.now());
         if self.knowledge.past.retry_token != token {
             tracing::info!(
                 token = self.knowledge.past.retry_token,
@@ -153,7 +144,7 @@ impl Agent {
         let mut services = Services::under(host.boot_id()?);
         services.shutting_down = shutting_down;
         if shutting_down || !self.knowledge.is_reboot_ahead() {
-            services.clock_synchronized = self.host_clock.known();
+            services.clock_synchronized = self.contact.clock.known();
             return Ok(services);
         }
         let inhibitors = host.inhibitors().await.context("cannot list logind's inhibitors")?;
@@ -163,7 +154,7 @@ impl Agent {
             .await
             .context("cannot ask logind for a scheduled shutdown")?;
         let under_window = self.knowledge.cluster.is_under_window();
-        services.clock_synchronized = self.host_clock.is_synchronized(&self.host, under_window).await;
+        services.clock_synchronized = self.contact.clock.is_synchronized(&self.host, under_window).await;
         Ok(services)
     }
 
@@ -207,17 +198,17 @@ impl Agent {
 
     /// Passes the berths of the store to the knowledge.
     pub(crate) fn learn_berths(&mut self) {
-        if let Some(berths) = self.berths.berths() {
+        if let Some(berths) = self.api.berths.berths() {
             self.learn(Event::Berths(berths));
         }
     }
 
     /// Reads the berths from the API server's storage.
     pub(crate) async fn refresh_berths(&mut self) -> Result<()> {
-        let listed = self.berths.refresh().await;
+        let listed = self.api.berths.refresh().await;
         self.note_api_answer(listed.is_ok());
         listed.context("cannot list the berths of this node")?;
-        self.refresh.done();
+        self.timers.refresh.done();
         self.learn_berths();
         Ok(())
     }

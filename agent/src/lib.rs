@@ -20,5 +20,6 @@ pub mod node;
 pub mod ready;
 pub mod run;
 pub mod status;
+mod telemetry;
 mod timers;
 pub mod watches;

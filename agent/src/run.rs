@@ -4,16 +4,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_api::boot_image::NodeBootImage;
 use berth_api::duration;
-use berth_api::firstboot::NodeFirstboot;
 use berth_api::names::{BootId, NodeName};
-use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
+use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::DEFAULT_PROGRESS_INTERVAL;
 use berth_core::agent::facts::{AgentFacts, Past};
 use berth_core::agent::knowledge::{Event, Knowledge};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::report::{Subject, phase, report};
+use berth_core::agent::report::{Machine, Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step, taken_away};
 use berth_shell::retry;
 use kube::Client;
@@ -32,7 +30,8 @@ use crate::node::drain::Drain;
 use crate::node::rivals::RivalPods;
 use crate::ready::ReadyFile;
 use crate::status::StatusWriter;
-use crate::timers::{Clock, Heartbeat, LONGEST_WAIT, Pause, Refresh};
+use crate::telemetry::Telemetry;
+use crate::timers::{LONGEST_WAIT, Timers};
 use crate::watches::{self, Berths, Seen};
 
 /// Everything that an agent is started with.
@@ -65,40 +64,58 @@ pub struct Setup {
 pub struct Agent {
     pub(crate) node: NodeName,
     pub(crate) host: Host,
+    pub(crate) contact: Contact,
+    pub(crate) machine: Machine,
+    pub(crate) experimental_composefs: bool,
+    pub(crate) api: ApiServer,
+    pub(crate) pods: Pods,
+    pub(crate) timers: Timers,
+    /// Everything that decisions are based on.
+    pub(crate) knowledge: Knowledge,
+    /// The memory as it was last written on the host.
+    written: Past,
+    telemetry: Telemetry,
+}
+
+/// Contact with the host's services.
+#[derive(Debug)]
+pub(crate) struct Contact {
+    changes: watch::Receiver<u64>,
+    pub(crate) clock: HostClock,
+    /// When the services last failed to answer.
+    pub(crate) silent_at: Option<Instant>,
+}
+
+/// Clients and watches of the API server.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
     pub(crate) kubelet: KubeletClient,
     pub(crate) berths: Berths,
     pub(crate) status: StatusWriter,
     pub(crate) guard: GuardProbe,
     pub(crate) object: watch::Receiver<Seen>,
-    changes: watch::Receiver<u64>,
-    pub(crate) clock: Clock,
-    pub(crate) host_clock: HostClock,
-    /// Everything that decisions are based on.
-    pub(crate) knowledge: Knowledge,
-    /// The memory as it was last written on the host.
-    written: Past,
+}
+
+/// Pods of the node.
+#[derive(Debug, Default)]
+pub(crate) struct Pods {
     /// Number and state of the running drain.
     pub(crate) drain: (u64, Drain),
-    pub(crate) rival_pods: RivalPods,
-    pub(crate) bootc_version: Option<String>,
-    /// Highest CPU variant of the architecture that the host supports.
-    platform_variant: Option<&'static str>,
-    /// Image that the machine was installed from. `None` until it was read once; it never changes.
-    pub(crate) boot_image: Option<Option<NodeBootImage>>,
-    /// Record of the machine's first boot, which ended before this agent started.
-    firstboot: Option<NodeFirstboot>,
-    pub(crate) experimental_composefs: bool,
-    heartbeat: Heartbeat,
-    pub(crate) refresh: Refresh,
-    /// Delay before the Node's lifecycle conditions are written again.
-    pub(crate) signs: Pause,
-    ready: ReadyFile,
-    metrics: Metrics,
-    last_log: Option<(Phase, Step)>,
-    /// Number of consecutive passes that failed, at a step or before it.
-    failed_passes: u32,
-    /// When the host's services last failed to answer.
-    pub(crate) silent_at: Option<Instant>,
+    pub(crate) rivals: RivalPods,
+}
+
+impl ApiServer {
+    /// Returns the BootcNode as last seen by the watch.
+    pub(crate) fn object(&mut self) -> Option<BootcNode> {
+        match &*self.object.borrow_and_update() {
+            Seen::Is(object) => Some(object.as_ref().clone()),
+            Seen::Unreadable(error) => {
+                tracing::error!(%error, "the BootcNode cannot be read; nothing new is started until it is repaired");
+                None
+            }
+            Seen::Absent | Seen::NotYet => None,
+        }
+    }
 }
 
 impl Agent {
@@ -107,39 +124,36 @@ impl Agent {
     /// # Errors
     /// When the boot ID cannot be read.
     pub fn new(setup: Setup) -> Result<Self> {
-        let clock = Clock::begin();
+        let timers = Timers::begin(setup.heartbeat);
         let past = setup.host.memory();
         let boot_id = setup.host.boot_id()?;
-        let firstboot = RecordFile::new(setup.host.root()).load().map(|record| record.status);
-        let platform_variant = cpu::platform_variant(setup.host.root());
+        let machine = Machine {
+            firstboot: RecordFile::new(setup.host.root()).load().map(|record| record.status),
+            platform_variant: cpu::platform_variant(setup.host.root()),
+            ..Machine::default()
+        };
         Ok(Self {
-            knowledge: Knowledge::new(setup.node.clone(), boot_id, past.clone(), &clock.now()),
+            knowledge: Knowledge::new(setup.node.clone(), boot_id, past.clone(), &timers.now()),
             written: past,
-            changes: setup.host.changes(),
-            object: watches::bootc_node(setup.client.clone(), &setup.node),
-            berths: Berths::new(setup.client.clone(), &setup.namespace, &setup.node),
-            guard: GuardProbe::new(setup.client.clone(), &setup.namespace, &setup.node),
-            status: StatusWriter::new(setup.client, &setup.node),
+            contact: Contact {
+                changes: setup.host.changes(),
+                clock: HostClock::new(setup.trust_clock),
+                silent_at: None,
+            },
+            api: ApiServer {
+                object: watches::bootc_node(setup.client.clone(), &setup.node),
+                berths: Berths::new(setup.client.clone(), &setup.namespace, &setup.node),
+                guard: GuardProbe::new(setup.client.clone(), &setup.namespace, &setup.node),
+                status: StatusWriter::new(setup.client, &setup.node),
+                kubelet: setup.kubelet,
+            },
             node: setup.node,
             host: setup.host,
-            kubelet: setup.kubelet,
-            clock,
-            host_clock: HostClock::new(setup.trust_clock),
-            drain: (0, Drain::default()),
-            rival_pods: RivalPods::default(),
-            bootc_version: None,
-            platform_variant,
-            boot_image: None,
-            firstboot,
+            machine,
             experimental_composefs: setup.experimental_composefs,
-            heartbeat: Heartbeat::every(setup.heartbeat),
-            refresh: Refresh::default(),
-            signs: Pause::default(),
-            ready: setup.ready,
-            metrics: setup.metrics,
-            last_log: None,
-            failed_passes: 0,
-            silent_at: None,
+            pods: Pods::default(),
+            timers,
+            telemetry: Telemetry::new(setup.ready, setup.metrics),
         })
     }
 
@@ -155,7 +169,7 @@ impl Agent {
             first = self.wait_for_object() => first?,
         }
         loop {
-            self.notify_alive();
+            self.telemetry.notify_alive();
             // A pass may hang on a host that does not answer. It may be aborted at any point, as by a kill.
             let passed = tokio::select! {
                 () = &mut stop => return Ok(()),
@@ -163,11 +177,7 @@ impl Agent {
             };
             let pause = match passed {
                 Ok(pause) => {
-                    self.failed_passes = 0;
-                    // A pass on a host that does not answer achieves nothing, even without an error.
-                    if self.knowledge.host.unreachable.is_none() {
-                        self.ready.turn_ended();
-                    }
+                    self.telemetry.passed(self.knowledge.host.unreachable.is_none());
                     pause
                 }
                 Err(error) => self.failed(&error),
@@ -180,17 +190,11 @@ impl Agent {
         }
     }
 
-    /// Shows the service manager and the liveness probe that the loop turns.
-    fn notify_alive(&self) {
-        self.ready.turn_begins();
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-    }
-
     /// Waits for the first event about the BootcNode. Nothing is decided before it.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
-            self.notify_alive();
-            match timeout(LONGEST_WAIT, self.object.changed()).await {
+            self.telemetry.notify_alive();
+            match timeout(LONGEST_WAIT, self.api.object.changed()).await {
                 Ok(changed) => return changed.context("the watch of the BootcNode ended"),
                 Err(_) => tracing::warn!("the API server has not answered yet"),
             }
@@ -199,14 +203,14 @@ impl Agent {
 
     /// Makes one pass. Returns how long nothing needs to be done; zero to continue at once.
     async fn pass(&mut self) -> Result<Duration> {
-        self.metrics.pass();
+        self.telemetry.metrics.pass();
         self.update_berths().await?;
-        let object = self.object();
+        let object = self.api.object();
         self.gather(object.as_ref()).await?;
-        let facts = self.knowledge.facts(&self.clock.now());
+        let facts = self.knowledge.facts(&self.timers.now());
         let next = step(&facts);
-        self.log(&facts, &next, object.as_ref());
-        self.berths.watch(needs_watch(&facts, &next));
+        self.telemetry.log(&facts, &next, object.as_ref());
+        self.api.berths.watch(needs_watch(&facts, &next));
         // During a shutdown the last report stays true. A host that has just stopped answering may be shutting down
         // too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
@@ -229,10 +233,8 @@ impl Agent {
         }
         if let Step::Wait(why, wait) = next {
             self.learn(Event::Rests(why));
-            let timers = self.heartbeat.next().min(self.refresh.next());
-            let signs = self.signs.left().unwrap_or(LONGEST_WAIT);
-            let status = self.status.due().unwrap_or(LONGEST_WAIT);
-            let due = timers.min(signs).min(status).max(Duration::from_millis(10));
+            let status = self.api.status.due().unwrap_or(LONGEST_WAIT);
+            let due = self.timers.due().min(status).max(Duration::from_millis(10));
             return Ok(wait.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT).min(due));
         }
         self.act(&next).await?;
@@ -241,21 +243,21 @@ impl Agent {
 
     /// Reads the berths if they are unknown or a read is due, and takes over the events of their watch.
     async fn update_berths(&mut self) -> Result<()> {
-        if self.heartbeat.is_due() {
-            if self.knowledge.rereads_cluster(&self.clock.now()) {
-                self.refresh.ask_now();
+        if self.timers.heartbeat.is_due() {
+            if self.knowledge.rereads_cluster(&self.timers.now()) {
+                self.timers.refresh.ask_now();
             }
             self.learn(Event::Heartbeat);
         }
         if !self.knowledge.cluster.has_read_berths() {
             self.refresh_berths().await?;
-        } else if self.refresh.is_due()
+        } else if self.timers.refresh.is_due()
             && let Err(error) = self.refresh_berths().await
         {
             // The known berths still count, as they do between two heartbeats.
             tracing::warn!(error = format!("{error:#}"), "using the last known berths; retrying");
         }
-        if self.berths.catch_up() {
+        if self.api.berths.catch_up() {
             self.learn_berths();
         }
         Ok(())
@@ -263,15 +265,15 @@ impl Agent {
 
     /// Records whether the API server has answered. If it has not, schedules a retry.
     pub(crate) fn note_api_answer(&mut self, answered: bool) {
-        self.ready.api_server(answered);
+        self.telemetry.ready.api_server(answered);
         if !answered {
-            self.refresh.ask_soon();
+            self.timers.refresh.ask_soon();
         }
     }
 
     /// Passes an event to the knowledge.
     pub(crate) fn learn(&mut self, event: Event<'_>) {
-        self.knowledge.after(event, &self.clock.now());
+        self.knowledge.after(event, &self.timers.now());
     }
 
     /// Boot ID as read in this pass.
@@ -311,17 +313,14 @@ impl Agent {
         let subject = Subject {
             generation: object.metadata.generation,
             step: next,
-            bootc_version: self.bootc_version.clone(),
-            platform_variant: self.platform_variant,
-            boot_image: self.boot_image.as_ref(),
-            firstboot: self.firstboot.as_ref(),
-            heartbeat: self.heartbeat.time.clone(),
+            machine: &self.machine,
+            heartbeat: self.timers.heartbeat.time.clone(),
             conditions: object.status.as_ref().map_or(&[], |status| &status.conditions),
         };
         let progress = duration::or(Some(&object.spec.progress_interval), DEFAULT_PROGRESS_INTERVAL);
-        let status: BootcNodeStatus = report(facts, &subject, self.status.before());
-        self.metrics.show(&object.spec, &status);
-        let written = self.status.write(status, next, progress).await;
+        let status: BootcNodeStatus = report(facts, &subject, self.api.status.before());
+        self.telemetry.metrics.show(&object.spec, &status);
+        let written = self.api.status.write(status, next, progress).await;
         if let Err(error) = written {
             let is_answer = error.downcast_ref().is_some_and(RequestError::is_answer);
             if !is_answer {
@@ -334,31 +333,14 @@ impl Agent {
         }
     }
 
-    /// Logs the step if it differs from the last one logged.
-    fn log(&mut self, facts: &AgentFacts, next: &Step, object: Option<&BootcNode>) {
-        let phase = phase(facts, next);
-        let same = self.last_log.as_ref().is_some_and(|(p, s)| {
-            *p == phase
-                && std::mem::discriminant(s) == std::mem::discriminant(next)
-                && wait_reason(s) == wait_reason(next)
-        });
-        if same {
-            return;
-        }
-        let pool = object.map(|o| o.spec.pool_name.as_str()).unwrap_or_default();
-        tracing::info!(phase = phase.as_str(), step = describe(next), pool, "step");
-        self.last_log = Some((phase, next.clone()));
-    }
-
     fn failed(&mut self, error: &anyhow::Error) -> Duration {
-        self.metrics.failed();
-        self.failed_passes = self.failed_passes.saturating_add(1);
+        let failed_passes = self.telemetry.failed();
         let attempts = self
             .knowledge
             .failures
             .trouble()
             .map_or(1, |t| t.attempts)
-            .max(self.failed_passes);
+            .max(failed_passes);
         let wait = retry::delay(attempts, Duration::from_millis(150), LONGEST_WAIT / 2);
         tracing::warn!(
             error = format!("{error:#}"),
@@ -374,9 +356,9 @@ impl Agent {
     async fn wait(&mut self, wait: Duration) {
         let _ = timeout(wait, async {
             tokio::select! {
-                () = changed(&mut self.object) => {}
-                () = changed(&mut self.changes) => {}
-                () = self.berths.changed() => {}
+                () = changed(&mut self.api.object) => {}
+                () = changed(&mut self.contact.changes) => {}
+                () = self.api.berths.changed() => {}
             }
         })
         .await;
@@ -415,38 +397,4 @@ fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let looking =
         matches!(next, Step::ReadNode | Step::LookAtHost | Step::TryGuard) && facts.host.os.staged().is_some();
     holding || waiting || looking
-}
-
-fn wait_reason(step: &Step) -> Option<WaitReason> {
-    match step {
-        Step::Wait(why, _) => Some(*why),
-        _ => None,
-    }
-}
-
-/// Returns the step as text for the log.
-pub(crate) fn describe(step: &Step) -> String {
-    match step {
-        Step::Wait(why, _) => format!("Wait({why:?})"),
-        Step::StartPull(image, _) => format!("StartPull({})", image.reference),
-        Step::CancelPull(digest) => format!("CancelPull({digest})"),
-        Step::Take(b) => format!("Take({})", b.name()),
-        Step::Cordon(b) => format!("Cordon({})", b.name()),
-        Step::Commit(b) => format!("Commit({})", b.name()),
-        Step::Fence(b) => format!("Fence({})", b.name()),
-        Step::Uncommit(b) => format!("Uncommit({})", b.name()),
-        Step::Relicense(b, digest) => format!("Relicense({}, {digest})", b.name()),
-        Step::Release(b, outcome, message) => format!("Release({}, {}, {message})", b.name(), outcome.as_str()),
-        Step::Restore(b) => format!("Restore({})", b.name()),
-        Step::GiveBack(b) => format!("GiveBack({})", b.name()),
-        Step::Lock(_) => "Lock".to_owned(),
-        Step::Unstage(_) => "Unstage".to_owned(),
-        Step::LookAtHost
-        | Step::ReadNode
-        | Step::TryGuard
-        | Step::Unlock
-        | Step::Reboot
-        | Step::Drain
-        | Step::Uncordon => format!("{step:?}"),
-    }
 }

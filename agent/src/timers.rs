@@ -16,6 +16,39 @@ use crate::node::cordon::NodeError;
 /// systemd/berth-agent.service).
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
+/// The clock and the timers of the loop.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    clock: Clock,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) refresh: Refresh,
+    /// Delay before the Node's lifecycle conditions are written again.
+    pub(crate) signs: Pause,
+}
+
+impl Timers {
+    /// Starts the clock and the timer of the heartbeats.
+    pub(crate) fn begin(heartbeat: Duration) -> Self {
+        Self {
+            clock: Clock::begin(),
+            heartbeat: Heartbeat::every(heartbeat),
+            refresh: Refresh::default(),
+            signs: Pause::default(),
+        }
+    }
+
+    /// Returns the current time.
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    /// Returns the time until the first timer ends.
+    pub(crate) fn due(&self) -> Duration {
+        let signs = self.signs.left().unwrap_or(LONGEST_WAIT);
+        self.heartbeat.next().min(self.refresh.next()).min(signs)
+    }
+}
+
 /// Timer of the heartbeats that the agent writes.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
@@ -139,19 +172,19 @@ impl Pause {
 }
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+struct Clock {
     /// Used in place of the time since boot if the kernel does not report that.
     began: Instant,
 }
 
 impl Clock {
     /// Starts the clock.
-    pub(crate) fn begin() -> Self {
+    fn begin() -> Self {
         Self { began: Instant::now() }
     }
 
     /// Returns the current time.
-    pub(crate) fn now(&self) -> Now {
+    fn now(&self) -> Now {
         Now {
             wall: Timestamp::now(),
             clock: Moment::after(self.since_boot()),

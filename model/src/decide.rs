@@ -9,7 +9,7 @@ use berth_api::node::{BootcNodeStatus, Phase};
 use berth_core::agent::facts::AgentFacts;
 use berth_core::agent::knowledge::{Ending, Event, Knowledge};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::report::{Subject, report};
+use berth_core::agent::report::{Machine, Subject, report};
 use berth_core::agent::step::{Step, WaitReason, step};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -161,10 +161,7 @@ fn decide(view: &AgentView) -> Decision {
     let subject = Subject {
         generation: Some(1),
         step: &next,
-        bootc_version: None,
-        platform_variant: None,
-        boot_image: None,
-        firstboot: None,
+        machine: &Machine::default(),
         heartbeat: Time::from(rich::NOW),
         conditions: &[],
     };

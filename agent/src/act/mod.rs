@@ -21,7 +21,8 @@ use crate::clients::KubeletClient;
 use crate::host::{HostError, Terms};
 use crate::node::cordon::{self, NodeError};
 use crate::node::drain::{Drain, DrainProgress, Given, Settings};
-use crate::run::{Agent, describe, error_reason};
+use crate::run::{Agent, error_reason};
+use crate::telemetry::describe;
 
 /// Delay before invalid drain settings are read again.
 const SETTINGS_RETRY: Duration = Duration::from_secs(10);
@@ -137,7 +138,7 @@ impl Agent {
         let survey = self.host.survey(&terms).await.context("cannot survey the host")?;
         self.look_for_boot_image().await;
         if survey.bootc_version.is_some() {
-            self.bootc_version = survey.bootc_version;
+            self.machine.bootc_version = survey.bootc_version;
         }
         let rivals = rivals::with_policy(rivals, survey.policy.as_deref());
         let look = Look {
@@ -151,11 +152,11 @@ impl Agent {
 
     /// Reads the machine's boot image until that succeeds once. Nothing on the node waits for it.
     async fn look_for_boot_image(&mut self) {
-        if self.boot_image.is_some() {
+        if self.machine.boot_image.is_some() {
             return;
         }
         match self.host.boot_image().await {
-            Ok(found) => self.boot_image = Some(found),
+            Ok(found) => self.machine.boot_image = Some(found),
             Err(error) => {
                 tracing::warn!(%error, "cannot read the machine's boot image; the next survey of the host retries")
             }
@@ -168,17 +169,17 @@ impl Agent {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
         }
-        if self.rival_pods.is_due(self.knowledge.is_at_rest())
+        if self.pods.rivals.is_due(self.knowledge.is_at_rest())
             && !self.in_turn()
-            && let Ok(client) = self.kubelet.get().await
+            && let Ok(client) = self.api.kubelet.get().await
         {
-            self.rival_pods.ask(client, self.node.as_str()).await;
+            self.pods.rivals.ask(client, self.node.as_str()).await;
         }
-        self.rival_pods.seen().to_vec()
+        self.pods.rivals.seen().to_vec()
     }
 
     async fn read_node(&mut self) -> Result<Ending> {
-        let client = kubelet_client(&mut self.kubelet).await?;
+        let client = kubelet_client(&mut self.api.kubelet).await?;
         let read = cordon::read(client, self.node.as_str()).await;
         self.note_api_answer(!matches!(&read, Err(NodeError::Failed(error)) if !error.is_answer()));
         let node = read.context("cannot read the Node")?;
@@ -188,8 +189,8 @@ impl Agent {
 
     /// Checks that the API server rejects forbidden writes. If it does not answer, the step still ends well.
     async fn try_guard(&mut self) -> Ending {
-        let answer = match kubelet_client(&mut self.kubelet).await {
-            Ok(kubelet) => self.guard.ask(kubelet).await,
+        let answer = match kubelet_client(&mut self.api.kubelet).await {
+            Ok(kubelet) => self.api.guard.ask(kubelet).await,
             Err(error) => Err(error),
         };
         let answer = answer.map_err(|error| format!("{error:#}"));
@@ -217,8 +218,8 @@ impl Agent {
 
     async fn drain_pass(&mut self) -> Result<Ending> {
         // Without the object, use the defaults, which move the fewest pods.
-        let pool = self.object().map(|object| object.spec.drain).unwrap_or_default();
-        let now = self.clock.now();
+        let pool = self.api.object().map(|object| object.spec.drain).unwrap_or_default();
+        let now = self.timers.now();
         let elapsed = self.knowledge.turn.drain.elapsed(&now);
         let settings = match Settings::new(&pool, elapsed) {
             Ok(settings) => settings,
@@ -234,12 +235,13 @@ impl Agent {
             now: now.wall,
             clock: now.clock,
         };
-        let client = kubelet_client(&mut self.kubelet).await?;
+        let client = kubelet_client(&mut self.api.kubelet).await?;
         let number = self.knowledge.turn.drain.number;
-        if self.drain.0 != number {
-            self.drain = (number, Drain::default());
+        if self.pods.drain.0 != number {
+            self.pods.drain = (number, Drain::default());
         }
         let progress = self
+            .pods
             .drain
             .1
             .pass(client, &given)
@@ -282,7 +284,8 @@ impl Agent {
         let state = berth
             .holding()
             .map_or_else(|| "Closed".to_owned(), |h| format!("{:?}", h.phase));
-        self.berths
+        self.api
+            .berths
             .put(&berth)
             .await
             .with_context(|| format!("cannot write berth {}", berth.name()))?;
@@ -308,7 +311,7 @@ impl Agent {
         let Some(node) = self.knowledge.cluster.node.get() else {
             return Ok(Ending::NotNeeded);
         };
-        let client = kubelet_client(&mut self.kubelet).await?;
+        let client = kubelet_client(&mut self.api.kubelet).await?;
         cordon::cordon(client, self.node.as_str(), node, &berth.name())
             .await
             .context("cannot cordon the Node")?;
@@ -320,7 +323,7 @@ impl Agent {
         let Some(node) = self.knowledge.cluster.node.get() else {
             return Ok(Ending::NotNeeded);
         };
-        let client = kubelet_client(&mut self.kubelet).await?;
+        let client = kubelet_client(&mut self.api.kubelet).await?;
         // The mark has a new value each time, since the same value would not change the resourceVersion.
         let mark = Timestamp::now().to_string();
         cordon::restore(client, self.node.as_str(), node, &mark)

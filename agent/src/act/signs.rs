@@ -29,14 +29,14 @@ impl Agent {
         };
         let changes = node.signs.lifecycle.changes(wanted);
         let is_nothing_left = changes.is_empty() && !node.has_left_guards();
-        let is_early = self.signs.is_early(&changes, Instant::now()) && !node.has_left_guards();
-        if is_nothing_left || is_early || !self.signs.is_over() {
+        let is_early = self.timers.signs.is_early(&changes, Instant::now()) && !node.has_left_guards();
+        if is_nothing_left || is_early || !self.timers.signs.is_over() {
             return false;
         }
         let message = berth.map_or_else(|| planned(facts), message);
         let name = self.node.clone();
         let write = async {
-            let client = self.kubelet.get().await?;
+            let client = self.api.kubelet.get().await?;
             let mut after = node.clone();
             if !changes.is_empty() {
                 after = lifecycle::write(client, name.as_str(), &after, &changes, &message).await?;
@@ -48,7 +48,7 @@ impl Agent {
         };
         match in_time(write).await {
             Ok(after) => {
-                self.signs = Pause::default();
+                self.timers.signs = Pause::default();
                 self.learn(Event::NodeRead(ClusterNode::Is(after)));
             }
             Err(error) => self.signs_not_written(&error),
@@ -60,17 +60,17 @@ impl Agent {
     pub(crate) async fn take_signs_off(&mut self, node: &NodeFacts) {
         let name = self.node.clone();
         let write = async {
-            let client = self.kubelet.get().await?;
+            let client = self.api.kubelet.get().await?;
             anyhow::Ok(lifecycle::take_off(client, name.as_str(), node).await?)
         };
         match in_time(write).await {
-            Ok(()) => self.signs = Pause::default(),
+            Ok(()) => self.timers.signs = Pause::default(),
             Err(error) => self.signs_not_written(&error),
         }
     }
 
     fn signs_not_written(&mut self, error: &anyhow::Error) {
-        if self.signs.after(error) {
+        if self.timers.signs.after(error) {
             self.learn(Event::Unreadable);
         }
         let error = format!("{error:#}");

@@ -46,8 +46,8 @@ impl Failures {
         self.step.as_ref().is_some_and(|(kind, _)| *kind == discriminant(step))
     }
 
-    /// Returns the number of this failure among those of the same step in a row. Successes of other steps in between
-    /// do not count. A busy host is counted apart from a host that cannot do the step.
+    /// Returns how many times in a row the step has failed with this failure. Successes of other steps in between are
+    /// ignored. A busy host is counted apart from a host that cannot do the step.
     pub(super) fn count(&self, step: &Step, reason: Reason) -> u32 {
         let is_busy = reason == Reason::HostBusy;
         let before = self

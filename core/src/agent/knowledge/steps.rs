@@ -1,5 +1,5 @@
-//! What the agent knows after its own steps and waits. The table in [`super::freshness`] has the readings that each
-//! one invalidates.
+//! Rules for the agent's own steps and waits. The table in [`super::freshness`] has the readings that each one
+//! invalidates.
 
 use std::mem::discriminant;
 

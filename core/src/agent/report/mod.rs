@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use self::conditions::{conditions, rest_conditions};
 use self::degraded::degraded;
 pub use self::phase::phase;
-pub use self::subject::Subject;
+pub use self::subject::{Machine, Subject};
 use crate::agent::deployments;
 use crate::agent::facts::{AgentFacts, Os};
 use crate::agent::reason::Reason;
@@ -27,7 +27,7 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
     if matches!(subject.step, Step::Wait(WaitReason::HostUnreachable, _)) {
         return report_silence(facts, subject, before);
     }
-    let holding = facts.holding();
+    let (holding, machine) = (facts.holding(), subject.machine);
     let phase = phase(facts, subject.step);
     let known = facts.host.os.deployments();
     let measured = facts.past.timeline.measured();
@@ -41,7 +41,7 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         boot_id: Some(facts.host.boot_id.to_string()),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         backend: backend(facts, before),
-        bootc_version: subject.bootc_version.clone().or_else(|| before.bootc_version.clone()),
+        bootc_version: machine.bootc_version.clone().or_else(|| before.bootc_version.clone()),
         heartbeat_time: Some(subject.heartbeat.clone()),
         booted: known.map(|d| d.booted.clone()).or_else(|| before.booted.clone()),
         // While a pull holds the lock, the staged deployment is unknown: report none, since the old value may be
@@ -64,12 +64,12 @@ pub fn report(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatu
         rollback_queued: facts.host.os.is_rollback_queued(),
         drain_seconds: before.drain_seconds.filter(|_| measured.drain.is_none()),
         reboot_seconds: before.reboot_seconds.filter(|_| measured.reboot.is_none()),
-        timeline: timeline::reported(&facts.past.timeline, subject.firstboot),
+        timeline: timeline::reported(&facts.past.timeline, subject.machine.firstboot.as_ref()),
         turns: timeline::ended(&facts.past.turns),
         clock_synchronized: facts.host.clock_synchronized,
-        platform_variant: subject.platform_variant.map(str::to_owned),
-        boot_image: subject.boot_image.unwrap_or(&before.boot_image).clone(),
-        firstboot: subject.firstboot.cloned(),
+        platform_variant: machine.platform_variant.map(str::to_owned),
+        boot_image: machine.boot_image.as_ref().unwrap_or(&before.boot_image).clone(),
+        firstboot: machine.firstboot.clone(),
         deployments: deployments::record(facts, phase, &before.deployments),
         conditions: before.conditions.clone(),
         insight: None,
@@ -154,7 +154,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
                 facts.now,
             );
         }
-        status.timeline = timeline::reported(&facts.past.timeline, subject.firstboot);
+        status.timeline = timeline::reported(&facts.past.timeline, subject.machine.firstboot.as_ref());
         status.turns = timeline::ended(&facts.past.turns);
         status.last_turn.clone_from(&facts.past.last_turn);
         status.failure.clone_from(&facts.past.failure);

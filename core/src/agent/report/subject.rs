@@ -6,6 +6,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::agent::step::Step;
 
+/// Facts about the machine that only the report shows.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    /// Version of bootc on the host, if known.
+    pub bootc_version: Option<String>,
+    /// Highest variant of its architecture that the host's CPU supports, if known.
+    pub platform_variant: Option<&'static str>,
+    /// Image that the machine was installed from, which never changes; outer `None` until the agent has looked.
+    pub boot_image: Option<Option<NodeBootImage>>,
+    /// Record of the machine's first boot, if there is one. Read when the agent starts: an admin who removes the file
+    /// and restarts the agent acknowledges the failure.
+    pub firstboot: Option<NodeFirstboot>,
+}
+
 /// Input of a report beside the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
@@ -13,15 +27,8 @@ pub struct Subject<'a> {
     pub generation: Option<i64>,
     /// The next step.
     pub step: &'a Step,
-    /// Version of bootc on the host, if known.
-    pub bootc_version: Option<String>,
-    /// Highest variant of its architecture that the host's CPU supports, if known.
-    pub platform_variant: Option<&'a str>,
-    /// Image that the machine was installed from; outer `None` until the agent has looked.
-    pub boot_image: Option<&'a Option<NodeBootImage>>,
-    /// Record of the machine's first boot, if there is one. Read when the agent starts: an admin who removes the file
-    /// and restarts the agent acknowledges the failure.
-    pub firstboot: Option<&'a NodeFirstboot>,
+    /// The machine.
+    pub machine: &'a Machine,
     /// Time of the agent's last heartbeat.
     pub heartbeat: Time,
     /// Conditions of the BootcNode, including the controller's.

@@ -8,7 +8,7 @@ use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
 use super::*;
 use crate::agent::facts::StepFailure;
 use crate::agent::host_policy::Objection;
-use crate::agent::report::{self, Subject, report};
+use crate::agent::report::{self, Machine, Subject, report};
 use crate::agent::rivals;
 use crate::agent::timeline;
 
@@ -26,10 +26,7 @@ pub(super) fn status_at(facts: &AgentFacts, before: &BootcNodeStatus, heartbeat:
     let subject = Subject {
         generation: Some(1),
         step: &next,
-        bootc_version: None,
-        platform_variant: None,
-        boot_image: None,
-        firstboot: None,
+        machine: &Machine::default(),
         heartbeat: later(heartbeat),
         conditions: &before.conditions,
     };
@@ -673,13 +670,14 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     let late = Verdict::yes(Why::RebootTimedOut, "does not come back");
     condition::set(&mut shown, types::REBOOT_TIMED_OUT, late, None, facts.now);
     let next = step(&facts);
+    let machine = Machine {
+        firstboot: Some(firstboot.clone()),
+        ..Machine::default()
+    };
     let subject = Subject {
         generation: None,
         step: &next,
-        bootc_version: None,
-        platform_variant: None,
-        boot_image: None,
-        firstboot: Some(&firstboot),
+        machine: &machine,
         heartbeat: later(0),
         conditions: &shown,
     };
@@ -698,7 +696,7 @@ fn a_reboot_timeout_and_the_first_boot_are_reported() {
     let shown = timeline::reported(&status.timeline, Some(&looked_at_nothing));
     assert_eq!(shown.firstboot, None, "nothing was looked at");
     let later = Subject {
-        firstboot: None,
+        machine: &Machine::default(),
         ..subject
     };
     let after = report(&facts, &later, &status);

@@ -7,7 +7,7 @@ use berth_api::pool::SignatureRule;
 use super::*;
 use crate::agent::facts::Verified;
 use crate::agent::host_policy::signatures::{PLACES, Policy};
-use crate::agent::report::{Subject, phase, report};
+use crate::agent::report::{Machine, Subject, phase, report};
 
 const REFUSED: Step = Step::Wait(WaitReason::ImageRefused, None);
 
@@ -47,10 +47,7 @@ fn degraded(facts: &AgentFacts) -> String {
     let subject = Subject {
         generation: None,
         step: &next,
-        bootc_version: None,
-        platform_variant: None,
-        boot_image: None,
-        firstboot: None,
+        machine: &Machine::default(),
         heartbeat: later(0),
         conditions: &[],
     };
