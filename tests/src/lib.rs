@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod bench;
+pub mod bootc;
 pub mod cluster;
 pub mod controlplane;
 pub mod golden;

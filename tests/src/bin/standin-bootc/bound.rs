@@ -53,6 +53,8 @@ fn in_root(root: &Path, link: &Path, target: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -68,11 +70,14 @@ mod tests {
             "[Container]\n Image=registry.test/b:2\nExec=x\n",
         )
         .unwrap();
-        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, bound.join(name)).unwrap();
-        link("/usr/share/containers/systemd/a.image", "a.image");
-        link("../../../share/containers/systemd/b.container", "b.container");
+        symlink("/usr/share/containers/systemd/a.image", bound.join("a.image")).unwrap();
+        symlink(
+            "../../../share/containers/systemd/b.container",
+            bound.join("b.container"),
+        )
+        .unwrap();
         assert_eq!(images(&root).unwrap(), ["registry.test/a:1", "registry.test/b:2"]);
-        link("/nowhere.image", "c.image");
+        symlink("/nowhere.image", bound.join("c.image")).unwrap();
         assert!(images(&root).is_err());
         std::fs::remove_dir_all(&root).unwrap();
     }

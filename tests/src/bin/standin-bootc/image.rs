@@ -1,11 +1,12 @@
 //! Manifests and image configurations, and the refs that the repository keeps for them.
 
-use crate::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
-use anyhow::{Context, Result, bail};
-use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use crate::host::{ImageReference, ImageStatus};
+use anyhow::{Context, Result, bail};
+use berth_tests::bootc::document::{ImageReference, ImageStatus};
+use serde::Deserialize;
+
+use crate::ostree::{self, META_CONFIG, META_DIGEST, META_MANIFEST, unquote};
 use crate::sysroot::Sysroot;
 
 /// Refs of layers, shared by all images.
@@ -73,13 +74,12 @@ impl Image {
     pub(crate) fn status(&self, reference: &ImageReference) -> Result<ImageStatus> {
         let config = self.parsed()?;
         let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
-        let label = |name: &str| labels.get(name).cloned();
         Ok(ImageStatus {
             architecture: config.architecture,
             image: reference.clone(),
             image_digest: self.digest.clone(),
-            timestamp: label("org.opencontainers.image.created").or(config.created),
-            version: label("org.opencontainers.image.version").or_else(|| label("version")),
+            timestamp: first(&["org.opencontainers.image.created"], &labels).or(config.created),
+            version: first(&["org.opencontainers.image.version", "version"], &labels),
         })
     }
 
@@ -102,6 +102,11 @@ impl Image {
         }
         Ok(None)
     }
+}
+
+/// Value of the first of these labels that an image has.
+fn first(names: &[&str], labels: &BTreeMap<String, String>) -> Option<String> {
+    names.iter().find_map(|name| labels.get(*name).cloned())
 }
 
 fn metadata(sysroot: &Sysroot, commit: &str, key: &str) -> Result<String> {
@@ -137,7 +142,7 @@ mod tests {
                 architecture()
             ),
         };
-        let status = image.status(&ImageReference::registry("q.io/os:v1")).unwrap();
+        let status = image.status(&ImageReference::registry("q.io/os:v1", false)).unwrap();
         assert_eq!(status.version.as_deref(), Some("7"));
         assert_eq!(status.timestamp.as_deref(), Some("2026-01-01T00:00:00Z"));
         assert_eq!(image.layers().unwrap()[0].size, 3);

@@ -1,9 +1,10 @@
 //! Creates the first deployment of a sysroot that is not booted, as an installer does on a real machine.
 
-use anyhow::Result;
+use std::path::Path;
 
-use crate::cli;
-use crate::host::ImageReference;
+use anyhow::Result;
+use berth_tests::bootc::document::ImageReference;
+
 use crate::origin;
 use crate::progress::Progress;
 use crate::pull;
@@ -12,13 +13,13 @@ use crate::sysroot::Sysroot;
 /// Stateroot that `bootc install` creates.
 const STATEROOT: &str = "default";
 
-/// Pulls and deploys an image. Prints the checksum of the deployment.
-pub(crate) fn run(options: &cli::Install) -> Result<()> {
-    let sysroot = Sysroot::at(&options.sysroot, STATEROOT)?;
+/// Pulls an image from a source in skopeo's syntax and deploys it under the name `target`. Prints the deployment's checksum.
+pub(crate) fn run(path: &Path, source: &str, target: &str) -> Result<()> {
+    let sysroot = Sysroot::at(path, STATEROOT)?;
     // A power failure may lose the hosts of a test: only the cache would be worth a sync, and it can be rebuilt.
     sysroot.ostree(&["config", "set", "core.fsync", "false"])?;
-    let reference = ImageReference::registry(&options.target);
-    let prepared = pull::prepare(&options.source)?;
+    let reference = ImageReference::registry(target, false);
+    let prepared = pull::prepare(source)?;
     let pulled = pull::import(&sysroot, &reference, prepared, &mut Progress::default())?;
     let file = sysroot.path.join("origin.tmp");
     std::fs::write(&file, origin::text(&reference))?;

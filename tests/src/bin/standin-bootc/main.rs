@@ -1,18 +1,13 @@
 //! A stand-in for `bootc`, for test hosts without a real one.
 //!
 //! A thin layer over the real `ostree` and `skopeo`: ostree does everything that Berth depends on (staging, finalization locks,
-//! the merge of /etc, the order of boot entries), and skopeo talks to registries. This program adds bootc's command line, JSON,
-//! messages, exit codes, locking and progress protocol, of bootc 1.16.9 or of the next release. For tests only.
+//! the merge of /etc, the order of boot entries), and skopeo talks to registries. [`berth_tests::bootc`] has bootc's command line,
+//! JSON, messages and progress protocol, of bootc 1.16.9 or of the next release. For tests only.
 
 mod bound;
-mod cli;
-mod host;
 mod image;
 mod install;
 mod origin;
-// Compiled in rather than linked: otherwise a change elsewhere in the harness would change the binary, and with it the OS images.
-#[path = "../../hosts/real/ostree.rs"]
-mod ostree;
 mod progress;
 mod proxy;
 mod pull;
@@ -22,17 +17,34 @@ mod sysroot;
 mod throttle;
 mod verbs;
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use berth_tests::bootc::cli::Release;
+use berth_tests::hosts::real::ostree;
+
+/// File that selects the next release of bootc.
+const NEXT: &str = "/etc/standin-bootc-next";
+
 fn main() -> ExitCode {
-    // On a usage error clap exits with status 2, as bootc does.
-    let parsed = cli::Release::of_host().parse(std::env::args_os());
-    let cli = parsed.unwrap_or_else(|error| error.exit());
-    match verbs::dispatch(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(1)
+    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let version = if Path::new(NEXT).exists() { "1.17.0" } else { "1.16.9" };
+    let done = match words.as_slice() {
+        [_, "--version"] => {
+            println!("bootc {version}");
+            Ok(())
         }
+        [_, "standin-install", sysroot, source, target] => install::run(Path::new(sysroot), source, target),
+        _ => match Release::new(version).parse(words) {
+            Ok(verb) => verbs::run(&verb),
+            // On a usage error clap exits with status 2, as bootc does.
+            Err(error) => error.exit(),
+        },
+    };
+    if let Err(error) = done {
+        eprintln!("error: {error:#}");
+        return ExitCode::from(1);
     }
+    ExitCode::SUCCESS
 }

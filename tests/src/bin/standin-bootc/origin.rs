@@ -1,8 +1,7 @@
 //! Image references, and the origin files of ostree deployments.
 
 use anyhow::{Context, Result, bail};
-
-use crate::host::ImageReference;
+use berth_tests::bootc::document::ImageReference;
 
 /// Key in an origin file with the image reference of the deployment.
 const KEY: &str = "container-image-reference=";
@@ -52,7 +51,7 @@ fn parse_reference(text: &str) -> Result<ImageReference> {
         .split_once(':')
         .with_context(|| format!("Parsing image reference {text}"))?;
     let signature = match kind {
-        "ostree-unverified-registry" => return Ok(ImageReference::registry(rest)),
+        "ostree-unverified-registry" => return Ok(ImageReference::registry(rest, false)),
         "ostree-unverified-image" => None,
         "ostree-image-signed" => Some("containerPolicy".to_owned()),
         _ => bail!("Parsing image reference {text}: Invalid ostree image reference scheme {kind}"),
@@ -76,7 +75,7 @@ mod tests {
 
     #[test]
     fn origins_come_back_as_they_were_written() {
-        let mut image = ImageReference::registry("q.io/a/os@sha256:11");
+        let mut image = ImageReference::registry("q.io/a/os@sha256:11", false);
         for signature in [None, Some("containerPolicy".to_owned())] {
             for transport in ["registry", "oci"] {
                 image.signature = signature.clone();
@@ -91,7 +90,7 @@ mod tests {
     #[test]
     fn the_plain_form_is_the_one_bootc_writes() {
         assert_eq!(
-            text(&ImageReference::registry("q.io/a/os@sha256:11")),
+            text(&ImageReference::registry("q.io/a/os@sha256:11", false)),
             "[origin]\ncontainer-image-reference=ostree-unverified-registry:q.io/a/os@sha256:11\n"
         );
     }

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use berth_tests::bootc::progress;
+use serde_json::Value;
 
 /// Minimum interval of events that may be lost.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -48,7 +49,7 @@ impl Progress {
         self.last = Some(Instant::now());
         if !self.started {
             self.started = true;
-            self.write(&json!({"type": "Start", "version": "0.1.0"}));
+            self.write(&progress::start());
         }
         self.write(event);
     }
@@ -60,20 +61,6 @@ impl Progress {
         }
     }
 
-    /// Sends the state of a task that is counted in steps.
-    pub(crate) fn steps(&mut self, task: &Task<'_>, done: u64, subtasks: &[Value]) {
-        self.send(&json!({
-            "type": "ProgressSteps",
-            "task": task.name,
-            "description": task.description,
-            "id": task.id,
-            "stepsCached": 0,
-            "steps": done,
-            "stepsTotal": task.total,
-            "subtasks": subtasks,
-        }));
-    }
-
     fn write(&mut self, event: &Value) {
         let Some(out) = &mut self.out else { return };
         let line = format!("{event}\n");
@@ -83,18 +70,4 @@ impl Progress {
             self.out = None;
         }
     }
-}
-
-/// A task with a number of steps.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Task<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) description: &'a str,
-    pub(crate) id: &'a str,
-    pub(crate) total: u64,
-}
-
-/// A part of a task.
-pub(crate) fn subtask(name: &str, description: &str, id: &str, completed: bool) -> Value {
-    json!({"subtask": name, "description": description, "id": id, "completed": completed})
 }

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST, layer_ref};
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use berth_tests::bootc::document::ImageReference;
+use berth_tests::bootc::progress::{self as events, Pull};
 
-use crate::host::ImageReference;
 use crate::image::{BLOBS, IMAGES, Image, Layer, image_ref};
-use crate::progress::{Progress, Task};
+use crate::origin::Origin;
+use crate::ostree::{META_CONFIG, META_DIGEST, META_MANIFEST, layer_ref};
+use crate::progress::Progress;
 use crate::proxy::Proxy;
 use crate::sysroot::Sysroot;
 use crate::throttle::Throttle;
@@ -48,19 +49,22 @@ pub(crate) fn present(sysroot: &Sysroot, reference: &ImageReference) -> Result<O
 
 /// Queries the registry.
 pub(crate) fn prepare(source: &str) -> Result<Prepared> {
-    let fetch = || -> Result<Prepared> {
-        let proxy = Proxy::start()?;
-        let number = proxy.open(source)?;
-        let (digest, manifest) = proxy.manifest(number)?;
-        let config = proxy.config(number)?;
-        let image = Image {
-            digest,
-            manifest,
-            config,
-        };
-        Ok(Prepared { proxy, number, image })
+    fetch_image(source)
+        .context("Fetching manifest")
+        .context("Preparing import")
+}
+
+fn fetch_image(source: &str) -> Result<Prepared> {
+    let proxy = Proxy::start()?;
+    let number = proxy.open(source)?;
+    let (digest, manifest) = proxy.manifest(number)?;
+    let config = proxy.config(number)?;
+    let image = Image {
+        digest,
+        manifest,
+        config,
     };
-    fetch().context("Fetching manifest").context("Preparing import")
+    Ok(Prepared { proxy, number, image })
 }
 
 /// Fetches the missing layers and creates the commit to deploy.
@@ -74,15 +78,14 @@ pub(crate) fn import(
     image.check()?;
     let layers = image.layers()?;
     let known = refs(sysroot, BLOBS)?;
-    let (cached, missing): (Vec<Layer>, Vec<Layer>) = layers
+    let (cached, missing): (Vec<&Layer>, Vec<&Layer>) = layers
         .iter()
-        .cloned()
         .partition(|layer| known.contains(&layer_ref(&layer.digest)));
-    let mut count = Count::new(&image.digest, &cached, &missing);
+    let mut count = Pull::new(&image.digest, &sizes(&cached), &sizes(&missing));
     let scratch = scratch(sysroot)?;
     let mut throttle = Throttle::from_host();
-    for layer in &missing {
-        count.begin(layer);
+    for layer in missing {
+        count.begin(&layer.digest, layer.size);
         progress.send(&count.event());
         let file = scratch.join(layer.digest.replace(':', "-"));
         fetch(&prepared, layer, &file, &mut throttle, &mut |bytes| {
@@ -99,16 +102,14 @@ pub(crate) fn import(
         progress.send(&count.event());
     }
     drop(prepared);
-    let task = Task {
-        name: "importing",
-        description: "Importing Image",
-        id: &image.digest,
-        total: 1,
-    };
-    progress.steps(&task, 0, &[]);
+    progress.send(&events::importing(&image.digest, 0));
     let commit = merge(sysroot, reference, &image, &layers)?;
-    progress.steps(&task, 1, &[]);
+    progress.send(&events::importing(&image.digest, 1));
     Ok(Pulled { commit, image })
+}
+
+fn sizes(layers: &[&Layer]) -> Vec<u64> {
+    layers.iter().map(|layer| layer.size).collect()
 }
 
 fn fetch(
@@ -163,11 +164,14 @@ fn merge(sysroot: &Sysroot, reference: &ImageReference, image: &Image, layers: &
 }
 
 /// Removes the refs of images and layers that no deployment needs.
-pub(crate) fn forget_unused(sysroot: &Sysroot, keep: &[(ImageReference, Image)]) -> Result<()> {
-    let images: BTreeSet<String> = keep.iter().map(|(reference, _)| image_ref(reference)).collect();
-    let mut layers = BTreeSet::new();
-    for (_, image) in keep {
-        layers.extend(image.layers()?.iter().map(|layer| layer_ref(&layer.digest)));
+pub(crate) fn forget_unused(sysroot: &Sysroot) -> Result<()> {
+    let (mut images, mut layers) = (BTreeSet::new(), BTreeSet::new());
+    for deployment in sysroot.deployments()? {
+        let reference = Origin::parse(&sysroot.origin(&deployment)?)?.image;
+        if let Some((reference, image)) = reference.zip(Image::of_commit(sysroot, &deployment.checksum)?) {
+            images.insert(image_ref(&reference));
+            layers.extend(image.layers()?.iter().map(|layer| layer_ref(&layer.digest)));
+        }
     }
     let mut unused: Vec<String> = refs(sysroot, IMAGES)?.difference(&images).cloned().collect();
     unused.extend(refs(sysroot, BLOBS)?.difference(&layers).cloned());
@@ -193,115 +197,4 @@ fn scratch(sysroot: &Sysroot) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(&path).context("making the scratch directory")?;
     Ok(path)
-}
-
-/// Counters of a pull for progress events.
-#[derive(Debug)]
-struct Count {
-    id: String,
-    bytes_cached: u64,
-    bytes_total: u64,
-    bytes: u64,
-    steps_cached: u64,
-    steps_total: u64,
-    steps: u64,
-    subtasks: Vec<Subtask>,
-}
-
-#[derive(Debug)]
-struct Subtask {
-    id: String,
-    bytes: u64,
-    total: u64,
-}
-
-impl Count {
-    fn new(id: &str, cached: &[Layer], missing: &[Layer]) -> Self {
-        Self {
-            id: id.to_owned(),
-            bytes_cached: cached.iter().map(|l| l.size).sum(),
-            bytes_total: missing.iter().map(|l| l.size).sum(),
-            bytes: 0,
-            steps_cached: cached.len() as u64,
-            steps_total: missing.len() as u64,
-            steps: 0,
-            subtasks: Vec::new(),
-        }
-    }
-
-    fn begin(&mut self, layer: &Layer) {
-        let hex = layer.digest.strip_prefix("sha256:").unwrap_or(&layer.digest);
-        self.subtasks.push(Subtask {
-            id: hex.chars().take(21).collect(),
-            bytes: 0,
-            total: layer.size,
-        });
-    }
-
-    fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        if let Some(last) = self.subtasks.last_mut() {
-            last.bytes += bytes;
-        }
-    }
-
-    fn end(&mut self) {
-        self.steps += 1;
-    }
-
-    fn event(&self) -> Value {
-        let subtask = |s: &Subtask| {
-            json!({
-                "subtask": "layer",
-                "description": format!("Derived Layer: {}", s.id),
-                "id": s.id,
-                "bytesCached": 0,
-                "bytes": s.bytes,
-                "bytesTotal": s.total,
-            })
-        };
-        json!({
-            "type": "ProgressBytes",
-            "task": "pulling",
-            "description": format!("Pulling Image: {}", self.id),
-            "id": self.id,
-            "bytesCached": self.bytes_cached,
-            "bytes": self.bytes,
-            "bytesTotal": self.bytes_total,
-            "stepsCached": self.steps_cached,
-            "steps": self.steps,
-            "stepsTotal": self.steps_total,
-            "subtasks": self.subtasks.iter().map(subtask).collect::<Vec<_>>(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn layer(digit: char, size: u64) -> Layer {
-        Layer {
-            digest: format!("sha256:{}", String::from(digit).repeat(64)),
-            size,
-        }
-    }
-
-    #[test]
-    fn progress_counts_only_what_is_fetched() {
-        let mut count = Count::new("sha256:9", &[layer('1', 100)], &[layer('2', 10), layer('3', 5)]);
-        count.begin(&layer('2', 10));
-        count.add(4);
-        let event = count.event();
-        assert_eq!(event["bytesCached"], 100);
-        assert_eq!(event["bytesTotal"], 15);
-        assert_eq!(event["bytes"], 4);
-        assert_eq!(event["steps"], 0);
-        assert_eq!(event["stepsCached"], 1);
-        assert_eq!(event["subtasks"][0]["id"], "222222222222222222222");
-        count.add(6);
-        count.end();
-        assert_eq!(count.event()["steps"], 1);
-        assert_eq!(count.event()["subtasks"][0]["bytes"], 10);
-    }
 }

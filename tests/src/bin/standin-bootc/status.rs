@@ -1,9 +1,10 @@
 //! Builds and prints the status document.
 
-use anyhow::{Result, bail};
+use std::path::Path;
 
-use crate::cli;
-use crate::host::{BootEntry, Host, ImageReference, Listed, OstreeEntry};
+use anyhow::Result;
+use berth_tests::bootc::document::{BootEntry, Host, Listed, OstreeEntry};
+
 use crate::image::Image;
 use crate::origin::Origin;
 use crate::run::output;
@@ -11,14 +12,13 @@ use crate::sysroot::{Deployment, Sysroot};
 
 /// True on a host booted by ostree. In a container on such a host bootc reports nothing.
 pub(crate) fn is_host() -> bool {
-    let exists = |path: &str| std::path::Path::new(path).exists();
-    !in_container() && exists("/run/ostree-booted")
+    !in_container() && Path::new("/run/ostree-booted").exists()
 }
 
 /// True in a container, by the same signs that bootc checks.
 pub(crate) fn in_container() -> bool {
-    let exists = |path: &str| std::path::Path::new(path).exists();
-    std::env::var_os("container").is_some() || exists("/run/.containerenv") || exists("/.dockerenv")
+    let files = ["/run/.containerenv", "/.dockerenv"];
+    std::env::var_os("container").is_some() || files.iter().any(|file| Path::new(file).exists())
 }
 
 /// Builds the document of a locked sysroot.
@@ -29,31 +29,13 @@ pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
     Ok(Host::of(listed.collect::<Result<_>>()?))
 }
 
-/// Images of all deployments.
-pub(crate) fn images(sysroot: &Sysroot) -> Result<Vec<(ImageReference, Image)>> {
-    let mut all = Vec::new();
-    for deployment in sysroot.deployments()? {
-        let origin = Origin::parse(&sysroot.origin(&deployment)?)?;
-        let image = Image::of_commit(sysroot, &deployment.checksum)?;
-        all.extend(origin.image.zip(image));
-    }
-    Ok(all)
-}
-
-/// `bootc status`.
-pub(crate) fn run(options: &cli::Status) -> Result<()> {
-    if let Some(version) = options.format_version.filter(|v| *v > 1) {
-        bail!("Unsupported format version: {version}");
-    }
-    let mut host = if is_host() {
+/// Prints the document of this host.
+pub(crate) fn print() -> Result<()> {
+    let host = if is_host() {
         read(&Sysroot::lock()?)?
     } else {
         Host::null()
     };
-    if options.booted {
-        host.status.staged = None;
-        host.status.rollback = None;
-    }
     // YAML is a superset of JSON; tests do not use the human-readable format.
     println!("{}", serde_json::to_string(&host)?);
     Ok(())

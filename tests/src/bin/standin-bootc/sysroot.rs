@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use berth_tests::bootc::NOT_BOOTED;
 use berth_tests::hosts::real::sysroot_lock::{self, SysrootLock};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -12,6 +13,9 @@ use crate::run::output;
 
 /// Lock file of the `ostree` processes that we start, while we hold the real lock.
 const INNER_LOCK: &str = "/run/standin-bootc.lock";
+
+/// Origin of a deployment that is being staged.
+const ORIGIN: &str = "/run/standin-bootc.origin";
 
 /// The sysroot of the booted host, or one that is being created.
 #[derive(Debug)]
@@ -129,10 +133,21 @@ impl Sysroot {
     /// The stateroot of the booted deployment.
     pub(crate) fn booted_stateroot(&self) -> Result<String> {
         let all = self.deployments()?;
-        match all.into_iter().find(|d| d.booted) {
-            Some(deployment) => Ok(deployment.stateroot),
-            None => bail!("Initializing storage: System not booted via bootc"),
+        let booted = all.into_iter().find(|d| d.booted).context(NOT_BOOTED)?;
+        Ok(booted.stateroot)
+    }
+
+    /// Stages a commit with this origin.
+    pub(crate) fn stage(&self, origin: &str, commit: &str, lock: bool) -> Result<()> {
+        std::fs::write(ORIGIN, origin).context("Writing origin")?;
+        let stateroot = format!("--stateroot={}", self.booted_stateroot()?);
+        let from = format!("--origin-file={ORIGIN}");
+        let mut args = vec!["deploy", "--stage", &stateroot, &from];
+        if lock {
+            args.push("--lock-finalization");
         }
+        args.push(commit);
+        self.admin(&args).map(drop).context("Deploying")
     }
 
     /// Notifies watchers of `/ostree/bootc` of a change.

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
+use berth_tests::bootc::document::ImageReference;
 use berth_tests::rpmostreed::ProgressEvent;
 use serde_json::Value;
 
-use crate::host::ImageReference;
 use crate::image::Image;
 use crate::progress::Progress;
 use crate::pull::{self, Pulled};

@@ -16,9 +16,6 @@ mod verbs;
 
 // The parts of the stand-in for bootc that read and write the repository. Some of their functions are unused here.
 #[allow(dead_code)]
-#[path = "../standin-bootc/host.rs"]
-mod host;
-#[allow(dead_code)]
 #[path = "../standin-bootc/image.rs"]
 mod image;
 #[path = "../standin-bootc/origin.rs"]
@@ -44,8 +41,8 @@ fn main() -> ExitCode {
     let done = match verb.as_deref() {
         None => daemon::serve(),
         Some("relay") => {
-            let mut path = || words.next().unwrap_or_default();
-            relay::serve(&path(), &path())
+            let (listen, connect) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            relay::serve(&listen, &connect)
         }
         Some(verb) => verbs::dispatch(verb, words.next().as_deref()),
     };

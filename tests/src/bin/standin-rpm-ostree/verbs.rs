@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use berth_tests::bootc::document::ImageReference;
 use berth_tests::hosts::real::sysroot_lock;
 use berth_tests::rpmostreed::{Deployment, ProgressEvent, StageRequest};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::daemon::STAGED_LOCK;
-use crate::host::ImageReference;
 use crate::image::Image;
 use crate::origin::Origin;
 use crate::sysroot::{self, Sysroot};
@@ -69,8 +69,7 @@ fn list(sysroot: &Sysroot) -> Result<Vec<Deployment>> {
 
 fn shown(sysroot: &Sysroot, deployment: &sysroot::Deployment, lock_file: bool) -> Result<Deployment> {
     let text = sysroot.origin(deployment)?;
-    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
-    let packages = value("requested=").unwrap_or_default().split(';');
+    let packages = value(&text, "requested=").split(';');
     let packages: Vec<_> = packages.filter(|p| !p.is_empty()).map(str::to_owned).collect();
     let image =
         Image::of_commit(sysroot, &deployment.checksum)?.context("a deployment is not from a container image")?;
@@ -87,52 +86,46 @@ fn shown(sysroot: &Sysroot, deployment: &sysroot::Deployment, lock_file: bool) -
         lock_file: deployment.staged && lock_file,
         version: status.version,
         timestamp: time.and_then(|t| u64::try_from(t.as_second()).ok()).unwrap_or_default(),
-        refspec: value("container-image-reference=").unwrap_or_default().to_owned(),
+        refspec: value(&text, "container-image-reference=").to_owned(),
         digest: image.digest,
         base: layers::base(sysroot, &deployment.checksum, &packages)?,
         packages,
     })
 }
 
+/// Value of a key in an origin; empty if it is missing.
+fn value<'a>(origin: &'a str, key: &str) -> &'a str {
+    let found = origin.lines().find_map(|line| line.strip_prefix(key));
+    found.unwrap_or_default()
+}
+
 fn stage(wanted: &StageRequest) -> Result<()> {
     let sysroot = enter()?;
-    let reference = ImageReference {
-        image: wanted.reference.image.clone(),
-        signature: wanted.reference.signed.then(|| "containerPolicy".to_owned()),
-        transport: "registry".to_owned(),
-    };
+    let reference = ImageReference::registry(&wanted.reference.image, wanted.reference.signed);
     say(&ProgressEvent::Message(format!(
         "Pulling manifest: {}",
         wanted.reference.refspec
     )));
     let pulled = fetch::obtain(&sysroot, &reference, |image| {
         let digest = &image.digest;
-        match wanted.newer_only && is_older(&sysroot, image, &reference)? {
-            true => bail!(
+        if wanted.newer_only && is_older(&sysroot, image, &reference)? {
+            bail!(
                 "Upgrade target revision '{digest}' is chronologically older than current revision; use --allow-downgrade to permit"
-            ),
-            false => Ok(()),
+            );
         }
+        Ok(())
     })?;
-    let commit = match wanted.packages.is_empty() {
-        true => pulled.commit.clone(),
-        false => layers::commit(&sysroot, &pulled, &wanted.packages)?,
+    let commit = if wanted.packages.is_empty() {
+        pulled.commit
+    } else {
+        layers::commit(&sysroot, &pulled, &wanted.packages)?
     };
     say(&ProgressEvent::Message("Staging deployment".to_owned()));
     let mut text = origin::text(&reference);
     if !wanted.packages.is_empty() {
         text += &format!("{PACKAGES}{};\n", wanted.packages.join(";"));
     }
-    let file = "/run/standin-rpm-ostree.origin";
-    fs::write(file, text).with_context(|| format!("writing {file}"))?;
-    let stateroot = format!("--stateroot={}", sysroot.booted_stateroot()?);
-    let from = format!("--origin-file={file}");
-    let mut deploy = vec!["deploy", "--stage", &stateroot, &from];
-    if wanted.lock {
-        deploy.push("--lock-finalization");
-    }
-    deploy.push(&commit);
-    sysroot.admin(&deploy).context("Deploying")?;
+    sysroot.stage(&text, &commit, wanted.lock)?;
     // ostree's command also locks with a file, which rpm-ostree does not create.
     match fs::remove_file(STAGED_LOCK) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -140,50 +133,46 @@ fn stage(wanted: &StageRequest) -> Result<()> {
         }
         _ => {}
     }
-    forget_unused(&sysroot).context("Cleaning up")
+    pull::forget_unused(&sysroot).context("Cleaning up")
+}
+
+/// Time of an image.
+fn time_of(image: &Image, reference: &ImageReference) -> Result<Option<jiff::Timestamp>> {
+    Ok(image.status(reference)?.timestamp.and_then(|t| t.parse().ok()))
 }
 
 fn is_older(sysroot: &Sysroot, image: &Image, reference: &ImageReference) -> Result<bool> {
     let all = sysroot.deployments()?;
-    let booted = all.iter().find(|d| d.booted).context("there is no booted deployment")?;
-    let booted = Image::of_commit(sysroot, &booted.checksum)?.context("a deployment is not from a container image")?;
-    let time = |image: &Image| -> Result<Option<jiff::Timestamp>> {
-        Ok(image.status(reference)?.timestamp.and_then(|t| t.parse().ok()))
-    };
-    Ok(time(image)? < time(&booted)?)
+    let booted = Image::of_commit(sysroot, &all[booted(&all)?].checksum)?;
+    let booted = booted.context("a deployment is not from a container image")?;
+    Ok(time_of(image, reference)? < time_of(&booted, reference)?)
 }
 
-fn forget_unused(sysroot: &Sysroot) -> Result<()> {
-    let mut keep = vec![];
-    for deployment in sysroot.deployments()? {
-        let origin = Origin::parse(&sysroot.origin(&deployment)?)?;
-        keep.extend(origin.image.zip(Image::of_commit(sysroot, &deployment.checksum)?));
-    }
-    pull::forget_unused(sysroot, &keep)
+/// Position of the booted deployment.
+fn booted(all: &[sysroot::Deployment]) -> Result<usize> {
+    let booted = all.iter().position(|d| d.booted);
+    booted.context("there is no booted deployment")
 }
 
 /// Removes all deployments before or after the booted one, except pinned ones; `false` if there are none.
 fn undeploy(which: &str) -> Result<bool> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
-    let booted = all
-        .iter()
-        .position(|d| d.booted)
-        .context("there is no booted deployment")?;
+    let booted = booted(&all)?;
     let meant = match which {
         "pending" => 0..booted,
         _ => booted + 1..all.len(),
     };
+    let mut is_changed = false;
     // Last one first: a removal shifts those behind it.
-    let unpinned = |index: &usize| all.get(*index).is_some_and(|d| !d.pinned);
-    let indices: Vec<usize> = meant.rev().filter(unpinned).collect();
-    for index in &indices {
+    for index in meant.rev().filter(|index| !all[*index].pinned) {
         sysroot.admin(&["undeploy", &index.to_string()])?;
+        is_changed = true;
     }
-    if !indices.is_empty() {
-        forget_unused(&sysroot)?;
+    if is_changed {
+        pull::forget_unused(&sysroot)?;
     }
-    Ok(!indices.is_empty())
+    Ok(is_changed)
 }
 
 /// Removes the locks of the staged deployment; `false` if it is not locked.
@@ -197,11 +186,7 @@ fn unlock() -> Result<bool> {
 fn roll_back() -> Result<()> {
     let sysroot = enter()?;
     let all = sysroot.deployments()?;
-    let booted = all
-        .iter()
-        .position(|d| d.booted)
-        .context("there is no booted deployment")?;
-    let first = match booted {
+    let first = match booted(&all)? {
         0 => all.get(1).map(|_| 1).context("No rollback deployment found")?,
         queued => queued,
     };

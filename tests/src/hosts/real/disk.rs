@@ -23,7 +23,7 @@ mount --bind "$work" "$root/mnt"
 mount --bind "$layout" "$root/mnt/layout"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/run"
-exec chroot "$root" /mnt/bootc standin-install --sysroot=/mnt/sysroot --source=oci:/mnt/layout "$target"
+exec chroot "$root" /mnt/bootc standin-install /mnt/sysroot oci:/mnt/layout "$target"
 "#;
 
 /// Sysroot of a host.

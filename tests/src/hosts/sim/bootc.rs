@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::catalog::digest_of;
+use crate::bootc::document::{BootEntry, Host, ImageReference, ImageStatus, Listed, OstreeEntry};
 
 /// Name of the stateroot.
 pub(super) const STATEROOT: &str = "default";
@@ -51,6 +52,11 @@ impl Deployment {
     /// True if bootc leaves the deployment to rpm-ostree.
     fn is_layered(&self) -> bool {
         !self.packages.is_empty()
+    }
+
+    /// Output of the command that deletes it.
+    fn deleted(&self) -> String {
+        format!("Deleted deployment {}.{}", self.checksum(), self.serial)
     }
 
     /// Simulated name of a composefs deployment.
@@ -146,12 +152,6 @@ impl Deployments {
         self.finalization_failed
     }
 
-    /// Reference that the next `switch` is compared with: the staged image's, or the booted one's.
-    pub fn spec_image(&self) -> Option<&str> {
-        let deployment = self.staged.as_ref().map(|s| &s.deployment).or(self.booted())?;
-        Some(&deployment.image)
-    }
-
     /// True if a deployment of this digest is finalized.
     pub fn is_finalized(&self, digest: &str) -> bool {
         self.finalized.iter().any(|d| d.digest == digest)
@@ -228,8 +228,7 @@ impl Deployments {
         // Staging ends with a cleanup that removes unused layers.
         let used = self.staged.iter().map(|s| &s.deployment).chain(&self.finalized);
         self.cached = used.map(|d| d.digest.clone()).collect();
-        let is_used = |digest: &String| self.cached.contains(digest);
-        self.present.retain(is_used);
+        self.present.retain(|digest| self.cached.contains(digest));
         self.present
             .extend(self.staged.iter().map(|s| s.deployment.digest.clone()));
     }
@@ -259,10 +258,10 @@ impl Deployments {
     /// Links the state of the staged deployment to the name of its lock file.
     pub fn link_lock(&mut self) -> Result<(), String> {
         let staged = self.staged.as_mut().ok_or("No such file or directory")?;
-        match std::mem::replace(&mut staged.lock_file, true) {
-            true => Err("File exists".to_owned()),
-            false => Ok(()),
+        if std::mem::replace(&mut staged.lock_file, true) {
+            return Err("File exists".to_owned());
         }
+        Ok(())
     }
 
     /// Runs `bootc delete-deployment VERITY` on composefs. Only the staged deployment can be deleted here.
@@ -278,16 +277,10 @@ impl Deployments {
 
     /// Runs `ostree admin undeploy INDEX`; a staged deployment has index 0 and shifts the others by one.
     pub fn undeploy(&mut self, index: usize) -> Result<String, String> {
-        let gone = |d: &Deployment| format!("Deleted deployment {}.{}", d.checksum(), d.serial);
-        let position = match (index, &self.staged) {
-            (0, Some(staged)) => {
-                let text = gone(&staged.deployment);
-                self.staged = None;
-                return Ok(text);
-            }
-            (_, Some(_)) => index - 1,
-            (_, None) => index,
-        };
+        if let Some(staged) = self.staged.take_if(|_| index == 0) {
+            return Ok(staged.deployment.deleted());
+        }
+        let position = index - usize::from(self.staged.is_some());
         if position == self.booted {
             return Err(format!("Cannot undeploy currently booted deployment {index}"));
         }
@@ -301,11 +294,11 @@ impl Deployments {
         self.booted -= usize::from(position < self.booted);
         self.cached.remove(&deployment.digest);
         self.present.remove(&deployment.digest);
-        Ok(gone(&deployment))
+        Ok(deployment.deleted())
     }
 
-    /// Runs `bootc rollback`: swaps the boot order and discards the staged deployment. A second call swaps it back.
-    pub fn toggle_rollback(&mut self) -> Result<String, String> {
+    /// Swaps the boot order and discards the staged deployment. A second call swaps it back.
+    pub fn toggle_rollback(&mut self) -> Result<(), String> {
         if self.finalized.len() < 2 {
             return Err("No rollback available".to_owned());
         }
@@ -313,11 +306,7 @@ impl Deployments {
         self.finalized.swap(0, 1);
         self.booted = usize::from(!queued);
         self.staged = None;
-        Ok(if queued {
-            "notice: Reverting queued rollback state".to_owned()
-        } else {
-            "Next boot: rollback deployment".to_owned()
-        })
+        Ok(())
     }
 
     /// An orderly shutdown: an unlocked staged deployment becomes the first, a locked one is lost.
@@ -349,92 +338,72 @@ impl Deployments {
         self.booted = 0;
     }
 
+    /// The document of `bootc status`.
+    pub fn host(&self, view: View) -> Host {
+        if view.not_bootc {
+            return Host::null();
+        }
+        let mut list = vec![];
+        if let Some(staged) = &self.staged {
+            list.push(Listed {
+                booted: false,
+                staged: true,
+                entry: entry(&staged.deployment, staged.locked, view),
+            });
+        }
+        for (deployment, booted) in self.finalized() {
+            list.push(Listed {
+                booted,
+                staged: false,
+                entry: entry(deployment, false, view),
+            });
+        }
+        let mut host = Host::of(list);
+        host.status.kind = host.status.kind.filter(|_| !view.composefs);
+        host
+    }
+
     /// Output of `bootc status --format=json`.
     pub fn status(&self, view: View) -> Value {
-        if view.not_bootc {
-            return null_host();
+        let mut host = json!(self.host(view));
+        for slot in ["booted", "staged", "rollback"] {
+            if let Some(entry) = host["status"][slot].as_object_mut().filter(|_| view.old) {
+                entry.remove("softRebootCapable");
+                entry.remove("downloadOnly");
+            }
         }
-        let booted = self.booted().map(|d| entry(d, false, view));
-        let staged = self.staged.as_ref().map(|s| entry(&s.deployment, s.locked, view));
-        let rollback = self.rollback().map(|d| entry(d, false, view));
-        let layered = self.booted().is_some_and(Deployment::is_layered);
-        let merge = self.staged.as_ref().map(|s| &s.deployment).or(self.booted());
-        let spec = match self.spec_image() {
-            Some(image) if merge.is_some_and(|d| !d.is_layered()) => json!({
-                "image": {"image": image, "transport": "registry"},
-                "bootOrder": if self.rollback_queued() { "rollback" } else { "default" },
-            }),
-            _ => json!({"image": null, "bootOrder": "default"}),
-        };
-        json!({
-            "apiVersion": "org.containers.bootc/v1",
-            "kind": "BootcHost",
-            "metadata": {"name": "host"},
-            "spec": spec,
-            "status": {
-                "booted": booted,
-                "staged": staged,
-                "rollback": rollback,
-                "rollbackQueued": self.rollback_queued(),
-                "type": if layered || view.composefs { Value::Null } else { json!("bootcHost") },
-                "usrOverlay": null,
-                "readOnly": false,
-            },
-        })
+        host
     }
 }
 
-fn null_host() -> Value {
-    json!({
-        "apiVersion": "org.containers.bootc/v1",
-        "kind": "BootcHost",
-        "metadata": {},
-        "spec": {"image": null, "bootOrder": "default"},
-        "status": {
-            "booted": null, "staged": null, "rollback": null, "rollbackQueued": false, "type": null,
-            "usrOverlay": null, "readOnly": false,
-        },
-    })
-}
-
-fn entry(deployment: &Deployment, locked: bool, view: View) -> Value {
-    let layered = deployment.is_layered();
-    let mut reference = json!({"image": deployment.image, "transport": "registry"});
-    if deployment.signed {
-        reference["signature"] = json!("containerPolicy");
-    }
-    let image = (!layered).then(|| {
-        json!({
-            "image": reference,
-            "imageDigest": deployment.digest,
-            "version": deployment.version,
-            "timestamp": deployment.timestamp,
-            "architecture": deployment.architecture,
-        })
+fn entry(deployment: &Deployment, locked: bool, view: View) -> BootEntry {
+    let image = ImageStatus {
+        architecture: deployment.architecture.clone(),
+        image: ImageReference::registry(&deployment.image, deployment.signed),
+        image_digest: deployment.digest.clone(),
+        timestamp: Some(deployment.timestamp.clone()),
+        version: Some(deployment.version.clone()),
+    };
+    let ostree = OstreeEntry {
+        checksum: deployment.checksum(),
+        deploy_serial: deployment.serial,
+        stateroot: STATEROOT.to_owned(),
+    };
+    let composefs = json!({
+        "verity": deployment.verity(), "bootType": "Bls", "bootloader": "systemd", "bootDigest": null,
+        "missingVerityAllowed": false,
     });
-    let mut entry = json!({
-        "image": image,
-        "cachedUpdate": null,
-        "incompatible": layered,
-        "pinned": false,
-        "softRebootCapable": false,
-        "downloadOnly": locked,
-        "store": "ostreeContainer",
-        "ostree": {"stateroot": STATEROOT, "checksum": deployment.checksum(), "deploySerial": deployment.serial},
-        "composefs": null,
-    });
-    if view.composefs {
-        (entry["store"], entry["ostree"]) = (Value::Null, Value::Null);
-        entry["composefs"] = json!({
-            "verity": deployment.verity(), "bootType": "Bls", "bootloader": "systemd", "bootDigest": null,
-            "missingVerityAllowed": false,
-        });
+    BootEntry {
+        cached_update: None,
+        composefs: view.composefs.then_some(composefs),
+        download_only: locked,
+        image: (!deployment.is_layered()).then_some(image),
+        incompatible: deployment.is_layered(),
+        ostree: (!view.composefs).then_some(ostree),
+        pinned: false,
+        soft_reboot_capable: false,
+        store: (!view.composefs).then_some("ostreeContainer"),
     }
-    if let (true, Some(map)) = (view.old, entry.as_object_mut()) {
-        map.remove("softRebootCapable");
-        map.remove("downloadOnly");
-    }
-    entry
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
 use super::agent::{AgentCommand, AgentConfig, Agents};
-use super::bootc::{self, Deployment};
+use super::bootc::{self, Deployment, Deployments};
 use super::bus::Bus;
 use super::catalog::{Catalog, CatalogImage};
 use super::kubelet::{Kubelet, KubeletConfig};
@@ -304,8 +304,8 @@ impl SimHost {
 
     /// Runs `bootc rollback` without the agent: queues the rollback deployment for the next boot, or reverts that.
     pub fn roll_back_behind_the_agent(&self) -> Result<()> {
-        let done = self.machine().os.deployments(|d| d.toggle_rollback());
-        done.map(drop).map_err(anyhow::Error::msg)
+        let done = self.machine().os.deployments(Deployments::toggle_rollback);
+        done.map_err(anyhow::Error::msg)
     }
 
     /// Sends SIGKILL to every agent on the host. They restart after `settings.agent_restart`.

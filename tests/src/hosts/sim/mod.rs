@@ -17,7 +17,6 @@ mod login;
 mod machine;
 mod policy;
 mod process;
-mod progress;
 mod record;
 mod rpm_ostree;
 mod skopeo;

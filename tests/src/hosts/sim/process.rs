@@ -8,16 +8,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::bootc::{Deployment, Deployments, View};
+use super::bootc::{Deployment, Deployments};
 use super::catalog::{Catalog, CatalogImage};
-use super::progress::{pulling, staging};
 use super::record::PullRecord;
 use super::settings::{Settings, SharedSettings};
 use super::{policy, skopeo};
+use crate::bootc::cli::Verb;
+use crate::bootc::document::ImageReference;
+use crate::bootc::{Change, NOT_BOOTED, announcement, decide, progress, reboot_required};
 use crate::hosts::HostLog;
 use crate::hosts::real::ostree;
 
@@ -34,10 +37,10 @@ pub(super) struct Stdio {
 }
 
 impl Stdio {
-    /// Writes a line of progress. Waits while the pipe is full, as bootc does.
-    async fn progress(&mut self, line: &str) {
+    /// Writes an event of progress. Waits while the pipe is full, as bootc does.
+    async fn progress(&mut self, event: &Value) {
         let Some(file) = &mut self.fd3 else { return };
-        let line = format!("{line}\n");
+        let line = format!("{event}\n");
         let mut rest = line.as_bytes();
         while !rest.is_empty() {
             match file.write(rest) {
@@ -65,14 +68,6 @@ impl Stdio {
     fn fail(&mut self, text: &str) -> i32 {
         write_line(&mut self.err, &format!("error: {text}"));
         1
-    }
-
-    fn usage(&mut self, argument: &str, verb: &str) -> i32 {
-        let text = format!(
-            "error: unexpected argument '{argument}' found\n\nUsage: bootc {verb} [OPTIONS]\n\nFor more information, try '--help'."
-        );
-        write_line(&mut self.err, &text);
-        2
     }
 }
 
@@ -123,23 +118,12 @@ struct Armed {
 
 impl Armed {
     fn set(&mut self, armed: bool) {
-        match (armed, self.since) {
-            (true, None) => self.since = Some(Instant::now()),
-            (false, Some(since)) => {
-                self.times.push(since.elapsed());
-                self.since = None;
-            }
-            _ => {}
+        if armed {
+            self.since.get_or_insert_with(Instant::now);
+        } else if let Some(since) = self.since.take() {
+            self.times.push(since.elapsed());
         }
     }
-}
-
-/// Arguments of `bootc switch`.
-struct Switch {
-    target: String,
-    progress: bool,
-    download_only: bool,
-    signed: bool,
 }
 
 impl Os {
@@ -183,13 +167,11 @@ impl Os {
             return;
         }
         let staged = deployments.staged();
-        let state = staged.map(|s| match s.locked && !s.lock_file {
-            true => STAGED_LOCKED,
-            // Also if ostree locked it again: a real host was seen with the lock file and `false` in the state.
-            false => STAGED_UNLOCKED,
-        });
+        // If ostree locked it again, a real host was seen with the lock file and `false` in the state.
+        let is_locked = staged.is_some_and(|s| s.locked && !s.lock_file);
+        let state = if is_locked { STAGED_LOCKED } else { STAGED_UNLOCKED };
         let are = StagedFiles {
-            state,
+            state: staged.map(|_| state),
             lock: staged.is_some_and(|s| s.lock_file).then_some(b""),
         };
         let mut files = self.files.lock().unwrap_or_else(|e| e.into_inner());
@@ -199,20 +181,20 @@ impl Os {
         let directory = self.on_host("/run/ostree");
         // Errors mean that the host is off and has no `/run`.
         let _ = std::fs::create_dir_all(&directory);
-        let show = |name: &str, content: Option<&[u8]>| {
+        // The new lock is written first, so that the deployment is never unlocked in between.
+        for (name, content) in [
+            ("staged-deployment-locked", are.lock.or(files.lock)),
+            ("staged-deployment", are.state),
+            ("staged-deployment-locked", are.lock),
+        ] {
             let file = directory.join(name);
-            let Some(content) = content else {
-                let _ = std::fs::remove_file(file);
-                return;
-            };
             // Atomically, like libostree: readers never see a partial file.
             let whole = directory.join(format!(".{name}"));
-            let _ = std::fs::write(&whole, content).and_then(|()| std::fs::rename(whole, file));
-        };
-        // The new lock is written first, so that the deployment is never unlocked in between.
-        show("staged-deployment-locked", are.lock.or(files.lock));
-        show("staged-deployment", are.state);
-        show("staged-deployment-locked", are.lock);
+            let _ = match content {
+                None => std::fs::remove_file(file),
+                Some(content) => std::fs::write(&whole, content).and_then(|()| std::fs::rename(whole, file)),
+            };
+        }
         *files = are;
     }
 
@@ -337,9 +319,8 @@ impl Os {
 
     /// Records that a reboot is required: bootc does so for every staged image, locked or not.
     fn require_reboot(&self, digest: &str, settings: &Settings) {
-        if settings.bootc_numbers() >= (1, 9, 0) {
-            let text = format!("bootc: Reboot required for image: {digest}\n");
-            let _ = std::fs::write(self.on_host("/run/reboot-required"), text);
+        if settings.bootc().numbers >= [1, 9, 0] {
+            let _ = std::fs::write(self.on_host("/run/reboot-required"), reboot_required(digest));
         }
     }
 
@@ -347,42 +328,39 @@ impl Os {
         match arguments {
             ["--version"] => {
                 io.out(&format!("bootc {}", settings.bootc_version));
-                0
+                return 0;
             }
-            ["status", flags @ ..] => self.status(flags, settings, io).await,
-            ["switch", "--help"] if settings.no_help => io.fail("Broken pipe (os error 32)"),
-            ["switch", "--help"] => {
-                io.out("Usage: bootc switch [OPTIONS] <TARGET>\n\nOptions:\n      --quiet");
-                if has_download_only(settings) {
-                    io.out("      --download-only\n          Stage the image with finalization locked");
-                }
-                0
-            }
-            ["switch", rest @ ..] => match parse_switch(rest, settings) {
-                Ok(switch) => self.switch(switch, settings, io).await,
-                Err(argument) => io.usage(argument, "switch"),
-            },
-            ["upgrade", "--from-downloaded"] if settings.bootc_numbers() >= (1, 12, 0) => {
-                self.upgrade_from_downloaded(settings, io).await
-            }
+            ["switch", "--help"] if settings.no_help => return io.fail("Broken pipe (os error 32)"),
             ["delete-deployment", verity] if settings.composefs => {
                 let _lock = self.local_command(settings).await;
                 let deleted = self.deployments(|d| d.delete(verity));
-                deleted.map_or_else(|text| io.fail(&text), |()| 0)
+                return deleted.map_or_else(|text| io.fail(&text), |()| 0);
             }
-            ["upgrade", flag, ..] => io.usage(flag, "upgrade"),
-            ["rollback"] => {
+            _ => {}
+        }
+        let words = std::iter::once("bootc").chain(arguments.iter().copied());
+        match settings.bootc().parse(words) {
+            Ok(Verb::Status(_)) => {
                 let _lock = self.local_command(settings).await;
-                match self.deployments(Deployments::toggle_rollback) {
-                    Ok(text) => {
-                        io.out(&text);
-                        0
-                    }
-                    Err(text) => io.fail(&format!("Rollback: Rollback (ostree): {text}")),
-                }
+                let status = self.deployments(|d| d.status(settings.view()));
+                io.out(&status.to_string());
+                0
             }
-            [other, ..] => io.usage(other, "<COMMAND>"),
-            [] => 2,
+            Ok(verb) => match self.change(&verb, settings, io).await {
+                Ok(words) => {
+                    io.out(&words);
+                    0
+                }
+                Err(text) => io.fail(&format!("{}: {text}", verb.title())),
+            },
+            Err(error) if error.use_stderr() => {
+                write_line(&mut io.err, &error.to_string());
+                error.exit_code()
+            }
+            Err(help) => {
+                io.out(&help.to_string());
+                0
+            }
         }
     }
 
@@ -393,34 +371,31 @@ impl Os {
         lock
     }
 
-    async fn status(&self, flags: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
-        let known = ["--format=json", "--json", "--format-version=1", "--format-version=0"];
-        if let Some(flag) = flags.iter().find(|f| !known.contains(f)) {
-            return io.usage(flag, "status");
-        }
-        let _lock = self.local_command(settings).await;
-        let view = View {
-            not_bootc: settings.not_bootc,
-            composefs: settings.composefs,
-            old: settings.bootc_numbers() < (1, 12, 0),
-        };
-        let status = self.deployments(|d| d.status(view));
-        io.out(&status.to_string());
-        0
-    }
-
-    async fn upgrade_from_downloaded(&self, settings: &Settings, io: &mut Stdio) -> i32 {
+    /// Makes the change that bootc decides; returns its output.
+    async fn change(&self, verb: &Verb, settings: &Settings, io: &mut Stdio) -> Result<String, String> {
         if settings.not_bootc {
-            return io.fail("Upgrading: Initializing storage: System not booted via bootc");
+            return Err(NOT_BOOTED.to_owned());
         }
-        let _lock = self.local_command(settings).await;
-        match self.deployments(Deployments::unlock) {
-            Ok(_) => {
-                io.out("Staged deployment will now be applied on reboot");
-                0
+        let _lock = self.sysroot.lock().await;
+        let host = self.deployments(|d| d.host(settings.view()));
+        let words = match decide(verb, &host)? {
+            Change::Stage { target, lock } => {
+                let has_progress = matches!(verb, Verb::Switch(switch) if switch.progress_fd.is_some());
+                return self.switch(&target, lock, has_progress, settings, io).await;
             }
-            Err(_) => io.fail("Upgrading: No staged deployment found"),
-        }
+            Change::Nothing { words } => words,
+            Change::Unlock { words } => {
+                tokio::time::sleep(settings.command_time).await;
+                self.deployments(Deployments::unlock)?;
+                words
+            }
+            Change::Reorder { words, .. } => {
+                tokio::time::sleep(settings.command_time).await;
+                self.deployments(Deployments::toggle_rollback)?;
+                words
+            }
+        };
+        Ok(words.to_owned())
     }
 
     async fn ostree(&self, arguments: &[&str], settings: &Settings, io: &mut Stdio) -> i32 {
@@ -484,83 +459,90 @@ impl Os {
         made.map_or_else(|text| io.fail(&text), |()| 0)
     }
 
-    async fn switch(&self, switch: Switch, settings: &Settings, io: &mut Stdio) -> i32 {
-        if settings.not_bootc {
-            return io.fail("Switching: Initializing storage: System not booted via bootc");
-        }
-        let _lock = self.sysroot.lock().await;
-        if self.deployments(|d| d.spec_image() == Some(switch.target.as_str())) {
-            io.out("Image specification is unchanged.");
-            return 0;
-        }
-        let digest = switch
-            .target
-            .rsplit_once('@')
-            .map(|(_, digest)| digest)
-            .unwrap_or_default();
+    async fn switch(
+        &self,
+        target: &ImageReference,
+        lock: bool,
+        has_progress: bool,
+        settings: &Settings,
+        io: &mut Stdio,
+    ) -> Result<String, String> {
+        let digest = target.image.rsplit_once('@').map_or("", |(_, digest)| digest);
         if settings.composefs && self.deployments(|d| d.is_finalized(digest)) {
-            return io.fail(
-                "Switching: Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment",
+            return Err(
+                "Switching (composefs): Target image has the same fs-verity digest as the existing Some(Rollback) deployment"
+                    .to_owned(),
             );
         }
         let mut record = PullRecord::begin(&self.log, &self.host, digest);
-        if let Err(text) = self.pull(&switch, digest, settings, io).await {
-            return io.fail(&format!("Switching: Switching (ostree): {text}"));
-        }
+        let unused = io.fd3.take_if(|_| !has_progress);
+        let pulled = self.pull(target, digest, lock, settings, io).await;
+        io.fd3 = io.fd3.take().or(unused);
+        pulled.map_err(|text| format!("Switching (ostree): {text}"))?;
         record.ok = true;
-        io.out(&format!("Queued for next boot: {}", switch.target));
-        0
+        Ok(announcement(target, lock, None, digest))
     }
 
     /// Fetches the image, unless its layers are on the disk, and stages it; the error follows `Switching (ostree): `.
-    async fn pull(&self, switch: &Switch, digest: &str, settings: &Settings, io: &mut Stdio) -> Result<(), String> {
-        if switch.signed && self.policy().accepts_anything() {
+    async fn pull(
+        &self,
+        target: &ImageReference,
+        digest: &str,
+        lock: bool,
+        settings: &Settings,
+        io: &mut Stdio,
+    ) -> Result<(), String> {
+        let signed = target.signature.is_some();
+        if signed && self.policy().accepts_anything() {
             return Err(policy::REFUSING_USAGE.to_owned());
         }
-        let image = self.find(&switch.target, digest, settings)?;
-        let cached = self.deployments(|d| d.is_cached(digest));
-        let progress = switch.progress && io.fd3.is_some();
-        if !cached {
-            if settings.disk_full {
-                let target = &switch.target;
-                let required = image.size;
-                return Err(format!(
-                    "Pulling: Insufficient free space for {target} (available: 1048576 required: {required})"
-                ));
-            }
-            let fails = self.settings.strikes(|s| &mut s.pull_failures);
-            let lines = if progress {
-                pulling(digest, image.size, settings.progress_padding)
-            } else {
-                Vec::new()
-            };
-            // In steps, so that progress is spread over the time of the pull.
-            let steps = if fails { 2 } else { 4 };
-            for step in 0..steps {
-                for line in lines.iter().filter(|(at, _)| *at == step) {
-                    io.progress(&line.1).await;
-                }
-                tokio::time::sleep(settings.pull_time / 4).await;
-            }
-            if fails {
-                return Err(settings.pull_failure_text.clone());
-            }
+        let image = self.find(&target.image, digest, settings)?;
+        if !self.deployments(|d| d.is_cached(digest)) {
+            self.fetch(&target.image, digest, image.size, settings, io).await?;
         }
         tokio::time::sleep(settings.command_time).await;
-        self.stage(&switch.target, digest, image, switch.download_only, switch.signed);
-        if progress {
-            io.progress(&staging(digest, 1)).await;
-        }
+        self.stage(&target.image, digest, image, lock, signed);
+        io.progress(&progress::staging(digest, 2)).await;
         tokio::time::sleep(settings.after_staging).await;
-        if progress {
-            io.progress(&staging(digest, 3)).await;
-        }
+        io.progress(&progress::staging(digest, 4)).await;
         if self.settings.strikes(|s| &mut s.staged_then_fails) {
             let words = "Pulling bound images: Pulling bound image registry.test/bound:1: failed to invoke method OpenImage: \
                  reading manifest 1 in registry.test/bound: manifest unknown";
             return Err(words.to_owned());
         }
         self.require_reboot(digest, settings);
+        Ok(())
+    }
+
+    /// Plays a download of four layers, each with a quarter of the image and of its time.
+    async fn fetch(
+        &self,
+        image: &str,
+        digest: &str,
+        size: u64,
+        settings: &Settings,
+        io: &mut Stdio,
+    ) -> Result<(), String> {
+        if settings.disk_full {
+            return Err(format!(
+                "Pulling: Insufficient free space for {image} (available: 1048576 required: {size})"
+            ));
+        }
+        let fails = self.settings.strikes(|s| &mut s.pull_failures);
+        let mut pull = progress::Pull::new(digest, &[], &[size / 4; 4]);
+        io.progress(&progress::start()).await;
+        for _ in 0..if fails { 2 } else { 4 } {
+            pull.begin(digest, size / 4);
+            let mut event = pull.event();
+            event["subtasks"][0]["id"] = "0".repeat(settings.progress_padding).into();
+            io.progress(&event).await;
+            tokio::time::sleep(settings.pull_time / 4).await;
+            pull.add(size / 4);
+            pull.end();
+        }
+        if fails {
+            return Err(settings.pull_failure_text.clone());
+        }
         Ok(())
     }
 
@@ -625,37 +607,6 @@ impl Os {
 /// Ref of an image in the repository. Simulated hosts do not record its real name.
 fn image_ref(digest: &str) -> String {
     ostree::image_ref(&format!("docker://registry.test/os@{digest}"))
-}
-
-/// True if `bootc switch` has the flag of the first release after 1.16.9.
-fn has_download_only(settings: &Settings) -> bool {
-    settings.bootc_numbers() > (1, 16, 9)
-}
-
-fn parse_switch<'a>(arguments: &[&'a str], settings: &Settings) -> Result<Switch, &'a str> {
-    let mut switch = Switch {
-        target: String::new(),
-        progress: false,
-        download_only: false,
-        signed: false,
-    };
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match *argument {
-            "--progress-fd" if settings.no_progress_fd => return Err("--progress-fd"),
-            "--progress-fd" if rest.next() == Some(&"3") => switch.progress = true,
-            "--download-only" if has_download_only(settings) => switch.download_only = true,
-            "--enforce-container-sigpolicy" => switch.signed = true,
-            "--" | "--quiet" | "--retain" => {}
-            target if !target.starts_with('-') && switch.target.is_empty() => switch.target = target.to_owned(),
-            other => return Err(other),
-        }
-    }
-    if switch.target.is_empty() {
-        Err("<TARGET>")
-    } else {
-        Ok(switch)
-    }
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ impl Backend for Software {
     }
 
     fn roll_back(&self) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async { self.os.deployments(|d| d.toggle_rollback().map(drop)) })
+        Box::pin(async { self.os.deployments(Deployments::toggle_rollback) })
     }
 
     fn unlock(&self) -> BoxFuture<'_, Result<bool, String>> {

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::bootc::View;
+use crate::bootc::cli::Release;
+
 /// Effect of a reboot request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RebootFault {
@@ -238,11 +241,21 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The version as numbers, for comparisons; a part that is not a number counts as 0.
-    pub fn bootc_numbers(&self) -> (u32, u32, u32) {
-        let mut parts = self.bootc_version.split('.').map(|p| p.parse().unwrap_or(0));
-        let mut next = || parts.next().unwrap_or(0);
-        (next(), next(), next())
+    /// Release of the host's bootc.
+    pub(super) fn bootc(&self) -> Release {
+        Release {
+            has_progress_fd: !self.no_progress_fd,
+            ..Release::new(&self.bootc_version)
+        }
+    }
+
+    /// How bootc shows the host.
+    pub(super) fn view(&self) -> View {
+        View {
+            not_bootc: self.not_bootc,
+            composefs: self.composefs,
+            old: !self.bootc().has_locks(),
+        }
     }
 }
 
@@ -300,12 +313,5 @@ mod tests {
         assert!(inhibitor.blocks_shutdown());
         inhibitor.mode = "delay".to_owned();
         assert!(!inhibitor.blocks_shutdown());
-    }
-
-    #[test]
-    fn versions_compare_as_numbers() {
-        let settings = Settings::default();
-        assert_eq!(settings.bootc_numbers(), (1, 16, 9));
-        assert!(settings.bootc_numbers() > (1, 12, 0));
     }
 }

@@ -1,6 +1,5 @@
 //! Output of the simulated programs.
 
-use std::io::Read;
 use std::sync::Arc;
 
 use super::super::catalog::digest_of;
@@ -45,22 +44,15 @@ fn target(version: &str) -> String {
 async fn run(os: &Os, words: &[&str]) -> (i32, String, String) {
     let argv: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
     let dir = tempfile::tempdir().unwrap();
-    let create = |name: &str| File::create(dir.path().join(name)).ok();
+    let [out, err] = ["out", "err"].map(|name| dir.path().join(name));
     let mut io = Stdio {
-        out: create("out"),
-        err: create("err"),
+        out: File::create(&out).ok(),
+        err: File::create(&err).ok(),
         fd3: None,
     };
     let status = os.run(&argv, &mut io).await;
-    let read = |name: &str| {
-        let mut text = String::new();
-        File::open(dir.path().join(name))
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        text
-    };
-    (status, read("out"), read("err"))
+    let [out, err] = [out, err].map(|file| std::fs::read_to_string(file).unwrap());
+    (status, out, err)
 }
 
 #[tokio::test]
@@ -181,15 +173,15 @@ async fn composefs_has_no_ostree_and_deletes_by_name() {
     let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
     assert_eq!(run(&os, &lock).await.0, EXIT_EXEC);
     let status: serde_json::Value = serde_json::from_str(&run(&os, STATUS).await.1).unwrap();
-    let name = |slot: &str| {
+    let [booted, staged] = ["booted", "staged"].map(|slot| {
         let entry = &status["status"][slot];
         assert!(entry["ostree"].is_null() && entry["store"].is_null());
-        entry["composefs"]["verity"].as_str().unwrap().to_owned()
-    };
+        entry["composefs"]["verity"].as_str().unwrap()
+    });
     assert_eq!(status["status"]["staged"]["downloadOnly"], true);
-    let booted = run(&os, &["/usr/bin/bootc", "delete-deployment", &name("booted")]).await;
+    let booted = run(&os, &["/usr/bin/bootc", "delete-deployment", booted]).await;
     assert!(booted.0 == 1 && booted.2.contains("currently booted"), "{booted:?}");
-    let delete = ["/usr/bin/bootc", "delete-deployment", &name("staged")];
+    let delete = ["/usr/bin/bootc", "delete-deployment", staged];
     assert_eq!(run(&os, &delete).await.0, 0);
     assert!(run(&os, &delete).await.2.contains("not found"));
     assert!(os.deployments(|d| d.staged().is_none()));

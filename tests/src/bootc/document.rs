@@ -2,30 +2,34 @@
 //!
 //! bootc prints canonical JSON (sorted keys, one line); the fields here are in the order of their JSON names.
 
+// The fields are named as in the document.
+#![allow(missing_docs)]
+
 use serde::Serialize;
+use serde_json::Value;
 
 /// Name of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ImageReference {
-    pub(crate) image: String,
+pub struct ImageReference {
+    pub image: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) signature: Option<String>,
-    pub(crate) transport: String,
+    pub signature: Option<String>,
+    pub transport: String,
 }
 
 impl ImageReference {
-    /// An image in a registry, not verified.
-    pub(crate) fn registry(name: &str) -> Self {
+    /// An image in a registry, verified by the signature policy if `signed`.
+    pub fn registry(name: &str, signed: bool) -> Self {
         Self {
             image: name.to_owned(),
-            signature: None,
+            signature: signed.then(|| "containerPolicy".to_owned()),
             transport: "registry".to_owned(),
         }
     }
 
     /// Returns the reference in skopeo's syntax.
-    pub(crate) fn skopeo(&self) -> String {
+    pub fn skopeo(&self) -> String {
         match self.transport.as_str() {
             "registry" => format!("docker://{}", self.image),
             transport => format!("{transport}:{}", self.image),
@@ -36,42 +40,42 @@ impl ImageReference {
 /// A pulled image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct ImageStatus {
-    pub(crate) architecture: String,
-    pub(crate) image: ImageReference,
-    pub(crate) image_digest: String,
-    pub(crate) timestamp: Option<String>,
-    pub(crate) version: Option<String>,
+pub struct ImageStatus {
+    pub architecture: String,
+    pub image: ImageReference,
+    pub image_digest: String,
+    pub timestamp: Option<String>,
+    pub version: Option<String>,
 }
 
 /// The deployment in ostree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct OstreeEntry {
-    pub(crate) checksum: String,
-    pub(crate) deploy_serial: u32,
-    pub(crate) stateroot: String,
+pub struct OstreeEntry {
+    pub checksum: String,
+    pub deploy_serial: u32,
+    pub stateroot: String,
 }
 
 /// Entry of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct BootEntry {
-    pub(crate) cached_update: Option<ImageStatus>,
-    pub(crate) composefs: Option<()>,
-    pub(crate) download_only: bool,
-    pub(crate) image: Option<ImageStatus>,
-    pub(crate) incompatible: bool,
-    pub(crate) ostree: Option<OstreeEntry>,
-    pub(crate) pinned: bool,
-    pub(crate) soft_reboot_capable: bool,
-    pub(crate) store: Option<&'static str>,
+pub struct BootEntry {
+    pub cached_update: Option<ImageStatus>,
+    pub composefs: Option<Value>,
+    pub download_only: bool,
+    pub image: Option<ImageStatus>,
+    pub incompatible: bool,
+    pub ostree: Option<OstreeEntry>,
+    pub pinned: bool,
+    pub soft_reboot_capable: bool,
+    pub store: Option<&'static str>,
 }
 
 /// Order of the boot entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum BootOrder {
+pub enum BootOrder {
     #[default]
     Default,
     Rollback,
@@ -80,55 +84,55 @@ pub(crate) enum BootOrder {
 /// Desired state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct HostSpec {
-    pub(crate) boot_order: BootOrder,
-    pub(crate) image: Option<ImageReference>,
+pub struct HostSpec {
+    pub boot_order: BootOrder,
+    pub image: Option<ImageReference>,
 }
 
 /// Actual state of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct HostStatus {
-    pub(crate) booted: Option<BootEntry>,
+pub struct HostStatus {
+    pub booted: Option<BootEntry>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) other_deployments: Vec<BootEntry>,
-    pub(crate) read_only: bool,
-    pub(crate) rollback: Option<BootEntry>,
-    pub(crate) rollback_queued: bool,
-    pub(crate) staged: Option<BootEntry>,
+    pub other_deployments: Vec<BootEntry>,
+    pub read_only: bool,
+    pub rollback: Option<BootEntry>,
+    pub rollback_queued: bool,
+    pub staged: Option<BootEntry>,
     #[serde(rename = "type")]
-    pub(crate) kind: Option<&'static str>,
-    pub(crate) usr_overlay: Option<()>,
+    pub kind: Option<&'static str>,
+    pub usr_overlay: Option<()>,
 }
 
 /// Name that every host document has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Metadata {
-    pub(crate) name: &'static str,
+pub struct Metadata {
+    pub name: &'static str,
 }
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Host {
-    pub(crate) api_version: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) metadata: Metadata,
-    pub(crate) spec: HostSpec,
-    pub(crate) status: HostStatus,
+pub struct Host {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub metadata: Metadata,
+    pub spec: HostSpec,
+    pub status: HostStatus,
 }
 
 /// A deployment in ostree's boot order, with its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub(crate) booted: bool,
-    pub(crate) staged: bool,
-    pub(crate) entry: BootEntry,
+pub struct Listed {
+    pub booted: bool,
+    pub staged: bool,
+    pub entry: BootEntry,
 }
 
 impl Host {
     /// Document for a container, or a host not booted by ostree.
-    pub(crate) fn null() -> Self {
+    pub fn null() -> Self {
         Self {
             api_version: "org.containers.bootc/v1",
             kind: "BootcHost",
@@ -139,7 +143,7 @@ impl Host {
     }
 
     /// Sorts deployments into booted, staged, rollback and others.
-    pub(crate) fn of(list: Vec<Listed>) -> Self {
+    pub fn of(list: Vec<Listed>) -> Self {
         let mut host = Self::null();
         let booted_at = list.iter().position(|d| d.booted);
         let stateroot = booted_at
@@ -164,13 +168,10 @@ impl Host {
     }
 
     fn fill_in(&mut self) {
-        let image = |entry: &Option<BootEntry>| {
-            let status = entry.as_ref().and_then(|e| e.image.as_ref());
-            status.map(|i| i.image.clone())
-        };
-        let booted = image(&self.status.booted);
-        self.status.kind = booted.is_some().then_some("bootcHost");
-        self.spec.image = image(&self.status.staged).or(booted);
+        let booted = self.status.booted.as_ref();
+        self.status.kind = booted.and_then(|b| b.image.as_ref()).map(|_| "bootcHost");
+        let next = self.status.staged.as_ref().or(booted);
+        self.spec.image = next.and_then(|n| n.image.as_ref()).map(|image| image.image.clone());
         if self.spec.image.is_some() && self.status.rollback_queued {
             self.spec.boot_order = BootOrder::Rollback;
         }
@@ -189,7 +190,7 @@ mod tests {
             download_only: false,
             image: Some(ImageStatus {
                 architecture: "amd64".into(),
-                image: ImageReference::registry(&format!("192.0.2.1:5000/os@{digest}")),
+                image: ImageReference::registry(&format!("192.0.2.1:5000/os@{digest}"), false),
                 image_digest: digest,
                 timestamp: Some("2026-01-02T03:04:05Z".into()),
                 version: Some(format!("{digit}.0.0")),
