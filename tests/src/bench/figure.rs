@@ -86,21 +86,16 @@ pub fn skip(bench: &str, why: &str) {
 pub fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let upper = sorted.get(sorted.len() / 2).copied().unwrap_or_default();
-    match sorted.len() % 2 {
-        0 => {
-            (upper
-                + sorted
-                    .get((sorted.len() / 2).saturating_sub(1))
-                    .copied()
-                    .unwrap_or_default())
-                / 2.0
-        }
-        _ => upper,
+    let half = sorted.len() / 2;
+    match sorted.as_slice() {
+        [] => 0.0,
+        all if all.len() % 2 == 1 => all[half],
+        all => (all[half - 1] + all[half]) / 2.0,
     }
 }
 
-pub(super) fn round(value: f64) -> f64 {
+/// Rounds to three decimals.
+pub(crate) fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

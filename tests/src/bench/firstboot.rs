@@ -10,8 +10,7 @@ use serde_json::json;
 
 use super::figure::{Figure, median};
 use super::memory::Memory;
-use super::progress::Progress;
-use super::settings::{Selection, runs};
+use super::settings::{Run, runs};
 use crate::hosts::HostLog;
 use crate::hosts::sim::{Catalog, SimHost, SimHostConfig};
 use crate::images::Image;
@@ -117,31 +116,30 @@ impl Machine {
     }
 }
 
-/// Measures this agent.
-pub async fn measure(agent: &Path, selection: &Selection, progress: Progress) -> Result<()> {
-    let machine = Machine::start().await?;
-    let agent = agent.to_owned();
-    let wants = BENCHES.map(|bench| selection.wants(bench));
+/// Measures the agent.
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let (machine, run) = (Machine::start().await?, run.clone());
     // The host and the registry keep running on the other threads.
-    tokio::task::spawn_blocking(move || figures(&machine, &agent, wants, progress)).await?
+    tokio::task::spawn_blocking(move || figures(&machine, &run)).await?
 }
 
-fn figures(machine: &Machine, agent: &Path, [time, memory]: [bool; 2], progress: Progress) -> Result<()> {
+fn figures(machine: &Machine, run: &Run) -> Result<()> {
+    let agent = run.agent.as_path();
     machine.time(agent)?;
-    if time {
-        progress.say("measuring the time of first-boot checks");
-        let run = |_| {
+    if run.wants(BENCHES[0]) {
+        run.progress.say("measuring the time of first-boot checks");
+        let mut all = vec![];
+        for _ in 0..runs() {
             let checks = (0..CHECKS).map(|_| machine.time(agent)).collect::<Result<Vec<_>>>()?;
-            Ok(median(&checks))
-        };
-        let all = (0..runs()).map(run).collect::<Result<Vec<_>>>()?;
+            all.push(median(&checks));
+        }
         Figure::new(BENCHES[0], "ms", &all)
             .aim(150.0)
             .detail("checks in a run", json!(CHECKS))
             .print();
     }
-    if memory {
-        progress.say("measuring the memory of first-boot checks");
+    if run.wants(BENCHES[1]) {
+        run.progress.say("measuring the memory of first-boot checks");
         let all = (0..CHECKS).map(|_| machine.peak(agent)).collect::<Result<Vec<_>>>()?;
         let most = all.iter().copied().max_by(|a, b| a.peak.total_cmp(&b.peak));
         let peaks: Vec<_> = all.iter().map(|memory| memory.peak).collect();

@@ -114,12 +114,9 @@ impl Fleet {
     /// Returns all requests to the API server in an interval.
     pub fn requests(&self, begin: Timestamp, end: Timestamp) -> Result<Vec<Record>> {
         let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
-        Ok(log
-            .records()
-            .iter()
-            .filter(|r| begin <= r.received && r.received <= end)
-            .cloned()
-            .collect())
+        let mut records = log.records().to_vec();
+        records.retain(|r| begin <= r.received && r.received <= end);
+        Ok(records)
     }
 }
 
@@ -133,10 +130,10 @@ pub fn by_controller(record: &Record) -> bool {
     record.user == "system:serviceaccount:berth-system:berth-controller"
 }
 
-/// Field manager of the benchmark's own writes.
-pub(super) fn manager() -> PatchParams {
+/// Parameters of a write by this field manager.
+pub(super) fn manager(name: &str) -> PatchParams {
     PatchParams {
-        field_manager: Some("berth-bench".to_owned()),
+        field_manager: Some(name.to_owned()),
         ..PatchParams::default()
     }
 }

@@ -1,26 +1,23 @@
 //! Time from "berth given back" to "the next node holds it", while a thousand nodes wait for a berth. Runs the shipped
 //! controller, a real API server, and for each node the shipped waiting loop with two watches of its own.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::{StreamExt, TryStreamExt, stream};
-use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::figure::{Figure, median};
+use super::figure::{Figure, median, round};
 use super::fleet::POOL;
-use super::handovers::{self, Handover, percentile};
+use super::handovers::{Measured, Start, percentile};
 use super::progress::Progress;
-use super::settings::{Selection, setting};
+use super::settings::{Run, setting};
+use super::thousand;
 use super::waiting::Waiting;
-use super::{cpu, thousand};
-use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::controlplane::Bound;
 
@@ -44,17 +41,9 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measurements with a given number of berths.
-struct Measured {
-    handovers: Vec<Handover>,
-    turns: usize,
-    conflicts: BTreeMap<String, usize>,
-    busy: f64,
-}
-
 /// Measures all figures. `BERTH_BENCH_NODES` sets the number of waiting nodes, `BERTH_BENCH_TURNS` the number of turns with one
 /// berth and again with ten.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let turns = usize::try_from(setting("BERTH_BENCH_TURNS", 300))?;
     let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
@@ -64,14 +53,14 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         turns,
         done: Arc::default(),
         agents: JoinSet::new(),
-        progress,
+        progress: run.progress,
     };
     bench.gather().await?;
     bench.progress.say("handing over one berth");
     let one = bench.run(1, turns).await?;
     bench.progress.say(&format!("handing over {MANY} berths"));
     let many = bench.run(MANY, turns).await?;
-    print(selection, &one, &many, waiting);
+    print(run, &one, &many, waiting);
     Ok(())
 }
 
@@ -135,25 +124,13 @@ impl Bench {
     /// Runs this number of turns with this number of berths.
     async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
         let wanted = self.done.load(Ordering::Relaxed) + turns;
-        let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
+        let start = Start::now()?;
         self.cluster
             .patch_pool(POOL, json!({ "rollout": { "maxUnavailable": berths } }))
             .await?;
         self.last_is_ready(true).await?;
         self.until_done(wanted).await?;
-        let (end, busy) = (Timestamp::now(), usage.busy_since()?);
-        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
-        let between = |r: &&Record| begin <= r.received && r.received <= end;
-        let records: Vec<Record> = log.records().iter().filter(between).cloned().collect();
-        let ended = handovers::turns(&records);
-        let handovers = handovers::handovers(&ended);
-        let turns = ended.iter().flatten().count();
-        Ok(Measured {
-            handovers,
-            turns,
-            conflicts: handovers::conflicts(&records),
-            busy,
-        })
+        Measured::since(start, &self.cluster)
     }
 
     /// Waits until this number of agents have had their turn; fails if one of them failed.
@@ -178,56 +155,54 @@ impl Bench {
     }
 }
 
-impl Measured {
-    fn to_take(&self) -> Vec<f64> {
-        self.handovers.iter().map(|h| h.to_take * 1000.0).collect()
-    }
+/// Milliseconds until each berth was taken again.
+fn to_take(measured: &Measured) -> Vec<f64> {
+    measured.handovers.iter().map(|h| h.to_take * 1000.0).collect()
+}
 
-    fn conflicts(&self) -> f64 {
-        self.conflicts.values().sum::<usize>() as f64 / self.handovers.len().max(1) as f64
-    }
-
-    fn detail(&self) -> Value {
-        let to_offer: Vec<f64> = self.handovers.iter().map(|h| h.to_offer * 1000.0).collect();
-        let to_take = self.to_take();
-        json!({
-            "hand-overs": self.handovers.len(), "turns": self.turns,
-            "until offered, median": rounded(median(&to_offer)), "median": rounded(median(&to_take)),
-            "p90": rounded(percentile(&to_take, 0.9)), "p99": rounded(percentile(&to_take, 0.99)),
-            "longest": rounded(percentile(&to_take, 1.0)), "processors busy": rounded(self.busy),
-            "conflicts": self.conflicts,
-        })
-    }
+fn detail(measured: &Measured) -> Value {
+    let to_offer: Vec<f64> = measured.handovers.iter().map(|h| h.to_offer * 1000.0).collect();
+    let to_take = to_take(measured);
+    json!({
+        "hand-overs": to_take.len(), "turns": measured.turns.len(),
+        "until offered, median": round(median(&to_offer)), "median": round(median(&to_take)),
+        "p90": round(percentile(&to_take, 0.9)), "p99": round(percentile(&to_take, 0.99)),
+        "longest": round(percentile(&to_take, 1.0)), "processors busy": round(measured.busy),
+        "conflicts": measured.conflicts,
+    })
 }
 
 /// Prints the figures of one berth, which is handed over while nothing else happens; the details have both numbers of berths.
-fn print(selection: &Selection, one: &Measured, many: &Measured, waiting: usize) {
-    let with = |figure: Figure| {
-        let figure = figure
-            .detail("nodes that wait", json!(waiting))
-            .detail("with one berth", one.detail());
-        figure.detail(&format!("with {MANY} berths"), many.detail())
-    };
+fn print(run: &Run, one: &Measured, many: &Measured, waiting: usize) {
     let [name, p99, conflicts] = BENCHES;
-    if selection.wants(name) {
-        with(Figure::new(name, "ms", &[median(&one.to_take())]).aim(100.0)).print();
+    let with_many = format!("with {MANY} berths");
+    if run.wants(name) {
+        Figure::new(name, "ms", &[median(&to_take(one))])
+            .aim(100.0)
+            .detail("nodes that wait", json!(waiting))
+            .detail("with one berth", detail(one))
+            .detail(&with_many, detail(many))
+            .print();
     }
-    if selection.wants(p99) {
-        Figure::new(p99, "ms", &[percentile(&one.to_take(), 0.99)])
+    if run.wants(p99) {
+        Figure::new(p99, "ms", &[percentile(&to_take(one), 0.99)])
             .aim(1000.0)
             .print();
     }
-    if selection.wants(conflicts) {
-        let all = one.handovers.len() + many.handovers.len();
-        let lost: usize = one.conflicts.values().chain(many.conflicts.values()).sum();
-        let figure = Figure::new(conflicts, "per hand-over", &[lost as f64 / all.max(1) as f64]).aim(0.1);
-        let figure = figure.detail("with one berth", json!(rounded(one.conflicts())));
-        figure
-            .detail(&format!("with {MANY} berths"), json!(rounded(many.conflicts())))
-            .print();
+    if run.wants(conflicts) {
+        let handovers = one.handovers.len() + many.handovers.len();
+        Figure::new(
+            conflicts,
+            "per hand-over",
+            &[share(one.lost() + many.lost(), handovers)],
+        )
+        .aim(0.1)
+        .detail("with one berth", json!(share(one.lost(), one.handovers.len())))
+        .detail(&with_many, json!(share(many.lost(), many.handovers.len())))
+        .print();
     }
 }
 
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+fn share(lost: usize, handovers: usize) -> f64 {
+    round(lost as f64 / handovers.max(1) as f64)
 }

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::berth::{BerthState, ClosedReason, HoldPhase, lease};
+use anyhow::{Context, Result};
+use berth_api::berth::{Berth, BerthState, ClosedReason, HoldPhase, lease};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
+use super::cpu::Usage;
 use super::fleet::{by_agent, by_controller};
-use crate::audit::Record;
+use crate::audit::{AuditLog, Record};
+use crate::cluster::Cluster;
 
 /// Turn of one node with a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,12 +39,63 @@ pub(super) struct Handover {
     pub(super) to_take: f64,
 }
 
+/// Start of a measurement.
+pub(super) struct Start {
+    at: Timestamp,
+    usage: Usage,
+}
+
+impl Start {
+    /// Starts now.
+    pub(super) fn now() -> Result<Self> {
+        let (at, usage) = (Timestamp::now(), Usage::now()?);
+        Ok(Self { at, usage })
+    }
+}
+
+/// What happened since a start.
+pub(super) struct Measured {
+    /// Seconds until the last berth was given back.
+    pub(super) seconds: f64,
+    /// Ended turns of all berths.
+    pub(super) turns: Vec<Turn>,
+    pub(super) handovers: Vec<Handover>,
+    /// Rejected writes of berths.
+    pub(super) conflicts: BTreeMap<String, usize>,
+    /// Share of the time that the processors were busy.
+    pub(super) busy: f64,
+}
+
+impl Measured {
+    /// Reads the turns since a start from the audit log.
+    pub(super) fn since(start: Start, cluster: &Cluster) -> Result<Self> {
+        let busy = start.usage.busy_since()?;
+        let log = AuditLog::read(&cluster.control_plane.audit_log())?;
+        let mut records = log.records().to_vec();
+        records.retain(|record| record.received >= start.at);
+        let ended = turns(&records);
+        let last = ended.iter().flatten().map(|turn| turn.given_back).max();
+        Ok(Self {
+            seconds: seconds(start.at, last.context("no node had a turn")?),
+            handovers: handovers(&ended),
+            turns: ended.into_iter().flatten().collect(),
+            conflicts: conflicts(&records),
+            busy,
+        })
+    }
+
+    /// Number of rejected writes.
+    pub(super) fn lost(&self) -> usize {
+        self.conflicts.values().sum()
+    }
+}
+
 fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64()
 }
 
 /// Ended turns of each berth, in order.
-pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
+fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
     #[derive(Default)]
     struct Open {
         offered: Option<Timestamp>,
@@ -49,10 +103,7 @@ pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
         done: Vec<Turn>,
     }
     let mut berths: BTreeMap<String, Open> = BTreeMap::new();
-    let writes = records
-        .iter()
-        .filter(|r| r.resource == "leases" && r.is_write() && r.succeeded());
-    for (record, berth) in writes.filter_map(|r| Some((r, stored(r)?))) {
+    for (record, berth) in records.iter().filter_map(|r| Some((r, stored(r)?))) {
         let open = berths.entry(berth.name()).or_default();
         match &berth.state {
             BerthState::Offered(_) => (open.offered, open.taken) = (Some(record.at), None),
@@ -73,32 +124,37 @@ pub(super) fn turns(records: &[Record]) -> Vec<Vec<Turn>> {
     berths.into_values().map(|open| open.done).collect()
 }
 
-fn stored(record: &Record) -> Option<berth_api::berth::Berth> {
+/// Berth that a request stored.
+pub(super) fn stored(record: &Record) -> Option<Berth> {
+    if record.resource != "leases" || !record.is_write() || !record.succeeded() {
+        return None;
+    }
     let object: Lease = serde_json::from_value(record.response.clone()?).ok()?;
     lease::read(&object).ok()
 }
 
 /// Handovers between the turns of each berth.
-pub(super) fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
-    let between = |pair: &[Turn]| match pair {
-        [last, next] => Some(Handover {
+fn handovers(turns: &[Vec<Turn>]) -> Vec<Handover> {
+    let mut all = vec![];
+    for pair in turns.iter().flat_map(|turns| turns.windows(2)) {
+        let [last, next] = pair else { continue };
+        all.push(Handover {
             to_offer: seconds(last.given_back, next.offered),
             to_take: seconds(last.given_back, next.taken),
-        }),
-        _ => None,
-    };
-    turns
-        .iter()
-        .flat_map(|turns| turns.windows(2).filter_map(between))
-        .collect()
+        });
+    }
+    all
 }
 
 /// Rejected berth writes (409 Conflict): number by writer and kind of write.
-pub(super) fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
-    // The controller's leader election Lease is not a berth.
-    let lost = |r: &&Record| r.resource == "leases" && r.is_write() && r.code == 409 && r.name != "berth-controller";
+fn conflicts(records: &[Record]) -> BTreeMap<String, usize> {
     let mut conflicts = BTreeMap::new();
-    for record in records.iter().filter(lost) {
+    for record in records {
+        let is_lost = record.resource == "leases" && record.is_write() && record.code == 409;
+        // The controller's leader election Lease is not a berth.
+        if !is_lost || record.name == "berth-controller" {
+            continue;
+        }
         let who = match record {
             r if by_agent(r) => "agent",
             r if by_controller(r) => "controller",

@@ -2,25 +2,21 @@
 //!
 //! All images are staged before the first berth is offered, so that turns are measured, not pulls.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use jiff::Timestamp;
+use anyhow::Result;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::cpu;
-use super::figure::{Figure, median};
-use super::handovers::{self, Turn};
+use super::figure::{Figure, median, round};
+use super::handovers::{Measured, Start, Turn, percentile};
 use super::progress::Progress;
-use super::settings::{runs, setting};
-use crate::audit::{AuditLog, Record};
+use super::settings::{Run, runs, setting};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
 
 /// The figure of this module.
-pub const BENCH: &str = "rollout-hundred";
+pub const BENCHES: [&str; 1] = ["rollout-hundred"];
 
 /// The pool with all hosts but one, and the pool with that one.
 const MANY: &str = "many";
@@ -40,17 +36,10 @@ struct Bench {
     progress: Progress,
 }
 
-/// Measurements of one rollout of a pool.
-struct Rolled {
-    seconds: f64,
-    turns: Vec<Vec<Turn>>,
-    conflicts: BTreeMap<String, usize>,
-    busy: f64,
-}
-
 /// Measures the figure. `BERTH_BENCH_HUNDRED` sets the number of nodes, `BERTH_BENCH_REBOOT` the time of a reboot: long enough
 /// that this machine can simulate ten reboots at a time without being busy.
-pub async fn measure(progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     let hosts = usize::try_from(setting("BERTH_BENCH_HUNDRED", 100))?;
     let reboot = Duration::from_secs(setting("BERTH_BENCH_REBOOT", 10));
     progress.say(&format!("starting {} simulated hosts", hosts + 1));
@@ -99,22 +88,22 @@ impl Bench {
                 self.hosts, rolled.seconds
             ));
             ratios.push(rolled.seconds / ideal);
-            details.push(rolled.detail());
+            details.push(detail(&rolled));
         }
-        Figure::new(BENCH, "times the ideal", &ratios)
+        Figure::new(BENCHES[0], "times the ideal", &ratios)
             .aim(1.15)
             .detail("nodes", json!(self.hosts))
             .detail("maxUnavailable", json!(AT_ONCE))
             .detail("simulated reboot, s", json!(reboot.as_secs_f64()))
-            .detail("one node alone, s", json!(rounded(median(&alone))))
-            .detail("ideal, s", json!(rounded(ideal)))
+            .detail("one node alone, s", json!(round(median(&alone))))
+            .detail("ideal, s", json!(round(ideal)))
             .detail("each run", json!(details))
             .print();
         Ok(())
     }
 
     /// Stages an image on every member while the pool is paused, ends the pause, and measures until the last berth is given back.
-    async fn roll(&self, pool: &str, members: usize, at_once: usize, version: &str) -> Result<Rolled> {
+    async fn roll(&self, pool: &str, members: usize, at_once: usize, version: &str) -> Result<Measured> {
         let image = self.cluster.publish(version).await?;
         let rollout = json!({ "maxUnavailable": at_once, "maxStaging": "100%", "paused": true });
         self.cluster
@@ -123,28 +112,12 @@ impl Bench {
         self.until(pool, &image, "staged", members).await?;
         // Waits until the writes that follow the staging have ended.
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let (begin, usage) = (Timestamp::now(), cpu::Usage::now()?);
+        let start = Start::now()?;
         self.cluster
             .patch_pool(pool, json!({ "rollout": { "paused": false } }))
             .await?;
         self.until(pool, &image, "updated", members).await?;
-        let busy = usage.busy_since()?;
-        let log = AuditLog::read(&self.cluster.control_plane.audit_log())?;
-        let records: Vec<Record> = log.records().iter().filter(|r| r.received >= begin).cloned().collect();
-        let turns = handovers::turns(&records);
-        let ended = turns
-            .iter()
-            .flatten()
-            .map(|turn| turn.given_back)
-            .max()
-            .context("no node had a turn")?;
-        let seconds = ended.duration_since(begin).as_secs_f64();
-        Ok(Rolled {
-            seconds,
-            turns,
-            conflicts: handovers::conflicts(&records),
-            busy,
-        })
+        Measured::since(start, &self.cluster)
     }
 
     /// Waits until the pool's status counts this many members in that state, and no berth is held.
@@ -166,23 +139,16 @@ impl Bench {
     }
 }
 
-impl Rolled {
-    /// Details that explain the time: whether turns took longer than the single node's, and the gaps between turns.
-    fn detail(&self) -> Value {
-        let lengths: Vec<f64> = self.turns.iter().flatten().map(Turn::seconds).collect();
-        let handovers = handovers::handovers(&self.turns);
-        let offered: Vec<f64> = handovers.iter().map(|h| h.to_offer).collect();
-        let taken: Vec<f64> = handovers.iter().map(|h| h.to_take).collect();
-        json!({
-            "seconds": rounded(self.seconds), "turns": lengths.len(), "median turn, s": rounded(median(&lengths)),
-            "longest turn, s": rounded(handovers::percentile(&lengths, 1.0)),
-            "given back to offered, median, s": rounded(median(&offered)),
-            "given back to taken, median, s": rounded(median(&taken)),
-            "processors busy": rounded(self.busy), "conflicts": self.conflicts,
-        })
-    }
-}
-
-fn rounded(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
+/// Details that explain the time: whether turns took longer than the single node's, and the gaps between turns.
+fn detail(rolled: &Measured) -> Value {
+    let lengths: Vec<f64> = rolled.turns.iter().map(Turn::seconds).collect();
+    let offered: Vec<f64> = rolled.handovers.iter().map(|h| h.to_offer).collect();
+    let taken: Vec<f64> = rolled.handovers.iter().map(|h| h.to_take).collect();
+    json!({
+        "seconds": round(rolled.seconds), "turns": lengths.len(), "median turn, s": round(median(&lengths)),
+        "longest turn, s": round(percentile(&lengths, 1.0)),
+        "given back to offered, median, s": round(median(&offered)),
+        "given back to taken, median, s": round(median(&taken)),
+        "processors busy": round(rolled.busy), "conflicts": rolled.conflicts,
+    })
 }

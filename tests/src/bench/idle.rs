@@ -12,31 +12,34 @@ use super::figure::{Figure, median};
 use super::fleet::{Fleet, HOSTS, by_agent};
 use super::memory::Memory;
 use super::progress::Progress;
-use super::settings::{Selection, idle_time, setting};
+use super::settings::{Run, idle_time, setting};
 use crate::audit::Record;
 
 /// The figures of this module.
 pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
+/// The figure of [`size`].
+pub const SIZE: &str = "agent-size";
 
-/// Size of the shipped agent.
-pub fn size(agent: &Path) -> Result<Figure> {
+/// Prints the size of the shipped agent.
+pub(super) fn size(agent: &Path) -> Result<()> {
     let bytes = std::fs::metadata(agent)
         .with_context(|| format!("cannot read {}", agent.display()))?
         .len();
-    Ok(Figure::new("agent-size", "MiB", &[bytes as f64 / f64::from(1 << 20)])
-        .aim(7.25)
-        .peer(32.3))
+    let figure = Figure::new(SIZE, "MiB", &[bytes as f64 / f64::from(1 << 20)]);
+    figure.aim(7.25).peer(32.3).print();
+    Ok(())
 }
 
 /// Leaves the agents idle, then measures.
-pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(fleet: &Fleet, run: &Run) -> Result<()> {
+    let progress = run.progress;
     progress.say(&format!("leaving {HOSTS} agents idle for {} s", idle_time().as_secs()));
     let begin = Instant::now();
     tokio::time::sleep(idle_time()).await;
-    if selection.wants_one(&["agent-memory", "agent-memory-anonymous"]) {
+    if run.wants_one(&["agent-memory", "agent-memory-anonymous"]) {
         memory(fleet)?;
     }
-    if selection.wants("idle-requests") {
+    if run.wants("idle-requests") {
         requests(fleet, begin, progress).await?;
     }
     Ok(())
@@ -45,22 +48,22 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
 fn memory(fleet: &Fleet) -> Result<()> {
     let pids = fleet.cluster.fleet.hosts.iter().flat_map(|host| host.agent_pids());
     let all = pids.map(Memory::of).collect::<Result<Vec<_>>>()?;
-    let column = |field: fn(&Memory) -> f64| all.iter().map(field).collect::<Vec<_>>();
+    let (resident, anonymous) = (column(&all, |m| m.resident), column(&all, |m| m.anonymous));
     let of = Memory {
-        resident: median(&column(|m| m.resident)),
-        anonymous: median(&column(|m| m.anonymous)),
-        file: median(&column(|m| m.file)),
-        peak: median(&column(|m| m.peak)),
+        resident: median(&resident),
+        anonymous: median(&anonymous),
+        file: median(&column(&all, |m| m.file)),
+        peak: median(&column(&all, |m| m.peak)),
     };
-    let resident = Figure::new("agent-memory", "MiB", &column(|m| m.resident))
-        .aim(7.0)
-        .peer(30.3);
-    resident.detail("medians", of.json()).print();
-    Figure::new("agent-memory-anonymous", "MiB", &column(|m| m.anonymous))
-        .aim(1.5)
-        .peer(7.8)
-        .print();
+    let figure = Figure::new(BENCHES[0], "MiB", &resident).aim(7.0).peer(30.3);
+    figure.detail("medians", of.json()).print();
+    let figure = Figure::new(BENCHES[1], "MiB", &anonymous).aim(1.5);
+    figure.peer(7.8).print();
     Ok(())
+}
+
+fn column(all: &[Memory], field: fn(&Memory) -> f64) -> Vec<f64> {
+    all.iter().map(field).collect()
 }
 
 /// Time until each agent has sent its first heartbeat while idle. Only then it reads all objects once more.

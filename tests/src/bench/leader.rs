@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::figure::Figure;
 use super::fleet::{POOL, by_controller};
 use super::progress::Progress;
-use super::settings::{Selection, runs, setting};
+use super::settings::{Run, runs, setting};
 use super::thousand;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published};
@@ -37,7 +37,8 @@ struct Bench {
 }
 
 /// Measures both figures. `BERTH_BENCH_NODES` sets the number of waiting nodes.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     let waiting = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     let cluster = Cluster::start(ClusterOptions::without_hosts()).await?;
     let bench = Bench {
@@ -49,14 +50,14 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     let writes = bench.log()?.records().iter().filter(|r| is_bootc_node_write(r)).count();
     progress.say("all wait reasons are written; changing the leader");
     let leader = bench.change_leader().await?;
-    if selection.wants(BENCHES[0]) {
+    if run.wants(BENCHES[0]) {
         let figure = Figure::new(BENCHES[0], "writes of BootcNodes", &[leader as f64]).aim(0.0);
         let figure = figure.detail("nodes that wait", json!(waiting));
         figure
             .detail("writes until all reasons were written", json!(writes))
             .print();
     }
-    if selection.wants(BENCHES[1]) {
+    if run.wants(BENCHES[1]) {
         let (mut times, mut writes) = (vec![], vec![]);
         for _ in 0..runs() {
             writes.push(bench.pause().await?);
@@ -134,14 +135,14 @@ impl Bench {
     }
 
     async fn until_all(&self, what: &str, is: impl Fn(&BootcNode) -> bool) -> Result<()> {
-        let what = format!("all nodes: {what}");
-        let all = || async {
-            // Listing all of them is expensive for the server, so poll slowly.
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            let nodes = self.nodes().await?;
-            Ok(nodes.len() == self.waiting + 1 && nodes.iter().all(&is))
-        };
-        self.cluster.until(&what, TIMEOUT, all).await
+        self.cluster
+            .until(&format!("all nodes: {what}"), TIMEOUT, || async {
+                // Listing all of them is expensive for the server, so poll slowly.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                let nodes = self.nodes().await?;
+                Ok(nodes.len() == self.waiting + 1 && nodes.iter().all(&is))
+            })
+            .await
     }
 
     /// Reports what the agent of a node with a staged image reports.
@@ -172,22 +173,24 @@ impl Bench {
     async fn change_leader(&self) -> Result<usize> {
         self.cluster.controllers.start(1)?;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let epoch = || async {
-            let berths = self.cluster.berths().list(&ListParams::default()).await?.items;
-            let epochs = berths
-                .iter()
-                .filter_map(|b| b.annotations().get(keys::ANNOTATION_EPOCH).cloned());
-            anyhow::Ok(epochs.max())
-        };
-        let (before, begin) = (epoch().await?, Timestamp::now());
+        let (before, begin) = (self.epoch().await?, Timestamp::now());
         self.cluster.controllers.kill(0);
         self.cluster
             .until("the next leader fences the berths", TIMEOUT, || async {
-                Ok(epoch().await? != before)
+                Ok(self.epoch().await? != before)
             })
             .await?;
         tokio::time::sleep(SETTLE_TIME).await;
         self.writes_since(begin)
+    }
+
+    /// The latest epoch of a leader in the berths.
+    async fn epoch(&self) -> Result<Option<String>> {
+        let berths = self.cluster.berths().list(&ListParams::default()).await?.items;
+        let epochs = berths
+            .iter()
+            .filter_map(|b| b.annotations().get(keys::ANNOTATION_EPOCH));
+        Ok(epochs.max().cloned())
     }
 
     /// Pauses the pool; returns the number of writes to BootcNodes that follow.

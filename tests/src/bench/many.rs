@@ -11,7 +11,7 @@ use super::figure::Figure;
 use super::fleet::POOL;
 use super::memory::{CONTROLLER, Memory, of_controller, relist};
 use super::progress::Progress;
-use super::settings::{Selection, idle_time, setting};
+use super::settings::{Run, idle_time, setting};
 use super::thousand;
 use crate::cluster::{Cluster, ClusterOptions, LONG};
 use crate::controlplane::Options;
@@ -28,7 +28,8 @@ const RELIST: f64 = 64.0;
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
 /// Measures all figures. `BERTH_BENCH_MANY` sets a single number of Nodes.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     let asked = usize::try_from(setting("BERTH_BENCH_MANY", 0))?;
     let sizes = if asked == 0 { SIZES.to_vec() } else { vec![asked] };
     let mut at_rest = vec![];
@@ -45,7 +46,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         at_rest.push((count, rest.resident));
         progress.say(&format!("{rest:?}; publishing an image to all"));
         let published = publish(&cluster, count).await?;
-        if selection.wants(BENCHES[0]) {
+        if run.wants(BENCHES[0]) {
             let mut figure = Figure::new(BENCHES[0], "MiB", &[rest.resident]);
             if count == AIMED.0 {
                 figure = figure.aim(AIMED.1);
@@ -56,7 +57,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
                 .detail("after an image was published", published.json())
                 .print();
         }
-        if selection.wants(BENCHES[1]) {
+        if run.wants(BENCHES[1]) {
             progress.say(&format!("{published:?}; restarting the API server"));
             let mut figure = Figure::new(BENCHES[1], "MiB", &[relist(&cluster, TIMEOUT).await?]);
             if count == AIMED.0 {
@@ -65,7 +66,9 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
             figure.detail("nodes", json!(count)).print();
         }
     }
-    if let ([(few, less), .., (many, more)], true) = (at_rest.as_slice(), selection.wants(BENCHES[2])) {
+    if let [(few, less), .., (many, more)] = at_rest.as_slice()
+        && run.wants(BENCHES[2])
+    {
         let slope = (more - less) * 1024.0 / f64::from(u32::try_from(many - few)?);
         let figure = Figure::new(BENCHES[2], "KiB", &[slope]).aim(4.0);
         figure.detail("from", json!(few)).detail("to", json!(many)).print();
@@ -174,13 +177,14 @@ fn identified(object: &Value, name: &str, uid: &str) -> Value {
 async fn publish(cluster: &Cluster, count: usize) -> Result<Memory> {
     let image = cluster.publish("4.0.0").await?;
     cluster.pool(POOL, &image.reference, rollout()).await?;
-    let last = thousand::name(count - 1);
     until(cluster, "the image is published to all", async || {
-        let has = async |name: &str| {
-            let host = cluster.bootc_nodes().get(name).await?;
-            anyhow::Ok(host.spec.image.is_some_and(|i| i.digest == image.digest))
-        };
-        Ok(has(&thousand::name(0)).await? && has(&last).await?)
+        for name in [thousand::name(0), thousand::name(count - 1)] {
+            let host = cluster.bootc_nodes().get(&name).await?;
+            if host.spec.image.is_none_or(|i| i.digest != image.digest) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     })
     .await?;
     tokio::time::sleep(idle_time()).await;

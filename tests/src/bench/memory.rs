@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::figure::round;
 use super::settings::idle_time;
 use crate::cluster::Cluster;
 
@@ -31,12 +32,12 @@ impl Memory {
     pub fn of(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let field = |name| field(&text, name).with_context(|| format!("{path} has no {name}"));
+        let [resident, anonymous, file, peak] = ["VmRSS", "RssAnon", "RssFile", "VmHWM"].map(|name| field(&text, name));
         Ok(Self {
-            resident: field("VmRSS")?,
-            anonymous: field("RssAnon")?,
-            file: field("RssFile")?,
-            peak: field("VmHWM")?,
+            resident: resident?,
+            anonymous: anonymous?,
+            file: file?,
+            peak: peak?,
         })
     }
 
@@ -48,7 +49,6 @@ impl Memory {
 
     /// Returns the values as JSON.
     pub fn json(self) -> Value {
-        let round = |mib: f64| (mib * 100.0).round() / 100.0;
         json!({
             "resident": round(self.resident), "anonymous": round(self.anonymous), "file": round(self.file),
             "peak": round(self.peak),
@@ -89,12 +89,12 @@ pub(super) async fn relist(cluster: &Cluster, limit: Duration) -> Result<f64> {
 }
 
 /// The value of a line such as `VmRSS:      1234 kB`, in MiB.
-fn field(status: &str, name: &str) -> Option<f64> {
-    let line = status
+fn field(status: &str, name: &str) -> Result<f64> {
+    let kib = status
         .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib / 1024.0)
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace().next());
+    let kib: f64 = kib.with_context(|| format!("the status has no {name}"))?.parse()?;
+    Ok(kib / 1024.0)
 }
 
 #[cfg(test)]

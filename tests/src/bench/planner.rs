@@ -3,14 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::process::Command;
 
 use super::figure::{Figure, median};
-use super::progress::Progress;
-use super::settings::Selection;
+use super::settings::Run;
 use crate::programs;
 
 /// The figures of this module.
@@ -31,25 +29,15 @@ struct Line {
 }
 
 /// Measures all figures.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     progress.say("building the planner with the shipped settings");
     let program = tokio::task::spawn_blocking(programs::planner).await??;
     progress.say("planning for 5000 and for 65000 nodes");
-    let output = Command::new(&program)
-        .output()
-        .await
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    if !output.status.success() {
-        bail!("the planner failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let text = String::from_utf8(output.stdout).context("the planner's output is not text")?;
-    let lines = text
-        .lines()
-        .map(serde_json::from_str::<Line>)
-        .collect::<Result<Vec<_>, _>>()?;
+    let lines: Vec<Line> = programs::lines_of(&program).await?;
     let times: BTreeMap<String, Vec<f64>> = lines.into_iter().map(|line| (line.name, line.milliseconds)).collect();
     for (bench, world) in BENCHES.into_iter().zip(WORLDS) {
-        if selection.wants(bench) {
+        if run.wants(bench) {
             figure(bench, world, &times)?.print();
         }
     }
@@ -62,20 +50,22 @@ fn figure(
     (nodes, spread, aim): (&str, &str, f64),
     times: &BTreeMap<String, Vec<f64>>,
 ) -> Result<Figure> {
-    let of = |what: &str| {
+    let mut measured = vec![];
+    for what in ["plan", "facts", "membership"] {
         let name = format!("{what}, {spread}");
-        times
-            .get(&name)
-            .with_context(|| format!("the planner's output has no {name:?}"))
-    };
-    let least = |runs: &[f64]| runs.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut figure = Figure::new(bench, "ms", of("plan")?)
+        let runs = times.get(&name);
+        measured.push(runs.with_context(|| format!("the planner's output has no {name:?}"))?);
+    }
+    let mut figure = Figure::new(bench, "ms", measured[0])
         .aim(aim)
-        .detail("nodes", json!([nodes, spread]));
-    figure = figure.detail("fastest", json!(least(of("plan")?)));
-    for what in ["facts", "membership"] {
-        let runs = of(what)?;
+        .detail("nodes", json!([nodes, spread]))
+        .detail("fastest", json!(least(measured[0])));
+    for (what, runs) in ["facts", "membership"].iter().zip(&measured[1..]) {
         figure = figure.detail(what, json!({ "median": median(runs), "fastest": least(runs) }));
     }
     Ok(figure)
+}
+
+fn least(runs: &[f64]) -> f64 {
+    runs.iter().copied().fold(f64::INFINITY, f64::min)
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use super::figure::Figure;
 use super::progress::Progress;
-use super::settings::{Selection, runs};
+use super::settings::{Run, runs};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::HostChange;
 
@@ -28,17 +28,18 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const INTERVALS: u32 = 2;
 
 /// Measures both figures.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     let cluster = Cluster::start(ClusterOptions {
         hosts: 1,
         scheduler: false,
         ..ClusterOptions::default()
     })
     .await?;
-    if selection.wants(BENCHES[0]) {
+    if run.wants(BENCHES[0]) {
         to_pull(&cluster, progress).await?;
     }
-    if selection.wants(BENCHES[1]) {
+    if run.wants(BENCHES[1]) {
         per_interval(&cluster, progress).await?;
     }
     Ok(())
@@ -75,12 +76,8 @@ async fn per_interval(cluster: &Cluster, progress: Progress) -> Result<()> {
     progress.say(&format!("creating {POOLS} pools on {TAGS} tags"));
     let mut references = vec![];
     for tag in 0..TAGS {
-        references.push(
-            cluster
-                .move_tag(&format!("tag-{tag}"), &format!("tag-{tag}"))
-                .await?
-                .reference,
-        );
+        let tag = format!("tag-{tag}");
+        references.push(cluster.move_tag(&tag, &tag).await?.reference);
     }
     let pools = cluster.pools();
     let (of_pools, references) = (&pools, &references);
@@ -100,15 +97,15 @@ async fn per_interval(cluster: &Cluster, progress: Progress) -> Result<()> {
         .buffer_unordered(8)
         .try_collect::<Vec<()>>()
         .await?;
-    let target = |pool: &berth_api::pool::BootcNodePool| pool.status.as_ref().is_some_and(|s| s.target.is_some());
     cluster
         .until("every pool has an image", TIMEOUT, || async {
-            Ok(pools
-                .list(&kube::api::ListParams::default())
+            let mut statuses = pools
+                .list(&ListParams::default())
                 .await?
                 .items
-                .iter()
-                .all(target))
+                .into_iter()
+                .map(|p| p.status);
+            Ok(statuses.all(|status| status.is_some_and(|s| s.target.is_some())))
         })
         .await?;
     progress.say(&format!("watching {INTERVALS} intervals of {INTERVAL:?}"));

@@ -18,7 +18,7 @@ use super::figure::Figure;
 use super::fleet::{POOL, by_controller, manager};
 use super::memory::{self, CONTROLLER, Memory, relist};
 use super::progress::Progress;
-use super::settings::{Selection, idle_time, runs, setting};
+use super::settings::{Run, idle_time, runs, setting};
 use super::thousand;
 use crate::audit::AuditLog;
 use crate::cluster::{Cluster, ClusterOptions, Published};
@@ -50,7 +50,8 @@ struct Bench {
 }
 
 /// Measures all figures. `BERTH_BENCH_NODES` sets the number of Nodes.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     let nodes = usize::try_from(setting("BERTH_BENCH_NODES", 1000))?;
     ensure!(
         (1..=thousand::MAX_NODES).contains(&nodes),
@@ -72,7 +73,7 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
     ));
     tokio::time::sleep(idle_time()).await;
     let after = bench.memory()?;
-    if selection.wants_one(&BENCHES[..3]) {
+    if run.wants_one(&BENCHES[..3]) {
         let resident = Figure::new(BENCHES[0], "MiB", &[after.resident]).peer(110.0);
         resident
             .detail("now", after.json())
@@ -82,13 +83,13 @@ pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
         let figure = Figure::new(BENCHES[2], "MiB", &[relist(&bench.cluster, bench.limit()).await?]);
         figure.detail("nodes", json!(nodes)).print();
     }
-    if selection.wants("publish-first") {
+    if run.wants("publish-first") {
         Figure::new("publish-first", "s", &[first])
             .peer(9.3)
             .detail("nodes", json!(nodes))
             .print();
     }
-    if selection.wants("publish-new-digest") {
+    if run.wants("publish-new-digest") {
         bench.new_digests().await?;
     }
     Ok(())
@@ -184,12 +185,12 @@ impl Bench {
 
     /// Returns the number of BootcNodes with this digest, counted page by page.
     async fn count(&self, digest: &Digest) -> Result<usize> {
-        let has = |n: &&BootcNode| n.spec.image.as_ref().is_some_and(|i| i.digest == *digest);
         let mut params = ListParams::default().limit(PAGE);
         let mut count = 0;
         loop {
             let list = self.api().list(&params).await?;
-            count += list.items.iter().filter(has).count();
+            let images = list.items.iter().filter_map(|n| n.spec.image.as_ref());
+            count += images.filter(|image| image.digest == *digest).count();
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(count),
@@ -199,9 +200,10 @@ impl Bench {
 
     /// Patches the same field of each BootcNode, with as many requests in flight as the controller; returns the seconds.
     async fn naive(&self, run: u64) -> Result<f64> {
-        let image = |digest: &str| json!({ "ref": format!("registry.example.com/os@{digest}"), "digest": digest, "indexDigest": digest });
-        let body = json!({ "spec": { "image": image(&format!("sha256:{:064x}", run + 1)) } });
-        let (api, params) = (self.api(), manager());
+        let digest = format!("sha256:{:064x}", run + 1);
+        let reference = format!("registry.example.com/os@{digest}");
+        let body = json!({ "spec": { "image": { "ref": reference, "digest": digest, "indexDigest": digest } } });
+        let (api, params) = (self.api(), manager("berth-bench"));
         let start = Instant::now();
         stream::iter(0..self.nodes)
             .map(|number| {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::figure::{Figure, Last, round};
+use crate::locked::locked;
 use crate::programs::workspace_root;
 
 /// A recorded figure.
@@ -41,9 +42,6 @@ pub struct Book {
 
 impl Book {
     /// Parses the file, for a run on this machine.
-    ///
-    /// # Errors
-    /// If a line is malformed; the error has its number.
     pub fn parse(text: &str, machine: &str) -> Result<Self> {
         let mut last = Figures::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -99,14 +97,11 @@ pub(super) fn path() -> PathBuf {
 }
 
 /// Reads the recorded figures.
-///
-/// # Errors
-/// If the file cannot be read.
 pub fn open() -> Result<()> {
     let path = path();
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let book = Book::parse(&text, &machine()).with_context(|| format!("{} is malformed", path.display()))?;
-    *BOOK.lock().unwrap_or_else(PoisonError::into_inner) = Some(book);
+    *locked(&BOOK) = Some(book);
     Ok(())
 }
 
@@ -120,16 +115,13 @@ impl Figure {
 
 /// Adds a figure of this run; returns the recorded one.
 fn compare(figure: &Figure) -> Option<Last> {
-    let mut book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut book = locked(&BOOK);
     book.as_mut()?.compare(figure)
 }
 
 /// Writes the figures of this run to the file.
-///
-/// # Errors
-/// If the file cannot be written.
 pub fn save() -> Result<()> {
-    let book = BOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let book = locked(&BOOK);
     let text = book.as_ref().map(Book::text).unwrap_or_default();
     let path = path();
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -163,9 +155,11 @@ mod tests {
         let size = Figure::new("agent-size", "MiB", &[6.0]);
         let last = book.compare(&size).unwrap();
         assert_eq!((last.value, last.ratio, last.machine), (8.0, Some(0.75), None));
-        let memory = |nodes: u64| Figure::new("many-nodes-memory", "MiB", &[50.0]).detail("nodes", json!(nodes));
-        assert_eq!(book.compare(&memory(1000)), None, "another number of nodes");
-        assert_eq!(book.compare(&memory(5000)).unwrap().ratio, Some(1.25));
+        let memory = Figure::new("many-nodes-memory", "MiB", &[50.0]);
+        let other = memory.clone().detail("nodes", json!(1000));
+        assert_eq!(book.compare(&other), None, "another number of nodes");
+        let same = memory.detail("nodes", json!(5000));
+        assert_eq!(book.compare(&same).unwrap().ratio, Some(1.25));
         assert_eq!(
             book.compare(&Figure::new("agent-size", "KiB", &[6.0])),
             None,

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde_json::json;
 
-use super::figure::{Figure, median};
+use super::figure::{Figure, median, round};
 use super::fleet::{Fleet, HOSTS, Span};
-use super::progress::Progress;
-use super::settings::{Selection, runs};
+use super::settings::{Run, runs};
 use super::turns;
 use crate::writes::{Kind, Writes};
 
@@ -37,7 +36,8 @@ struct Measured {
 }
 
 /// Measures all figures.
-pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(fleet: &Fleet, run: &Run) -> Result<()> {
+    let (selected, progress) = (run, run.progress);
     let mut all = Measured::default();
     for run in 0..runs() {
         progress.say("rebooting every host without Berth, one after the other");
@@ -57,7 +57,7 @@ pub async fn measure(fleet: &Fleet, selection: &Selection, progress: Progress) -
         ));
         all.add(fleet, span, &plain)?;
     }
-    all.print(selection);
+    all.print(selected);
     Ok(())
 }
 
@@ -90,50 +90,43 @@ impl Measured {
         Ok(())
     }
 
-    fn print(&self, selection: &Selection) {
-        let rounded = |runs: &Vec<f64>| (median(runs) * 1000.0).round() / 1000.0;
-        if selection.wants("rollout-overhead") {
+    fn print(&self, run: &Run) {
+        if run.wants("rollout-overhead") {
             let stretches: BTreeMap<_, _> = self
                 .stretches
                 .iter()
-                .map(|(name, runs)| (name, rounded(runs)))
+                .map(|(name, runs)| (name, round_median(runs)))
                 .collect();
             Figure::new("rollout-overhead", "s per node", &self.overhead)
                 .aim(0.2)
                 .peer(0.4)
                 .floor(&self.floor)
-                .detail("whole rollout, s", json!(rounded(&self.seconds)))
+                .detail("whole rollout, s", json!(round_median(&self.seconds)))
                 .detail("stretches of a turn, s", json!(stretches))
                 .print();
         }
-        let causes = self.causes.iter().map(|(cause, runs)| (cause, rounded(runs)));
+        let causes = self.causes.iter().map(|(cause, runs)| (cause, round_median(runs)));
         let causes: BTreeMap<_, _> = causes.collect();
-        if selection.wants("rollout-writes") {
+        if run.wants("rollout-writes") {
             Figure::new("rollout-writes", "BootcNode and Node writes per node", &self.writes)
                 .aim(8.0)
                 .peer(20.3)
-                .detail("refused", json!(rounded(&self.refused)))
+                .detail("refused", json!(round_median(&self.refused)))
                 .detail("per node", json!(causes))
                 .print();
         }
-        if selection.wants("rollout-lease-writes") {
-            Figure::new("rollout-lease-writes", "writes of berths per node", &self.leases)
-                .aim(5.0)
-                .print();
-        }
-        if selection.wants("rollout-pool-writes") {
-            Figure::new(
-                "rollout-pool-writes",
-                "writes of the pool's status per node",
-                &self.pool,
-            )
-            .aim(1.5)
-            .print();
-        }
-        if selection.wants("rollout-events") {
-            Figure::new("rollout-events", "events per node", &self.events)
-                .aim(2.2)
-                .print();
+        for (name, unit, runs, aim) in [
+            (BENCHES[2], "writes of berths per node", &self.leases, 5.0),
+            (BENCHES[3], "writes of the pool's status per node", &self.pool, 1.5),
+            (BENCHES[4], "events per node", &self.events, 2.2),
+        ] {
+            if run.wants(name) {
+                Figure::new(name, unit, runs).aim(aim).print();
+            }
         }
     }
+}
+
+fn round_median(runs: &[f64]) -> f64 {
+    round(median(runs))
 }

@@ -1,6 +1,9 @@
 //! Settings of a run.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use super::progress::Progress;
 
 /// Selected figures: those whose names begin with an entry of `BERTH_BENCH_ONLY`; all if it is empty.
 #[derive(Debug, Clone, Default)]
@@ -22,9 +25,27 @@ impl Selection {
     pub fn wants(&self, bench: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|name| bench.starts_with(name.as_str()))
     }
+}
+
+/// A run of the measurements.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The selected figures.
+    pub selection: Selection,
+    /// The shipped agent.
+    pub agent: PathBuf,
+    /// Output of the run's progress.
+    pub progress: Progress,
+}
+
+impl Run {
+    /// True if the figure is selected.
+    pub(super) fn wants(&self, bench: &str) -> bool {
+        self.selection.wants(bench)
+    }
 
     /// True if one of the figures is selected.
-    pub fn wants_one(&self, benches: &[&str]) -> bool {
+    pub(super) fn wants_one(&self, benches: &[&str]) -> bool {
         benches.iter().any(|bench| self.wants(bench))
     }
 }
@@ -55,7 +76,7 @@ mod tests {
     fn a_selection_is_a_list_of_prefixes() {
         let some = Selection::parse("agent, rollout-writes");
         assert!(some.wants("agent-memory") && some.wants("rollout-writes"));
-        assert!(!some.wants("rollout-overhead") && some.wants_one(&["x", "agent-size"]));
+        assert!(!some.wants("rollout-overhead") && some.wants("agent-size"));
         assert!(Selection::parse("").wants("anything"));
     }
 }

@@ -13,8 +13,7 @@ use serde_json::json;
 
 use super::figure::{Figure, median, round, skip};
 use super::fleet::manager;
-use super::progress::Progress;
-use super::settings::setting;
+use super::settings::{Run, setting};
 use crate::controlplane::{Bound, ControlPlane, Kubeconfig, Options};
 use crate::hosts::HostLog;
 use crate::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts, unavailable};
@@ -22,7 +21,7 @@ use crate::process::Process;
 use crate::registry::Registry;
 
 /// The figure of this module.
-pub const BENCH: &str = "real-staging";
+pub const BENCHES: [&str; 1] = ["real-staging"];
 
 const NODE: &str = "host1";
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -38,15 +37,16 @@ struct Bench<'a> {
 }
 
 /// Measures pairs of stagings; `BERTH_BENCH_PAIRS` sets their number.
-pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     if let Some(why) = unavailable() {
-        skip(BENCH, &why);
+        skip(BENCHES[0], &why);
         return Ok(());
     }
     progress.say("creating OS images and a real host");
     let pairs = usize::try_from(setting("BERTH_BENCH_PAIRS", 4))?;
     let images = tokio::task::spawn_blocking(move || images(2 * pairs)).await??;
-    let bench = Bench::start(agent, &images).await?;
+    let bench = Bench::start(&run.agent, &images).await?;
     let (mut through, mut by_hand) = (vec![], vec![]);
     for (number, pair) in images.1.chunks_exact(2).enumerate() {
         let [one, two] = pair else { continue };
@@ -66,7 +66,7 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
         ));
     }
     let more: Vec<f64> = through.iter().zip(&by_hand).map(|(a, b)| a - b).collect();
-    let figure = Figure::new(BENCH, "s more than by hand", &more).aim(0.2_f64.max(0.02 * median(&by_hand)));
+    let figure = Figure::new(BENCHES[0], "s more than by hand", &more).aim(0.2_f64.max(0.02 * median(&by_hand)));
     let figure = figure
         .floor(&by_hand)
         .detail("through the agent, s", json!(round(median(&through))));
@@ -80,13 +80,13 @@ pub async fn measure(agent: &Path, progress: Progress) -> Result<()> {
 fn images(count: usize) -> Result<(OsImages, Vec<OsImage>, OsImage)> {
     let images = OsImages::ensure(None)?;
     let first = images.version(&OsVersion::new("1.0.0"))?;
-    let of = |n: usize| {
-        images.version(&OsVersion {
+    let mut others = vec![];
+    for number in 0..count {
+        others.push(images.version(&OsVersion {
             payload: PAYLOAD.into(),
-            ..OsVersion::new(&format!("bench-{n}"))
-        })
-    };
-    let others = (0..count).map(of).collect::<Result<_>>()?;
+            ..OsVersion::new(&format!("bench-{number}"))
+        })?);
+    }
     Ok((images, others, first))
 }
 
@@ -190,7 +190,7 @@ impl<'a> Bench<'a> {
         let image = json!({ "ref": reference, "digest": digest, "indexDigest": digest });
         let patch = Patch::Merge(json!({ "spec": { "image": image, "staging": "Allowed" } }));
         self.api()
-            .patch(NODE, &manager(), &patch)
+            .patch(NODE, &manager("berth-bench"), &patch)
             .await
             .context("cannot publish to the BootcNode")?;
         Ok(())

@@ -9,8 +9,7 @@ use tokio::process::Command;
 
 use super::figure::Figure;
 use super::many;
-use super::progress::Progress;
-use super::settings::{Selection, runs, setting};
+use super::settings::{Run, runs, setting};
 use crate::programs;
 
 /// The figures of this module.
@@ -24,20 +23,19 @@ struct Line {
 }
 
 /// Measures both figures. `BERTH_BENCH_STATUS` sets the number of nodes in the cluster.
-pub async fn measure(selection: &Selection, progress: Progress) -> Result<()> {
+pub(super) async fn measure(run: &Run) -> Result<()> {
+    let progress = run.progress;
     progress.say("building kubectl berth with the shipped settings");
     let (program, example) = tokio::task::spawn_blocking(programs::shipped_kubectl).await??;
-    if selection.wants(BENCHES[0]) {
-        let output = Command::new(&example)
-            .output()
-            .await
-            .context("cannot run the example")?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let line: Line = serde_json::from_slice(&output.stdout)?;
+    if run.wants(BENCHES[0]) {
+        let line: Line = programs::lines_of(&example)
+            .await?
+            .pop()
+            .context("the example prints nothing")?;
         let figure = Figure::new(BENCHES[0], "ms", &line.milliseconds).aim(100.0);
         figure.detail("nodes", json!(line.nodes)).print();
     }
-    if selection.wants(BENCHES[1]) {
+    if run.wants(BENCHES[1]) {
         let nodes = usize::try_from(setting("BERTH_BENCH_STATUS", 5000))?;
         // Including the host that the others are copies of.
         let cluster = many::reporting(nodes.saturating_sub(1), progress).await?;

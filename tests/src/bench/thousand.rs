@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use super::fleet::manager;
 
 /// Number of requests in flight at the same time.
 pub(super) const AT_ONCE: usize = 16;
@@ -18,48 +20,29 @@ pub(super) const MAX_NODES: usize = 1 << 16;
 /// Creates this many Nodes. The API server derives their managedFields from these writes.
 pub(super) async fn make(client: &Client, count: usize) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let one = |number: usize| {
-        let nodes = nodes.clone();
-        async move {
-            let name = name(number);
-            let object: Node = serde_json::from_value(node(number)).context("the Node is malformed")?;
-            let kubelet = || Some("kubelet".to_owned());
-            nodes
-                .create(
-                    &PostParams {
-                        field_manager: kubelet(),
-                        ..PostParams::default()
-                    },
-                    &object,
-                )
-                .await?;
-            // Another writer with its own fields, as the controller manager and a network plugin are.
-            let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
-            let params = PatchParams {
-                field_manager: Some("network-plugin".to_owned()),
-                ..PatchParams::default()
-            };
-            nodes
-                .patch(&name, &params, &others)
-                .await
-                .with_context(|| format!("the annotations of {name}"))?;
-            // Last, because it is large: etcd keeps each version of an object for minutes.
-            let params = PatchParams {
-                field_manager: kubelet(),
-                ..PatchParams::default()
-            };
-            let status = Patch::Merge(json!({ "status": status(number) }));
-            nodes
-                .patch_status(&name, &params, &status)
-                .await
-                .with_context(|| format!("the status of {name}"))?;
-            anyhow::Ok(())
-        }
-    };
-    stream::iter((0..count).map(one))
+    stream::iter((0..count).map(|number| make_one(nodes.clone(), number)))
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
+}
+
+async fn make_one(nodes: Api<Node>, number: usize) -> Result<()> {
+    let name = name(number);
+    let object: Node = serde_json::from_value(node(number)).context("the Node is malformed")?;
+    let kubelet = PostParams {
+        field_manager: Some("kubelet".to_owned()),
+        ..PostParams::default()
+    };
+    nodes.create(&kubelet, &object).await?;
+    // Another writer with its own fields, as the controller manager and a network plugin are.
+    let others = Patch::Merge(json!({ "metadata": { "annotations": annotations(number) } }));
+    let patched = nodes.patch(&name, &manager("network-plugin"), &others).await;
+    patched.with_context(|| format!("the annotations of {name}"))?;
+    // Last, because it is large: etcd keeps each version of an object for minutes.
+    let status = Patch::Merge(json!({ "status": status(number) }));
+    let patched = nodes.patch_status(&name, &manager("kubelet"), &status).await;
+    patched.with_context(|| format!("the status of {name}"))?;
+    Ok(())
 }
 
 /// Copies a Node that the API server returned, with the fields that differ between Nodes.
@@ -111,36 +94,31 @@ fn annotations(number: usize) -> Value {
     })
 }
 
+fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
+    let time = "2026-01-01T00:00:00Z";
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": time,
+        "lastTransitionTime": time,
+    })
+}
+
 fn status(number: usize) -> Value {
     let conditions: Vec<Value> = [
-        (
-            "MemoryPressure",
-            "False",
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
-        ),
-        (
-            "DiskPressure",
-            "False",
-            "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure",
-        ),
-        (
-            "PIDPressure",
-            "False",
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
-        ),
-        ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        ("Memory", "SufficientMemory", "sufficient memory available"),
+        ("Disk", "NoDiskPressure", "no disk pressure"),
+        ("PID", "SufficientPID", "sufficient PID available"),
     ]
     .iter()
-    .map(|(kind, status, reason, message)| {
-        let time = "2026-01-01T00:00:00Z";
-        json!({
-            "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": time,
-            "lastTransitionTime": time,
-        })
+    .map(|(what, reason, message)| {
+        let (reason, message) = (format!("KubeletHas{reason}"), format!("kubelet has {message}"));
+        condition(&format!("{what}Pressure"), "False", &reason, &message)
     })
+    .chain([condition(
+        "Ready",
+        "True",
+        "KubeletReady",
+        "kubelet is posting ready status",
+    )])
     .collect();
     let resources = json!({
         "cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "200Gi", "hugepages-1Gi": "0",
@@ -164,10 +142,15 @@ fn status(number: usize) -> Value {
 
 /// Each image by digest and by tag, as the kubelet reports it.
 fn images(number: usize) -> Vec<Value> {
-    let image = |n: usize| {
+    let mut images = vec![];
+    for n in 0..IMAGES {
         let repository = format!("registry.example.com/platform/team-{}/service-{n}", n % 7);
         let digest = format!("{:064x}", n * 1_000_003 + number % 5);
-        json!({ "names": [format!("{repository}@sha256:{digest}"), format!("{repository}:v1.{n}.0")], "sizeBytes": 50_000_000 + n })
-    };
-    (0..IMAGES).map(image).collect()
+        let names = [
+            format!("{repository}@sha256:{digest}"),
+            format!("{repository}:v1.{n}.0"),
+        ];
+        images.push(json!({ "names": names, "sizeBytes": 50_000_000 + n }));
+    }
+    images
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::berth::{BerthState, HoldPhase, lease};
+use berth_api::berth::{BerthState, HoldPhase};
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 
 use super::fleet::by_agent;
+use super::handovers::stored;
 use crate::audit::Record;
 use crate::hosts::{HostChange, HostEvent};
 
@@ -44,8 +44,11 @@ pub(super) fn stretches(records: &[Record], hosts: &[HostEvent], begin: Timestam
 fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'static str, Timestamp)> {
     let mut all: Vec<(&'static str, Timestamp)> = records.iter().filter_map(of_berth).collect();
     // The agent also shows its turn in nodes/status, under the same identity.
-    let kubelet = |r: &&Record| r.target() == "nodes/status" && r.user.starts_with("system:node:") && !by_agent(r);
-    let said: Vec<Timestamp> = records.iter().filter(kubelet).map(|r| r.at).collect();
+    let said: Vec<Timestamp> = records
+        .iter()
+        .filter(|r| r.target() == "nodes/status" && r.user.starts_with("system:node:") && !by_agent(r))
+        .map(|r| r.at)
+        .collect();
     for event in hosts.iter().filter(|e| e.at >= begin) {
         match &event.change {
             HostChange::Down => all.push((MOMENTS[3], event.at)),
@@ -67,11 +70,7 @@ fn moments(records: &[Record], hosts: &[HostEvent], begin: Timestamp) -> Vec<(&'
 }
 
 fn of_berth(record: &Record) -> Option<(&'static str, Timestamp)> {
-    if record.resource != "leases" || !record.succeeded() || !record.is_write() {
-        return None;
-    }
-    let object: Lease = serde_json::from_value(record.response.clone()?).ok()?;
-    let moment = match lease::read(&object).ok()?.state {
+    let moment = match stored(record)?.state {
         BerthState::Offered(_) => MOMENTS[0],
         BerthState::Held(holding) => match holding.phase {
             HoldPhase::Taken => MOMENTS[1],

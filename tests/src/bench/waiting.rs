@@ -188,18 +188,18 @@ impl Waiting {
         let object = &self.published;
         self.status.adopt(object);
         let os = self.facts.host.os.deployments().context("nothing is staged")?;
-        let (booted, staged) = match runs {
-            false => (Some(&os.booted), os.staged.as_ref()),
-            true => (os.staged.as_ref(), None),
+        let (booted, staged, phase, prepared, reason) = if runs {
+            (os.staged.as_ref(), None, "Updated", "False", "Booted")
+        } else {
+            (Some(&os.booted), os.staged.as_ref(), "Waiting", "True", "Ready")
         };
-        let prepared = if runs { "False" } else { "True" };
         let now = Timestamp::now();
         let status: BootcNodeStatus = serde_json::from_value(json!({
             "observedGeneration": object.metadata.generation, "nodeUID": object.spec.node_uid,
             "bootID": self.facts.host.boot_id, "heartbeatTime": now, "phaseStartTime": now,
-            "phase": if runs { "Updated" } else { "Waiting" }, "booted": booted, "staged": staged,
+            "phase": phase, "booted": booted, "staged": staged,
             "conditions": [{
-                "type": "UpdatePrepared", "status": prepared, "reason": if runs { "Booted" } else { "Ready" },
+                "type": "UpdatePrepared", "status": prepared, "reason": reason,
                 "message": "", "lastTransitionTime": now, "observedGeneration": object.metadata.generation,
             }],
         }))?;
@@ -210,9 +210,8 @@ impl Waiting {
 
 /// Waits for a BootcNode with a published image.
 async fn published(object: &mut watch::Receiver<Seen>) -> Result<BootcNode> {
-    let has_image = |seen: &Seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some());
     let seen = object
-        .wait_for(has_image)
+        .wait_for(|seen| matches!(seen, Seen::Is(object) if object.spec.image.is_some()))
         .await
         .context("the watch of the BootcNode ended")?
         .clone();

@@ -2,12 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
-use berth_tests::bench::fleet::Fleet;
-use berth_tests::bench::{
-    Progress, Selection, firstboot, handover, hundred, idle, leader, many, planner, polls, publish, record, rollout,
-    staging, status,
-};
+use anyhow::Result;
+use berth_tests::bench::{self, Progress, Run, Selection, record};
 use berth_tests::programs::{self, Programs};
 use clap::Parser;
 
@@ -37,7 +33,6 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let selection = Selection::parse(&arguments.only);
     berth_tests::install_crypto();
     let progress = Progress::default();
     record::open()?;
@@ -52,81 +47,15 @@ async fn main() -> Result<()> {
         }
     };
     programs::choose(&programs);
-    if selection.wants("agent-size") {
-        idle::size(&programs.agent)?.print();
-    }
-    if selection.wants_one(&firstboot::BENCHES) {
-        firstboot::measure(&programs.agent, &selection, progress)
-            .await
-            .context("cannot measure first boots")?;
-    }
-    if selection.wants_one(&rollout::BENCHES) || selection.wants_one(&idle::BENCHES) {
-        on_a_fleet(&selection, progress).await?;
-    }
-    if selection.wants_one(&publish::BENCHES) {
-        publish::measure(&selection, progress)
-            .await
-            .context("cannot measure the controller")?;
-    }
-    if selection.wants_one(&many::BENCHES) {
-        many::measure(&selection, progress)
-            .await
-            .context("cannot measure the controller with many Nodes")?;
-    }
-    if selection.wants_one(&polls::BENCHES) {
-        polls::measure(&selection, progress)
-            .await
-            .context("cannot measure the polling of tags")?;
-    }
-    if selection.wants_one(&planner::BENCHES) {
-        planner::measure(&selection, progress)
-            .await
-            .context("cannot measure the planner")?;
-    }
-    if selection.wants_one(&status::BENCHES) {
-        status::measure(&selection, progress)
-            .await
-            .context("cannot measure kubectl berth status")?;
-    }
-    if selection.wants_one(&handover::BENCHES) {
-        handover::measure(&selection, progress)
-            .await
-            .context("cannot measure the hand-over of berths")?;
-    }
-    if selection.wants_one(&leader::BENCHES) {
-        leader::measure(&selection, progress)
-            .await
-            .context("cannot measure a change of leader")?;
-    }
-    if selection.wants(hundred::BENCH) {
-        hundred::measure(progress)
-            .await
-            .context("cannot measure the rollout of a hundred nodes")?;
-    }
-    if selection.wants(staging::BENCH) {
-        staging::measure(&programs.agent, progress)
-            .await
-            .context("cannot measure the staging on a real host")?;
-    }
+    let run = Run {
+        selection: Selection::parse(&arguments.only),
+        agent: programs.agent,
+        progress,
+    };
+    bench::measure(&run).await?;
     if arguments.record {
         record::save()?;
     }
     progress.say("done");
-    Ok(())
-}
-
-async fn on_a_fleet(selection: &Selection, progress: Progress) -> Result<()> {
-    progress.say("starting ten simulated hosts");
-    let fleet = Fleet::start().await?;
-    if selection.wants_one(&rollout::BENCHES) {
-        rollout::measure(&fleet, selection, progress)
-            .await
-            .context("cannot measure rollouts")?;
-    }
-    if selection.wants_one(&idle::BENCHES) {
-        idle::measure(&fleet, selection, progress)
-            .await
-            .context("cannot measure idle agents")?;
-    }
     Ok(())
 }
