@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use berth_api::seeded::Bug;
 use berth_tests::soak::known::{self, Known};
 use berth_tests::soak::plan::Plan;
-use berth_tests::soak::run::{self, HOSTS, Options, Soak};
+use berth_tests::soak::run::{self, HOSTS, Options, Outcome, Soak};
 use berth_tests::soak::state::{self, State};
 use clap::Parser;
 
@@ -87,9 +87,10 @@ async fn find_all() -> Result<bool> {
             }
         }
     }
-    match missed.is_empty() {
-        true => println!("all bugs within reach were found"),
-        false => println!("missed: {}", missed.join(", ")),
+    if missed.is_empty() {
+        println!("all bugs within reach were found");
+    } else {
+        println!("missed: {}", missed.join(", "));
     }
     Ok(missed.is_empty())
 }
@@ -127,12 +128,14 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         (None, Some(state)) if state.next < arguments.rollouts && arguments.bug.is_none() => state,
         (from, _) => State::new(seed, from.unwrap_or(0)),
     };
-    let plan_of = |rollout| match arguments.quiet {
-        true => Plan::quiet(seed, rollout),
-        false => Plan::new(seed, rollout, HOSTS, true),
+    let rollouts = state.next..arguments.rollouts;
+    let plans: Vec<_> = if arguments.quiet {
+        rollouts.map(|rollout| Plan::quiet(seed, rollout)).collect()
+    } else {
+        rollouts.map(|rollout| Plan::new(seed, rollout, HOSTS, true)).collect()
     };
     if arguments.dry_run {
-        (state.next..arguments.rollouts).for_each(|rollout| println!("{}", plan_of(rollout)));
+        plans.iter().for_each(|plan| println!("{plan}"));
         return Ok(true);
     }
     println!(
@@ -142,46 +145,27 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
         arguments.rollouts
     );
     let begin = Instant::now();
-    let mut soak = Soak::start(&Options {
-        bug: arguments.bug.clone(),
-        ..Options::default()
-    })
-    .await?;
-    println!(
-        "{:>7.1} s  {HOSTS} hosts and a control plane are up",
-        begin.elapsed().as_secs_f64()
-    );
-    while state.next < arguments.rollouts {
-        let plan = plan_of(state.next);
+    let mut soak = start(arguments).await?;
+    let elapsed = begin.elapsed().as_secs_f64();
+    println!("{elapsed:>7.1} s  {HOSTS} hosts and a control plane are up");
+    for plan in plans {
         println!("{plan}");
         let outcome = soak.rollout(&plan).await?;
+        report(&outcome, &plan, begin);
         let found = &outcome.verdict.violations;
-        println!(
-            "{:>7.1} s  rollout {} took {:.1} s, {} licensed reboots, {} violations",
-            begin.elapsed().as_secs_f64(),
-            plan.rollout,
-            outcome.took.as_secs_f64(),
-            outcome.verdict.licensed,
-            found.len()
-        );
         state.add(&plan, outcome.took.as_secs_f64(), outcome.verdict.licensed, found);
-        found.iter().for_each(|violation| println!("           {violation}"));
         if !found.is_empty() || arguments.keep {
             let evidence = run::keep_evidence(&soak, seed, &plan, &outcome)?;
             println!("           evidence: {}", evidence.display());
         }
-        if !found.is_empty() {
-            if let Some(bug) = &arguments.bug {
-                println!(
-                    "the judge found a violation due to {bug} after {} rollouts",
-                    state.rollouts
-                );
-                return Ok(true);
-            }
-            // The next rollout would start with the leftovers of this one.
-            if found.iter().any(|v| v.starts_with("I10")) {
-                soak = Soak::start(&Options::default()).await?;
-            }
+        if let Some(bug) = arguments.bug.as_ref().filter(|_| !found.is_empty()) {
+            let rollouts = state.rollouts;
+            println!("the judge found a violation due to {bug} after {rollouts} rollouts");
+            return Ok(true);
+        }
+        // The next rollout would start with the leftovers of this one.
+        if found.iter().any(|v| v.starts_with("I10")) {
+            soak = start(arguments).await?;
         }
         if arguments.bug.is_none() {
             state.save(&file)?;
@@ -189,11 +173,33 @@ async fn go_on(arguments: &Arguments) -> Result<bool> {
     }
     print!("{}", state.summary());
     if let Some(bug) = &arguments.bug {
-        println!(
-            "the judge found no violation due to {bug} in {} rollouts",
-            state.rollouts
-        );
+        let rollouts = state.rollouts;
+        println!("the judge found no violation due to {bug} in {rollouts} rollouts");
         return Ok(false);
     }
     Ok(state.violations.is_empty())
+}
+
+async fn start(arguments: &Arguments) -> Result<Soak> {
+    let options = Options {
+        bug: arguments.bug.clone(),
+        ..Options::default()
+    };
+    Soak::start(&options).await
+}
+
+/// Prints the result of a rollout.
+fn report(outcome: &Outcome, plan: &Plan, begin: Instant) {
+    let found = &outcome.verdict.violations;
+    println!(
+        "{:>7.1} s  rollout {} took {:.1} s, {} licensed reboots, {} violations",
+        begin.elapsed().as_secs_f64(),
+        plan.rollout,
+        outcome.took.as_secs_f64(),
+        outcome.verdict.licensed,
+        found.len()
+    );
+    for violation in found {
+        println!("           {violation}");
+    }
 }

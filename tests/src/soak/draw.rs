@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::fault::{Fault, Kind, Rescue, Vanish, Who};
-use super::random::Random;
+use berth_model::random::Random;
+
+use super::fault::{Fault, Kind, Rescue, Vanish, WEIGHTS, Who};
 
 /// `maxUnavailable` of a rollout, until an admin changes it.
 pub const CAPACITY: usize = 3;
@@ -24,32 +25,6 @@ pub struct Timed {
     pub fault: Fault,
 }
 
-/// Weight of each kind of fault; its share of the sum is its probability.
-pub(super) const WEIGHTS: [(Kind, u64); 22] = [
-    (Kind::KillAgent, 20),
-    (Kind::SecondAgent, 4),
-    (Kind::RestartBus, 4),
-    (Kind::KillController, 7),
-    (Kind::StopController, 4),
-    (Kind::FreezeController, 4),
-    (Kind::Outage, 8),
-    (Kind::Stall, 5),
-    (Kind::Latency, 8),
-    (Kind::Pause, 5),
-    (Kind::Resize, 6),
-    (Kind::Cordon, 8),
-    (Kind::Label, 6),
-    (Kind::DeleteBootcNode, 3),
-    (Kind::Retarget, 3),
-    (Kind::LostReboot, 8),
-    (Kind::PowerCut, 4),
-    (Kind::Vanish, 7),
-    (Kind::Move, 5),
-    (Kind::BadImage, 4),
-    (Kind::FailFinalization, 4),
-    (Kind::RefuseBerths, 4),
-];
-
 /// Draws a plan from a random source.
 pub(super) struct Draw {
     pub(super) random: Random,
@@ -61,20 +36,20 @@ pub(super) struct Draw {
 
 impl Draw {
     pub(super) fn node(&mut self) -> usize {
-        self.random.index(self.nodes) + 1
+        self.random.below(self.nodes) + 1
     }
 
     pub(super) fn duration(&mut self, range: std::ops::RangeInclusive<u64>) -> Duration {
-        self.random.millis(range)
+        Duration::from_millis(self.random.within(range))
     }
 
     /// A third of the rollouts begins with nodes cordoned by an admin: either a few, possibly more than the capacity, that are
     /// uncordoned later; or a single one that stays cordoned.
     pub(super) fn cordoned(&mut self) -> (Vec<usize>, Option<Duration>) {
-        if !self.random.once_in(3) {
+        if !self.random.one_in(3) {
             return (vec![], None);
         }
-        let stays = self.random.once_in(2);
+        let stays = self.random.one_in(2);
         let count = if stays { 1 } else { self.random.within(1..=6) };
         let nodes: BTreeSet<usize> = (0..count).map(|_| self.node()).collect();
         let until = (!stays).then(|| self.duration(2_000..=5_000));
@@ -85,17 +60,17 @@ impl Draw {
         let sum = WEIGHTS.iter().map(|(_, weight)| weight).sum::<u64>();
         let mut at = self.random.within(1..=sum);
         for (kind, weight) in WEIGHTS {
-            if at <= weight {
-                return kind;
+            if at <= *weight {
+                return *kind;
             }
-            at -= weight;
+            at -= *weight;
         }
         Kind::KillAgent
     }
 
     pub(super) fn timed(&mut self) -> Option<Timed> {
         let kind = self.kind();
-        let at = self.random.millis(0..=LAST_BEGIN);
+        let at = self.duration(0..=LAST_BEGIN);
         let fault = self.fault(kind);
         // The fault is always drawn, even if it is then dropped, so that the rest of the plan does not depend on that.
         (!kind.is_violent() || self.disrupted.insert(fault.node().unwrap_or(0))).then_some(Timed { at, fault })
@@ -125,11 +100,7 @@ impl Draw {
             Kind::LostReboot => self.lost_reboot(),
             Kind::PowerCut => Fault::PowerCut(self.node()),
             Kind::Vanish => {
-                let how = if self.random.once_in(2) {
-                    Vanish::PowerLoss
-                } else {
-                    Vanish::Stopped
-                };
+                let how = self.vanish();
                 Fault::Vanish(self.node(), how, self.duration(200..=3_000))
             }
             Kind::Move => Fault::Move(self.node(), self.stay()),
@@ -142,11 +113,18 @@ impl Draw {
     /// How long a node stays in another pool; `None` (probability 1/3): until the end.
     pub(super) fn stay(&mut self) -> Option<Duration> {
         let lasts = self.duration(300..=3_000);
-        (!self.random.once_in(3)).then_some(lasts)
+        (!self.random.one_in(3)).then_some(lasts)
+    }
+
+    pub(super) fn vanish(&mut self) -> Vanish {
+        if self.random.one_in(2) {
+            return Vanish::PowerLoss;
+        }
+        Vanish::Stopped
     }
 
     fn controller(&mut self) -> usize {
-        self.random.index(CONTROLLERS)
+        self.random.below(CONTROLLERS)
     }
 
     fn who(&mut self) -> Who {

@@ -3,43 +3,32 @@
 use std::time::Duration;
 
 use super::draw::{CAPACITY, Draw};
-use super::fault::{Fault, Rescue, Vanish, Who};
+use super::fault::{Fault, Rescue, Who};
 use super::scene::{Moment, Scene};
 
 impl Draw {
     /// Returns a scene for a node, and further faults from the start of the rollout.
     pub(super) fn scene(&mut self) -> (Scene, Vec<Fault>) {
         let node = self.node();
-        let moment = Moment::OF_TURN[self.random.index(Moment::OF_TURN.len())];
+        let moment = Moment::OF_TURN[self.random.below(Moment::OF_TURN.len())];
         let soon = self.duration(0..=150);
-        let one = |fault| vec![(soon, fault)];
-        let plain = |moment, faults| {
-            (
-                Scene {
-                    node,
-                    moment,
-                    slow: vec![],
-                    faults,
-                },
-                vec![],
-            )
-        };
-        match self.random.within(1..=11) {
-            1 => (self.gate_closes(node), vec![]),
-            2 => (self.capacity_shrinks(node), vec![]),
-            3 => (self.node_is_replaced(node), vec![]),
-            4 => self.gate_closes_over_a_lost_reboot(node),
-            5 => (self.leader_is_late(node), vec![]),
-            11 => self.shrinks_below_what_is_held(node),
-            6 => plain(moment, one(Fault::KillAgent(node))),
-            7 => plain(moment, one(Fault::Move(node, self.stay()))),
-            8 => plain(moment, one(Fault::PowerCut(node))),
+        let faults = match self.random.within(1..=11) {
+            1 => return (self.gate_closes(node), vec![]),
+            2 => return (self.capacity_shrinks(node), vec![]),
+            3 => return (self.node_is_replaced(node), vec![]),
+            4 => return self.gate_closes_over_a_lost_reboot(node),
+            5 => return (self.leader_is_late(node), vec![]),
+            11 => return self.shrinks_below_what_is_held(node),
+            6 => vec![(soon, Fault::KillAgent(node))],
+            7 => vec![(soon, Fault::Move(node, self.stay()))],
+            8 => vec![(soon, Fault::PowerCut(node))],
             9 => {
                 let retarget = Fault::Retarget(self.duration(300..=2_000));
-                plain(moment, vec![(Duration::ZERO, Fault::KillAgent(node)), (soon, retarget)])
+                vec![(Duration::ZERO, Fault::KillAgent(node)), (soon, retarget)]
             }
-            _ => plain(moment, one(Fault::Outage(Who::Leader, self.duration(300..=5_000)))),
-        }
+            _ => vec![(soon, Fault::Outage(Who::Leader, self.duration(300..=5_000)))],
+        };
+        (Scene::new(node, moment, faults), vec![])
     }
 
     /// The node takes an offer at the moment when it is withdrawn.
@@ -52,10 +41,8 @@ impl Draw {
             _ => Fault::Retarget(lasts),
         };
         Scene {
-            node,
-            moment: Moment::Offered,
             slow,
-            faults: vec![(Duration::ZERO, fault)],
+            ..Scene::new(node, Moment::Offered, vec![(Duration::ZERO, fault)])
         }
     }
 
@@ -66,10 +53,8 @@ impl Draw {
         let shrink = Fault::Resize(1, CAPACITY as u64, self.duration(1_500..=2_500));
         let faults = vec![(Duration::ZERO, refuse), (Duration::from_millis(100), shrink)];
         Scene {
-            node,
-            moment: Moment::Offered,
             slow,
-            faults,
+            ..Scene::new(node, Moment::Offered, faults)
         }
     }
 
@@ -77,12 +62,7 @@ impl Draw {
     fn shrinks_below_what_is_held(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(700..=1_500);
         let fault = Fault::Resize(5, 1, lasts);
-        let scene = Scene {
-            node,
-            moment: Moment::Offered,
-            slow: vec![],
-            faults: vec![(Duration::ZERO, fault)],
-        };
+        let scene = Scene::new(node, Moment::Offered, vec![(Duration::ZERO, fault)]);
         let lasts = self.duration(3_000..=5_000);
         let others = (1..=self.nodes).filter(|other| *other != node).take(8);
         let cordons = others.chain([node]).map(|other| Fault::Cordon(other, lasts));
@@ -91,46 +71,32 @@ impl Draw {
 
     /// A Node of the holder's name is re-created before a controller can notice.
     fn node_is_replaced(&mut self, node: usize) -> Scene {
-        let moment = if self.random.once_in(2) {
+        let moment = if self.random.one_in(2) {
             Moment::Taken
         } else {
             Moment::Committed
         };
-        let how = if self.random.once_in(2) {
-            Vanish::PowerLoss
-        } else {
-            Vanish::Stopped
-        };
+        let how = self.vanish();
         let blind = Fault::Outage(Who::Controllers, self.duration(2_500..=5_000));
         let vanish = Fault::Vanish(node, how, self.duration(100..=1_000));
-        Scene {
-            node,
-            moment,
-            slow: vec![],
-            faults: vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)],
-        }
+        Scene::new(node, moment, vec![(Duration::ZERO, blind), (Duration::ZERO, vanish)])
     }
 
     /// A revoke finds a berth that is committed and stays so for a while.
     fn gate_closes_over_a_lost_reboot(&mut self, node: usize) -> (Scene, Vec<Fault>) {
         let lasts = self.duration(300..=1_500);
-        let fault = if self.random.once_in(3) {
+        let fault = if self.random.one_in(3) {
             Fault::Retarget(lasts)
         } else {
             Fault::Pause(lasts)
         };
-        let rescue = if self.random.once_in(2) {
+        let rescue = if self.random.one_in(2) {
             Rescue::AgentKill
         } else {
             Rescue::Reboot
         };
         let lost = Fault::LostReboot(node, rescue, self.duration(1_000..=2_500));
-        let scene = Scene {
-            node,
-            moment: Moment::Committed,
-            slow: vec![],
-            faults: vec![(Duration::ZERO, fault)],
-        };
+        let scene = Scene::new(node, Moment::Committed, vec![(Duration::ZERO, fault)]);
         (scene, vec![lost])
     }
 
@@ -142,10 +108,8 @@ impl Draw {
         let slow = vec![(Who::Controllers, latency)];
         let faults = vec![(self.duration(0..=600), stall), (Duration::from_millis(700), shrink)];
         Scene {
-            node,
-            moment: Moment::Released,
             slow,
-            faults,
+            ..Scene::new(node, Moment::Released, faults)
         }
     }
 }

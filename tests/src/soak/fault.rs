@@ -12,8 +12,6 @@ pub enum Who {
     Agent(usize),
     /// The controller with this number, from 0.
     Controller(usize),
-    /// All agents.
-    Agents,
     /// All controllers.
     Controllers,
     /// The leading controller at that moment.
@@ -26,7 +24,6 @@ impl fmt::Display for Who {
             Self::Everybody => f.write_str("all programs"),
             Self::Agent(node) => write!(f, "agent of node{node}"),
             Self::Controller(number) => write!(f, "controller {number}"),
-            Self::Agents => f.write_str("agents"),
             Self::Controllers => f.write_str("controllers"),
             Self::Leader => f.write_str("the leader"),
         }
@@ -104,84 +101,65 @@ pub enum Fault {
     RefuseBerths(Duration),
 }
 
-/// Kinds of faults, for statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// [`Fault::KillAgent`]
-    KillAgent,
-    /// [`Fault::SecondAgent`]
-    SecondAgent,
-    /// [`Fault::RestartBus`]
-    RestartBus,
-    /// [`Fault::KillController`]
-    KillController,
-    /// [`Fault::StopController`]
-    StopController,
-    /// [`Fault::FreezeController`]
-    FreezeController,
-    /// [`Fault::Outage`]
-    Outage,
-    /// [`Fault::Stall`]
-    Stall,
-    /// [`Fault::Latency`]
-    Latency,
-    /// [`Fault::Pause`]
-    Pause,
-    /// [`Fault::Resize`]
-    Resize,
-    /// [`Fault::Cordon`]
-    Cordon,
-    /// [`Fault::Label`]
-    Label,
-    /// [`Fault::DeleteBootcNode`]
-    DeleteBootcNode,
-    /// [`Fault::Retarget`]
-    Retarget,
-    /// [`Fault::LostReboot`]
-    LostReboot,
-    /// [`Fault::PowerCut`]
-    PowerCut,
-    /// [`Fault::Vanish`]
-    Vanish,
-    /// [`Fault::Move`]
-    Move,
-    /// [`Fault::BadImage`]
-    BadImage,
-    /// [`Fault::FailFinalization`]
-    FailFinalization,
-    /// [`Fault::RefuseBerths`]
-    RefuseBerths,
+/// Declares the kinds of faults: each with its name in statistics, and its weight. The share of the weight in the sum of all is the
+/// probability of the kind.
+macro_rules! kinds {
+    ($($kind:ident $name:literal $weight:literal)*) => {
+        /// Kinds of faults, for statistics.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind {
+            $(#[doc = $name] $kind,)*
+        }
+
+        /// All kinds with their weights.
+        pub(super) const WEIGHTS: &[(Kind, u64)] = &[$((Kind::$kind, $weight)),*];
+
+        impl Kind {
+            /// Name of the kind in statistics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+
+        impl Fault {
+            /// Returns the kind of the fault.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$kind(..) => Kind::$kind,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    KillAgent "agent killed" 20
+    SecondAgent "second agent" 4
+    RestartBus "bus restarted" 4
+    KillController "controller killed" 7
+    StopController "controller stopped" 4
+    FreezeController "controller frozen" 4
+    Outage "API outage" 8
+    Stall "API stall" 5
+    Latency "API latency" 8
+    Pause "pool paused" 5
+    Resize "maxUnavailable edited" 6
+    Cordon "node cordoned" 8
+    Label "node relabelled" 6
+    DeleteBootcNode "BootcNode deleted" 3
+    Retarget "image changed and reverted" 3
+    LostReboot "reboot lost" 8
+    PowerCut "power cut" 4
+    Vanish "node vanished and came back" 7
+    Move "node moved to another pool and back" 5
+    BadImage "bad image and back" 4
+    FailFinalization "finalization failed" 4
+    RefuseBerths "controllers' berths refused" 4
 }
 
 impl Kind {
-    /// Name of the kind in statistics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::KillAgent => "agent killed",
-            Self::SecondAgent => "second agent",
-            Self::RestartBus => "bus restarted",
-            Self::KillController => "controller killed",
-            Self::StopController => "controller stopped",
-            Self::FreezeController => "controller frozen",
-            Self::Outage => "API outage",
-            Self::Stall => "API stall",
-            Self::Latency => "API latency",
-            Self::Pause => "pool paused",
-            Self::Resize => "maxUnavailable edited",
-            Self::Cordon => "node cordoned",
-            Self::Label => "node relabelled",
-            Self::DeleteBootcNode => "BootcNode deleted",
-            Self::Retarget => "image changed and reverted",
-            Self::LostReboot => "reboot lost",
-            Self::PowerCut => "power cut",
-            Self::Vanish => "node vanished and came back",
-            Self::Move => "node moved to another pool and back",
-            Self::BadImage => "bad image and back",
-            Self::FailFinalization => "finalization failed",
-            Self::RefuseBerths => "controllers' berths refused",
-        }
-    }
-
     /// True if the fault disrupts the host or its turn. A node may have only one of these in a rollout: three turns without the
     /// new digest would, correctly, make it failed.
     pub(super) fn is_violent(self) -> bool {
@@ -193,34 +171,6 @@ impl Kind {
 }
 
 impl Fault {
-    /// Returns the kind of the fault.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::KillAgent(_) => Kind::KillAgent,
-            Self::SecondAgent(..) => Kind::SecondAgent,
-            Self::RestartBus(_) => Kind::RestartBus,
-            Self::KillController(..) => Kind::KillController,
-            Self::StopController(..) => Kind::StopController,
-            Self::FreezeController(..) => Kind::FreezeController,
-            Self::Outage(..) => Kind::Outage,
-            Self::Stall(..) => Kind::Stall,
-            Self::Latency(..) => Kind::Latency,
-            Self::Pause(_) => Kind::Pause,
-            Self::Resize(..) => Kind::Resize,
-            Self::Cordon(..) => Kind::Cordon,
-            Self::Label(_) => Kind::Label,
-            Self::DeleteBootcNode(_) => Kind::DeleteBootcNode,
-            Self::Retarget(_) => Kind::Retarget,
-            Self::LostReboot(..) => Kind::LostReboot,
-            Self::PowerCut(_) => Kind::PowerCut,
-            Self::Vanish(..) => Kind::Vanish,
-            Self::Move(..) => Kind::Move,
-            Self::BadImage(_) => Kind::BadImage,
-            Self::FailFinalization(_) => Kind::FailFinalization,
-            Self::RefuseBerths(_) => Kind::RefuseBerths,
-        }
-    }
-
     /// Returns the affected node, if there is one.
     pub fn node(&self) -> Option<usize> {
         match self {
@@ -257,12 +207,8 @@ impl fmt::Display for Fault {
             Self::Outage(who, lasts) => write!(f, "no API server for {who} for {}", seconds(lasts)),
             Self::Stall(who, lasts) => write!(f, "API server stalls for {who} for {}", seconds(lasts)),
             Self::Latency(who, latency, lasts) => {
-                write!(
-                    f,
-                    "{} ms latency to the API server for {who} for {}",
-                    latency.as_millis(),
-                    seconds(lasts)
-                )
+                let (latency, lasts) = (latency.as_millis(), seconds(lasts));
+                write!(f, "{latency} ms latency to the API server for {who} for {lasts}")
             }
             Self::Pause(lasts) => write!(f, "pause for {}", seconds(lasts)),
             Self::Resize(first, second, lasts) => {

@@ -7,10 +7,10 @@ use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::draw::{CAPACITY, CONTROLLERS, Timed};
+use super::draw::{CAPACITY, CONTROLLERS};
 use super::fault::{Fault, Rescue, Vanish, Who};
 use super::plan::Plan;
 use super::scene::{self, Scene};
@@ -56,18 +56,8 @@ pub struct Injector<'a> {
 
 impl Injector<'_> {
     /// Executes every fault of a plan at its time. Returns when all are over.
-    ///
-    /// # Errors
-    /// If the harness itself fails; that is not a finding about Berth.
     pub async fn run(&self, plan: &Plan) -> Result<()> {
         let begin = Instant::now();
-        let timed = |timed: &Timed| {
-            let Timed { at, fault } = *timed;
-            async move {
-                sleep_until(begin + at).await;
-                self.strike(fault).await.with_context(|| format!("cannot {fault}"))
-            }
-        };
         let cordons = async {
             if let (nodes, Some(until)) = &plan.cordoned {
                 sleep_until(begin + *until).await;
@@ -84,19 +74,30 @@ impl Injector<'_> {
                 None => Ok(()),
             }
         };
-        tokio::try_join!(try_join_all(plan.faults.iter().map(timed)), cordons, scene)?;
+        let faults = plan
+            .faults
+            .iter()
+            .map(|timed| self.strike_at(begin + timed.at, timed.fault));
+        tokio::try_join!(try_join_all(faults), cordons, scene)?;
         Ok(())
+    }
+
+    async fn strike_at(&self, at: Instant, fault: Fault) -> Result<()> {
+        sleep_until(at).await;
+        self.strike(fault).await.with_context(|| format!("cannot {fault}"))
+    }
+
+    /// Adds the latency of a scene, or removes it.
+    fn slow_down(&self, scene: &Scene, on: bool) {
+        for (who, latency) in &scene.slow {
+            let latency = if on { *latency } else { Duration::ZERO };
+            self.change_weather(*who, |weather| weather.latency = latency);
+        }
     }
 
     /// Waits for the moment of a scene, then executes its faults. If the moment does not come, there are none.
     async fn play(&self, scene: &Scene) -> Result<()> {
-        let slow = |on: bool| {
-            for (who, latency) in &scene.slow {
-                let latency = if on { *latency } else { Duration::ZERO };
-                self.change_weather(*who, |weather| weather.latency = latency);
-            }
-        };
-        slow(true);
+        self.slow_down(scene, true);
         let host = self.host(scene.node);
         let comes = scene::comes(self.cluster.berths(), host.name(), scene.moment);
         let runs_target = async {
@@ -112,28 +113,24 @@ impl Injector<'_> {
             () = sleep(MOMENT_TIMEOUT) => false,
         };
         if came {
-            let strike = |(after, fault): &(Duration, Fault)| {
-                let (after, fault) = (*after, *fault);
-                async move {
-                    sleep(after).await;
-                    self.strike(fault).await
-                }
-            };
+            let now = Instant::now();
+            let faults = scene
+                .faults
+                .iter()
+                .map(|(after, fault)| self.strike_at(now + *after, *fault));
             let aftermath = async {
-                sleep(scene.faults.iter().map(|(after, _)| *after).max().unwrap_or_default() + SLOW_AFTER_FAULTS).await;
-                slow(false);
+                let last = scene.faults.iter().map(|(after, _)| *after).max();
+                sleep_until(now + last.unwrap_or_default() + SLOW_AFTER_FAULTS).await;
+                self.slow_down(scene, false);
                 Ok(())
             };
-            tokio::try_join!(try_join_all(scene.faults.iter().map(strike)), aftermath)?;
+            tokio::try_join!(try_join_all(faults), aftermath)?;
         }
-        slow(false);
+        self.slow_down(scene, false);
         Ok(())
     }
 
     /// Restores the cluster, as its admins would after a rollout.
-    ///
-    /// # Errors
-    /// If the API server rejects a change.
     pub async fn calm(&self) -> Result<()> {
         self.cluster.ways.everybody(|weather| *weather = Weather::default());
         self.mend_webhook().await?;
@@ -196,21 +193,24 @@ impl Injector<'_> {
         Ok(())
     }
 
+    async fn rollout(&self, change: Value) -> Result<()> {
+        self.cluster.patch_pool(POOL, json!({ "rollout": change })).await
+    }
+
     /// Executes an admin's change.
     async fn administer(&self, fault: Fault) -> Result<()> {
-        let rollout = |change| self.cluster.patch_pool(POOL, json!({ "rollout": change }));
         match fault {
             Fault::Pause(lasts) => {
-                rollout(json!({ "paused": true })).await?;
+                self.rollout(json!({ "paused": true })).await?;
                 sleep(lasts).await;
-                rollout(json!({ "paused": false })).await
+                self.rollout(json!({ "paused": false })).await
             }
             Fault::Resize(first, second, lasts) => {
-                rollout(json!({ "maxUnavailable": first })).await?;
+                self.rollout(json!({ "maxUnavailable": first })).await?;
                 sleep(lasts).await;
-                rollout(json!({ "maxUnavailable": second })).await?;
+                self.rollout(json!({ "maxUnavailable": second })).await?;
                 sleep(lasts).await;
-                rollout(json!({ "maxUnavailable": CAPACITY })).await
+                self.rollout(json!({ "maxUnavailable": CAPACITY })).await
             }
             Fault::Cordon(node, lasts) => {
                 self.cordon_all(&[node], true).await?;
@@ -250,18 +250,12 @@ impl Injector<'_> {
     }
 
     /// Moves a node to the spare pool.
-    ///
-    /// # Errors
-    /// If the API server rejects the change.
     pub async fn move_away(&self, node: usize) -> Result<()> {
         self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: "true" } } }))
             .await
     }
 
     /// Moves a node back to the pool of the soak.
-    ///
-    /// # Errors
-    /// If the API server rejects the change.
     pub async fn move_back(&self, node: usize) -> Result<()> {
         self.patch_node(node, json!({ "metadata": { "labels": { LABEL_SPARE: null } } }))
             .await
@@ -282,10 +276,10 @@ impl Injector<'_> {
 
     /// Sets another image, and reverts that after a while.
     async fn ask_for(&self, other: &Published, lasts: Duration) -> Result<()> {
-        let image = |image: &Published| json!({ "image": { "ref": image.reference } });
-        self.cluster.patch_pool(POOL, image(other)).await?;
+        let [other, target] = [other, self.target].map(|image| json!({ "image": { "ref": image.reference } }));
+        self.cluster.patch_pool(POOL, other).await?;
         sleep(lasts).await;
-        self.cluster.patch_pool(POOL, image(self.target)).await
+        self.cluster.patch_pool(POOL, target).await
     }
 
     async fn weather(&self, who: Who, lasts: Duration, change: impl Fn(&mut Weather, bool)) {
@@ -303,12 +297,6 @@ impl Injector<'_> {
         match who {
             Who::Everybody => ways.everybody(change),
             Who::Agent(node) => ways.node(self.host(node).name(), change),
-            Who::Agents => self
-                .cluster
-                .fleet
-                .hosts
-                .iter()
-                .for_each(|host| ways.node(host.name(), &change)),
             Who::Controller(number) => ways.controller(number, change),
             Who::Controllers | Who::Leader => (0..CONTROLLERS).for_each(|number| ways.controller(number, &change)),
         }
@@ -326,9 +314,6 @@ impl Injector<'_> {
     }
 
     /// Cordons or uncordons nodes, as an admin does with kubectl.
-    ///
-    /// # Errors
-    /// If the API server rejects a change.
     pub async fn cordon_all(&self, nodes: &[usize], unschedulable: bool) -> Result<()> {
         for node in nodes {
             self.patch_node(*node, json!({ "spec": { "unschedulable": unschedulable } }))
@@ -338,7 +323,7 @@ impl Injector<'_> {
     }
 
     /// Patches a Node; retries while it has just vanished.
-    async fn patch_node(&self, node: usize, patch: serde_json::Value) -> Result<()> {
+    async fn patch_node(&self, node: usize, patch: Value) -> Result<()> {
         let (name, start) = (self.host(node).name(), Instant::now());
         loop {
             let patched = self
@@ -407,9 +392,10 @@ impl Injector<'_> {
             Vanish::PowerLoss => host.power_on().await?,
             Vanish::Stopped => host.register().await?,
         }
-        let back = || async { Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before)) };
         self.cluster
-            .until(&format!("{} is back", host.name()), ADMIN_RETRY_MAX, back)
+            .until(&format!("{} is back", host.name()), ADMIN_RETRY_MAX, || async {
+                Ok(self.uid(host).await?.is_some_and(|uid| Some(uid) != before))
+            })
             .await?;
         self.cluster.renew_agent_token(host).await?;
         // An agent that another fault started meanwhile still has the old Node's token.

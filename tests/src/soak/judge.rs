@@ -41,9 +41,6 @@ pub struct Verdict {
 
 impl Judge {
     /// Starts with events from now.
-    ///
-    /// # Errors
-    /// If the audit log cannot be read.
     pub fn new(cluster: &Cluster) -> Result<Self> {
         let audit = AuditLog::read(&cluster.control_plane.audit_log())?;
         let mut judge = Self {
@@ -58,9 +55,6 @@ impl Judge {
     }
 
     /// Restarts from now: earlier events are skipped.
-    ///
-    /// # Errors
-    /// If the audit log cannot be read.
     pub fn next(&mut self, cluster: &Cluster) -> Result<()> {
         self.audit.refresh()?;
         let mut records = std::mem::take(&mut self.kept);
@@ -91,9 +85,6 @@ impl Judge {
     }
 
     /// Judges the events since the last call, with `most` allowed holders and the plan of the rollout.
-    ///
-    /// # Errors
-    /// If the audit log cannot be read.
     pub fn judge(&mut self, cluster: &Cluster, most: usize, plan: &Plan) -> Result<Verdict> {
         self.audit.refresh()?;
         let mut records = std::mem::take(&mut self.kept);

@@ -10,7 +10,6 @@ pub mod inject;
 pub mod judge;
 pub mod known;
 pub mod plan;
-pub mod random;
 pub mod run;
 pub mod scene;
 pub mod state;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use berth_model::random::Random;
+
 use super::draw::{CAPACITY, Draw, Timed};
-use super::fault::{Fault, seconds};
-use super::random::Random;
+use super::fault::{Fault, Kind, seconds};
 use super::scene::Scene;
 
 /// Order of the two pools. An admin has moved a node to the spare pool first, so that both have members.
@@ -54,7 +55,7 @@ impl Plan {
             disrupted: BTreeSet::new(),
         };
         let cordoned = draw.cordoned();
-        let scene = (!draw.random.once_in(3)).then(|| draw.scene());
+        let scene = (!draw.random.one_in(3)).then(|| draw.scene());
         let (scene, besides) = scene.unzip();
         draw.disrupted.extend(scene.as_ref().map(|scene| scene.node));
         let besides = besides.unwrap_or_default().into_iter().map(|fault| Timed {
@@ -66,11 +67,11 @@ impl Plan {
         faults.sort_by_key(|timed| timed.at);
         // A separate random source, so that each seed still gives the same faults as before there was a limit.
         let mut of_fleet = Random::new(seed ^ 0xf1ee_7000);
-        let fleet = of_fleet.once_in(3).then(|| 2 + of_fleet.index(CAPACITY));
+        let fleet = of_fleet.one_in(3).then(|| 2 + of_fleet.below(CAPACITY));
         let mut of_order = Random::new(seed ^ 0x0bde_7000);
-        let order = of_order.once_in(3).then(|| Order {
-            spare_first: of_order.once_in(2),
-            node: of_order.index(nodes) + 1,
+        let order = of_order.one_in(3).then(|| Order {
+            spare_first: of_order.one_in(2),
+            node: of_order.below(nodes) + 1,
         });
         Self {
             rollout,
@@ -107,19 +108,15 @@ impl Plan {
 
     /// Longest delay of a request or change due to these faults, plus a margin.
     pub fn lag(&self) -> jiff::SignedDuration {
-        let delays = |fault: &Fault| {
+        let has_delay = self.all_faults().any(|fault| {
             matches!(
-                fault,
-                Fault::Outage(..) | Fault::Stall(..) | Fault::Latency(..) | Fault::FreezeController(..)
+                fault.kind(),
+                Kind::Outage | Kind::Stall | Kind::Latency | Kind::FreezeController
             )
-        };
+        });
         let is_slow = self.scene.as_ref().is_some_and(|scene| !scene.slow.is_empty());
         // Several of them may follow each other.
-        jiff::SignedDuration::from_secs(if is_slow || self.all_faults().any(delays) {
-            12
-        } else {
-            3
-        })
+        jiff::SignedDuration::from_secs(if is_slow || has_delay { 12 } else { 3 })
     }
 
     /// Nodes that may still be in the other pool at the end.
@@ -134,14 +131,16 @@ impl Plan {
     /// Nodes that are still cordoned at the end: cordoned by an admin before the rollout, and neither uncordoned by a fault nor
     /// replaced by a new Node.
     pub fn cordoned_to_the_end(&self) -> Vec<usize> {
-        let undone = |node: &usize| {
-            let undoes = |f: &Fault| matches!(f, Fault::Cordon(n, _) | Fault::Vanish(n, ..) if n == node);
-            self.all_faults().any(undoes)
-        };
-        match self.cordoned.1 {
-            Some(_) => vec![],
-            None => self.cordoned.0.iter().copied().filter(|node| !undone(node)).collect(),
+        let (mut nodes, until) = self.cordoned.clone();
+        if until.is_some() {
+            return vec![];
         }
+        for fault in self.all_faults() {
+            if let Fault::Cordon(undone, _) | Fault::Vanish(undone, ..) = fault {
+                nodes.retain(|node| node != undone);
+            }
+        }
+        nodes
     }
 }
 
@@ -166,10 +165,12 @@ impl fmt::Display for Plan {
             .iter()
             .map(|t| format!("{} @{}", t.fault, seconds(&t.at)))
             .collect();
-        match faults.is_empty() {
-            true => f.write_str(" none")?,
-            false => write!(f, " {}", faults.join(", "))?,
-        }
+        let faults = if faults.is_empty() {
+            "none".to_owned()
+        } else {
+            faults.join(", ")
+        };
+        write!(f, " {faults}")?;
         match &self.scene {
             Some(scene) => write!(f, "; {scene}"),
             None => Ok(()),
@@ -179,8 +180,8 @@ impl fmt::Display for Plan {
 
 #[cfg(test)]
 mod tests {
-    use super::super::draw::{LAST_BEGIN, WEIGHTS};
-    use super::super::fault::{Kind, Rescue};
+    use super::super::draw::LAST_BEGIN;
+    use super::super::fault::{Rescue, WEIGHTS};
     use super::*;
 
     fn plans(count: u64) -> Vec<Plan> {
@@ -215,8 +216,10 @@ mod tests {
     #[test]
     fn some_rollouts_have_an_order_of_pools() {
         let plans = plans(200);
-        let first = |plan: &Plan| plan.order.map(|order| order.spare_first);
-        let orders: BTreeSet<_> = plans.iter().map(first).collect();
+        let orders: BTreeSet<_> = plans
+            .iter()
+            .map(|plan| plan.order.map(|order| order.spare_first))
+            .collect();
         assert_eq!(orders, [None, Some(false), Some(true)].into());
         let mut nodes = plans.iter().filter_map(|plan| plan.order.map(|order| order.node));
         assert!(nodes.all(|node| (1..=12).contains(&node)));
@@ -254,9 +257,11 @@ mod tests {
 
     #[test]
     fn without_patience_a_lost_reboot_gets_help() {
-        let nothing = |t: &Timed| matches!(t.fault, Fault::LostReboot(_, Rescue::Nothing, _));
-        assert!(plans(1000).iter().any(|p| p.faults.iter().any(nothing)));
-        let hasty = (0..1000).map(|n| Plan::new(42, n, 12, false));
-        assert!(hasty.into_iter().all(|p| !p.faults.iter().any(nothing)));
+        for patience in [true, false] {
+            let plans: Vec<_> = (0..1000).map(|n| Plan::new(42, n, 12, patience)).collect();
+            let mut faults = plans.iter().flat_map(|plan| &plan.faults);
+            let lets_be = faults.any(|t| matches!(t.fault, Fault::LostReboot(_, Rescue::Nothing, _)));
+            assert_eq!(lets_be, patience);
+        }
     }
 }

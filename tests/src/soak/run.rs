@@ -66,9 +66,6 @@ pub struct Soak {
 
 impl Soak {
     /// Starts the cluster.
-    ///
-    /// # Errors
-    /// If the cluster does not start.
     pub async fn start(options: &Options) -> Result<Self> {
         let cluster = Cluster::start(cluster_options(options)?).await?;
         for number in 0..CONTROLLERS {
@@ -81,9 +78,6 @@ impl Soak {
     }
 
     /// Runs and judges a rollout with all faults of its plan.
-    ///
-    /// # Errors
-    /// If the harness fails; failures of Berth are in the outcome.
     pub async fn rollout(&mut self, plan: &Plan) -> Result<Outcome> {
         let target = self.cluster.publish(&format!("{}.0.0", plan.rollout + 2)).await?;
         let bad = self.bad_image(plan).await?;
@@ -104,10 +98,10 @@ impl Soak {
         injector.calm().await?;
         let settled = self.settle(&target, plan).await;
         let took = start.elapsed();
-        let state = match &settled {
-            Ok(()) => None,
-            Err(_) => Some(self.cluster.describe().await),
-        };
+        let mut state = None;
+        if settled.is_err() {
+            state = Some(self.cluster.describe().await);
+        }
         let mut verdict = self.judge.judge(&self.cluster, most(plan), plan)?;
         if let Err(error) = settled {
             let what = format!("{error:#}");
@@ -116,10 +110,9 @@ impl Soak {
                 .violations
                 .push(format!("I10: the rollout did not settle: {line}"));
         }
-        let state = match (state, verdict.violations.is_empty()) {
-            (None, false) => Some(self.cluster.describe().await),
-            (state, _) => state,
-        };
+        if state.is_none() && !verdict.violations.is_empty() {
+            state = Some(self.cluster.describe().await);
+        }
         injector.cordon_all(&plan.cordoned.0, false).await?;
         for node in plan.moved_to_the_end() {
             injector.move_back(node).await?;
@@ -160,12 +153,11 @@ impl Soak {
                 .await?;
         }
         let first = plan.order.map(|order| if order.spare_first { SPARE } else { POOL });
-        let after = |other| first.filter(|first| *first == other).into_iter().collect::<Vec<_>>();
-        let (of_spare, of_pool) = ((1, after(POOL)), (CAPACITY, after(SPARE)));
         self.cluster.limit_fleet(plan.fleet).await?;
-        for (pool, (capacity, after)) in [(SPARE, of_spare), (POOL, of_pool)] {
+        for (pool, capacity, other) in [(SPARE, 1, POOL), (POOL, CAPACITY, SPARE)] {
             let mut rollout = rollout.clone();
-            (rollout["maxUnavailable"], rollout["after"]) = (json!(capacity), json!(after));
+            let after = first.filter(|first| *first == other);
+            (rollout["maxUnavailable"], rollout["after"]) = (json!(capacity), json!(Vec::from_iter(after)));
             let spec = json!({ "image": { "ref": target.reference }, "rollout": rollout });
             self.cluster.patch_pool(pool, spec).await?;
         }
@@ -195,12 +187,11 @@ impl Soak {
     async fn is_tidy(&self, plan: &Plan) -> Result<bool> {
         let params = ListParams::default().labels(berth_api::keys::LABEL_POOL);
         let berths = self.cluster.berths().list(&params).await?;
-        let closed = |holder: Option<&str>| holder.is_some_and(|h| h.starts_with("closed:"));
-        if !berths
-            .iter()
-            .all(|b| closed(b.spec.as_ref().and_then(|s| s.holder_identity.as_deref())))
-        {
-            return Ok(false);
+        for berth in berths {
+            let holder = berth.spec.and_then(|spec| spec.holder_identity);
+            if holder.is_none_or(|holder| !holder.starts_with("closed:")) {
+                return Ok(false);
+            }
         }
         let nodes = self.cluster.nodes().list(&ListParams::default()).await?;
         let cordoned: Vec<_> = plan.cordoned_to_the_end().iter().map(|n| format!("node{n}")).collect();
@@ -245,33 +236,23 @@ fn cluster_options(options: &Options) -> Result<ClusterOptions> {
 }
 
 /// Writes the evidence of a rollout with a violation; returns its directory.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn keep_evidence(soak: &Soak, run: u64, plan: &Plan, outcome: &Outcome) -> Result<PathBuf> {
     let directory = super::state::directory()?.join(format!("evidence-{run}-{}", plan.rollout));
     std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
-    let write = |name: &str, text: &str| {
-        let file = directory.join(name);
-        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-    };
-    write("plan.txt", &format!("{plan}\n"))?;
-    write("violations.txt", &outcome.verdict.violations.join("\n"))?;
-    write("state.txt", outcome.state.as_deref().unwrap_or_default())?;
-    let hosts: Vec<_> = outcome
-        .verdict
-        .hosts
-        .iter()
-        .map(|event| json!(event).to_string())
-        .collect();
-    write("hosts.jsonl", &hosts.join("\n"))?;
-    let writes = outcome
-        .verdict
-        .records
-        .iter()
-        .filter(|r| r.is_write() || !r.succeeded());
+    let verdict = &outcome.verdict;
+    let hosts: Vec<_> = verdict.hosts.iter().map(|event| json!(event).to_string()).collect();
+    let writes = verdict.records.iter().filter(|r| r.is_write() || !r.succeeded());
     let writes: Vec<_> = writes.map(|record| json!(record).to_string()).collect();
-    write("writes.jsonl", &writes.join("\n"))?;
+    for (name, text) in [
+        ("plan.txt", format!("{plan}\n")),
+        ("violations.txt", verdict.violations.join("\n")),
+        ("state.txt", outcome.state.clone().unwrap_or_default()),
+        ("hosts.jsonl", hosts.join("\n")),
+        ("writes.jsonl", writes.join("\n")),
+    ] {
+        let file = directory.join(name);
+        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+    }
     for host in &soak.cluster.fleet.hosts {
         copy_tail(&host.agent_log(), &directory.join(format!("agent-{}.log", host.name())))?;
     }

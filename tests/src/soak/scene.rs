@@ -74,6 +74,18 @@ pub struct Scene {
     pub faults: Vec<(Duration, Fault)>,
 }
 
+impl Scene {
+    /// A scene without latency.
+    pub(super) fn new(node: usize, moment: Moment, faults: Vec<(Duration, Fault)>) -> Self {
+        Self {
+            node,
+            moment,
+            slow: vec![],
+            faults,
+        }
+    }
+}
+
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "when node{} {}:", self.node, self.moment)?;
@@ -90,9 +102,6 @@ impl fmt::Display for Scene {
 }
 
 /// Waits for a moment of the node's turn. It may never come; the caller has a timeout.
-///
-/// # Errors
-/// None in practice: a failed watch is restarted.
 pub(super) async fn comes(berths: Api<Lease>, node: &str, moment: Moment) -> Result<()> {
     let mut begun = false;
     let mut events = std::pin::pin!(watcher(berths, watcher::Config::default()));

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
+use crate::bench::median;
 
 /// Results of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,14 +40,11 @@ impl State {
     }
 
     /// Loads the saved run of that seed.
-    ///
-    /// # Errors
-    /// If the file exists but is malformed.
     pub fn load(file: &Path) -> Result<Option<Self>> {
         match std::fs::read(file) {
             Ok(text) => {
-                let context = || format!("{} is malformed; delete it to start again", file.display());
-                serde_json::from_slice(&text).map(Some).with_context(context)
+                let state = serde_json::from_slice(&text).map(Some);
+                state.with_context(|| format!("{} is malformed; delete it to start again", file.display()))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
@@ -54,14 +52,11 @@ impl State {
     }
 
     /// Writes the file atomically.
-    ///
-    /// # Errors
-    /// If that fails; the old file is then unchanged.
     pub fn save(&self, file: &Path) -> Result<()> {
-        let context = || format!("cannot write {}", file.display());
         let new = file.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(self)?).with_context(context)?;
-        std::fs::rename(&new, file).with_context(context)
+        std::fs::write(&new, serde_json::to_vec_pretty(self)?)
+            .and_then(|()| std::fs::rename(&new, file))
+            .with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Adds a rollout.
@@ -84,12 +79,7 @@ impl State {
     /// Summary for display.
     pub fn summary(&self) -> String {
         let total: f64 = self.seconds.iter().sum();
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = |part: f64| {
-            let last = sorted.len().saturating_sub(1) as f64;
-            sorted.get((last * part).round() as usize).copied().unwrap_or_default()
-        };
+        let longest = self.seconds.iter().copied().fold(0.0, f64::max);
         let faults: Vec<_> = self
             .faults
             .iter()
@@ -110,8 +100,8 @@ impl State {
             self.faults.values().sum::<u64>(),
             self.violations.len(),
             total / (self.seconds.len().max(1) as f64),
-            at(0.5),
-            at(1.0),
+            median(&self.seconds),
+            longest,
             total,
             faults.concat(),
             if violations.is_empty() { "" } else { "violations:\n" },
@@ -121,9 +111,6 @@ impl State {
 }
 
 /// Directory of saved runs and evidence.
-///
-/// # Errors
-/// If there is no cache directory.
 pub fn directory() -> Result<PathBuf> {
     let directory = crate::tools::cache_dir()?.join("soak");
     std::fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
@@ -131,9 +118,6 @@ pub fn directory() -> Result<PathBuf> {
 }
 
 /// File of a run.
-///
-/// # Errors
-/// If there is no cache directory.
 pub fn file(seed: u64) -> Result<PathBuf> {
     Ok(directory()?.join(format!("seed-{seed}.json")))
 }
