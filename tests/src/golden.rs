@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +14,7 @@ use berth_api::node::BootcNode;
 use serde_json::Value;
 
 use crate::audit::{AuditLog, Record};
+use crate::locked::locked;
 use crate::programs::workspace_root;
 
 /// Variable that makes [`ensure_golden`] write the files instead of comparing.
@@ -27,11 +28,8 @@ static BLESSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Statuses of a node's BootcNode, in the order of the writes, each with the program that wrote it.
 pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u64, BootcNode)>> {
-    let of_node = |r: &&Record| {
-        r.is_write() && r.succeeded() && r.group == "berth.dev" && r.target() == "bootcnodes/status" && r.name == node
-    };
     let mut found = vec![];
-    for record in records.iter().filter(of_node) {
+    for record in writes_of(records, "bootcnodes/status").filter(|r| r.name == node) {
         let body = record.response.clone().context("a status write has no body")?;
         let object: BootcNode = serde_json::from_value(body).context("cannot parse a BootcNode in the audit log")?;
         let version = object.metadata.resource_version.as_deref().unwrap_or_default();
@@ -45,29 +43,38 @@ pub fn statuses<'a>(records: &'a [Record], node: &str) -> Result<Vec<(&'a str, u
     Ok(found)
 }
 
+/// Writes of one kind of Berth's objects that succeeded.
+fn writes_of<'a>(records: &'a [Record], target: &str) -> impl Iterator<Item = &'a Record> {
+    let writes = records.iter().filter(|r| r.is_write() && r.succeeded());
+    writes.filter(move |r| r.group == "berth.dev" && r.target() == target)
+}
+
 /// Statuses since the image was last set in the spec, from the first one whose agent had read that. The spec may have another image
 /// by now.
 fn since_asked_for<'a>(statuses: &'a [(&'a str, u64, BootcNode)], image: &Digest) -> Vec<&'a BootcNode> {
-    let asks = |object: &BootcNode| object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image);
     let objects: Vec<_> = statuses.iter().map(|(_, _, object)| object).collect();
     let last = objects
         .iter()
-        .rposition(|object| asks(object))
+        .rposition(|object| asks(object, image))
         .map_or(0, |last| last + 1);
-    let asked = objects.iter().take(last).rposition(|object| !asks(object));
+    let asked = objects.iter().take(last).rposition(|object| !asks(object, image));
     let since = objects.into_iter().skip(asked.map_or(0, |before| before + 1));
-    let has_read = |object: &BootcNode| {
-        let read = object.status.as_ref().and_then(|s| s.observed_generation);
-        read == object.metadata.generation
-    };
-    since.skip_while(|object| !has_read(object)).collect()
+    since.skip_while(|object| !has_read_spec(object)).collect()
+}
+
+/// True if the spec has this image.
+fn asks(object: &BootcNode, image: &Digest) -> bool {
+    object.spec.image.as_ref().is_some_and(|asked| asked.digest == *image)
+}
+
+/// True if the agent has read the current spec.
+fn has_read_spec(object: &BootcNode) -> bool {
+    let read = object.status.as_ref().and_then(|s| s.observed_generation);
+    read == object.metadata.generation
 }
 
 /// Every `status/reason` that each condition went through, one line per type. Failed steps are retried: two states that
 /// alternate, neither of them True, count once.
-///
-/// # Errors
-/// If there is no status, or a condition of an undocumented type.
 fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Result<String> {
     let mut walks: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for object in statuses {
@@ -96,12 +103,9 @@ fn walk<'a>(statuses: impl IntoIterator<Item = &'a BootcNode>, node: &str) -> Re
 
 /// Fails unless `tests/tests/golden/NAME.txt` allows the history. With `BERTH_BLESS=1` writes the file; a second history of that
 /// name is compared with the first.
-///
-/// # Errors
-/// If it is not allowed; the error shows both.
 fn ensure_golden(name: &str, walk: &str) -> Result<()> {
     let file = workspace_root().join(format!("tests/tests/golden/{name}.txt"));
-    let mut blessed = BLESSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut blessed = locked(&BLESSED);
     if std::env::var_os(BLESS).is_some() && blessed.insert(name.to_owned()) {
         if let Some(directory) = file.parent() {
             fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -164,9 +168,6 @@ fn allows_states(whole: &[&str], seen: &[&str]) -> bool {
 }
 
 /// Compares all conditions of a node's history with a golden file. Also fails if a write of its agent changed nothing.
-///
-/// # Errors
-/// If the file does not allow the history, a write changed nothing, or the audit log cannot be read.
 pub fn ensure_walk(audit_log: &Path, node: &str, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| {
         statuses.iter().map(|(_, _, object)| object).collect()
@@ -181,24 +182,20 @@ fn soon(
     golden: &str,
     choose: impl for<'a> Fn(&'a [(&'a str, u64, BootcNode)]) -> Vec<&'a BootcNode>,
 ) -> Result<()> {
-    let check = || {
+    let mut tries = 0;
+    loop {
         let audit = AuditLog::read(audit_log)?;
-        let statuses = busy_statuses(&audit, node)?;
-        ensure_golden(golden, &walk(choose(&statuses), node)?)
-    };
-    for _ in 0..20 {
-        if check().is_ok() {
-            return Ok(());
+        let walked = busy_statuses(&audit, node).and_then(|statuses| walk(choose(&statuses), node));
+        let compared = walked.and_then(|walk| ensure_golden(golden, &walk));
+        if compared.is_ok() || tries == 20 {
+            return compared;
         }
+        tries += 1;
         std::thread::sleep(Duration::from_millis(100));
     }
-    check()
 }
 
 /// Like [`ensure_walk`], for the conditions since the node should last use an image. It may use another one by now.
-///
-/// # Errors
-/// See [`ensure_walk`].
 pub fn ensure_walk_to(audit_log: &Path, node: &str, image: &Digest, golden: &str) -> Result<()> {
     soon(audit_log, node, golden, |statuses| since_asked_for(statuses, image))
 }
@@ -213,9 +210,6 @@ fn busy_statuses<'a>(audit: &'a AuditLog, node: &str) -> Result<Vec<(&'a str, u6
 }
 
 /// The agent's writes of a node's status that changed nothing. A heartbeat is a change.
-///
-/// # Errors
-/// See [`statuses`].
 pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
     let statuses = statuses(records, node)?;
     let idle = statuses.windows(2).filter_map(|pair| {
@@ -231,8 +225,7 @@ pub fn idle_writes(records: &[Record], node: &str) -> Result<Vec<String>> {
 /// Writes of the statuses of a kind that changed nothing.
 fn idle_writes_of(records: &[Record], target: &str) -> Result<Vec<String>> {
     let mut written: BTreeMap<&str, Vec<(u64, &Record, &Value)>> = BTreeMap::new();
-    let of_kind = |r: &&Record| r.is_write() && r.succeeded() && r.group == "berth.dev" && r.target() == target;
-    for record in records.iter().filter(of_kind) {
+    for record in writes_of(records, target) {
         let body = record.response.as_ref().context("a status write has no body")?;
         let version = body["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let version = version.parse().context("cannot parse a resourceVersion")?;

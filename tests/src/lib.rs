@@ -8,6 +8,7 @@ pub mod controlplane;
 pub mod golden;
 pub mod hosts;
 pub mod images;
+mod locked;
 mod named_error;
 pub mod ports;
 pub mod process;

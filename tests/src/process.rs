@@ -102,6 +102,11 @@ impl Process {
         self.child.try_wait().ok().flatten()
     }
 
+    /// True until the process has ended.
+    pub fn is_running(&mut self) -> bool {
+        self.exit_status().is_none()
+    }
+
     /// Last lines of the output, below a line with the process's name; for error messages.
     pub fn log_tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();

@@ -1,7 +1,6 @@
 //! Berth's own programs, built in the profile of the tests or as shipped. Cargo reports their paths.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::IsTerminal;
@@ -10,6 +9,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use crate::locked::locked;
 
 /// Paths of the programs under test.
 #[derive(Debug, Clone)]
@@ -19,6 +21,18 @@ pub struct Programs {
     /// `berth-controller`.
     pub controller: PathBuf,
 }
+
+impl Programs {
+    fn of(found: &Paths) -> Result<Self> {
+        Ok(Self {
+            agent: take(found, "berth-agent")?,
+            controller: take(found, "berth-controller")?,
+        })
+    }
+}
+
+/// Paths of built programs, by name.
+type Paths = BTreeMap<String, PathBuf>;
 
 /// All shipped programs. Built together: any other selection would rebuild the libraries with other features.
 const SHIPPED: [&str; 6] = ["-p", "berth-agent", "-p", "berth-controller", "-p", "kubectl-berth"];
@@ -31,125 +45,63 @@ pub fn workspace_root() -> PathBuf {
     package.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
-static BUILT: Mutex<Option<Programs>> = Mutex::new(None);
+/// Programs that [`choose`] has set.
+static CHOSEN: OnceLock<Programs> = OnceLock::new();
 
-/// Builds the programs, once per process.
-///
-/// # Errors
-/// If they do not build; the error has the compiler's output.
+/// Builds the programs.
 pub fn programs() -> Result<Programs> {
-    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(programs) = &*built {
-        return Ok(programs.clone());
+    match CHOSEN.get() {
+        Some(programs) => Ok(programs.clone()),
+        None => Programs::of(&build(&SHIPPED)?),
     }
-    let found = build(&SHIPPED)?;
-    let programs = Programs {
-        agent: take(&found, "berth-agent")?,
-        controller: take(&found, "berth-controller")?,
-    };
-    *built = Some(programs.clone());
-    Ok(programs)
-}
-
-/// Builds `kubectl-berth`, once per process.
-///
-/// # Errors
-/// If it does not build.
-pub fn kubectl() -> Result<PathBuf> {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = BUILT.get() {
-        return Ok(path.clone());
-    }
-    let path = take(&build(&SHIPPED)?, "kubectl-berth")?;
-    Ok(BUILT.get_or_init(|| path).clone())
-}
-
-/// Builds the programs as shipped: static, with the release profile.
-///
-/// # Errors
-/// If they do not build; they need musl's C compiler.
-pub fn shipped() -> Result<Programs> {
-    let one = |name: &str| {
-        let found = build(&["--release", "--target", "x86_64-unknown-linux-musl", "-p", name])?;
-        take(&found, name)
-    };
-    Ok(Programs {
-        agent: one("berth-agent")?,
-        controller: one("berth-controller")?,
-    })
-}
-
-/// Builds the benchmark of the controller's decisions with the shipped settings.
-///
-/// # Errors
-/// If it does not build.
-pub fn planner() -> Result<PathBuf> {
-    take(
-        &build(&[
-            "--release",
-            "--target",
-            STATIC,
-            "-p",
-            "berth-core",
-            "--features",
-            "controller",
-            "--example",
-            "plan",
-        ])?,
-        "plan",
-    )
-}
-
-/// Builds `kubectl-berth` and the benchmark of its text output with the shipped settings.
-///
-/// # Errors
-/// If they do not build.
-pub fn shipped_kubectl() -> Result<(PathBuf, PathBuf)> {
-    let args = ["--release", "--target", STATIC, "-p", "kubectl-berth"];
-    let found = build(&[&args[..], &["--bins", "--example", "status"]].concat())?;
-    Ok((take(&found, "kubectl-berth")?, take(&found, "status")?))
 }
 
 /// Makes [`programs`] return these, for measurements.
 pub fn choose(programs: &Programs) {
-    *BUILT.lock().unwrap_or_else(|e| e.into_inner()) = Some(programs.clone());
+    CHOSEN.get_or_init(|| programs.clone());
+}
+
+/// Builds `kubectl-berth`.
+pub fn kubectl() -> Result<PathBuf> {
+    take(&build(&SHIPPED)?, "kubectl-berth")
+}
+
+/// Builds the programs as shipped: static, with the release profile.
+pub fn shipped() -> Result<Programs> {
+    let mut found = build_shipped(&["berth-agent"])?;
+    found.extend(build_shipped(&["berth-controller"])?);
+    Programs::of(&found)
+}
+
+/// Builds the benchmark of the controller's decisions with the shipped settings.
+pub fn planner() -> Result<PathBuf> {
+    let found = build_shipped(&["berth-core", "--features", "controller", "--example", "plan"])?;
+    take(&found, "plan")
+}
+
+/// Builds `kubectl-berth` and the benchmark of its text output with the shipped settings.
+pub fn shipped_kubectl() -> Result<(PathBuf, PathBuf)> {
+    let found = build_shipped(&["kubectl-berth", "--bins", "--example", "status"])?;
+    Ok((take(&found, "kubectl-berth")?, take(&found, "status")?))
+}
+
+/// Builds a package as shipped; `package` may be followed by further arguments.
+fn build_shipped(package: &[&str]) -> Result<Paths> {
+    build(&[&["--release", "--target", STATIC, "-p"], package].concat())
 }
 
 /// Builds agent and controller with deliberate bugs compiled in, each disabled unless `BERTH_SEEDED_BUG` names it. They have
 /// their own target directory, so that they never replace the real ones.
-///
-/// # Errors
-/// If they do not build.
 pub fn seeded() -> Result<Programs> {
-    static BUILT: OnceLock<Programs> = OnceLock::new();
-    if let Some(programs) = BUILT.get() {
-        return Ok(programs.clone());
-    }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from);
+    let target = target.join("seeded").display().to_string();
     let features = "berth-agent/seeded-bugs,berth-controller/seeded-bugs";
-    let args = [
-        "-p",
-        "berth-agent",
-        "-p",
-        "berth-controller",
-        "--features",
-        features,
-        "--target-dir",
-    ];
-    let mut args: Vec<OsString> = args.map(OsString::from).into();
-    args.push(target.join("seeded").into_os_string());
-    let found = build(&args)?;
-    let programs = Programs {
-        agent: take(&found, "berth-agent")?,
-        controller: take(&found, "berth-controller")?,
-    };
-    Ok(BUILT.get_or_init(|| programs).clone())
+    let packages = ["-p", "berth-agent", "-p", "berth-controller"];
+    let found = build(&[&packages[..], &["--features", features, "--target-dir", &target]].concat())?;
+    Programs::of(&found)
 }
 
 /// Builds the agent of [`seeded`].
-///
-/// # Errors
-/// If it does not build.
 pub fn seeded_agent() -> Result<PathBuf> {
     Ok(seeded()?.agent)
 }
@@ -159,9 +111,6 @@ const STATIC: &str = "x86_64-unknown-linux-musl";
 
 /// Builds the agent as its container image has it: static. In the profile of the tests, which builds much faster than the shipped
 /// one; `BERTH_TEST_RELEASE=1` selects the shipped one.
-///
-/// # Errors
-/// If it does not build; the error has the compiler's output.
 pub fn static_agent() -> Result<PathBuf> {
     crate::tools::ensure_packages(&["musl-tools"])?;
     let mut args = vec!["-p", "berth-agent", "--target", STATIC];
@@ -171,7 +120,22 @@ pub fn static_agent() -> Result<PathBuf> {
     take(&build(&args)?, "berth-agent")
 }
 
-fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
+/// Runs a program that prints lines of JSON.
+pub async fn lines_of<T: DeserializeOwned>(program: &Path) -> Result<Vec<T>> {
+    let output = tokio::process::Command::new(program).output().await;
+    let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+    if !output.status.success() {
+        bail!(
+            "{} failed: {}",
+            program.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let lines = serde_json::Deserializer::from_slice(&output.stdout).into_iter();
+    lines.collect::<Result<_, _>>().context("the output is not JSON")
+}
+
+fn take(found: &Paths, name: &str) -> Result<PathBuf> {
     found
         .get(name)
         .cloned()
@@ -181,15 +145,28 @@ fn take(found: &BTreeMap<String, PathBuf>, name: &str) -> Result<PathBuf> {
 /// Directory where the test processes of one run share cargo's answers. Without it, each process runs cargo.
 const ANSWERS_VARIABLE: &str = "BERTH_TEST_BUILT";
 
-/// Builds these programs; returns their paths by name.
-fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
+/// Builds these programs, once per process.
+fn build(args: &[&str]) -> Result<Paths> {
+    static BUILT: Mutex<BTreeMap<String, Paths>> = Mutex::new(BTreeMap::new());
+    let mut built = locked(&BUILT);
+    let key = args.join(" ");
+    if let Some(found) = built.get(&key) {
+        return Ok(found.clone());
+    }
+    let found = build_shared(args)?;
+    built.insert(key, found.clone());
+    Ok(found)
+}
+
+/// Builds these programs, or finds what another process of this run has built.
+fn build_shared(args: &[&str]) -> Result<Paths> {
     let Some(directory) = std::env::var_os(ANSWERS_VARIABLE) else {
         return ask_cargo(args);
     };
     let directory = PathBuf::from(directory);
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut hasher = DefaultHasher::new();
-    args.iter().for_each(|arg| arg.as_ref().hash(&mut hasher));
+    args.hash(&mut hasher);
     let name = format!("{:x}", hasher.finish());
     let answer = directory.join(format!("{name}.json"));
     let lock = File::create(directory.join(format!("{name}.lock")))?;
@@ -214,7 +191,7 @@ fn build<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
+fn ask_cargo(args: &[&str]) -> Result<Paths> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -222,10 +199,11 @@ fn ask_cargo<S: AsRef<OsStr>>(args: &[S]) -> Result<BTreeMap<String, PathBuf>> {
         .args(["build", "--message-format=json-render-diagnostics"])
         .args(args);
     // The first build takes minutes: cargo's own progress goes to the terminal.
-    match std::io::stderr().is_terminal() {
-        true => command.stderr(Stdio::inherit()),
-        false => command.arg("--quiet"),
-    };
+    if std::io::stderr().is_terminal() {
+        command.stderr(Stdio::inherit());
+    } else {
+        command.arg("--quiet");
+    }
     // Cargo's variables for a test would make build scripts that read them run again, and rebuild everything that depends on
     // them, each time.
     let set_by_cargo = [

@@ -20,9 +20,6 @@ use crate::tools::find_program;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs promtool in this directory with this standard input; returns its output.
-///
-/// # Errors
-/// If it is not on `PATH` or reports a problem; the error has its output.
 pub fn promtool(directory: &Path, args: &[&str], input: &str) -> Result<String> {
     let mut child = Command::new(program("promtool")?)
         .args(args)
@@ -72,9 +69,6 @@ pub struct Series {
 
 impl Prometheus {
     /// Starts a server that scrapes these addresses and evaluates a rule file's `groups`.
-    ///
-    /// # Errors
-    /// If it is not on `PATH` or cannot be started.
     pub fn start(addresses: &[&str], rules: &Value) -> Result<Self> {
         let program = program("prometheus")?;
         let directory = Scratch::new("berth-prometheus-")?;
@@ -110,9 +104,6 @@ impl Prometheus {
     }
 
     /// Returns the result of a query, second by second, since the server's start.
-    ///
-    /// # Errors
-    /// If the server has ended or rejects the query.
     pub fn range(&mut self, query: &str) -> Result<Vec<Series>> {
         self.process.check()?;
         let [start, end] = [self.begin, Timestamp::now()].map(|time| time.as_second().to_string());

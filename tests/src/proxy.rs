@@ -41,9 +41,6 @@ impl Drop for Proxy {
 
 impl Proxy {
     /// Starts a proxy for `target`, in good weather.
-    ///
-    /// # Errors
-    /// If it cannot listen on a port.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = Port::reserve()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).await;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-const LOCK: &str = ".in-use";
+/// File in a directory whose lock means that the directory is in use.
+pub(crate) const LOCK: &str = ".in-use";
 
 /// A private directory, removed when dropped. If its process was killed, the next process that creates a directory with the same
 /// prefix removes it.
@@ -47,7 +48,8 @@ fn sweep(parent: &Path, prefix: &str) {
     }
 }
 
-fn is_abandoned(directory: &Path) -> bool {
+/// True if no process uses the directory any more.
+pub(crate) fn is_abandoned(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK)) else {
         return false;
     };

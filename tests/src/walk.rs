@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
 use berth_api::insight::{MAX_MESSAGE, NodeInsight};
@@ -12,6 +12,8 @@ use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use tokio::task::JoinHandle;
+
+use crate::locked::locked;
 
 /// Insights of all nodes since the start of the watch; consecutive ones of the same phase count once.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ impl Walks {
                 let Some(insight) = object.status.and_then(|s| s.insight) else {
                     continue;
                 };
-                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = locked(&all);
                 let walk = all.entry(name).or_default();
                 if walk.last().is_none_or(|last| phase(last) != phase(&insight)) {
                     walk.push(insight);
@@ -56,7 +58,7 @@ impl Walks {
     /// Fails unless each of these nodes went through these phases in this order, with any others in between, and each insight is
     /// valid for its type.
     pub fn ensure(&self, nodes: &[&str], phases: &[&str]) -> Result<()> {
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = locked(&self.seen);
         for node in nodes {
             let walk = seen.get(*node).with_context(|| format!("{node} reported no insight"))?;
             let reasons: Vec<&str> = walk.iter().map(phase).collect();

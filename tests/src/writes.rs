@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 
 use crate::audit::Record;
+use crate::bench::round;
 
 /// Kind of a write, by its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,18 +35,14 @@ pub struct Writes(pub BTreeMap<(Kind, String), usize>);
 
 impl Writes {
     /// Counts the writes of agents and controllers in these records, except the leader's renewals of its Lease.
-    ///
-    /// # Errors
-    /// If an object in the log cannot be parsed.
     pub fn of<'a>(records: impl Iterator<Item = &'a Record>) -> Result<Self> {
         let mut writes = Self::default();
         for record in records.filter(|r| is_ours(r)) {
-            let key = match record.succeeded() {
-                true => (kind(record), cause(record)?),
-                false => (
-                    Kind::Refused,
-                    format!("{} {} {}", who(record), record.target(), record.code),
-                ),
+            let key = if record.succeeded() {
+                (kind(record), cause(record)?)
+            } else {
+                let cause = format!("{} {} {}", who(record), record.target(), record.code);
+                (Kind::Refused, cause)
             };
             *writes.0.entry(key).or_default() += 1;
         }
@@ -60,9 +57,11 @@ impl Writes {
 
     /// Number of writes of each cause, divided by `nodes`, rounded to three decimals.
     pub fn per_node(&self, nodes: usize) -> BTreeMap<String, f64> {
-        let share = |count: usize| (count as f64 / nodes as f64 * 1000.0).round() / 1000.0;
-        let rows = self.0.iter();
-        rows.map(|((_, cause), count)| (cause.clone(), share(*count))).collect()
+        let mut shares = BTreeMap::new();
+        for ((_, cause), count) in &self.0 {
+            shares.insert(cause.clone(), round(*count as f64 / nodes as f64));
+        }
+        shares
     }
 }
 
@@ -136,11 +135,13 @@ fn state(body: &Value) -> Result<String> {
 
 /// Whether a Node is written to cordon it or to give it back.
 fn mark(body: &Value) -> String {
-    let has = |key: &str| body["metadata"]["annotations"].get(key).is_some();
-    let words = match has(keys::ANNOTATION_CORDON) {
-        true => "cordoned",
-        false if has(keys::ANNOTATION_RELEASED) => "given back",
-        false => "",
+    let annotations = &body["metadata"]["annotations"];
+    let words = if annotations.get(keys::ANNOTATION_CORDON).is_some() {
+        "cordoned"
+    } else if annotations.get(keys::ANNOTATION_RELEASED).is_some() {
+        "given back"
+    } else {
+        ""
     };
     words.to_owned()
 }
@@ -152,8 +153,8 @@ fn conditions(body: &Value) -> String {
     let ours = all.into_iter().flatten().filter(|c| c["reason"] == REASON);
     let types = ours.filter_map(|c| c["type"].as_str()).filter(|t| ALL.contains(t));
     let types: Vec<_> = types.collect();
-    match types.is_empty() {
-        true => "no sign".to_owned(),
-        false => types.join("+"),
+    if types.is_empty() {
+        return "no sign".to_owned();
     }
+    types.join("+")
 }

@@ -36,9 +36,6 @@ pub enum Change {
 }
 
 /// Returns the change that a command causes on a host with this status.
-///
-/// # Errors
-/// The message for a command that is refused.
 pub fn decide(verb: &Verb, host: &Host) -> Result<Change, &'static str> {
     match verb {
         Verb::Status(_) => Ok(Change::Nothing { words: "" }),

@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::tail::tail;
 use crate::controlplane::{Bound, ControlPlane};
+use crate::locked::locked;
 use crate::process::Process;
 use crate::registry::Registry;
 
@@ -55,7 +56,7 @@ impl Drop for Controllers {
 
 impl Inner {
     fn running(&self) -> MutexGuard<'_, BTreeMap<usize, Process>> {
-        self.running.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.running)
     }
 
     fn log(&self, number: usize) -> PathBuf {
@@ -64,14 +65,14 @@ impl Inner {
 
     /// Times of the leader's lease, unless set by arguments: short, so that a scenario with a killed leader need not wait long.
     fn lease(&self) -> &[&str] {
-        match self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
-            true => &[],
-            false => &[
-                "--leader-lease-duration=3s",
-                "--leader-renew-deadline=2s",
-                "--leader-retry-period=1s",
-            ],
+        if self.settings.args.iter().any(|arg| arg.starts_with("--leader-")) {
+            return &[];
         }
+        &[
+            "--leader-lease-duration=3s",
+            "--leader-renew-deadline=2s",
+            "--leader-retry-period=1s",
+        ]
     }
 
     fn spawn(&self, number: usize) -> Result<Process> {
@@ -96,11 +97,12 @@ impl Inner {
         loop {
             tokio::time::sleep(RESTART_DELAY).await;
             let mut running = self.running();
-            let ended = |(n, p): (&usize, &mut Process)| p.exit_status().is_some().then_some(*n);
-            let ended: Vec<_> = running.iter_mut().filter_map(ended).collect();
-            for number in ended {
-                match self.spawn(number) {
-                    Ok(process) => drop(running.insert(number, process)),
+            for (number, process) in running.iter_mut() {
+                if process.is_running() {
+                    continue;
+                }
+                match self.spawn(*number) {
+                    Ok(again) => *process = again,
                     Err(error) => tracing::error!(error = format!("{error:#}"), number, "cannot start the controller"),
                 }
             }
@@ -109,11 +111,7 @@ impl Inner {
 }
 
 impl Controllers {
-    pub(super) async fn new(binary: PathBuf, control_plane: &ControlPlane, registry: &Registry) -> Result<Self> {
-        Self::with(binary, ControllerSettings::default(), control_plane, registry).await
-    }
-
-    pub(super) async fn with(
+    pub(super) async fn new(
         binary: PathBuf,
         settings: ControllerSettings,
         control_plane: &ControlPlane,
@@ -138,14 +136,10 @@ impl Controllers {
         self.inner.running()
     }
 
-    fn log(&self, number: usize) -> PathBuf {
-        self.inner.log(number)
-    }
-
     /// Starts the controller with this number, unless it runs. It is restarted if it exits.
     pub fn start(&self, number: usize) -> Result<()> {
         let mut running = self.running();
-        if running.get_mut(&number).is_some_and(|p| p.exit_status().is_none()) {
+        if running.get_mut(&number).is_some_and(Process::is_running) {
             return Ok(());
         }
         let process = self.inner.spawn(number)?;
@@ -176,9 +170,7 @@ impl Controllers {
 
     /// True if the controller runs.
     pub fn runs(&self, number: usize) -> bool {
-        self.running()
-            .get_mut(&number)
-            .is_some_and(|p| p.exit_status().is_none())
+        self.running().get_mut(&number).is_some_and(Process::is_running)
     }
 
     /// Process ID, for measurements.
@@ -188,7 +180,7 @@ impl Controllers {
 
     /// The last lines of each log.
     pub fn tail(&self, lines: usize) -> String {
-        let logs = (0..4).map(|n| (n, self.log(n))).filter(|(_, path)| path.exists());
+        let logs = (0..4).map(|n| (n, self.inner.log(n))).filter(|(_, path)| path.exists());
         logs.map(|(n, path)| format!("controller {n}:\n{}\n", tail(&path, lines)))
             .collect()
     }

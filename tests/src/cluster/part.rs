@@ -247,15 +247,9 @@ impl<'a> Part<'a> {
     pub fn ever(&self, index: u32) -> Result<Vec<String>> {
         let audit = AuditLog::read(&self.cluster.control_plane.audit_log())?;
         let name = format!("{}-{index}", self.name);
-        let writes = audit
-            .records()
-            .iter()
-            .filter(|r| r.is_write() && r.succeeded() && r.target() == "leases");
-        let holder = |object: &Value| Some(object.pointer("/spec/holderIdentity")?.as_str()?.to_owned());
-        Ok(writes
-            .filter(|r| r.name == name)
-            .filter_map(|r| holder(r.response.as_ref()?))
-            .collect())
+        let writes = audit.writes().filter(|r| r.target() == "leases" && r.name == name);
+        let holders = writes.filter_map(|r| r.response.as_ref()?.pointer("/spec/holderIdentity")?.as_str());
+        Ok(holders.map(str::to_owned).collect())
     }
 
     /// Waits until a query returns true.

@@ -15,8 +15,8 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::controllers::Controllers;
-use super::site::{Published, Site};
+use super::controllers::{ControllerSettings, Controllers};
+use super::site::{Published, REPOSITORY, Site, all};
 use super::tail::tail;
 use super::workload::Workload;
 use crate::controlplane::{ControlPlane, Options};
@@ -27,8 +27,6 @@ use crate::programs;
 use crate::registry::{AUTH, Guard, HTPASSWD, Registry};
 use crate::tools::{Tool, Tools};
 
-/// Repository of the OS images.
-const REPOSITORY: &str = "os";
 /// Sizes of the layers that each version adds.
 const LAYERS: [u64; 3] = [1 << 20, 1 << 20, 1 << 20];
 /// logind setting that lets a scenario delay a shutdown, so that there is time between the request and the end.
@@ -133,7 +131,7 @@ impl RealCluster {
         )?;
         deploy_agent(&control_plane, &registry, &agent).await?;
         clock.says("control plane");
-        let controllers = Controllers::new(controller, &control_plane, &origin).await?;
+        let controllers = Controllers::new(controller, ControllerSettings::default(), &control_plane, &origin).await?;
         controllers.start(0)?;
         let mut site = Site::new(controllers, registry, control_plane, log);
         // With one pod on each node at any time, every drain has a pod to evict.
@@ -310,12 +308,7 @@ impl RealCluster {
             text += &format!("host {}: {:?}\n{log}\n", host.name(), host.boot());
         }
         let pods: Api<Pod> = Api::all(self.client());
-        for pod in pods
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default()
-        {
+        for pod in all(&pods).await {
             let (status, node) = (pod.status.unwrap_or_default(), pod.spec.and_then(|s| s.node_name));
             let name = pod.metadata.name.unwrap_or_default();
             text += &format!(
@@ -325,12 +318,7 @@ impl RealCluster {
             );
         }
         let events: Api<Event> = Api::all(self.client());
-        for event in events
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default()
-        {
+        for event in all(&events).await {
             if event.type_.as_deref() == Some("Warning") {
                 let about = event.involved_object.name.unwrap_or_default();
                 text += &format!("event {about}: {}\n", event.message.unwrap_or_default());

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
 use super::controllers::{ControllerSettings, Controllers};
-use super::site::{Published, Site};
+use super::site::{Published, REPOSITORY, Site};
 use super::tail::tail;
 use super::ways::Ways;
 use crate::controlplane::{Bound, ControlPlane, Options};
@@ -23,9 +23,6 @@ use crate::hosts::sim::{
 use crate::images::{Image, Index};
 use crate::programs::{self, Programs};
 use crate::registry::Registry;
-
-/// Repository of the OS images in the registry of the cluster.
-const REPOSITORY: &str = "os";
 
 /// Options of a cluster.
 #[derive(Debug, Clone)]
@@ -156,7 +153,7 @@ impl Cluster {
             env: options.controller_env.clone(),
             args: options.controller_args.clone(),
         };
-        let controllers = Controllers::with(controller, settings, &control_plane, &registry).await?;
+        let controllers = Controllers::new(controller, settings, &control_plane, &registry).await?;
         controllers.start(0)?;
         Ok(Self {
             fleet,
@@ -200,12 +197,7 @@ impl Cluster {
             .push_index(REPOSITORY, Some(version), &index)
             .await?;
         self.catalog.insert(&image.to_string(), CatalogImage::new(version));
-        let repository = format!("{}/{REPOSITORY}", self.registry.host());
-        Ok(Published {
-            reference: format!("{repository}:{version}"),
-            pinned: format!("{repository}@{digest}"),
-            digest: image,
-        })
+        Ok(Published::new(&self.registry, version, &digest, image))
     }
 
     /// Pushes an index with one image for each of these architectures and variants; returns the images in the same order.
@@ -222,16 +214,11 @@ impl Cluster {
             .client()
             .push_index(REPOSITORY, Some(version), &index)
             .await?;
-        let repository = format!("{}/{REPOSITORY}", self.registry.host());
         let mut published = vec![];
         for image in index.images {
             self.catalog
                 .insert(&image.digest.to_string(), CatalogImage::new(version));
-            published.push(Published {
-                reference: format!("{repository}:{version}"),
-                pinned: format!("{repository}@{digest}"),
-                digest: image.digest,
-            });
+            published.push(Published::new(&self.registry, version, &digest, image.digest));
         }
         Ok(published)
     }
@@ -270,12 +257,10 @@ impl Cluster {
     pub async fn until_run(&self, image: &Published, hosts: &[&SimHost], limit: Duration) -> Result<()> {
         let digest = image.digest.to_string();
         self.until(&format!("all run {}", image.reference), limit, || async {
-            let up = |h: &&SimHost| h.facts().boot_id.is_some() && h.facts().booted == digest;
-            if !hosts.iter().all(up) {
-                return Ok(false);
-            }
             for host in hosts {
-                if self.phase(host.name()).await? != "Updated" {
+                let facts = host.facts();
+                let is_up = facts.boot_id.is_some() && facts.booted == digest;
+                if !is_up || self.phase(host.name()).await? != "Updated" {
                     return Ok(false);
                 }
             }
@@ -319,12 +304,7 @@ async fn publish(
     let image = spec.build()?;
     let digest = registry.client().push_image(REPOSITORY, Some(tag), &image).await?;
     catalog.insert(&digest.to_string(), CatalogImage::new(version));
-    let repository = format!("{}/{REPOSITORY}", registry.host());
-    Ok(Published {
-        reference: format!("{repository}:{tag}"),
-        pinned: format!("{repository}@{digest}"),
-        digest,
-    })
+    Ok(Published::new(registry, tag, &digest, digest.clone()))
 }
 
 /// Configuration of a host, with a token for its agent that is bound to its Node. Creates the Node first, because a token can

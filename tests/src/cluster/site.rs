@@ -24,11 +24,15 @@ use super::workload::Workload;
 use crate::audit::AuditLog;
 use crate::controlplane::ControlPlane;
 use crate::hosts::{HostChange, HostLog};
+use crate::locked::locked;
 use crate::registry::Registry;
 use berth_judge::{Evidence, Truth};
 
 /// Longest delay that a scenario causes for a request or watch.
 const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
+
+/// Repository of the OS images.
+pub(super) const REPOSITORY: &str = "os";
 
 /// A pushed image.
 #[derive(Debug, Clone)]
@@ -39,6 +43,27 @@ pub struct Published {
     pub pinned: String,
     /// Digest that hosts of the platform report.
     pub digest: Digest,
+}
+
+impl Published {
+    /// An image behind this tag, which resolves to `pinned`: the image's own digest, or its index's.
+    pub(super) fn new(registry: &Registry, tag: &str, pinned: &Digest, digest: Digest) -> Self {
+        let repository = format!("{}/{REPOSITORY}", registry.host());
+        Self {
+            reference: format!("{repository}:{tag}"),
+            pinned: format!("{repository}@{pinned}"),
+            digest,
+        }
+    }
+}
+
+/// All objects of an API; none if it does not answer.
+pub(super) async fn all<K>(api: &Api<K>) -> Vec<K>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let list = api.list(&ListParams::default()).await;
+    list.map(|list| list.items).unwrap_or_default()
 }
 
 /// The parts of a cluster that do not depend on its hosts.
@@ -90,10 +115,10 @@ impl Site {
     pub async fn pool_of(&self, name: &str, labels: Value, reference: &str, rollout: Value) -> Result<()> {
         let most = rollout.get("maxUnavailable").and_then(Value::as_u64).unwrap_or(1);
         self.allow(name, usize::try_from(most)?);
-        let selector = match labels.as_object().is_some_and(|l| l.is_empty()) {
-            true => json!({}),
-            false => json!({ "matchLabels": labels }),
-        };
+        let mut selector = json!({});
+        if labels != selector {
+            selector["matchLabels"] = labels;
+        }
         let object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
             "spec": { "nodeSelector": selector, "image": { "ref": reference }, "rollout": rollout },
@@ -121,7 +146,7 @@ impl Site {
     /// Sets or removes the fleet's limit. The judge applies the last one to the whole test.
     pub async fn limit_fleet(&self, most: impl Into<Option<usize>>) -> Result<()> {
         let most = most.into();
-        *self.fleet.lock().unwrap_or_else(|e| e.into_inner()) = most;
+        *locked(&self.fleet) = most;
         let mut fleet = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": fleet::NAME },
             "spec": { "paused": false },
@@ -138,7 +163,7 @@ impl Site {
 
     /// Sets the most holders that the judge accepts in a pool, over the whole test.
     pub fn allow(&self, pool: &str, most: usize) {
-        let mut capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner());
+        let mut capacity = locked(&self.capacity);
         let known = capacity.entry(pool.to_owned()).or_default();
         *known = most.max(*known);
     }
@@ -215,9 +240,6 @@ impl Site {
     }
 
     /// Waits until a query returns true.
-    ///
-    /// # Errors
-    /// If it does not within the limit; the error has the state of the whole cluster.
     pub async fn until<F: Future<Output = Result<bool>>>(
         &self,
         what: &str,
@@ -250,21 +272,15 @@ impl Site {
 
     /// Excuses a change of this host from now: the test causes it.
     pub fn excuse(&self, host: &str) {
-        self.excused
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .push((host.to_owned(), Timestamp::now()));
+        locked(&self.excused).push((host.to_owned(), Timestamp::now()));
     }
 
     /// Changes of hosts that the test caused, with their times.
     pub fn excused(&self) -> Vec<(String, Timestamp)> {
-        self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.excused).clone()
     }
 
     /// Checks everything that happened so far.
-    ///
-    /// # Errors
-    /// With all violations; also if no licensed reboot happened since the last call, because nothing is proven then.
     pub fn judge(&self) -> Result<()> {
         let violations = self.violations()?;
         if !violations.is_empty() {
@@ -275,7 +291,7 @@ impl Site {
             );
         }
         let reboots = self.with_truth(|t| t.licensed_reboots())?;
-        let mut seen = self.reboots_seen.lock().unwrap_or_else(|e| e.into_inner());
+        let mut seen = locked(&self.reboots_seen);
         if reboots <= *seen {
             bail!("no licensed reboot happened: the scenario proves nothing");
         }
@@ -291,14 +307,14 @@ impl Site {
     fn with_truth<T>(&self, ask: impl Fn(&Truth<'_>) -> T) -> Result<T> {
         let audit = AuditLog::read(&self.control_plane.audit_log())?;
         let hosts = self.log.events();
-        let excused = self.excused.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        let capacity = self.capacity.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let excused = locked(&self.excused).clone();
+        let capacity = locked(&self.capacity).clone();
         Ok(ask(&Truth {
             hosts: &hosts,
             audit: audit.records(),
             excused: &excused,
             capacity,
-            fleet: *self.fleet.lock().unwrap_or_else(|e| e.into_inner()),
+            fleet: *locked(&self.fleet),
             evidence: &Evidence::of_harness(),
             lag: LAG,
         }))
@@ -318,46 +334,21 @@ impl Site {
     /// State of everything, for the output of a failed test.
     pub async fn describe(&self) -> String {
         let mut text = String::new();
-        for pool in self
-            .pools()
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default()
-        {
-            text += &format!(
-                "pool {}: {}\n",
-                pool.metadata.name.unwrap_or_default(),
-                json!(pool.status)
-            );
+        for pool in all(&self.pools()).await {
+            let name = pool.metadata.name.unwrap_or_default();
+            text += &format!("pool {name}: {}\n", json!(pool.status));
         }
-        for node in self
-            .bootc_nodes()
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default()
-        {
+        for node in all(&self.bootc_nodes()).await {
+            let name = node.metadata.name.unwrap_or_default();
             text += &format!(
-                "bootcnode {}: spec {} status {}\n",
-                node.metadata.name.unwrap_or_default(),
+                "bootcnode {name}: spec {} status {}\n",
                 json!(node.spec),
                 json!(node.status)
             );
         }
-        for lease in self
-            .berths()
-            .list(&ListParams::default())
-            .await
-            .map(|l| l.items)
-            .unwrap_or_default()
-        {
-            text += &format!(
-                "lease {}: {} {}\n",
-                lease.metadata.name.unwrap_or_default(),
-                json!(lease.metadata.annotations),
-                json!(lease.spec)
-            );
+        for lease in all(&self.berths()).await {
+            let (name, annotations) = (lease.metadata.name.unwrap_or_default(), lease.metadata.annotations);
+            text += &format!("lease {name}: {} {}\n", json!(annotations), json!(lease.spec));
         }
         text + &self.controllers.tail(25)
     }

@@ -63,8 +63,11 @@ impl Ways {
         let config = control_plane
             .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
             .await?;
-        let through = |(n, proxy)| Ok((n, self.through(proxy, &config.path, &format!("proxied-{n}"))?));
-        self.controllers.iter().enumerate().map(through).collect()
+        let mut paths = BTreeMap::new();
+        for (number, proxy) in self.controllers.iter().enumerate() {
+            paths.insert(number, self.through(proxy, &config.path, &format!("proxied-{number}"))?);
+        }
+        Ok(paths)
     }
 
     /// Changes the weather between a node's agent and the API server.

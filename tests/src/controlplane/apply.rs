@@ -115,14 +115,8 @@ async fn established(api: &Api<DynamicObject>, name: &str) -> Result<()> {
     loop {
         let crd = api.get(name).await?;
         let conditions = crd.data["status"]["conditions"].clone();
-        let is_true = |kind: &str| {
-            conditions
-                .as_array()
-                .into_iter()
-                .flatten()
-                .any(|c| c["type"] == kind && c["status"] == "True")
-        };
-        if is_true("Established") {
+        let mut all = conditions.as_array().into_iter().flatten();
+        if all.any(|c| c["type"] == "Established" && c["status"] == "True") {
             return Ok(());
         }
         if started.elapsed() > KIND_TIMEOUT {

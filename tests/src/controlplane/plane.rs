@@ -163,9 +163,6 @@ impl ControlPlane {
 
     /// Starts another API server of this cluster on this port of every address. The test itself must add it to lists of servers.
     /// Dropping the value ends it.
-    ///
-    /// # Errors
-    /// If it cannot be started.
     pub fn another_apiserver(&self, port: u16) -> Result<Process> {
         self.layout
             .another_apiserver(self.tools.path(Tool::KubeApiserver)?, port)
@@ -246,18 +243,12 @@ impl ControlPlane {
     }
 
     /// Installs Berth as an admin does: everything in `manifests/` except the workloads, which the harness runs itself.
-    ///
-    /// # Errors
-    /// If the API server rejects an object.
     pub async fn install(&self) -> Result<()> {
         self.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml", "admission-policies.yaml"])
             .await
     }
 
     /// Applies these files of `manifests/`, in this order.
-    ///
-    /// # Errors
-    /// If the API server rejects an object.
     pub async fn apply_files(&self, names: &[&str]) -> Result<()> {
         for name in names {
             self.apply_manifests(&workspace_root().join("manifests").join(name))

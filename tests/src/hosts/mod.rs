@@ -11,21 +11,17 @@ pub use berth_judge::hosts::{HostChange, HostEvent};
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::locked::locked;
+
 pub mod real;
 pub mod sim;
 
 /// Staging lock of an ostree host whose bootc does not lock staged deployments: only ostree locks.
-///
-/// # Errors
-/// Never, because ostree locks.
 pub fn ostrees_lock() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, false).context("ostree has no staging lock")
 }
 
 /// Staging lock of an ostree host whose backend also locks staged deployments.
-///
-/// # Errors
-/// Never, because ostree locks.
 pub fn both_locks() -> Result<StagingLock> {
     StagingLock::of(Storage::Ostree, true).context("ostree has no staging lock")
 }
@@ -52,11 +48,11 @@ impl HostLog {
         };
         tracing::info!(host, change = ?event.change, "host");
         // A poisoned lock only means that another thread panicked between two pushes: the list is complete.
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).push(event);
+        locked(&self.0).push(event);
     }
 
     /// All entries so far.
     pub fn events(&self) -> Vec<HostEvent> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.0).clone()
     }
 }

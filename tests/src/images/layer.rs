@@ -191,28 +191,21 @@ fn header(size: u64, mode: u32) -> tar::Header {
 
 /// Copies a tar file, compressed if requested; returns the digest of the uncompressed file.
 fn transfer(source: &mut impl Read, target: &mut impl Write, compression: Compression) -> Result<Digest> {
-    let mut hash = Hash::new(&SHA256);
-    let mut copy = |target: &mut dyn Write| -> io::Result<()> {
-        let mut buffer = vec![0; 1 << 18];
-        loop {
-            let count = source.read(&mut buffer)?;
-            let Some(part) = buffer.get(..count).filter(|part| !part.is_empty()) else {
-                return Ok(());
-            };
-            hash.update(part);
-            target.write_all(part)?;
-        }
-    };
     match compression {
-        Compression::None => copy(target)?,
+        Compression::None => {
+            let mut hashed = Hashed::new(target);
+            io::copy(source, &mut hashed)?;
+            Ok(hashed.finish()?.0)
+        }
         Compression::Gzip => {
             // The header has no time or name, so that the same input gives the same bytes.
-            let mut encoder = GzEncoder::new(target, flate2::Compression::fast());
-            copy(&mut encoder)?;
+            let mut hashed = Hashed::new(GzEncoder::new(target, flate2::Compression::fast()));
+            io::copy(source, &mut hashed)?;
+            let (digest, _, encoder) = hashed.finish()?;
             encoder.finish()?;
+            Ok(digest)
         }
     }
-    to_digest(hash.finish().as_ref())
 }
 
 /// A writer that hashes and counts the written bytes.

@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use super::core::{Core, busy, gio, locked};
+use super::core::{Core, busy, gio};
 use super::names::SOCKET;
 use super::order::Order;
 use super::transaction::{Names, Transaction};
 use super::transaction_face::TransactionFace;
+use crate::locked::locked;
 use crate::named_error::NamedError;
 
 /// Creates a transaction, or joins an identical one; returns its address.
@@ -30,16 +31,17 @@ pub(super) fn begin(daemon: &Arc<Core>, names: Names, order: Order) -> Result<St
     };
     let work = Arc::new(Mutex::new(Some((order, lock))));
     let core = Arc::downgrade(daemon);
-    let face = move |transaction: Arc<Transaction>, is_listed| TransactionFace {
-        core: core.clone(),
-        transaction,
-        is_listed,
-        work: work.clone(),
-    };
     let shown = format!("/run/{SOCKET}");
     let (socket, faults) = (daemon.config.run.join(SOCKET), daemon.config.faults.clone());
-    let transaction = Transaction::open(names, &socket, &shown, faults, face)
-        .map_err(|error| gio(0, &format!("Error binding to address: {error}")))?;
+    let opened = Transaction::open(names, &socket, &shown, faults, move |transaction, is_listed| {
+        TransactionFace {
+            core: core.clone(),
+            transaction,
+            is_listed,
+            work: work.clone(),
+        }
+    });
+    let transaction = opened.map_err(|error| gio(0, &format!("Error binding to address: {error}")))?;
     if daemon.config.faults.strikes(|f| &mut f.no_socket) {
         // An error means that it is already gone.
         let _ = std::fs::remove_file(daemon.config.run.join(SOCKET));

@@ -98,9 +98,6 @@ pub struct Ended {
 
 impl Client {
     /// Connects to the bus at this address, of a host whose `/run` is this directory.
-    ///
-    /// # Errors
-    /// If there is no such bus.
     pub async fn connect(bus: &str, run: &Path) -> Result<Self> {
         let conn = zbus::connection::Builder::address(bus).build().await;
         Ok(Self {
@@ -110,9 +107,6 @@ impl Client {
     }
 
     /// Proxy of the object with the deployments.
-    ///
-    /// # Errors
-    /// If the connection is closed.
     pub async fn sysroot(&self) -> Result<SysrootProxy<'_>> {
         SysrootProxy::new(&self.conn)
             .await
@@ -120,9 +114,6 @@ impl Client {
     }
 
     /// Proxy of the booted operating system.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub async fn os(&self) -> Result<OsProxy<'_>> {
         let path = self.sysroot().await?.booted().await.context("Booted")?;
         OsProxy::builder(&self.conn)
@@ -133,9 +124,6 @@ impl Client {
     }
 
     /// Joins a transaction. Its socket is in this client's `/run`, independent of the address.
-    ///
-    /// # Errors
-    /// If the address is not a transaction's, or has no listener.
     pub async fn join(&self, address: &str) -> Result<Connection> {
         ensure!(
             address == format!("unix:path=/run/{SOCKET}"),
@@ -147,9 +135,6 @@ impl Client {
     }
 
     /// Starts or joins the transaction at this address, and follows it to its end.
-    ///
-    /// # Errors
-    /// If the daemon dies before the end.
     pub async fn follow(&self, address: &str) -> Result<Ended> {
         let peer = self.join(address).await?;
         let mut stream = MessageStream::from(&peer);
@@ -192,9 +177,6 @@ impl Client {
     }
 
     /// Runs `rpm-ostree install`.
-    ///
-    /// # Errors
-    /// If the call or the transaction fails.
     pub async fn install(&self, packages: &[&str]) -> Result<()> {
         let line = format!("install {}", packages.join(" "));
         self.register().await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -15,6 +15,7 @@ use super::backend::{Backend, Deployment, ProgressEvent, SysrootLock};
 use super::faults::SharedFaults;
 use super::order::Order;
 use super::transaction::Transaction;
+use crate::locked::locked;
 use crate::named_error::NamedError;
 
 /// Interval of the check for idleness.
@@ -60,10 +61,6 @@ pub(super) struct Core {
     tasks: Mutex<Vec<AbortHandle>>,
     busy_until: Mutex<Instant>,
     pub(super) rebooting: AtomicBool,
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Core {
@@ -132,8 +129,7 @@ impl Core {
 
     pub(super) fn forget_client(&self, client: &str) {
         self.unregister(client);
-        let unstarted = |t: &mut Arc<Transaction>| t.names.sender == client && !t.is_started();
-        let abandoned = locked(&self.active).take_if(unstarted);
+        let abandoned = locked(&self.active).take_if(|t| t.names.sender == client && !t.is_started());
         if let Some(transaction) = abandoned {
             self.was_busy();
             transaction.close();

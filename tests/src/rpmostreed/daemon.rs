@@ -7,14 +7,12 @@ use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 use zbus::fdo::{DBusProxy, NameOwnerChangedStream};
 
-use super::core::{Config, Core, End, locked};
+use super::core::{Config, Core, End};
 use super::faces::{OsFace, SysrootFace};
 use super::names::{NAME, SYSROOT_PATH, os_path};
+use crate::locked::locked;
 
 /// Runs the daemon until it is idle or dies; dropping the future kills it. Sends to `ready` when it has its bus name.
-///
-/// # Errors
-/// If the bus cannot be reached, the name is taken, or the deployments cannot be read.
 pub async fn run(config: Config, ready: oneshot::Sender<()>) -> zbus::Result<End> {
     let conn = zbus::connection::Builder::address(config.bus.as_str()).build().await?;
     let core = Arc::new(Core::new(config));

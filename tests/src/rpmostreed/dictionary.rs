@@ -57,8 +57,11 @@ pub(super) fn of(deployment: &Deployment, broken: &BTreeMap<String, Broken>) -> 
     dictionary
 }
 
+fn text(text: &str) -> Variant<'static> {
+    Variant::new(text.to_owned())
+}
+
 fn values(d: &Deployment) -> Vec<(&'static str, Variant<'static>)> {
-    let text = |text: &str| Variant::new(text.to_owned());
     let mut values: Vec<_> = EMPTY.iter().map(|(key, empty)| (*key, empty.value())).collect();
     let meta = HashMap::from([("ostree.manifest-digest".to_owned(), text(&d.digest))]);
     values.extend([
@@ -121,8 +124,10 @@ mod tests {
     }
 
     fn signatures(dictionary: &Dictionary) -> BTreeMap<String, String> {
-        let signature = |(k, v): (&String, &OwnedVariant)| (k.clone(), v.value_signature().to_string());
-        dictionary.iter().map(signature).collect()
+        let pairs = dictionary.iter();
+        pairs
+            .map(|(k, v)| (k.clone(), v.value_signature().to_string()))
+            .collect()
     }
 
     #[test]

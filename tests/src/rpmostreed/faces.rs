@@ -6,7 +6,6 @@ use std::sync::Arc;
 use zbus::message::Header;
 use zbus::{ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
-use super::backend::Deployment;
 use super::begin::begin;
 use super::core::{Core, gio};
 use super::dictionary::{self, Dictionary};
@@ -45,20 +44,9 @@ impl SysrootFace {
         Ok(())
     }
 
-    async fn unregister_client(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<(), NamedError> {
-        self.core.enter().await;
-        Options::new(options)?;
-        self.core.unregister(&caller(&header)?);
-        Ok(())
-    }
-
     async fn reload(&self) -> Result<(), NamedError> {
         self.core.enter().await;
         self.core.read().await.map_err(|words| gio(0, &words))
-    }
-
-    async fn reload_config(&self) {
-        self.core.enter().await;
     }
 
     #[zbus(name = "GetOS")]
@@ -78,12 +66,6 @@ impl SysrootFace {
     async fn booted(&self) -> OwnedObjectPath {
         self.core.enter().await;
         self.os()
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn path(&self) -> String {
-        self.core.enter().await;
-        "/".to_owned()
     }
 
     #[zbus(property(emits_changed_signal = "false"))]
@@ -110,14 +92,10 @@ impl SysrootFace {
     #[zbus(property(emits_changed_signal = "false"))]
     async fn deployments(&self) -> Vec<Dictionary> {
         self.core.enter().await;
-        let shown = |d: &Deployment| shown(&self.core, d);
-        self.core.deployments().iter().map(shown).collect()
+        let broken = self.core.config.faults.with(|f| f.broken.clone());
+        let all = self.core.deployments();
+        all.iter().map(|d| dictionary::of(d, &broken)).collect()
     }
-}
-
-fn shown(core: &Core, deployment: &Deployment) -> Dictionary {
-    let broken = core.config.faults.with(|f| f.broken.clone());
-    dictionary::of(deployment, &broken)
 }
 
 /// Interface `…rpmostree1.OS`.
@@ -126,13 +104,6 @@ pub(super) struct OsFace {
 }
 
 impl OsFace {
-    /// Dictionary of the first matching deployment, or an empty one.
-    fn find(&self, meant: impl Fn(usize, &Deployment) -> bool) -> Dictionary {
-        let all = self.core.deployments();
-        let found = all.iter().enumerate().find(|(at, d)| meant(*at, d));
-        found.map(|(_, d)| shown(&self.core, d)).unwrap_or_default()
-    }
-
     fn begin(
         &self,
         method: &str,
@@ -161,14 +132,12 @@ impl OsFace {
             let next = f.loses_reply_of.front().is_some_and(|lost| lost == method);
             next && f.loses_reply_of.pop_front().is_some()
         });
-        match is_lost {
+        if is_lost {
             // The bus returns this error if a service exits between a call and its reply.
-            true => Err(NamedError::new(
-                "org.freedesktop.DBus.Error.NoReply",
-                "the reply is lost",
-            )),
-            false => begun,
+            let error = "org.freedesktop.DBus.Error.NoReply";
+            return Err(NamedError::new(error, "the reply is lost"));
         }
+        begun
     }
 }
 
@@ -214,12 +183,6 @@ impl OsFace {
             stage: stage(&options, true),
         };
         self.begin("Deploy", &revision, &options, &header, order)
-    }
-
-    async fn upgrade(&self, options: Given, #[zbus(header)] header: Header<'_>) -> Result<String, NamedError> {
-        self.core.enter().await;
-        let options = Options::new(options)?;
-        self.begin("Upgrade", "", &options, &header, Order::Upgrade)
     }
 
     async fn pkg_change(
@@ -270,41 +233,5 @@ impl OsFace {
             reboot: options.flag("reboot", false),
         };
         self.begin("Rollback", "", &options, &header, order)
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn name(&self) -> String {
-        self.core.enter().await;
-        self.core.config.osname.clone()
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn booted_deployment(&self) -> Dictionary {
-        self.core.enter().await;
-        self.find(|_, d| d.booted)
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn default_deployment(&self) -> Dictionary {
-        self.core.enter().await;
-        self.find(|at, _| at == 0)
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn rollback_deployment(&self) -> Dictionary {
-        self.core.enter().await;
-        self.find(|_, d| !d.booted && !d.staged)
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn cached_update(&self) -> Dictionary {
-        self.core.enter().await;
-        Dictionary::new()
-    }
-
-    #[zbus(property(emits_changed_signal = "false"))]
-    async fn has_cached_update_rpm_diff(&self) -> bool {
-        self.core.enter().await;
-        false
     }
 }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::locked::locked;
+
 /// Fault of a key in a deployment's dictionary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
@@ -87,7 +89,7 @@ impl SharedFaults {
     /// Reads or changes the faults.
     pub fn with<T>(&self, f: impl FnOnce(&mut Faults) -> T) -> T {
         // Poisoned only if a test's closure panicked; plain data stays usable.
-        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+        f(&mut locked(&self.0))
     }
 
     /// True if a counted fault occurs now; decreases its counter.

@@ -67,15 +67,16 @@ impl Options {
 
     /// Returns all options as they were sent: type and value by name.
     pub(super) fn as_sent(&self) -> BTreeMap<String, String> {
-        let as_sent = |value: &OwnedVariant| match &**value {
-            Variant::Bool(flag) => format!("b {flag}"),
-            Variant::Str(text) => format!("s {text}"),
-            other => format!("{} {other:?}", other.value_signature()),
-        };
-        self.0
-            .iter()
-            .map(|(key, value)| (key.clone(), as_sent(value)))
-            .collect()
+        let mut sent = BTreeMap::new();
+        for (key, value) in &self.0 {
+            let value = match &**value {
+                Variant::Bool(flag) => format!("b {flag}"),
+                Variant::Str(text) => format!("s {text}"),
+                other => format!("{} {other:?}", other.value_signature()),
+            };
+            sent.insert(key.clone(), value);
+        }
+        sent
     }
 
     /// Returns all options in one line, the same for equal options.

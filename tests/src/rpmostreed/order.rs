@@ -14,8 +14,6 @@ pub(super) enum Order {
     },
     /// `Deploy`: use another digest of the same image.
     Deploy { revision: String, stage: Stage },
-    /// `Upgrade`: use the newest image of the reference.
-    Upgrade,
     /// `PkgChange`: layer other packages on the same image.
     Packages {
         added: Vec<String>,
@@ -49,7 +47,6 @@ impl Order {
         match self {
             Self::Rebase { .. } => "rebase",
             Self::Deploy { .. } => "deploy",
-            Self::Upgrade => "upgrade",
             Self::Packages { added, .. } if !added.is_empty() => "install",
             Self::Packages { .. } => "uninstall",
             Self::Finalize { .. } => "finalize-deployment",
@@ -89,8 +86,6 @@ impl Order {
                 let reference = Reference::parse(&merge.refspec, None)?.at(&revision)?;
                 put(backend, progress, reference, merge.packages, stage).await
             }
-            // All references here are by digest.
-            Self::Upgrade => Ok(unchanged(progress, "No upgrade available.")),
             Self::Packages {
                 added,
                 removed,
@@ -112,7 +107,7 @@ impl Order {
             } => finalize(backend, checksum, allow_missing, allow_unlocked).await,
             Self::Cleanup(elements) => cleanup(backend, progress, elements).await,
             Self::Rollback { reboot } => {
-                let staged = deployments(backend).await?.iter().any(|d| d.staged);
+                let staged = backend.deployments().await?.iter().any(|d| d.staged);
                 if staged {
                     return Err("Staged deployment (remove with cleanup -p)".to_owned());
                 }
@@ -129,13 +124,9 @@ fn unchanged(progress: &ProgressSender, words: &str) -> bool {
     false
 }
 
-async fn deployments(backend: &dyn Backend) -> Result<Vec<Deployment>, String> {
-    backend.deployments().await
-}
-
 /// Deployment whose origin the next one continues: the first one in boot order, whether staged, queued or booted.
 async fn merge(backend: &dyn Backend) -> Result<Deployment, String> {
-    let first = deployments(backend).await?.into_iter().next();
+    let first = backend.deployments().await?.into_iter().next();
     first.ok_or_else(|| "No deployments found".to_owned())
 }
 
@@ -189,7 +180,7 @@ async fn finalize(
     allow_missing: bool,
     allow_unlocked: bool,
 ) -> Result<bool, String> {
-    let all = deployments(backend).await?;
+    let all = backend.deployments().await?;
     let Some(staged) = all.first().filter(|d| d.staged) else {
         return Err("No pending staged deployment found".to_owned());
     };
@@ -235,12 +226,18 @@ mod tests {
 
     #[test]
     fn packages_are_added_and_removed() {
-        let change = |added: &[&str], removed: &[&str], idempotent| {
-            change(names(&["htop", "vim"]), &names(added), &names(removed), idempotent)
-        };
-        assert_eq!(change(&["git"], &["vim"], false).unwrap(), ["git", "htop"]);
-        assert!(change(&["vim"], &[], false).unwrap_err().contains("already requested"));
-        assert!(change(&[], &["git"], false).unwrap_err().contains("not currently"));
-        assert_eq!(change(&["vim"], &["git"], true).unwrap(), ["htop", "vim"]);
+        for (added, removed, idempotent, expected) in [
+            (&["git"][..], &["vim"][..], false, Ok("git htop")),
+            (&["vim"], &[], false, Err("already requested")),
+            (&[], &["git"], false, Err("not currently")),
+            (&["vim"], &["git"], true, Ok("htop vim")),
+        ] {
+            let changed = change(names(&["htop", "vim"]), &names(added), &names(removed), idempotent);
+            match (changed, expected) {
+                (Ok(packages), Ok(expected)) => assert_eq!(packages.join(" "), expected),
+                (Err(words), Err(expected)) => assert!(words.contains(expected), "{words}"),
+                (changed, _) => panic!("{changed:?}"),
+            }
+        }
     }
 }

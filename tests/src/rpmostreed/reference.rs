@@ -26,9 +26,6 @@ const PREFIXES: &[(&str, bool)] = &[
 
 impl Reference {
     /// Parses a reference. A digest in `revision` replaces the reference's own.
-    ///
-    /// # Errors
-    /// The daemon's message for an invalid reference.
     pub fn parse(refspec: &str, revision: Option<&str>) -> Result<Self, String> {
         let known = PREFIXES
             .iter()
@@ -57,9 +54,6 @@ impl Reference {
     }
 
     /// Returns the same image with another digest, as for `deploy`.
-    ///
-    /// # Errors
-    /// The daemon's message for a revision that is not a digest.
     pub fn at(&self, revision: &str) -> Result<Self, String> {
         let refspec = self.refspec.split('@').next().unwrap_or_default();
         let mut other = Self::parse(refspec, Some(revision))?;
@@ -69,10 +63,12 @@ impl Reference {
 
     /// Reference of an image that bootc staged.
     pub fn of_image(image: &str, signed: bool) -> String {
-        match signed {
-            true => format!("ostree-image-signed:docker://{image}"),
-            false => format!("ostree-unverified-registry:{image}"),
-        }
+        let prefix = if signed {
+            "ostree-image-signed:docker://"
+        } else {
+            "ostree-unverified-registry:"
+        };
+        format!("{prefix}{image}")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
@@ -14,6 +14,7 @@ use zbus::{Connection, DynamicType, Guid};
 
 use super::backend::ProgressEvent;
 use super::faults::SharedFaults;
+use crate::locked::locked;
 
 /// Interface of the object `/` on the socket.
 const INTERFACE: &str = "org.projectatomic.rpmostree1.Transaction";
@@ -100,10 +101,10 @@ impl Transaction {
 
     /// Current title for display.
     pub(super) fn title(&self) -> &str {
-        match self.is_started() {
-            true => &self.names.title,
-            false => &self.names.first_title,
+        if self.is_started() {
+            return &self.names.title;
         }
+        &self.names.first_title
     }
 
     /// Waits until no client is connected.
@@ -225,8 +226,8 @@ async fn greet<F: Interface>(
     // A client that this process cannot see, such as a test outside the host, has no process ID, an error for zbus and for the
     // real daemon's GDBus. To serve such tests, zbus gets our own socket pair instead, for clients of the same user.
     let (ours, theirs) = UnixStream::pair().map_err(zbus::Error::from)?;
-    let user = |stream: &UnixStream| stream.peer_cred().map(|peer| peer.uid()).map_err(zbus::Error::from);
-    if user(&client)? != user(&ours)? {
+    let (peer, us) = (client.peer_cred(), ours.peer_cred());
+    if peer.map_err(zbus::Error::from)?.uid() != us.map_err(zbus::Error::from)?.uid() {
         return Err(zbus::Error::Failure("a client of another user".to_owned()));
     }
     transaction.clients.send_modify(|clients| *clients += 1);
@@ -252,8 +253,4 @@ async fn relay(mut client: UnixStream, mut server: UnixStream) {
         _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
         _ = tokio::io::copy(&mut from_server, &mut to_client) => {}
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

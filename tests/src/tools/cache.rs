@@ -7,13 +7,12 @@ use anyhow::{Context, Result};
 
 /// Directory of the harness's cache: `$XDG_CACHE_HOME/berth` or `~/.cache/berth`. Created if it is missing.
 pub fn cache_dir() -> Result<PathBuf> {
-    let absolute = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-    };
-    let base = absolute("XDG_CACHE_HOME")
-        .or_else(|| Some(absolute("HOME")?.join(".cache")))
+    let [base, home] = ["XDG_CACHE_HOME", "HOME"].map(|name| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    });
+    let base = base
+        .or_else(|| Some(home?.join(".cache")))
         .context("no directory for the cache: neither XDG_CACHE_HOME nor HOME is set to an absolute path")?;
     let directory = base.join("berth");
     fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;

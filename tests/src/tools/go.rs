@@ -38,10 +38,6 @@ fn package(tool: Tool) -> (&'static str, &'static str) {
 }
 
 /// Builds these tools into the cache. The caller holds the tools' lock.
-///
-/// # Errors
-/// If Go is missing or a build fails; the error has the end of the compiler's output and an alternative. Successful builds are in
-/// the cache nevertheless.
 pub(super) fn build(tools: &[Tool]) -> Result<()> {
     if tools.is_empty() {
         return Ok(());

@@ -39,9 +39,6 @@ impl Tools {
     /// `KUBEBUILDER_ASSETS` has priority if it contains all requested Kubernetes binaries: with mixed versions a component might
     /// be newer than its API server, which is not supported. Programs on `PATH` must have the minor version that would be built,
     /// so that they can be mixed with built ones.
-    ///
-    /// # Errors
-    /// If a tool can be neither found, downloaded nor built; the error has instructions.
     pub fn ensure(wanted: &[Tool]) -> Result<Self> {
         let (registry, kubernetes): (Vec<_>, Vec<_>) = wanted.iter().partition(|tool| **tool == Tool::Registry);
         let mut paths = BTreeMap::new();
@@ -165,12 +162,14 @@ fn version_of(tool: Tool, path: &Path) -> String {
     )
 }
 
+/// Major and minor version.
+fn minor(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
 /// True if the first version in a program's output has the wanted major and minor version.
 fn fits(wanted: &str, said: &str) -> bool {
-    let minor = |version: &str| {
-        let mut parts = version.split('.').map(str::parse::<u32>);
-        Some((parts.next()?.ok()?, parts.next()?.ok()?))
-    };
     let found = said
         .split_whitespace()
         .find_map(|word| minor(word.strip_prefix('v').unwrap_or(word)));

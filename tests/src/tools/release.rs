@@ -44,9 +44,6 @@ struct Release {
 }
 
 /// Downloads these tools into the cache; returns those that failed. The caller holds the tools' lock.
-///
-/// # Errors
-/// If the list of releases cannot be read or the cache cannot be written.
 pub(super) fn fetch(tools: &[Tool]) -> Result<Vec<Tool>> {
     let text = match std::env::var_os(VARIABLE) {
         Some(path) => fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?,

@@ -37,9 +37,6 @@ impl Screen {
     }
 
     /// Updates the table until the future is dropped.
-    ///
-    /// # Errors
-    /// If the table cannot be written. A failed read is ignored: the next one may succeed.
     pub(crate) async fn run(&mut self) -> Result<()> {
         loop {
             self.show().await?;
@@ -48,9 +45,6 @@ impl Screen {
     }
 
     /// Prints the table if it changed.
-    ///
-    /// # Errors
-    /// If the table cannot be written.
     pub(crate) async fn show(&mut self) -> Result<()> {
         let Ok(snapshot) = Snapshot::read(&self.client, NAMESPACE, Scope::Status).await else {
             return Ok(());
@@ -84,9 +78,6 @@ impl Screen {
 }
 
 /// The rollout of a pool, as `kubectl berth timeline` draws it.
-///
-/// # Errors
-/// If the cluster cannot be read.
 pub(crate) async fn rollout(client: &Client, pool: &str) -> Result<Picture> {
     let snapshot = Snapshot::read(client, NAMESPACE, Scope::WithoutNodes).await?;
     picture(&snapshot, pool, Timestamp::now()).map_err(anyhow::Error::msg)

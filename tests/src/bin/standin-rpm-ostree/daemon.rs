@@ -65,8 +65,7 @@ impl OnHost {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let failed = |error: std::io::Error| format!("{verb}: {error}");
-        let mut child = command.spawn().map_err(failed)?;
+        let mut child = command.spawn().map_err(|error| format!("{verb}: {error}"))?;
         let _own = OwnLock(child.id());
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let listening = async {
@@ -85,15 +84,12 @@ impl OnHost {
             words
         };
         let ((), words) = tokio::join!(listening, complaining);
-        match child.wait().await.map_err(failed)?.success() {
-            true => Ok(()),
-            false => Err(words
-                .trim()
-                .lines()
-                .next_back()
-                .unwrap_or("no error message")
-                .to_owned()),
+        let status = child.wait().await.map_err(|error| format!("{verb}: {error}"))?;
+        if status.success() {
+            return Ok(());
         }
+        let last = words.trim().lines().next_back();
+        Err(last.unwrap_or("no error message").to_owned())
     }
 
     /// Runs a verb that answers with one line of JSON.
@@ -132,12 +128,12 @@ impl Backend for OnHost {
     fn stage(&self, wanted: StageRequest, progress: ProgressSender) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             let wanted = serde_json::to_string(&wanted).map_err(|error| error.to_string())?;
-            let forward = |line: &str| match serde_json::from_str(line) {
+            self.run("stage", &wanted, |line| match serde_json::from_str(line) {
                 // An error means that the receiver is gone.
                 Ok(event) => drop(progress.send(event)),
                 Err(_) => tracing::info!("{line}"),
-            };
-            self.run("stage", &wanted, forward).await
+            })
+            .await
         })
     }
 
@@ -162,8 +158,9 @@ impl Backend for OnHost {
             let list = ["--list", "--no-legend", "--no-pager"];
             let out = Command::new("systemd-inhibit").args(list).output().await;
             let text = out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
-            let blocks = |line: &str| line.contains("shutdown") && line.trim_end().ends_with("block");
-            text.is_ok_and(|text| text.lines().any(blocks))
+            let text = text.unwrap_or_default();
+            let mut lines = text.lines().filter(|line| line.contains("shutdown"));
+            lines.any(|line| line.trim_end().ends_with("block"))
         })
     }
 

@@ -1,5 +1,6 @@
 //! Boot loader entries, in the form that ostree writes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -35,15 +36,14 @@ pub(super) fn default_deployment(sysroot: &Path) -> Result<PathBuf> {
 }
 
 fn parse(text: &str) -> Option<Entry> {
-    let value = |key: &str| {
-        let mut lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
-        lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim())
-    };
-    let target = value("options")?
+    let lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+    let values: BTreeMap<&str, &str> = lines.collect();
+    let target = values
+        .get("options")?
         .split_whitespace()
         .find_map(|word| word.strip_prefix("ostree="))?;
     Some(Entry {
-        version: value("version")?.parse().ok()?,
+        version: values.get("version")?.trim().parse().ok()?,
         target: target.to_owned(),
     })
 }

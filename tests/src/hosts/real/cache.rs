@@ -74,12 +74,14 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))
 }
 
+/// Paths of a directory's entries; none if it does not exist.
+fn list(path: PathBuf) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
 /// Deployments of all stateroots of all sysroots in and directly below a directory.
 fn deployments(path: &Path) -> Vec<PathBuf> {
-    let list = |path: PathBuf| -> Vec<PathBuf> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|e| e.path()).collect()
-    };
     let mut sysroots = vec![path.to_owned(), path.join("sysroot")];
     for entry in list(path.to_owned()) {
         sysroots.push(entry.join("sysroot"));

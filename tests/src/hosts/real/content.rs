@@ -11,72 +11,30 @@ use super::shell::sha256;
 /// A file of the image: path, permissions, content.
 type File = (&'static str, u32, &'static str);
 
-const FILES: [File; 16] = [
-    (
-        "usr/lib/systemd/system/boot-id.service",
-        0o644,
-        include_str!("../../../osimage/boot-id.service"),
-    ),
-    (
-        "usr/lib/systemd/system/kubelet.service",
-        0o644,
-        include_str!("../../../osimage/kubelet.service"),
-    ),
-    (
-        "usr/lib/systemd/system/host-network.service",
-        0o644,
-        include_str!("../../../osimage/host-network.service"),
-    ),
-    (
-        "usr/lib/systemd/system/guest-images.service",
-        0o644,
-        include_str!("../../../osimage/guest-images.service"),
-    ),
-    (
-        "usr/lib/systemd/system/containerd.service.d/host.conf",
-        0o644,
-        include_str!("../../../osimage/containerd.conf"),
-    ),
-    (
-        "usr/lib/systemd/system.conf.d/host.conf",
-        0o644,
-        include_str!("../../../osimage/manager.conf"),
-    ),
-    (
-        "usr/lib/systemd/journald.conf.d/host.conf",
-        0o644,
-        include_str!("../../../osimage/journald.conf"),
-    ),
-    (
-        "etc/kubernetes/kubelet.yaml",
-        0o644,
-        include_str!("../../../osimage/kubelet.yaml"),
-    ),
-    (
-        "etc/containerd/config.toml",
-        0o644,
-        include_str!("../../../osimage/containerd.toml"),
-    ),
-    (
-        "etc/cni/net.d/10-pods.conflist",
-        0o644,
-        include_str!("../../../osimage/cni.conflist"),
-    ),
-    (
-        "etc/containers/policy.json",
-        0o644,
-        include_str!("../../../osimage/policy.json"),
-    ),
-    (
-        "usr/bin/runc-on-host",
-        0o755,
-        include_str!("../../../osimage/runc-on-host"),
-    ),
-    (
-        "usr/lib/ostree/prepare-root.conf",
-        0o644,
-        include_str!("../../../osimage/prepare-root.conf"),
-    ),
+/// Lists files of the image by path, permissions and file in `tests/osimage`.
+macro_rules! files {
+    ($($path:literal $mode:literal $file:literal)*) => {
+        [$(($path, $mode, include_str!(concat!("../../../osimage/", $file)))),*]
+    };
+}
+
+const FILES: [File; 13] = files! {
+    "usr/lib/systemd/system/boot-id.service" 0o644 "boot-id.service"
+    "usr/lib/systemd/system/kubelet.service" 0o644 "kubelet.service"
+    "usr/lib/systemd/system/host-network.service" 0o644 "host-network.service"
+    "usr/lib/systemd/system/guest-images.service" 0o644 "guest-images.service"
+    "usr/lib/systemd/system/containerd.service.d/host.conf" 0o644 "containerd.conf"
+    "usr/lib/systemd/system.conf.d/host.conf" 0o644 "manager.conf"
+    "usr/lib/systemd/journald.conf.d/host.conf" 0o644 "journald.conf"
+    "etc/kubernetes/kubelet.yaml" 0o644 "kubelet.yaml"
+    "etc/containerd/config.toml" 0o644 "containerd.toml"
+    "etc/cni/net.d/10-pods.conflist" 0o644 "cni.conflist"
+    "etc/containers/policy.json" 0o644 "policy.json"
+    "usr/bin/runc-on-host" 0o755 "runc-on-host"
+    "usr/lib/ostree/prepare-root.conf" 0o644 "prepare-root.conf"
+};
+
+const PLACEHOLDERS: [File; 3] = [
     // No kernel is ever started, but ostree requires one.
     ("usr/lib/modules/6.12.0-berth/vmlinuz", 0o644, "kernel\n"),
     ("usr/lib/modules/6.12.0-berth/initramfs.img", 0o644, "initramfs\n"),
@@ -123,6 +81,7 @@ const MASKED: [&str; 9] = [
 pub(super) fn hash() -> String {
     let files: String = FILES
         .iter()
+        .chain(&PLACEHOLDERS)
         .map(|(path, mode, text)| format!("{path} {mode} {text}\0"))
         .collect();
     sha256(format!("{files}{DIRECTORIES:?}{WANTED:?}{MASKED:?}").as_bytes())
@@ -134,7 +93,7 @@ pub(super) fn write(root: &Path) -> Result<()> {
         fs::create_dir_all(root.join(directory))?;
     }
     symlink("sysroot/ostree", root.join("ostree"))?;
-    for (path, mode, text) in FILES {
+    for (path, mode, text) in FILES.into_iter().chain(PLACEHOLDERS) {
         put(root, path, mode, text.as_bytes())?;
     }
     let wants = root.join("usr/lib/systemd/system/multi-user.target.wants");

@@ -103,14 +103,18 @@ impl Disk {
         let origin = format!("[origin]\ncontainer-image-reference=ostree-unverified-registry:{reference}\n");
         let directory = format!("{STATEROOT}/deploy/{name}.origin");
         content::put(&self.sysroot, &directory, 0o644, origin.as_bytes())?;
-        let heads = |name: &str| format!("ostree/repo/refs/heads/{}", image_ref(&format!("docker://{name}")));
         let old = self
             .sysroot
-            .join(heads(&format!("{TEMPLATE_REFERENCE}@{}", image.digest)));
+            .join(head(&format!("{TEMPLATE_REFERENCE}@{}", image.digest)));
         let commit = fs::read(&old).with_context(|| format!("reading {}", old.display()))?;
         fs::remove_file(&old)?;
-        content::put(&self.sysroot, &heads(reference), 0o644, &commit)
+        content::put(&self.sysroot, &head(reference), 0o644, &commit)
     }
+}
+
+/// Path in a sysroot of the ref of an image.
+fn head(name: &str) -> String {
+    format!("ostree/repo/refs/heads/{}", image_ref(&format!("docker://{name}")))
 }
 
 /// Returns the sysroot with this image deployed; creates it if it is missing.
@@ -122,16 +126,8 @@ fn template(images: &OsImages, image: &OsImage) -> Result<PathBuf> {
         fs::copy(&images.bootc, to.join("bootc"))?;
         fs::create_dir(to.join("layout"))?;
         let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "--",
-            "sh",
-            "-c",
-            INSTALL,
-            "install",
-        ]);
+        command.args(["--mount", "--propagation", "private", "--"]);
+        command.args(["sh", "-c", INSTALL, "install"]);
         command.arg(&images.root.path).arg(to).arg(&image.layout);
         command.arg(format!("{TEMPLATE_REFERENCE}@{}", image.digest));
         run(&mut command)?;
@@ -153,16 +149,13 @@ fn copy(template: &Path, to: &Path) -> Result<()> {
     let shared = tool("cp", &["-al".as_ref(), everything.as_os_str(), to.as_os_str()]);
     if shared.is_err() {
         // Another file system: hard links are impossible.
-        return tool(
-            "cp",
-            &[
-                "-a".as_ref(),
-                "--reflink=auto".as_ref(),
-                everything.as_os_str(),
-                to.as_os_str(),
-            ],
-        )
-        .map(drop);
+        let copy = [
+            "-a".as_ref(),
+            "--reflink=auto".as_ref(),
+            everything.as_os_str(),
+            to.as_os_str(),
+        ];
+        return tool("cp", &copy).map(drop);
     }
     let own = [
         deployment.join("etc"),

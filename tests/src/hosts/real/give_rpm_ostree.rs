@@ -10,9 +10,6 @@ use super::host::RealHost;
 use super::rpm_ostree::{is_rpm_ostree_real, rpm_ostree};
 
 /// Installs rpm-ostree on a running host.
-///
-/// # Errors
-/// If the stand-in does not build, or its files cannot be written.
 pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {
     if is_rpm_ostree_real() {
         return Ok(());

@@ -120,13 +120,14 @@ impl RealHosts {
 
     /// Writes the files that differ between hosts.
     fn configure(&self, hardware: &Hardware, options: &HostOptions, address: Ipv4Addr) -> Result<()> {
-        let put = |path: &str, mode: u32, text: &str| hardware.disk.put(path, mode, text.as_bytes());
-        put("etc/machine-id", 0o444, &format!("{}\n", hardware.uuid()))?;
-        put("etc/hostname", 0o644, &format!("{}\n", options.name))?;
-        put("etc/resolv.conf", 0o644, "")?;
-        let gateway = self.gateway();
-        let network = format!("NAME={}\nADDRESS={address}\nGATEWAY={gateway}\n", options.name);
-        put("etc/host-network", 0o644, &network)?;
+        let (name, gateway) = (&options.name, self.gateway());
+        let network = format!("NAME={name}\nADDRESS={address}\nGATEWAY={gateway}\n");
+        let mut files: Vec<(String, u32, String)> = vec![
+            ("etc/machine-id".to_owned(), 0o444, format!("{}\n", hardware.uuid())),
+            ("etc/hostname".to_owned(), 0o644, format!("{name}\n")),
+            ("etc/resolv.conf".to_owned(), 0o644, String::new()),
+            ("etc/host-network".to_owned(), 0o644, network),
+        ];
         let mut insecure = String::new();
         for registry in &options.registries {
             insecure.push_str(&format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n"));
@@ -134,12 +135,16 @@ impl RealHosts {
             let plain = format!(
                 "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
             );
-            put(&format!("etc/containerd/certs.d/{registry}/hosts.toml"), 0o644, &plain)?;
+            files.push((format!("etc/containerd/certs.d/{registry}/hosts.toml"), 0o644, plain));
         }
-        put("etc/containers/registries.conf.d/test.conf", 0o644, &insecure)?;
+        let conf = "etc/containers/registries.conf.d/test.conf";
+        files.push((conf.to_owned(), 0o644, insecure));
         if let Some(node) = &options.node {
-            put("etc/kubernetes/kubelet.conf", 0o600, &node.kubeconfig)?;
-            put("etc/kubernetes/pki/ca.crt", 0o644, &node.ca)?;
+            files.push(("etc/kubernetes/kubelet.conf".to_owned(), 0o600, node.kubeconfig.clone()));
+            files.push(("etc/kubernetes/pki/ca.crt".to_owned(), 0o644, node.ca.clone()));
+        }
+        for (path, mode, text) in files {
+            hardware.disk.put(&path, mode, text.as_bytes())?;
         }
         for (path, mode, bytes) in &options.files {
             hardware.disk.put(path, *mode, bytes)?;

@@ -16,6 +16,7 @@ use super::network;
 use super::rpm_ostree::is_rpm_ostree_real;
 use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
+use crate::locked::locked;
 use crate::process::{last_lines, spawn_lasting};
 
 /// File with the boot ID from the kernel, or from nspawn.
@@ -256,7 +257,7 @@ impl Hardware {
 impl Firmware {
     fn state(&self) -> MutexGuard<'_, State> {
         // Every holder of the lock only reads or sets single fields, so the state is valid after a panic.
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.state)
     }
 
     /// The loop of firmware and boot loader.
@@ -347,9 +348,11 @@ fn init_of(process: u32) -> Option<(u32, String)> {
     let children = format!("/proc/{process}/task/{process}/children");
     let children = fs::read_to_string(children).ok()?;
     let mut children = children.split_whitespace().filter_map(|p| p.parse().ok());
-    children.find_map(|child| match is_init(child) {
-        true => own_boot_id(child).map(|id| (child, id)),
-        false => init_of(child),
+    children.find_map(|child| {
+        if is_init(child) {
+            return own_boot_id(child).map(|id| (child, id));
+        }
+        init_of(child)
     })
 }
 

@@ -57,9 +57,6 @@ pub fn unavailable() -> Option<String> {
 }
 
 /// Creates a bridge with its own address, for a test that needs an address besides loopback.
-///
-/// # Errors
-/// If this machine does not allow it; see [`unavailable`].
 pub fn bridge() -> Result<Bridge> {
     crate::tools::ensure_packages(&["iproute2"])?;
     Bridge::new()

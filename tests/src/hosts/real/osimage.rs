@@ -183,13 +183,14 @@ fn config(version: &OsVersion, layers: &[Layer]) -> Value {
 }
 
 fn manifest(config: &str, layers: &[Layer]) -> Value {
-    let layer = |layer: &Layer| {
-        json!({
+    let mut described = vec![];
+    for layer in layers {
+        described.push(json!({
             "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip",
             "digest": format!("sha256:{}", layer.blob),
             "size": layer.size,
-        })
-    };
+        }));
+    }
     json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -198,7 +199,7 @@ fn manifest(config: &str, layers: &[Layer]) -> Value {
             "digest": format!("sha256:{}", sha256(config.as_bytes())),
             "size": config.len(),
         },
-        "layers": layers.iter().map(layer).collect::<Vec<_>>(),
+        "layers": described,
     })
 }
 

@@ -21,17 +21,17 @@ pub fn layer_ref(digest: &str) -> String {
 
 /// Refs allow fewer characters than image names: others become `_XX_`, as does a slash after a slash.
 fn escape(name: &str) -> String {
-    let bytes = name.as_bytes();
-    let slash = |at: Option<usize>| at.and_then(|i| bytes.get(i)) == Some(&b'/');
     let mut out = String::with_capacity(name.len() + 16);
-    for (at, byte) in bytes.iter().enumerate() {
-        let lonely = !slash(at.checked_sub(1)) && !slash(Some(at + 1)) && at > 0;
+    let mut last = b'/';
+    let mut bytes = name.bytes().peekable();
+    while let Some(byte) = bytes.next() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(char::from(*byte)),
-            b'/' if lonely => out.push('/'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => out.push(char::from(byte)),
+            b'/' if last != b'/' && bytes.peek() != Some(&b'/') => out.push('/'),
             b'_' => out.push_str("__"),
             other => out.push_str(&format!("_{other:02X}_")),
         }
+        last = byte;
     }
     out
 }

@@ -36,9 +36,6 @@ pub struct FromOutside {
 
 impl FromOutside {
     /// Links to all files of a running host and starts the relay on it.
-    ///
-    /// # Errors
-    /// If the host is down or the relay does not start.
     pub fn of(host: &RealHost) -> Result<Self> {
         let there = host.path("/")?;
         let root = Scratch::new("berth-outside-")?;
@@ -88,9 +85,6 @@ impl FromOutside {
     }
 
     /// Returns a client of the host's rpm-ostree.
-    ///
-    /// # Errors
-    /// If the host's bus does not answer.
     pub async fn client(&self) -> Result<Client> {
         Client::connect(&self.bus, &self.run()).await
     }

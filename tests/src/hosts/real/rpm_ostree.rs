@@ -42,9 +42,6 @@ const SERVICE: [(&str, &str); 3] = [
 ];
 
 /// Files that install rpm-ostree on a host, unless its image has a real one.
-///
-/// # Errors
-/// If the stand-in does not build.
 pub fn rpm_ostree() -> Result<Vec<HostFile>> {
     if is_rpm_ostree_real() {
         return Ok(vec![]);

@@ -2,14 +2,12 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::{cache, cgroup, machine, network};
+use crate::scratch::{LOCK, is_abandoned};
 use crate::tools::cache_dir;
-
-const LOCK: &str = ".in-use";
 
 /// A directory for hosts, beside the cache so that files can be hard links. Named like the bridge. Removed when dropped.
 #[derive(Debug)]
@@ -62,14 +60,4 @@ pub(super) fn sweep() -> Result<()> {
         cache::remove(&entry.path())?;
     }
     Ok(())
-}
-
-fn is_abandoned(path: &Path) -> bool {
-    let Ok(lock) = File::open(path.join(LOCK)) else {
-        return false;
-    };
-    // A new one may be between its creation and its lock.
-    let modified = lock.metadata().and_then(|data| data.modified());
-    let is_old = modified.is_ok_and(|t| t.elapsed().is_ok_and(|age| age > Duration::from_secs(5)));
-    is_old && lock.try_lock().is_ok()
 }

@@ -21,9 +21,6 @@ pub struct SysrootLock(#[expect(dead_code, reason = "an open file keeps the lock
 
 impl SysrootLock {
     /// Waits for the lock without a timeout.
-    ///
-    /// # Errors
-    /// If the file cannot be created or locked.
     pub fn wait() -> io::Result<Self> {
         loop {
             let file = open(Path::new(PATH))?;
@@ -35,9 +32,6 @@ impl SysrootLock {
     }
 
     /// Takes the lock; `None` if it is held.
-    ///
-    /// # Errors
-    /// If the file cannot be created or locked.
     pub fn take() -> io::Result<Option<Self>> {
         loop {
             let file = open(Path::new(PATH))?;
@@ -52,9 +46,6 @@ impl SysrootLock {
 }
 
 /// Opens a lock file; creates it if it is missing.
-///
-/// # Errors
-/// If it cannot be created.
 pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

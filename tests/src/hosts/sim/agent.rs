@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -15,6 +15,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::settings::SharedSettings;
+use crate::locked::locked;
+use crate::process::with_parent;
 
 /// Program and settings of a host's agent.
 #[derive(Debug, Clone, Default)]
@@ -43,14 +45,17 @@ pub(super) struct AgentCommand {
 impl AgentCommand {
     fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
-        let mut option = |name: &str, value: &Path| arguments.extend([OsString::from(name), value.into()]);
-        option("--node-name", Path::new(&self.node));
-        option("--kubeconfig", &self.config.kubeconfig);
-        option("--kubelet-kubeconfig", &self.config.kubelet_kubeconfig);
-        option("--bus", Path::new(&self.bus));
-        option("--host-root", &self.root);
-        option("--namespace", Path::new("berth-system"));
-        option("--log-format", Path::new("human"));
+        for (name, value) in [
+            ("--node-name", Path::new(&self.node)),
+            ("--kubeconfig", &self.config.kubeconfig),
+            ("--kubelet-kubeconfig", &self.config.kubelet_kubeconfig),
+            ("--bus", Path::new(&self.bus)),
+            ("--host-root", &self.root),
+            ("--namespace", Path::new("berth-system")),
+            ("--log-format", Path::new("human")),
+        ] {
+            arguments.extend([OsString::from(name), value.into()]);
+        }
         arguments.extend(self.config.args.iter().map(OsString::from));
         arguments
     }
@@ -58,11 +63,9 @@ impl AgentCommand {
     fn spawn(&self, log: &Path) -> Result<Child> {
         let file = OpenOptions::new().create(true).append(true).open(log);
         let file = file.with_context(|| format!("cannot write {}", log.display()))?;
-        Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(&self.config.binary)
-            .args(self.arguments())
-            .envs(self.config.env.iter().map(|(k, v)| (k, v)))
+        let mut command = std::process::Command::new(&self.config.binary);
+        command.args(self.arguments()).envs(self.config.env.iter().cloned());
+        Command::from(with_parent(&command))
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("cannot share the agent's log")?)
             .stderr(file)
@@ -112,10 +115,6 @@ impl Slot {
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Waits for a command at least as strict as this one. Without an owner the supervisor kills its agent.
@@ -193,11 +192,13 @@ impl Agents {
         let mut slots = locked(&self.slots);
         for index in 0..wanted {
             let log = self.log(index);
-            let slot = || Slot::start(command.clone(), self.settings.clone(), log);
+            if slots.get(index).is_some_and(|slot| !slot.supervisor.is_finished()) {
+                continue;
+            }
+            let slot = Slot::start(command.clone(), self.settings.clone(), log);
             match slots.get_mut(index) {
-                Some(old) if old.supervisor.is_finished() => *old = slot(),
-                Some(_) => {}
-                None => slots.push(slot()),
+                Some(old) => *old = slot,
+                None => slots.push(slot),
             }
         }
     }
@@ -312,15 +313,15 @@ mod tests {
         agents.want(2);
         agents.start();
         wait(&agents, 2, &[]).await;
-        let is_written = |index| std::fs::read_to_string(agents.log(index)).is_ok_and(|log| log.ends_with("--more\n"));
-        for _ in 0..500 {
-            if (0..2).all(is_written) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
         for index in 0..2 {
-            let log = std::fs::read_to_string(agents.log(index)).unwrap();
+            let mut log = String::new();
+            for _ in 0..500 {
+                log = std::fs::read_to_string(agents.log(index)).unwrap_or_default();
+                if log.ends_with("--more\n") {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             assert!(log.contains("--node-name node-1") && log.ends_with("--more\n"), "{log}");
         }
         agents.stop(1, Some(Duration::from_millis(10))).await;

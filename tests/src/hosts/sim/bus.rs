@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use crate::locked::locked;
+use crate::process::with_parent;
+
 /// A `dbus-daemon` on its own socket, without access control. Killed when dropped.
 #[derive(Debug)]
 pub struct Bus {
@@ -41,21 +44,22 @@ impl Bus {
         format!("unix:path={}", self.socket.display())
     }
 
+    /// Connects to the bus.
+    pub(super) async fn connect(&self) -> Result<zbus::Connection> {
+        let connection = zbus::connection::Builder::address(self.address().as_str()).build();
+        connection
+            .await
+            .context("cannot connect to the bus of a simulated host")
+    }
+
     /// Starts the daemon and waits until it accepts connections. Replaces a running one.
     pub async fn start(&self) -> Result<()> {
         self.stop().await;
         let log = File::create(&self.log).context("cannot write the log of the bus")?;
-        let daemon = Command::new("setpriv")
-            .args([
-                "--pdeathsig",
-                "KILL",
-                "--",
-                "dbus-daemon",
-                "--nofork",
-                "--nopidfile",
-                "--nosyslog",
-            ])
-            .arg(format!("--config-file={}", self.config.display()))
+        let mut command = std::process::Command::new("dbus-daemon");
+        command.args(["--nofork", "--nopidfile", "--nosyslog"]);
+        command.arg(format!("--config-file={}", self.config.display()));
+        let daemon = Command::from(with_parent(&command))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -94,7 +98,7 @@ impl Bus {
     }
 
     fn daemon(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        self.daemon.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.daemon)
     }
 }
 

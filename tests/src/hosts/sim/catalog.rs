@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
+use crate::locked::locked;
+
 /// A registry's data about a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CatalogImage {
@@ -63,7 +65,7 @@ impl Catalog {
 
     fn map(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, CatalogImage>> {
         // Poisoned only if another thread panicked; the map itself is valid.
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.0)
     }
 }
 

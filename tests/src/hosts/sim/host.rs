@@ -1,11 +1,11 @@
 //! A simulated host, as tests handle it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
 use super::agent::{AgentCommand, AgentConfig, Agents};
 use super::bootc::{self, Deployment, Deployments};
@@ -13,7 +13,7 @@ use super::bus::Bus;
 use super::catalog::{Catalog, CatalogImage};
 use super::kubelet::{Kubelet, KubeletConfig};
 use super::login::Login;
-use super::machine::{Down, Machine, Parts};
+use super::machine::{Down, Machine};
 use super::process::Os;
 use super::rpm_ostree::RpmOstree;
 use super::settings::{Settings, SharedSettings};
@@ -140,19 +140,15 @@ impl SimHost {
         let login = Login::new(settings.clone(), sender);
         let units = Units::new(os.clone(), root.clone());
         let rpm_ostree = RpmOstree::new(bus.address(), dir.path(), os.clone(), login.clone(), units.clone())?;
-        let machine = Arc::new(Machine::new(Parts {
+        let kubelet = config.kubelet.map(|kubelet| {
+            let (settings, log) = (settings.clone(), config.log.clone());
+            Kubelet::new(&config.name, &config.architecture, kubelet, settings, log)
+        });
+        let machine = Arc::new(Machine {
             os,
             units,
             rpm_ostree,
-            kubelet: config.kubelet.map(|k| {
-                Kubelet::new(
-                    &config.name,
-                    &config.architecture,
-                    k,
-                    settings.clone(),
-                    config.log.clone(),
-                )
-            }),
+            kubelet,
             agents: Agents::new(command, settings.clone(), dir.path().to_owned()),
             login,
             name: config.name,
@@ -160,7 +156,9 @@ impl SimHost {
             root,
             settings,
             bus,
-        }));
+            power: AsyncMutex::default(),
+            boot_id: Mutex::default(),
+        });
         let reboots = tokio::spawn(serve_requests(machine.clone(), requests)).abort_handle();
         Ok(Self(Arc::new(Owner { machine, reboots, dir })))
     }

@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 
 use super::settings::SharedSettings;
 use crate::hosts::{HostChange, HostLog};
+use crate::locked::locked;
 
 /// Annotation of pods that never end after their deletion.
 pub const NEVER_ENDS: &str = "berth.test/never-ends";
@@ -114,11 +115,11 @@ impl Kubelet {
     }
 
     fn tasks(&self) -> std::sync::MutexGuard<'_, Vec<AbortHandle>> {
-        self.tasks.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.tasks)
     }
 
     fn busy(&self) -> std::sync::MutexGuard<'_, HashSet<(String, bool)>> {
-        self.busy.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.busy)
     }
 
     async fn come_up(&self, boot: &Boot) -> Result<()> {
@@ -217,14 +218,11 @@ impl Kubelet {
         let task = tokio::spawn(async move {
             let settings = kubelet.settings.with(|s| s.kubelet.clone());
             tokio::time::sleep(if ending { settings.pod_stop } else { settings.pod_start }).await;
-            let step = || async {
-                if ending {
-                    end_pod(&client, &pod).await
-                } else {
-                    run_pod(&client, &pod).await
-                }
-            };
-            forever(&kubelet.node, step).await;
+            if ending {
+                forever(&kubelet.node, || end_pod(&client, &pod)).await;
+            } else {
+                forever(&kubelet.node, || run_pod(&client, &pod)).await;
+            }
             kubelet.busy().remove(&key);
         });
         let mut tasks = self.tasks();

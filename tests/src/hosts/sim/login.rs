@@ -92,13 +92,11 @@ struct Manager {
 #[interface(name = "org.freedesktop.login1.Manager")]
 impl Manager {
     async fn list_inhibitors(&self) -> Vec<(String, String, String, String, u32, u32)> {
-        let inhibitors = self.login.settings.with(|s| s.inhibitors.clone());
-        let listed = |i: super::settings::Inhibitor| (i.what, i.who, i.why, i.mode, i.uid, i.pid);
-        inhibitors.into_iter().map(listed).collect()
-    }
-
-    async fn can_reboot(&self) -> String {
-        "yes".to_owned()
+        let mut listed = vec![];
+        for i in self.login.settings.with(|s| s.inhibitors.clone()) {
+            listed.push((i.what, i.who, i.why, i.mode, i.uid, i.pid));
+        }
+        listed
     }
 
     async fn reboot(&self, _interactive: bool) -> Result<(), NamedError> {
@@ -122,7 +120,4 @@ impl Manager {
     async fn scheduled_shutdown(&self) -> (String, u64) {
         (String::new(), u64::MAX)
     }
-
-    #[zbus(signal)]
-    async fn prepare_for_shutdown(emitter: &zbus::object_server::SignalEmitter<'_>, start: bool) -> zbus::Result<()>;
 }

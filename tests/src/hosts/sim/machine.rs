@@ -20,6 +20,7 @@ use super::systemd;
 use super::timedate;
 use super::units::Units;
 use crate::hosts::{HostChange, HostLog};
+use crate::locked::locked;
 
 /// Timers and services of other updaters, with the substate of each.
 const RIVALS: &[(&str, &str)] = &[
@@ -41,7 +42,7 @@ pub(super) enum Down {
 
 /// Resources that exist only while the host is up.
 #[derive(Debug)]
-struct Up {
+pub(super) struct Up {
     boot: Boot,
     /// Connections of systemd and logind; replaced with the bus.
     systemd: Connection,
@@ -66,52 +67,19 @@ pub(super) struct Machine {
     pub(super) kubelet: Option<Kubelet>,
     pub(super) agents: Agents,
     pub(super) log: HostLog,
-    power: AsyncMutex<Option<Up>>,
+    pub(super) power: AsyncMutex<Option<Up>>,
     /// Copy of the boot ID for readers; `None` while the host is down.
-    boot_id: Mutex<Option<String>>,
-}
-
-/// Parts of a [`Machine`].
-pub(super) struct Parts {
-    pub(super) name: String,
-    pub(super) root: PathBuf,
-    pub(super) settings: SharedSettings,
-    pub(super) os: std::sync::Arc<Os>,
-    pub(super) bus: Bus,
-    pub(super) login: Login,
-    pub(super) units: Units,
-    pub(super) rpm_ostree: RpmOstree,
-    pub(super) kubelet: Option<Kubelet>,
-    pub(super) agents: Agents,
-    pub(super) log: HostLog,
+    pub(super) boot_id: Mutex<Option<String>>,
 }
 
 impl Machine {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self {
-            units: parts.units,
-            rpm_ostree: parts.rpm_ostree,
-            name: parts.name,
-            root: parts.root,
-            settings: parts.settings,
-            os: parts.os,
-            bus: parts.bus,
-            login: parts.login,
-            kubelet: parts.kubelet,
-            agents: parts.agents,
-            log: parts.log,
-            power: AsyncMutex::default(),
-            boot_id: Mutex::default(),
-        }
-    }
-
     /// Boot ID while the host is up.
     pub(super) fn boot_id(&self) -> Option<String> {
         self.boot_id_slot().clone()
     }
 
     fn boot_id_slot(&self) -> MutexGuard<'_, Option<String>> {
-        self.boot_id.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.boot_id)
     }
 
     /// Boots the host if it is down.
@@ -135,8 +103,7 @@ impl Machine {
     /// reboot the host twice.
     pub(super) async fn reboot(&self, how: Down, boot: Option<&str>) -> Result<()> {
         let mut power = self.power.lock().await;
-        let same = |up: &mut Up| boot.is_none_or(|id| up.boot.boot_id == id);
-        let Some(up) = power.take_if(same) else {
+        let Some(up) = power.take_if(|up| boot.is_none_or(|id| up.boot.boot_id == id)) else {
             return Ok(());
         };
         self.go_down(up, how).await;
@@ -229,14 +196,7 @@ impl Machine {
     }
 
     async fn serve(&self) -> Result<(Connection, Connection, AbortHandle)> {
-        let connect = || async {
-            let builder = zbus::connection::Builder::address(self.bus.address().as_str());
-            builder
-                .build()
-                .await
-                .context("cannot connect to the bus of a simulated host")
-        };
-        let (systemd, login) = (connect().await?, connect().await?);
+        let (systemd, login) = (self.bus.connect().await?, self.bus.connect().await?);
         self.login.serve(&login).await.context("cannot serve logind")?;
         timedate::serve(&login, &self.settings)
             .await

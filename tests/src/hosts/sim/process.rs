@@ -23,6 +23,7 @@ use crate::bootc::document::ImageReference;
 use crate::bootc::{Change, NOT_BOOTED, announcement, decide, progress, reboot_required};
 use crate::hosts::HostLog;
 use crate::hosts::real::ostree;
+use crate::locked::locked;
 
 /// Exit status that systemd reports if the program does not exist.
 pub(super) const EXIT_EXEC: i32 = 203;
@@ -153,9 +154,9 @@ impl Os {
 
     /// Reads or changes the deployments at once, ignoring the sysroot lock.
     pub(super) fn deployments<T>(&self, f: impl FnOnce(&mut Deployments) -> T) -> T {
-        let mut deployments = self.deployments.lock().unwrap_or_else(|e| e.into_inner());
+        let mut deployments = locked(&self.deployments);
         let value = f(&mut deployments);
-        let mut armed = self.armed.lock().unwrap_or_else(|e| e.into_inner());
+        let mut armed = locked(&self.armed);
         armed.set(deployments.is_armed());
         self.show_files(&deployments);
         value
@@ -174,7 +175,7 @@ impl Os {
             state: staged.map(|_| state),
             lock: staged.is_some_and(|s| s.lock_file).then_some(b""),
         };
-        let mut files = self.files.lock().unwrap_or_else(|e| e.into_inner());
+        let mut files = locked(&self.files);
         if *files == are {
             return;
         }
@@ -200,12 +201,12 @@ impl Os {
 
     /// How long deployments were armed, for each time that has ended.
     pub(super) fn armed_times(&self) -> Vec<Duration> {
-        self.armed.lock().unwrap_or_else(|e| e.into_inner()).times.clone()
+        locked(&self.armed).times.clone()
     }
 
     /// Every command that was run on the host.
     pub(super) fn commands(&self) -> Vec<String> {
-        self.commands.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.commands).clone()
     }
 
     /// Changes the deployments while no command runs. Killed commands end first.
@@ -224,10 +225,7 @@ impl Os {
     pub(super) async fn run(&self, argv: &[String], io: &mut Stdio) -> i32 {
         let words: Vec<&str> = argv.iter().map(String::as_str).collect();
         let settings = self.settings.get();
-        self.commands
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .push(words.join(" "));
+        locked(&self.commands).push(words.join(" "));
         let [program, arguments @ ..] = words.as_slice() else {
             return EXIT_EXEC;
         };

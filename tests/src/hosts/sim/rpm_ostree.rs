@@ -17,7 +17,7 @@ use super::bootc::{self, Deployments, STATEROOT};
 use super::login::Login;
 use super::process::Os;
 use super::record::PullRecord;
-use super::settings::SharedSettings;
+use super::settings::{Settings, SharedSettings};
 use super::units::Units;
 use crate::rpmostreed::{
     self, Backend, Config, Deployment, ProgressEvent, ProgressSender, Reference, SharedFaults, StageRequest,
@@ -123,17 +123,16 @@ impl RpmOstree {
             sleep(slow).await;
         }
         let (ready, named) = oneshot::channel();
-        let service = self.0.clone();
-        let unit = move |states| service.units.fix(rpmostreed::UNIT, Some(states));
-        let config = self.0.config.clone();
-        unit(("active", "running"));
+        let (units, config) = (self.0.units.clone(), self.0.config.clone());
+        units.fix(rpmostreed::UNIT, Some(("active", "running")));
         *life = Some(tokio::spawn(async move {
             let end = rpmostreed::run(config, ready).await;
             tracing::debug!(?end, "rpm-ostreed has ended");
-            unit(match end {
+            let states = match end {
                 Ok(rpmostreed::End::Idle) => ("inactive", "dead"),
                 _ => ("failed", "failed"),
-            });
+            };
+            units.fix(rpmostreed::UNIT, Some(states));
         }));
         tokio::time::timeout(NAME_TIMEOUT, named).await.is_ok_and(|n| n.is_ok())
     }
@@ -175,44 +174,24 @@ impl Software {
                 "Importing: the registries of simulated hosts have no tags: {image}"
             ));
         };
-        let say = |event| {
-            // An error means that the receiver is gone.
-            let _ = progress.send(event);
-        };
         // Layering other packages on the booted image does not pull an image.
         let fetches = self.os.deployments(|d| d.booted().is_none_or(|b| b.digest != digest));
         let mut record = fetches.then(|| PullRecord::begin(&self.os.log, &self.os.host, digest));
         let cached = self.os.deployments(|d| d.is_cached(digest));
         let found = self.os.find(image, digest, &settings);
         let found = found.map_err(|words| format!("Importing: {words}"))?;
-        say(ProgressEvent::Message(format!(
-            "Pulling manifest: {}",
-            wanted.reference.refspec
-        )));
+        let words = format!("Pulling manifest: {}", wanted.reference.refspec);
+        say(&progress, ProgressEvent::Message(words));
         if wanted.newer_only && self.is_older(&found.timestamp) {
             return Err(format!(
                 "Upgrade target revision '{digest}' is chronologically older than current revision; use --allow-downgrade to permit"
             ));
         }
         if !cached {
-            if settings.disk_full {
-                return Err("Importing: Unencapsulating base: min-free-space-percent '3%' would be exceeded, at least 300.0 MB requested: No space left on device".to_owned());
-            }
-            let fails = self.os.settings.strikes(|s| &mut s.pull_failures);
-            say(ProgressEvent::TaskBegin("[0/1] Fetching layer".to_owned()));
-            for quarter in 0..if fails { 2 } else { 4 } {
-                say(ProgressEvent::Percent("Fetching layer".to_owned(), quarter * 25));
-                sleep(settings.pull_time / 4).await;
-            }
-            if fails {
-                return Err(settings.pull_failure_text);
-            }
-            say(ProgressEvent::Percent("Fetching layer".to_owned(), 100));
-            say(ProgressEvent::ProgressEnd);
-            say(ProgressEvent::TaskEnd("done".to_owned()));
+            self.fetch(&settings, &progress).await?;
         }
         sleep(settings.command_time).await;
-        say(ProgressEvent::Message("Staging deployment".to_owned()));
+        say(&progress, ProgressEvent::Message("Staging deployment".to_owned()));
         let deployment = bootc::Deployment {
             image: image.clone(),
             digest: digest.to_owned(),
@@ -234,10 +213,38 @@ impl Software {
         Ok(())
     }
 
+    /// Plays a download.
+    async fn fetch(&self, settings: &Settings, progress: &ProgressSender) -> Result<(), String> {
+        if settings.disk_full {
+            return Err("Importing: Unencapsulating base: min-free-space-percent '3%' would be exceeded, at least 300.0 MB requested: No space left on device".to_owned());
+        }
+        let fails = self.os.settings.strikes(|s| &mut s.pull_failures);
+        say(progress, ProgressEvent::TaskBegin("[0/1] Fetching layer".to_owned()));
+        for quarter in 0..if fails { 2 } else { 4 } {
+            say(
+                progress,
+                ProgressEvent::Percent("Fetching layer".to_owned(), quarter * 25),
+            );
+            sleep(settings.pull_time / 4).await;
+        }
+        if fails {
+            return Err(settings.pull_failure_text.clone());
+        }
+        say(progress, ProgressEvent::Percent("Fetching layer".to_owned(), 100));
+        say(progress, ProgressEvent::ProgressEnd);
+        say(progress, ProgressEvent::TaskEnd("done".to_owned()));
+        Ok(())
+    }
+
     fn is_older(&self, timestamp: &str) -> bool {
         let booted = self.os.deployments(|d| d.booted().map(|b| seconds(&b.timestamp)));
         booted.is_some_and(|booted| seconds(timestamp) < booted)
     }
+}
+
+/// Sends an event. An error means that the receiver is gone.
+fn say(progress: &ProgressSender, event: ProgressEvent) {
+    let _ = progress.send(event);
 }
 
 impl Backend for Software {
@@ -254,12 +261,13 @@ impl Backend for Software {
     }
 
     fn undeploy(&self, which: Undeploy) -> BoxFuture<'_, Result<bool, String>> {
-        let undeploy = move |d: &mut Deployments| match which {
-            Undeploy::Pending => Ok(d.remove_pending()),
-            Undeploy::Rollback if d.rollback_queued() || d.rollback().is_none() => Ok(false),
-            Undeploy::Rollback => d.undeploy(1 + usize::from(d.staged().is_some())).map(|_| true),
-        };
-        Box::pin(async move { self.os.deployments(undeploy) })
+        Box::pin(async move {
+            self.os.deployments(|d| match which {
+                Undeploy::Pending => Ok(d.remove_pending()),
+                Undeploy::Rollback if d.rollback_queued() || d.rollback().is_none() => Ok(false),
+                Undeploy::Rollback => d.undeploy(1 + usize::from(d.staged().is_some())).map(|_| true),
+            })
+        })
     }
 
     fn roll_back(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::bootc::View;
 use crate::bootc::cli::Release;
+use crate::locked::locked;
 
 /// Effect of a reboot request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -78,9 +79,6 @@ pub enum Updaters {
 
 impl Updaters {
     /// The updaters selected by `BERTH_TEST_BACKEND`, so that scenarios written for bootc also run with rpm-ostree.
-    ///
-    /// # Errors
-    /// If the variable has another value.
     pub fn asked_for() -> anyhow::Result<Self> {
         match std::env::var("BERTH_TEST_BACKEND").as_deref() {
             Ok("rpm-ostree") => Ok(Self::RpmOstree),
@@ -272,7 +270,7 @@ impl SharedSettings {
     /// Reads or changes the settings.
     pub fn with<T>(&self, f: impl FnOnce(&mut Settings) -> T) -> T {
         // Poisoned only if a test's closure panicked; plain data stays usable.
-        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()))
+        f(&mut locked(&self.0))
     }
 
     /// Returns a copy of the current settings.

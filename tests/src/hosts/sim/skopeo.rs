@@ -9,49 +9,37 @@ use crate::images::RegistryClient;
 
 /// Output of `skopeo inspect` with these arguments: a manifest (`--raw`) or a configuration (`--config --raw`). `logs_in`: the
 /// registry accepts the given credentials.
-///
-/// # Errors
-/// Skopeo's message, as a line of its log.
 pub(super) async fn inspect(arguments: &[&str], is_down: bool, logs_in: bool) -> Result<Bytes, String> {
     let Some(image) = arguments.last().and_then(|last| last.strip_prefix("docker://")) else {
         return Err(fatal("Exactly one image is expected"));
     };
-    let failed = |why: &str| fatal(&format!("Error parsing image name \\\"docker://{image}\\\": {why}"));
-    let Some((registry, repository, reference)) = parts(image) else {
-        return Err(failed("invalid reference format"));
-    };
-    let away = |why: &str| {
-        failed(&format!(
-            "pinging container registry {registry}: Get \\\"http://{registry}/v2/\\\": {why}"
-        ))
-    };
+    let inspected = inspect_image(image, arguments.contains(&"--config"), is_down, logs_in).await;
+    inspected.map_err(|why| fatal(&format!("Error parsing image name \\\"docker://{image}\\\": {why}")))
+}
+
+async fn inspect_image(image: &str, wants_config: bool, is_down: bool, logs_in: bool) -> Result<Bytes, String> {
+    let (registry, repository, reference) = parts(image).ok_or("invalid reference format")?;
+    let silent = format!("pinging container registry {registry}: Get \\\"http://{registry}/v2/\\\"");
     if is_down {
-        return Err(away("dial tcp 192.0.2.1:443: connect: connection refused"));
+        return Err(format!("{silent}: dial tcp 192.0.2.1:443: connect: connection refused"));
     }
+    let reading = format!("reading manifest {reference} in {registry}/{repository}");
     if !logs_in {
-        return Err(failed(&format!(
-            "reading manifest {reference} in {registry}/{repository}: unauthorized: authentication required"
-        )));
+        return Err(format!("{reading}: unauthorized: authentication required"));
     }
+    let refused = format!("{silent}: connect: connection refused");
     let client = RegistryClient::new(&format!("http://{registry}"));
-    let unknown = || {
-        failed(&format!(
-            "reading manifest {reference} in {registry}/{repository}: manifest unknown"
-        ))
-    };
-    let manifest = client.manifest(repository, reference).await;
-    let manifest = manifest
-        .map_err(|_| away("connect: connection refused"))?
-        .ok_or_else(unknown)?
-        .bytes;
-    if !arguments.contains(&"--config") {
+    let manifest = client
+        .manifest(repository, reference)
+        .await
+        .map_err(|_| refused.clone())?;
+    let manifest = manifest.ok_or_else(|| format!("{reading}: manifest unknown"))?.bytes;
+    if !wants_config {
         return Ok(manifest);
     }
-    let digest = config_of(&manifest).map_err(|error| failed(&error.to_string()))?;
-    let config = client.blob(repository, &digest).await;
-    config
-        .map_err(|_| away("connect: connection refused"))?
-        .ok_or_else(|| failed("blob unknown to registry"))
+    let digest = config_of(&manifest).map_err(|error| error.to_string())?;
+    let config = client.blob(repository, &digest).await.map_err(|_| refused)?;
+    config.ok_or_else(|| "blob unknown to registry".to_owned())
 }
 
 /// Credentials file in the arguments, unless they forbid credentials.

@@ -51,15 +51,11 @@ pub(super) async fn serve(
     for name in units.names() {
         publish(conn.object_server(), units, &name).await?;
     }
-    conn.object_server()
-        .at(
-            MANAGER_PATH,
-            Manager {
-                units: units.clone(),
-                rpm_ostree: rpm_ostree.clone(),
-            },
-        )
-        .await?;
+    let manager = Manager {
+        units: units.clone(),
+        rpm_ostree: rpm_ostree.clone(),
+    };
+    conn.object_server().at(MANAGER_PATH, manager).await?;
     units.set_bus(Some(conn.clone()));
     conn.request_name("org.freedesktop.systemd1").await?;
     Ok(watch.abort_handle())
@@ -83,18 +79,13 @@ async fn watch_clients(mut changes: zbus::fdo::NameOwnerChangedStream, units: Un
 /// loaded, from the names in their paths.
 async fn publish(server: &ObjectServer, units: &Units, name: &str) -> zbus::Result<OwnedObjectPath> {
     let path = unit_path(name);
-    let (unit, service) = (units.clone(), units.clone());
-    let name = name.to_owned();
-    server
-        .at(
-            &path,
-            UnitFace {
-                units: unit,
-                name: name.clone(),
-            },
-        )
-        .await?;
-    server.at(&path, ServiceFace { units: service, name }).await?;
+    let (units, name) = (units.clone(), name.to_owned());
+    let unit = UnitFace {
+        units: units.clone(),
+        name: name.clone(),
+    };
+    server.at(&path, unit).await?;
+    server.at(&path, ServiceFace { units, name }).await?;
     Ok(path.into())
 }
 
@@ -283,14 +274,6 @@ impl Manager {
         Ok(publish(server, &self.units, &name).await?)
     }
 
-    async fn load_unit(
-        &self,
-        name: String,
-        #[zbus(object_server)] server: &ObjectServer,
-    ) -> Result<OwnedObjectPath, NamedError> {
-        Ok(publish(server, &self.units, &name).await?)
-    }
-
     async fn stop_unit(&self, name: String, mode: String) -> Result<OwnedObjectPath, NamedError> {
         check_mode(&mode)?;
         let (job, notices) = self.units.stop(&name)?;
@@ -342,23 +325,6 @@ impl Manager {
     async fn version(&self) -> String {
         VERSION.to_owned()
     }
-
-    #[zbus(signal)]
-    async fn job_new(
-        emitter: &zbus::object_server::SignalEmitter<'_>,
-        id: u32,
-        job: OwnedObjectPath,
-        unit: String,
-    ) -> zbus::Result<()>;
-
-    #[zbus(signal)]
-    async fn job_removed(
-        emitter: &zbus::object_server::SignalEmitter<'_>,
-        id: u32,
-        job: OwnedObjectPath,
-        unit: String,
-        result: String,
-    ) -> zbus::Result<()>;
 }
 
 fn load_state(loaded: bool) -> String {
@@ -374,8 +340,8 @@ fn check_mode(mode: &str) -> Result<(), NamedError> {
 
 fn check_start(name: &str, mode: &str) -> Result<(), NamedError> {
     check_mode(mode)?;
-    let allowed = |c: char| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c);
-    if name.ends_with(".service") && name.len() < 256 && name.chars().all(allowed) {
+    let is_allowed = name.chars().all(|c| c.is_ascii_alphanumeric() || ":-_.\\@".contains(c));
+    if is_allowed && name.ends_with(".service") && name.len() < 256 {
         return Ok(());
     }
     Err(NamedError::invalid(format!("Unit name {name} is not valid.")))

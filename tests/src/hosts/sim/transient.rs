@@ -136,17 +136,18 @@ fn path(name: &str, value: OwnedVariant) -> Result<String, NamedError> {
 
 fn commands(name: &str, value: OwnedVariant) -> Result<Vec<Exec>, NamedError> {
     let commands: Vec<(String, Vec<String>, bool)> = get(name, "a(sasb)", value)?;
-    let exec = |(program, argv, ignore): (String, Vec<String>, bool)| {
+    let mut execs = vec![];
+    for (program, mut argv, ignore) in commands {
         if !program.starts_with('/') {
             return Err(NamedError::invalid(format!("Path {program} is not absolute.")));
         }
-        if argv.is_empty() {
-            return Err(NamedError::invalid(format!("Invalid argument vector for {program}")));
+        match argv.first_mut() {
+            None => return Err(NamedError::invalid(format!("Invalid argument vector for {program}"))),
+            Some(first) => *first = program,
         }
-        let argv = std::iter::once(program).chain(argv.into_iter().skip(1)).collect();
-        Ok(Exec { argv, ignore })
-    };
-    commands.into_iter().map(exec).collect()
+        execs.push(Exec { argv, ignore });
+    }
+    Ok(execs)
 }
 
 fn open_file((path, name, flags): (String, String, u64)) -> (String, String, String) {
@@ -206,13 +207,17 @@ mod tests {
 
     #[test]
     fn refuses_unknown_properties_and_wrong_types() {
-        let oneshot = || owned("Type", Variant::new("oneshot"));
-        let refused = |property| Transient::parse(vec![oneshot(), property]).unwrap_err().to_string();
-        assert!(refused(owned("Nonsense", Variant::new(1u32))).contains("PropertyReadOnly"));
-        assert!(refused(owned("IOWeight", Variant::new(10u32))).contains("must be t"));
-        assert!(refused(owned("AddRef", Variant::new("yes"))).contains("must be b"));
-        assert!(refused(owned("ExecStart", command("bootc", "status"))).contains("not absolute"));
-        assert!(refused(owned("Description", Variant::new("x"))).contains("no ExecStart"));
+        for (name, value, words) in [
+            ("Nonsense", Variant::new(1u32), "PropertyReadOnly"),
+            ("IOWeight", Variant::new(10u32), "must be t"),
+            ("AddRef", Variant::new("yes"), "must be b"),
+            ("ExecStart", command("bootc", "status"), "not absolute"),
+            ("Description", Variant::new("x"), "no ExecStart"),
+        ] {
+            let properties = vec![owned("Type", Variant::new("oneshot")), owned(name, value)];
+            let refused = Transient::parse(properties).unwrap_err().to_string();
+            assert!(refused.contains(words), "{name}: {refused}");
+        }
     }
 
     #[test]

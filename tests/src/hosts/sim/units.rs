@@ -15,6 +15,7 @@ use zbus::Connection;
 
 use super::process::{Os, Stdio};
 use super::transient::{Exec, Transient};
+use crate::locked::locked;
 use crate::named_error::NamedError;
 
 /// Exit status that systemd reports if an output file cannot be opened.
@@ -150,17 +151,17 @@ impl Units {
 
     /// Connection for signals, if there is one.
     pub(super) fn bus(&self) -> Option<Connection> {
-        self.bus.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.bus).clone()
     }
 
     /// Sets the connection for signals. `None` when the host goes down: the connection serves these units, so without this
     /// neither would ever be dropped.
     pub(super) fn set_bus(&self, conn: Option<Connection>) {
-        *self.bus.lock().unwrap_or_else(|e| e.into_inner()) = conn;
+        *locked(&self.bus) = conn;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.state)
     }
 
     /// Returns the unit with this name, loaded or not.
