@@ -283,14 +283,14 @@ mod tests {
 
     #[test]
     fn transition_time_changes_only_with_the_status() {
-        let at = |s: i64| Timestamp::from_second(s).unwrap();
+        let [first, second, third] = [1, 2, 3].map(|second| Timestamp::from_second(second).unwrap());
         let mut conditions = vec![];
-        set(&mut conditions, "X", Verdict::no(Why::NotYet, "one"), None, at(1));
-        set(&mut conditions, "X", Verdict::no(Why::NotReady, "two"), None, at(2));
-        assert_eq!(conditions[0].last_transition_time.0, at(1));
+        set(&mut conditions, "X", Verdict::no(Why::NotYet, "one"), None, first);
+        set(&mut conditions, "X", Verdict::no(Why::NotReady, "two"), None, second);
+        assert_eq!(conditions[0].last_transition_time.0, first);
         assert_eq!(conditions[0].reason, "NotReady");
-        set(&mut conditions, "X", Verdict::yes(Why::AsExpected, ""), None, at(3));
-        assert_eq!(conditions[0].last_transition_time.0, at(3));
+        set(&mut conditions, "X", Verdict::yes(Why::AsExpected, ""), None, third);
+        assert_eq!(conditions[0].last_transition_time.0, third);
         assert_eq!(conditions.len(), 1);
     }
 

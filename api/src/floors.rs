@@ -61,12 +61,12 @@ mod tests {
 
     /// Result of a property that counts even numbers, with this floor.
     fn even_numbers(floor: u32) -> std::thread::Result<()> {
-        let property = |number: u8, reached: &Reached| {
+        fn property(number: u8, reached: &Reached) -> TestCaseResult {
             if number.is_multiple_of(2) {
                 reached.note("even");
             }
             Ok(())
-        };
+        }
         std::panic::catch_unwind(|| check(Config::with_cases(100), 0u8..200, &[("even", floor)], property))
     }
 

@@ -178,10 +178,11 @@ mod tests {
     #[test]
     fn one_pool_takes_what_it_selects() {
         let pools = [pool("a", "role", "worker")];
-        let of = |labels: &[(&str, &str)]| decide(&pools, labels, None).pools;
-        assert_eq!(of(&[("role", "worker")])[&"n1".into()], "a".into());
-        assert!(of(&[("role", "infra")]).is_empty());
-        assert!(of(&[]).is_empty());
+        let selected = decide(&pools, &[("role", "worker")], None);
+        assert_eq!(selected.pools[&"n1".into()], "a".into());
+        for labels in [&[("role", "infra")][..], &[]] {
+            assert!(decide(&pools, labels, None).pools.is_empty(), "{labels:?}");
+        }
     }
 
     #[test]
@@ -190,8 +191,10 @@ mod tests {
         for (node, pool) in [("n2", &a), ("n1", &a), ("n2", &b), ("n1", &a)] {
             all.join(node.into(), pool.clone());
         }
-        let of = |pool| all.members(pool).map(NodeName::as_str).collect::<Vec<_>>();
-        assert_eq!((of(&a), of(&b), of(&"c".into())), (vec!["n1"], vec!["n2"], vec![]));
+        for (pool, expected) in [(&a, vec!["n1"]), (&b, vec!["n2"]), (&"c".into(), vec![])] {
+            let members: Vec<_> = all.members(pool).map(NodeName::as_str).collect();
+            assert_eq!(members, expected, "{pool}");
+        }
         assert_eq!(all.pool_of(&"n2".into()), Some(&b));
     }
 

@@ -133,9 +133,12 @@ mod tests {
 
     use super::*;
 
+    fn read(json: &str) -> Written<Duration> {
+        serde_json::from_str(json).unwrap()
+    }
+
     #[test]
     fn an_invalid_text_is_kept_with_its_error() {
-        let read = |json: &str| serde_json::from_str::<Written<Duration>>(json).unwrap();
         for (json, seconds) in [
             (r#""90s""#, Some(90)),
             (r#""0m""#, Some(0)),

@@ -27,7 +27,7 @@ use berth_core::controller::round::Round;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView, PoolView};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The worlds: name, nodes, pools, zones and runs.
 const WORLDS: [(&str, usize, usize, usize, usize); 3] = [
@@ -199,10 +199,13 @@ fn node(n: usize, pool: &str, zones: usize) -> Result<NodeView> {
     Ok(NodeView::of(&serde_json::from_value(object)?))
 }
 
+fn image(digest: &Digest) -> Value {
+    json!({ "image": "registry.example.com/os:2", "digest": digest, "locked": true })
+}
+
 fn host(n: usize, pool: &str, updated: bool) -> Result<BootcNodeView> {
     let target = digest(2)?;
     let booted = digest(if updated { 2 } else { 1 })?;
-    let image = |digest: &Digest| json!({ "image": "registry.example.com/os:2", "digest": digest, "locked": true });
     let object = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
         "metadata": { "name": node_name(n), "uid": format!("bn-{n}"), "generation": 3 },

@@ -125,17 +125,10 @@ fn a_lease_with_another_name_is_refused() {
 #[test]
 fn an_offer_is_for_one_node_and_uid() {
     let offered = new().offered(offer("n1")).unwrap();
-    let boot = || BootId::from("b");
-    assert!(
-        offered
-            .taken(&NodeName::from("n2"), &NodeUid::from("uid-1"), None, boot())
-            .is_err()
-    );
-    assert!(
-        offered
-            .taken(&NodeName::from("n1"), &NodeUid::from("uid-2"), None, boot())
-            .is_err()
-    );
+    for (node, uid) in [("n2", "uid-1"), ("n1", "uid-2")] {
+        let taken = offered.taken(&node.into(), &uid.into(), None, "b".into());
+        assert!(taken.is_err(), "{node} {uid}");
+    }
     assert!(
         offered.offered(offer("n2")).is_err(),
         "an offer is not moved: it is closed first"

@@ -56,23 +56,21 @@ fn the_variant_follows_label_and_agent_report() {
     assert_eq!(image("amd64", Some("v2")).to_string(), "amd64/v2");
 }
 
+/// Returns the variant of the chosen image of these variants.
+fn chosen(architecture: &str, variants: &[Option<&str>], variant: Variant<'_>) -> String {
+    let images: Vec<_> = variants.iter().map(|variant| image(architecture, *variant)).collect();
+    match (Platform { architecture, variant }).choose(&images) {
+        Choice::Image(image) => image.variant.clone().unwrap_or_else(|| "any".to_owned()),
+        Choice::VariantUnknown => "unknown".to_owned(),
+        Choice::NoSuchPlatform => "none".to_owned(),
+    }
+}
+
 #[test]
 fn a_machine_gets_the_most_demanding_runnable_image() {
     use Variant::{Known, NotReported, Unknown};
     const ALL: &[Option<&str>] = &[None, Some("v2"), Some("v3")];
     const NO_BASELINE: &[Option<&str>] = &[Some("v2"), Some("v3")];
-    let chosen = |architecture: &str, variants: &[Option<&str>], own: Variant<'_>| {
-        let images: Vec<_> = variants.iter().map(|variant| image(architecture, *variant)).collect();
-        let platform = Platform {
-            architecture,
-            variant: own,
-        };
-        match platform.choose(&images) {
-            Choice::Image(image) => image.variant.clone().unwrap_or_else(|| "any".to_owned()),
-            Choice::VariantUnknown => "unknown".to_owned(),
-            Choice::NoSuchPlatform => "none".to_owned(),
-        }
-    };
     for (variants, own, expected) in [
         (ALL, Known("v1"), "any"),
         (ALL, Known("v2"), "v2"),

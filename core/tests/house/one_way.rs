@@ -37,6 +37,10 @@ struct Paths {
     found: Vec<Module>,
 }
 
+fn child(parent: &[String], name: &syn::Ident) -> Module {
+    [parent, &[name.to_string()]].concat()
+}
+
 impl Paths {
     /// Adds a path if it leads into the own crate.
     fn add(&mut self, path: &[String]) {
@@ -61,11 +65,10 @@ impl Paths {
     }
 
     fn add_tree(&mut self, before: &[String], tree: &syn::UseTree) {
-        let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
-            syn::UseTree::Path(path) => self.add_tree(&with(&path.ident), &path.tree),
-            syn::UseTree::Name(name) => self.add(&with(&name.ident)),
-            syn::UseTree::Rename(name) => self.add(&with(&name.ident)),
+            syn::UseTree::Path(path) => self.add_tree(&child(before, &path.ident), &path.tree),
+            syn::UseTree::Name(name) => self.add(&child(before, &name.ident)),
+            syn::UseTree::Rename(name) => self.add(&child(before, &name.ident)),
             syn::UseTree::Glob(_) => self.add(before),
             syn::UseTree::Group(group) => {
                 for tree in &group.items {
@@ -216,13 +219,15 @@ fn no_files_import_each_other() {
     );
 }
 
+/// Returns the number of modules in rings, in a crate with these three files.
+fn ring_of(root: &str, a: &str, b: &str) -> usize {
+    let files = [(vec![], root), (vec!["a".to_owned()], a), (vec!["b".to_owned()], b)];
+    let sources = files.map(|(module, text)| (module, text.to_owned()));
+    rings(&imports(&BTreeMap::from(sources))).len()
+}
+
 #[test]
 fn rings_are_found_in_every_kind_of_import() {
-    let ring_of = |root: &str, a: &str, b: &str| {
-        let file = |name: &str, text: &str| (vec![name.to_owned()], text.to_owned());
-        let sources = BTreeMap::from([(vec![], root.to_owned()), file("a", a), file("b", b)]);
-        rings(&imports(&sources)).len()
-    };
     assert_eq!(ring_of("mod a; mod b;", "use crate::b::X;", "struct X;"), 0);
     assert_eq!(
         ring_of("mod a; mod b;", "use super::{b::X};", "use crate::a::{self, Y as Z};"),

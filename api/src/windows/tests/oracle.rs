@@ -27,12 +27,21 @@ struct Fields {
     zone: &'static str,
 }
 
+/// Returns the values as a field of a schedule.
+fn list(values: &[i8]) -> String {
+    match values {
+        [] => "*".to_owned(),
+        _ => values.iter().map(i8::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// True if the field allows the value.
+fn has(values: &[i8], value: i8) -> bool {
+    values.is_empty() || values.contains(&value)
+}
+
 impl Fields {
     fn text(&self) -> String {
-        let list = |values: &[i8]| match values {
-            [] => "*".to_owned(),
-            _ => values.iter().map(i8::to_string).collect::<Vec<_>>().join(","),
-        };
         format!(
             "{} {} {} * {}",
             list(&self.minutes),
@@ -43,11 +52,11 @@ impl Fields {
     }
 
     fn matches(&self, civil: jiff::civil::DateTime) -> bool {
-        let has = |values: &[i8], value: i8| values.is_empty() || values.contains(&value);
         let (day, weekday) = (civil.day(), civil.weekday().to_sunday_zero_offset());
-        let by_day = match (self.days.is_empty(), self.weekdays.is_empty()) {
-            (false, false) => self.days.contains(&day) || self.weekdays.contains(&weekday),
-            _ => has(&self.days, day) && has(&self.weekdays, weekday),
+        let by_day = if self.days.is_empty() || self.weekdays.is_empty() {
+            has(&self.days, day) && has(&self.weekdays, weekday)
+        } else {
+            self.days.contains(&day) || self.weekdays.contains(&weekday)
         };
         has(&self.minutes, civil.minute()) && has(&self.hours, civil.hour()) && by_day
     }
@@ -183,15 +192,14 @@ fn compare(windows: &[Fields], spans: &[(i64, i64)], now: Timestamp) -> Result<(
         exclusions: exclusions.clone(),
     };
     let texts: Vec<_> = windows.iter().map(Fields::text).collect();
-    let seconds = |s: i64| Duration::from_secs(s.unsigned_abs());
     let specs: Vec<_> = windows
         .iter()
         .zip(&texts)
         .map(|(w, schedule)| WindowSpec {
             schedule,
-            duration: seconds(w.duration),
+            duration: Duration::from_secs(w.duration.unsigned_abs()),
             time_zone: w.zone,
-            splay: seconds(w.splay),
+            splay: Duration::from_secs(w.splay.unsigned_abs()),
         })
         .collect();
     let said = Schedule::parse(&specs, &exclusions).unwrap().at(now, SALT);
