@@ -241,9 +241,17 @@ mod tests {
         || Bootc::Layered,
         || Bootc::NotBooted,
         || Bootc::Missing,
-        || Bootc::TooOld("1.1.0".to_owned()),
-        || Bootc::Silent(Reason::StatusFailed, "no".to_owned()),
+        old,
+        silent,
     ];
+
+    fn old() -> Bootc {
+        Bootc::TooOld("1.1.0".to_owned())
+    }
+
+    fn silent() -> Bootc {
+        Bootc::Silent(Reason::StatusFailed, "no".to_owned())
+    }
 
     fn choice(bootc: &Bootc, rpm_ostree: bool, rule: BackendRule, begun: Option<Backend>) -> Choice {
         choose(&Options {
@@ -259,8 +267,6 @@ mod tests {
     fn host_pool_and_begun_update_choose_the_backend() {
         use Backend::{Bootc as B, RpmOstree as R};
         use BackendRule::{Auto, Bootc as OnlyB, RpmOstree as OnlyR};
-        let old = || Bootc::TooOld("1.1.0".to_owned());
-        let silent = || Bootc::Silent(Reason::StatusFailed, "no".to_owned());
         for (bootc, rpm_ostree, rule, begun, expected) in [
             (Bootc::Usable, true, Auto, None, Ok((B, Why::BootcUsable))),
             (Bootc::Usable, false, Auto, None, Ok((B, Why::BootcUsable))),

@@ -125,23 +125,24 @@ fn seconds(time: &Time) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::digest::Digest;
     use berth_api::node::timeline::{TurnOutcome, TurnRecord};
     use berth_api::node::{Deployment, DesiredImage, Phase, Progress};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
     use serde_json::json;
 
     use super::*;
 
     fn lines(gauges: &[Gauge]) -> Vec<String> {
-        let line = |gauge: &Gauge| {
+        let mut lines = vec![];
+        for gauge in gauges {
             let name = gauge.name.trim_start_matches("berth_node_");
-            let series = gauge.series.iter();
-            let series = series.map(|s| {
-                let labels: Vec<&str> = s.labels.iter().map(|(_, value)| value.as_str()).collect();
-                format!("{name} {} {}", labels.join(","), s.value)
-            });
-            series.collect::<Vec<_>>()
-        };
-        gauges.iter().flat_map(line).collect()
+            for series in &gauge.series {
+                let labels: Vec<&str> = series.labels.iter().map(|(_, value)| value.as_str()).collect();
+                lines.push(format!("{name} {} {}", labels.join(","), series.value));
+            }
+        }
+        lines
     }
 
     #[test]
@@ -150,44 +151,50 @@ mod tests {
         assert!(gauges.len() == 16 && gauges.iter().all(|g| g.series.is_empty()));
     }
 
-    #[test]
-    fn a_failing_pull_is_exported() {
-        let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
-        let spec = BootcNodeSpec {
+    fn digest(n: u8) -> Digest {
+        format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+    }
+
+    fn turn(outcome: TurnOutcome) -> TurnRecord {
+        let turn = json!({
+            "berth": "workers-0", "nodeUID": "u", "to": digest(2), "bootIDBefore": "b", "outcome": outcome,
+            "startTime": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(turn).unwrap()
+    }
+
+    fn condition(type_: &str, status: &str, reason: &str) -> Condition {
+        let condition = json!({
+            "type": type_, "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(condition).unwrap()
+    }
+
+    fn spec() -> BootcNodeSpec {
+        BootcNodeSpec {
             pool_name: "workers".into(),
             image: Some(DesiredImage {
                 reference: "r/os".into(),
-                digest: digest(2).parse().unwrap(),
-                index_digest: digest(2).parse().unwrap(),
+                digest: digest(2),
+                index_digest: digest(2),
                 version: Some("2.0".into()),
                 signature: Default::default(),
             }),
             ..BootcNodeSpec::default()
-        };
-        let turn = |outcome: TurnOutcome| -> TurnRecord {
-            serde_json::from_value(json!({
-                "berth": "workers-0", "nodeUID": "u", "to": digest(2), "bootIDBefore": "b", "outcome": outcome,
-                "startTime": "2026-01-01T00:00:00Z",
-            }))
-            .unwrap()
-        };
-        let time = |second| Time::from(jiff::Timestamp::from_second(second).unwrap());
-        let condition = |type_: &str, status: &str, reason: &str| {
-            let condition = json!({
-                "type": type_, "status": status, "reason": reason, "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            });
-            serde_json::from_value(condition).unwrap()
-        };
-        let mut status = BootcNodeStatus {
+        }
+    }
+
+    fn pulling() -> BootcNodeStatus {
+        BootcNodeStatus {
             agent_version: Some("0.1.0".into()),
             booted: Some(Deployment {
-                digest: Some(digest(1).parse().unwrap()),
+                digest: Some(digest(1)),
                 version: Some("1.0".into()),
                 ..Deployment::default()
             }),
             phase: Some(Phase::Staging),
-            phase_start_time: Some(time(100)),
+            phase_start_time: Some(jiff::Timestamp::from_second(100).unwrap().into()),
             progress: Some(Progress {
                 bytes: 7,
                 bytes_total: 0,
@@ -204,7 +211,12 @@ mod tests {
                 condition("Updated", "False", "NotYet"),
             ],
             ..BootcNodeStatus::default()
-        };
+        }
+    }
+
+    #[test]
+    fn a_failing_pull_is_exported() {
+        let (spec, mut status) = (spec(), pulling());
         let said = lines(&gauges(Some((&spec, &status))));
         let expected = [
             "info workers,0.1.0, 1",

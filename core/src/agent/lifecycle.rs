@@ -76,16 +76,24 @@ mod tests {
     const DRAINING: Wanted = [false, true, false, true];
     const DOWN: Wanted = [false, false, true, true];
 
+    fn set(type_: &'static str) -> Change {
+        Change { type_, set: true }
+    }
+
+    fn remove(type_: &'static str) -> Change {
+        Change { type_, set: false }
+    }
+
+    /// Returns the conditions of a Node where Berth has set these.
+    fn ours(types: &[&'static str]) -> Lifecycle {
+        let conditions: Vec<_> = types.iter().map(|type_| (*type_, "True", REASON)).collect();
+        seen(&conditions)
+    }
+
     #[test]
     fn own_conditions_are_set_and_removed() {
-        let set = |type_| Change { type_, set: true };
-        let remove = |type_| Change { type_, set: false };
         let (planned, drain, drained, works) =
             (MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS);
-        let ours = |types: &[&'static str]| {
-            let conditions: Vec<_> = types.iter().map(|type_| (*type_, "True", REASON)).collect();
-            seen(&conditions)
-        };
         for (lifecycle, wanted, changes) in [
             (seen(&[]), NOTHING, vec![]),
             (seen(&[]), PLANNED, vec![set(planned)]),
@@ -109,12 +117,11 @@ mod tests {
     #[test]
     fn conditions_of_others_are_left_alone() {
         let admins = seen(&[(MAINTENANCE_IN_PROGRESS, "True", "AdminRequested")]);
-        let only = |type_, set| vec![Change { type_, set }];
-        assert_eq!(admins.changes(DRAINING), only(DRAIN_IN_PROGRESS, true));
+        assert_eq!(admins.changes(DRAINING), vec![set(DRAIN_IN_PROGRESS)]);
         assert_eq!(admins.changes(NOTHING), vec![]);
         // A condition that another program set to False is also left alone.
         let denied = seen(&[(MAINTENANCE_IN_PROGRESS, "False", "NoMaintenance")]);
-        assert_eq!(denied.changes(DRAINING), only(DRAIN_IN_PROGRESS, true));
+        assert_eq!(denied.changes(DRAINING), vec![set(DRAIN_IN_PROGRESS)]);
         assert_eq!(denied.changes(NOTHING), vec![]);
         // `Drained` was taken over during the turn; `MaintenanceInProgress` was set to False.
         let taken = seen(&[
@@ -122,7 +129,7 @@ mod tests {
             (MAINTENANCE_IN_PROGRESS, "False", REASON),
         ]);
         assert_eq!(taken.changes(NOTHING), vec![]);
-        assert_eq!(taken.changes(DOWN), only(MAINTENANCE_IN_PROGRESS, true));
+        assert_eq!(taken.changes(DOWN), vec![set(MAINTENANCE_IN_PROGRESS)]);
         let others = seen(&[("Ready", "True", REASON), ("DiskPressure", "True", "x")]);
         assert_eq!(others, Lifecycle::default());
     }

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_is_ours_only_if_we_have_set_it() {
+    fn only_a_guard_set_by_berth_is_removed() {
         use GuardChange::{Set, Stays, Theirs};
         // Input: cordoned by Berth; annotation marked as Berth's; its value. Expected: change at a cordon; removed by
         // a restore; left behind.
@@ -259,13 +259,16 @@ mod tests {
     fn karpenters_guards_are_for_its_nodes() {
         let mut others = node(false, None, false, None);
         others.signs.is_karpenters = false;
-        let changes = |node: &NodeFacts| -> Vec<_> {
-            node.guards()
-                .map(|(guard, guarded)| node.guard_at_cordon(guard, guarded))
-                .collect()
-        };
         use GuardChange::{Set, Stays};
-        assert_eq!(changes(&others), [Set, Stays, Stays]);
-        assert_eq!(changes(&node(false, None, false, None)), [Set, Set, Set]);
+        for (node, expected) in [
+            (others, [Set, Stays, Stays]),
+            (node(false, None, false, None), [Set, Set, Set]),
+        ] {
+            let guards = node.guards();
+            let changes: Vec<_> = guards
+                .map(|(guard, guarded)| node.guard_at_cordon(guard, guarded))
+                .collect();
+            assert_eq!(changes, expected);
+        }
     }
 }

@@ -47,18 +47,22 @@ mod tests {
             None,
             Timestamp::UNIX_EPOCH,
         );
-        let verdict = match degraded {
-            true => Verdict::yes(Why::Failed, "why"),
-            false => Verdict::no(Why::AsExpected, ""),
+        let verdict = if degraded {
+            Verdict::yes(Why::Failed, "why")
+        } else {
+            Verdict::no(Why::AsExpected, "")
         };
         let type_ = types::NODE_DEGRADED;
         condition::set(&mut status.conditions, type_, verdict, None, Timestamp::UNIX_EPOCH);
         status
     }
 
+    fn wait(why: WaitReason) -> Step {
+        Step::Wait(why, None)
+    }
+
     #[test]
     fn only_a_new_short_lived_state_may_pass() {
-        let wait = |why| Step::Wait(why, None);
         let (pulls, proves) = (wait(WaitReason::Pulling), wait(WaitReason::NotReady));
         let updated = status(Why::Waiting, false);
         let staging = status(Why::Staging, false);

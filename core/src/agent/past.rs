@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_retry_token_forgets_failures_once() {
-        let failed = || {
+        for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
             let mut past = Past {
                 retry_token: Some("one".into()),
                 ..Past::default()
@@ -412,10 +412,6 @@ mod tests {
             past.turn_ended(Outcome::Failed, "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.pull_failed("RegistryUnavailable", "", &digest(1), Timestamp::UNIX_EPOCH, 0.0);
             past.tried = Some(digest(1));
-            past
-        };
-        for (token, retried) in [(None, false), (Some("one"), false), (Some("two"), true)] {
-            let mut past = failed();
             assert_eq!(past.retry(token), retried);
             assert_eq!(
                 (past.failed_digests.is_empty(), past.tried.is_none()),
@@ -449,17 +445,6 @@ mod tests {
 
     #[test]
     fn a_status_from_before_a_retry_says_nothing() {
-        let status = |token: Option<&str>| BootcNodeStatus {
-            failed_digests: vec![digest(1)],
-            retry_token: token.map(str::to_owned),
-            not_applied: Some(NotApplied {
-                digest: digest(1),
-                attempts: 2,
-            }),
-            tried: Some(digest(1)),
-            timeline: joined("p"),
-            ..BootcNodeStatus::default()
-        };
         for (host, object, adopted) in [
             (None, None, true),
             (None, Some("a"), true),
@@ -470,7 +455,17 @@ mod tests {
                 retry_token: host.map(str::to_owned),
                 ..Past::default()
             };
-            past.adopt(&status(object));
+            past.adopt(&BootcNodeStatus {
+                failed_digests: vec![digest(1)],
+                retry_token: object.map(str::to_owned),
+                not_applied: Some(NotApplied {
+                    digest: digest(1),
+                    attempts: 2,
+                }),
+                tried: Some(digest(1)),
+                timeline: joined("p"),
+                ..BootcNodeStatus::default()
+            });
             assert_eq!(!past.failed_digests.is_empty(), adopted, "{host:?} {object:?}");
             // A host that lost its record continues the count of the status.
             assert_eq!(past.times_not_applied(&digest(1)), if adopted { 2 } else { 0 });

@@ -104,13 +104,12 @@ mod tests {
 
     #[test]
     fn a_policy_alone_is_not_a_rival() {
-        let units = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert!(with_policy(vec![], Some("stage")).is_empty());
-        let zincati = || units(&["zincati.service"]);
-        assert_eq!(with_policy(zincati(), Some("stage")), zincati());
-        let timer = || units(&[AUTOMATIC_TIMER]);
-        assert_eq!(with_policy(timer(), None), timer());
-        let shown = with_policy(timer(), Some("stage"));
+        let zincati = vec!["zincati.service".to_owned()];
+        assert_eq!(with_policy(zincati.clone(), Some("stage")), zincati);
+        let timer = vec![AUTOMATIC_TIMER.to_owned()];
+        assert_eq!(with_policy(timer.clone(), None), timer);
+        let shown = with_policy(timer, Some("stage"));
         assert!(shown[0].contains("AutomaticUpdatePolicy=stage"), "{shown:?}");
         assert!(
             covers(AUTOMATIC_TIMER, name(&shown[0])),

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composefs_host_needs_a_locking_bootc_and_the_flag() {
+    fn a_composefs_host_needs_bootc_that_locks() {
         for (storage, download_only, experimental_composefs, words) in [
             (Storage::Ostree, false, false, None),
             (Storage::Ostree, true, false, None),

@@ -156,6 +156,10 @@ mod tests {
         found.map(|o| o.message)
     }
 
+    fn docker(default: &Value, scopes: Value) -> Value {
+        json!({ "default": default, "transports": { "docker": scopes } })
+    }
+
     #[test]
     fn the_nearest_scope_decides_unless_the_default_is_open() {
         let (any, reject) = (
@@ -164,7 +168,6 @@ mod tests {
         );
         let signed = json!([{ "type": "sigstoreSigned", "keyPath": "/k" }]);
         let both = json!([{ "type": "insecureAcceptAnything" }, { "type": "signedBy" }]);
-        let docker = |default: &Value, scopes: Value| json!({ "default": default, "transports": { "docker": scopes } });
         let exact = format!("quay.io/a/os@{DIGEST}");
         for (policy, accepts) in [
             (json!({ "default": reject }), false),
@@ -217,20 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_policy_matters_only_to_pools_that_require_signatures() {
+    fn a_missing_policy_blocks_only_required_signatures() {
         for policy in [Policy::Missing, Policy::Unread, Policy::parse(PLACES[1], b"{")] {
             let mut image = image("quay.io/os");
             assert!(policy.objection(&image).is_some());
             image.signature = SignatureRule::AsBooted;
             assert_eq!(policy.objection(&image), None);
         }
-        let padded = |length: usize| {
-            let mut text = b"{}".to_vec();
-            text.resize(length, b' ');
-            Policy::parse(PLACES[0], &text)
-        };
-        assert!(matches!(padded(MAX_LENGTH), Policy::File(..)));
-        let long = padded(MAX_LENGTH + 1);
+        let mut text = b"{}".to_vec();
+        text.resize(MAX_LENGTH, b' ');
+        assert!(matches!(Policy::parse(PLACES[0], &text), Policy::File(..)));
+        text.push(b' ');
+        let long = Policy::parse(PLACES[0], &text);
         assert!(matches!(long, Policy::Unusable(why) if why.contains("bytes")));
     }
 
@@ -246,17 +247,23 @@ mod tests {
             scopes in proptest::collection::btree_map(
                 prop_oneof!["", "\\*\\.c", "b\\.c(/d(/e)?)?", "b\\.c/[de]{1,2}"], any::<bool>(), 0..6),
         ) {
-            let list = |open: &bool| json!([{ "type": if *open { "insecureAcceptAnything" } else { "signedBy" } }]);
-            let docker: Map<String, Value> = scopes.iter().map(|(k, open)| (k.clone(), list(open))).collect();
-            let policy = json!({ "default": [{ "type": "reject" }], "transports": { "docker": docker } });
-            let fits = |scope: &str| scope.is_empty() || scope == "*.c" || "b.c/d/e/".starts_with(&format!("{scope}/"));
+            let mut rules = Map::new();
             // The empty scope comes after the domain, and the domain after the registry.
-            let nearest = scopes.iter().filter(|(scope, _)| fits(scope)).max_by_key(|(scope, _)| match scope.as_str() {
-                "" => 0,
-                "*.c" => 1,
-                scope => 1 + scope.len(),
-            });
-            let expected = nearest.is_some_and(|(_, open)| *open);
+            let (mut nearest, mut expected) = (0, false);
+            for (scope, is_open) in &scopes {
+                let type_ = if *is_open { "insecureAcceptAnything" } else { "signedBy" };
+                rules.insert(scope.clone(), json!([{ "type": type_ }]));
+                let nearness = match scope.as_str() {
+                    "" => 1,
+                    "*.c" => 2,
+                    scope if "b.c/d/e/".starts_with(&format!("{scope}/")) => 2 + scope.len(),
+                    _ => continue,
+                };
+                if nearness > nearest {
+                    (nearest, expected) = (nearness, *is_open);
+                }
+            }
+            let policy = docker(&json!([{ "type": "reject" }]), rules.into());
             prop_assert_eq!(objection(&policy, "b.c/d/e").is_some(), expected, "{}", policy);
         }
     }

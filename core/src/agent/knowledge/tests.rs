@@ -143,6 +143,43 @@ fn image() -> DesiredImage {
     }
 }
 
+fn failed(reason: Reason, message: &str) -> Ending {
+    Ending::Failed {
+        reason,
+        message: message.to_owned(),
+    }
+}
+
+fn pull_failed(reason: Reason, message: &str) -> PullReading {
+    PullReading::Failed {
+        digest: digest(2),
+        failure: HostFailure {
+            reason,
+            message: message.to_owned(),
+        },
+    }
+}
+
+/// A successful pull without an enforced signature policy.
+fn succeeded(n: u8) -> PullReading {
+    PullReading::Succeeded {
+        digest: digest(n),
+        policy: None,
+    }
+}
+
+fn look(os: Os) -> Event<'static> {
+    Event::Looked(Look {
+        os,
+        rivals: vec![],
+        finalization_failed: false,
+    })
+}
+
+fn look_at(staged: Option<Deployment>) -> Event<'static> {
+    look(os(staged))
+}
+
 fn waiting() -> Ending {
     Ending::Drain {
         done: false,
@@ -164,10 +201,7 @@ fn drained() -> Ending {
 /// For each step: the deployments are known and fresh, the Node read, the drain done, the berth fenced.
 #[test]
 fn a_step_invalidates_readings_that_it_may_change() {
-    let failed = || Ending::Failed {
-        reason: Reason::StepFailed,
-        message: "no answer".to_owned(),
-    };
+    let lost = failed(Reason::StepFailed, "no answer");
     let relicense = Step::Relicense(committed(), digest(3));
     let release = Step::Release(taken(), Outcome::Revoked, String::new());
     let cases = [
@@ -179,34 +213,34 @@ fn a_step_invalidates_readings_that_it_may_change() {
         (committed(), Step::Reboot, Ending::Done, "k-ndf"),
         (committed(), Step::Reboot, Ending::Refused("no".into()), "k-ndf"),
         (offered(), Step::Take(offered()), Ending::Done, "kr--f"),
-        (offered(), Step::Take(offered()), failed(), "kr---"),
+        (offered(), Step::Take(offered()), lost.clone(), "kr---"),
         (taken(), Step::Cordon(taken()), Ending::Done, "k---f"),
         (taken(), Step::Drain, waiting(), "kr--f"),
         (taken(), Step::Drain, drained(), "k--df"),
         (taken(), Step::Commit(taken()), Ending::Done, "kr-df"),
-        (taken(), Step::Commit(taken()), failed(), "kr-d-"),
+        (taken(), Step::Commit(taken()), lost.clone(), "kr-d-"),
         (committed(), Step::Fence(committed()), Ending::Done, "kr-df"),
-        (committed(), Step::Uncommit(committed()), failed(), "kr-d-"),
+        (committed(), Step::Uncommit(committed()), lost.clone(), "kr-d-"),
         (committed(), relicense, Ending::Done, "kr-df"),
         (taken(), release, Ending::Done, "kr-df"),
         (releasing(), Step::Restore(releasing()), Ending::Done, "kr-df"),
         (releasing(), Step::GiveBack(releasing()), Ending::Done, "kr--f"),
         (taken(), Step::Uncordon, Ending::Done, "kr-df"),
-        (taken(), Step::LookAtHost, failed(), "kr-df"),
+        (taken(), Step::LookAtHost, lost, "kr-df"),
     ];
     for (berth, step, ending, expected) in cases {
         let mut knowledge = knowing(&berth);
         done(&mut knowledge, &step, ending.clone(), 1);
-        let read = |yes: bool, letter: char| if yes { letter } else { '-' };
-        let shown: String = [
-            read(knowledge.host.os != Os::Unknown, 'k'),
-            read(knowledge.host.fresh, 'r'),
-            read(knowledge.cluster.node != ClusterNode::Unread, 'n'),
-            read(knowledge.turn.drain.last_pass.done, 'd'),
-            read(knowledge.cluster.fenced, 'f'),
-        ]
-        .into_iter()
-        .collect();
+        let mut shown = String::new();
+        for (letter, is_valid) in [
+            ('k', knowledge.host.os != Os::Unknown),
+            ('r', knowledge.host.fresh),
+            ('n', knowledge.cluster.node != ClusterNode::Unread),
+            ('d', knowledge.turn.drain.last_pass.done),
+            ('f', knowledge.cluster.fenced),
+        ] {
+            shown.push(if is_valid { letter } else { '-' });
+        }
         assert_eq!(shown, expected, "{step:?} {ending:?}");
     }
 }
@@ -285,10 +319,9 @@ fn a_node_at_rest_rarely_rereads_the_cluster() {
     let mut knowledge = knowing(&offered());
     knowledge.after(Event::Berths(vec![]), &at(0));
     assert!(rereads(&mut knowledge, 0) && rereads(&mut knowledge, 120), "it waits");
-    let rest = |knowledge: &mut Knowledge, seconds| knowledge.after(Event::Rests(WaitReason::Updated), &at(seconds));
-    rest(&mut knowledge, 130);
+    knowledge.after(Event::Rests(WaitReason::Updated), &at(130));
     assert!(rereads(&mut knowledge, 240), "a late write of the turn is seen");
-    rest(&mut knowledge, 241);
+    knowledge.after(Event::Rests(WaitReason::Updated), &at(241));
     assert!(!rereads(&mut knowledge, 360) && !rereads(&mut knowledge, 1560));
     assert!(
         rereads(&mut knowledge, 1600),
@@ -298,7 +331,7 @@ fn a_node_at_rest_rarely_rereads_the_cluster() {
     // Anything to do ends the rest.
     done(&mut knowledge, &Step::Uncordon, Ending::Done, 1730);
     assert!(rereads(&mut knowledge, 1840));
-    rest(&mut knowledge, 1841);
+    knowledge.after(Event::Rests(WaitReason::Updated), &at(1841));
     assert!(rereads(&mut knowledge, 1960) && !rereads(&mut knowledge, 2080));
     ask_for(&mut knowledge, image());
     assert_eq!(knowledge.cluster.node, ClusterNode::Unread, "it was read long ago");
@@ -317,13 +350,21 @@ fn a_holder_is_never_at_rest() {
 
 #[test]
 fn agents_that_rest_together_read_the_cluster_apart() {
-    let first_read = |chance| {
+    for (chance, expected) in [(0.0, 1350), (0.5, 1800), (1.0, 2250)] {
         let mut knowledge = knowing(&offered());
         knowledge.after(Event::Rests(WaitReason::Updated), &at(0));
         knowledge.after(Event::Heartbeat, &Now { chance, ..at(0) });
-        (1..4000).find(|seconds| knowledge.rereads_cluster(&at(*seconds)))
-    };
-    assert_eq!([0.0, 0.5, 1.0].map(first_read), [Some(1350), Some(1800), Some(2250)]);
+        let first = (1..4000).find(|seconds| knowledge.rereads_cluster(&at(*seconds)));
+        assert_eq!(first, Some(expected), "{chance}");
+    }
+}
+
+/// The time `seconds`, with the wall clock set to `wall`.
+fn set_to(wall: u64, seconds: u64) -> Now {
+    Now {
+        wall: at(wall).wall,
+        ..at(seconds)
+    }
 }
 
 #[test]
@@ -335,16 +376,12 @@ fn drain_and_proof_times_survive_a_restart() {
     assert_eq!(first.turn.drain.elapsed(&at(70)), Duration::from_secs(60));
     // The process dies, and the next one continues the count. Meanwhile the wall clock is set far ahead or far back.
     for wall in [100, 1_000_000, 0] {
-        let later = |seconds: u64| Now {
-            wall: at(wall).wall,
-            ..at(seconds)
-        };
         let text = serde_json::to_string(&first.past).unwrap();
         let past: Past = serde_json::from_str(&text).unwrap();
-        let mut second = Knowledge::new("n1".into(), "b1".into(), past, &later(100));
-        second.after(Event::Berths(vec![taken()]), &later(100));
+        let mut second = Knowledge::new("n1".into(), "b1".into(), past, &set_to(wall, 100));
+        second.after(Event::Berths(vec![taken()]), &set_to(wall, 100));
         assert_eq!(
-            second.turn.drain.elapsed(&later(130)),
+            second.turn.drain.elapsed(&set_to(wall, 130)),
             Duration::from_secs(120),
             "{wall}"
         );
@@ -356,21 +393,18 @@ fn drain_and_proof_times_survive_a_restart() {
     other.after(Event::Begins(&Step::Drain), &at(140));
     assert_eq!(other.turn.drain.elapsed(&at(150)), Duration::from_secs(10));
 
-    let proving = |knowledge: &Knowledge, now: &Now| knowledge.facts(now).proving_for.as_secs();
     let mut rebooted = Knowledge::new("n1".into(), "b2".into(), Past::default(), &at(0));
     rebooted.after(Event::Berths(vec![committed()]), &at(3));
-    assert_eq!(proving(&rebooted, &at(63)), 60);
-    let jumped = |seconds: u64| Now {
-        wall: at(1_000_000).wall,
-        ..at(seconds)
-    };
-    let mut again = Knowledge::new("n1".into(), "b2".into(), rebooted.past.clone(), &jumped(103));
-    again.after(Event::Berths(vec![committed()]), &jumped(103));
-    assert_eq!(proving(&again, &jumped(113)), 110);
+    assert_eq!(rebooted.facts(&at(63)).proving_for.as_secs(), 60);
+    let jumped = set_to(1_000_000, 103);
+    let mut again = Knowledge::new("n1".into(), "b2".into(), rebooted.past.clone(), &jumped);
+    again.after(Event::Berths(vec![committed()]), &jumped);
+    assert_eq!(again.facts(&set_to(1_000_000, 113)).proving_for.as_secs(), 110);
     let mut third = Knowledge::new("n1".into(), "b3".into(), rebooted.past, &at(200));
     third.after(Event::Berths(vec![committed()]), &at(200));
+    let proving_for = third.facts(&at(201)).proving_for;
     assert_eq!(
-        proving(&third, &at(201)),
+        proving_for.as_secs(),
         1,
         "another boot is proven from its own beginning"
     );
@@ -393,10 +427,7 @@ fn a_turn_is_counted_once_and_then_forgotten() {
     knowledge.turn.reboot.blocked = Some(("x".into(), Moment::default()));
     knowledge.after(Event::Begins(&Step::GiveBack(releasing())), &at(1));
     assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
-    let lost = Ending::Failed {
-        reason: Reason::StepFailed,
-        message: "no answer".into(),
-    };
+    let lost = failed(Reason::StepFailed, "no answer");
     knowledge.after(Event::Ends(&Step::GiveBack(releasing()), lost), &at(1));
     done(&mut knowledge, &Step::GiveBack(releasing()), Ending::Done, 2);
     assert_eq!(knowledge.past.last_turn.as_ref().map(|t| t.attempts), Some(1));
@@ -407,15 +438,12 @@ fn a_turn_is_counted_once_and_then_forgotten() {
 }
 
 #[test]
-fn repeated_failures_are_reported_and_failed_unlocks_end_the_turn() {
+fn three_failed_unlocks_are_reported_and_end_the_turn() {
     let mut knowledge = knowing(&committed());
-    let failed = || Ending::Failed {
-        reason: Reason::HostToolFailed,
-        message: "error: no".into(),
-    };
     for times in 1..=3 {
         assert!(knowledge.turn.reboot.blocked.is_none());
-        done(&mut knowledge, &Step::Unlock, failed(), times);
+        let failed = failed(Reason::HostToolFailed, "error: no");
+        done(&mut knowledge, &Step::Unlock, failed, times);
         assert_eq!(knowledge.facts(&at(times)).trouble.is_some(), times == 3);
     }
     let why = knowledge.turn.reboot.blocked.clone().unwrap().0;
@@ -445,24 +473,27 @@ fn an_uncommit_remembers_a_reboot_that_did_not_begin() {
 }
 
 #[test]
-fn a_recreated_node_is_reread_and_its_status_adopted_once() {
+fn a_recreated_node_is_reread() {
     let mut knowledge = knowing(&offered());
     let status = BootcNodeStatus {
         failed_digests: vec![digest(9)],
         ..BootcNodeStatus::default()
     };
-    let published = |uid: &str, status| Event::Published {
-        desired: Desired::Unknown,
-        uid: Some(uid.into()),
-        status,
-    };
-    knowledge.after(published("u1", Some(&status)), &at(1));
-    assert_eq!(knowledge.past.failed_digests, [digest(9)]);
-    knowledge.cluster.node = node();
-    knowledge.after(published("u1", None), &at(2));
-    assert_eq!(knowledge.cluster.node, node());
-    knowledge.after(published("u2", None), &at(3));
-    assert_eq!(knowledge.cluster.node, ClusterNode::Unread);
+    for (second, uid, status, reread) in [
+        (1, "u1", Some(&status), true),
+        (2, "u1", None, false),
+        (3, "u2", None, true),
+    ] {
+        let published = Event::Published {
+            desired: Desired::Unknown,
+            uid: Some(uid.into()),
+            status,
+        };
+        knowledge.after(published, &at(second));
+        assert_eq!(knowledge.past.failed_digests, [digest(9)]);
+        assert_eq!(knowledge.cluster.node == ClusterNode::Unread, reread, "{second}");
+        knowledge.cluster.node = node();
+    }
 }
 
 /// Two agents on one host, or an earlier process: the changes of the other to the host are unknown.

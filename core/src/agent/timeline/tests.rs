@@ -29,9 +29,15 @@ fn on(chapter: ChapterName, n: u8) -> UpdateState {
 
 /// `Prepared 0-5 Waited 5-?`
 fn words(update: &NodeUpdate) -> String {
-    let second = |t: &Option<Time>| t.as_ref().map_or("?".to_owned(), |t| t.0.as_second().to_string());
-    let word = |c: &Chapter| format!("{} {}-{}", c.name.as_str(), second(&c.start_time), second(&c.end_time));
-    update.chapters.iter().map(word).collect::<Vec<_>>().join(" ")
+    let mut words = vec![];
+    for chapter in &update.chapters {
+        let [start, end] = [&chapter.start_time, &chapter.end_time].map(|time| {
+            time.as_ref()
+                .map_or("?".to_owned(), |time| time.0.as_second().to_string())
+        });
+        words.push(format!("{} {start}-{end}", chapter.name.as_str()));
+    }
+    words.join(" ")
 }
 
 #[test]
@@ -70,19 +76,19 @@ fn what_is_seen_again_changes_nothing() {
 
 #[test]
 fn an_update_without_a_berth_can_end() {
-    let idle = |desired: u8, booted, failed| UpdateState::Idle {
-        desired: Some(digest(desired)),
-        booted: Some(digest(booted)),
-        failed,
-    };
-    for (seen, ending) in [
-        (idle(2, 2, false), "Prepared 1-9 Completed 9-9"),
-        (idle(3, 1, false), "Prepared 1-9 Withdrawn 9-9"),
-        (idle(2, 1, true), "Prepared 1-9 Failed 9-9"),
-        (idle(2, 1, false), "Prepared 1-?"),
+    for (desired, booted, failed, ending) in [
+        (2, 2, false, "Prepared 1-9 Completed 9-9"),
+        (3, 1, false, "Prepared 1-9 Withdrawn 9-9"),
+        (2, 1, true, "Prepared 1-9 Failed 9-9"),
+        (2, 1, false, "Prepared 1-?"),
     ] {
         let pulls = timeline(&Timeline::default(), &on(ChapterName::Prepared, 2), None, at(1));
-        let after = timeline(&pulls, &seen, None, at(9));
+        let idle = UpdateState::Idle {
+            desired: Some(digest(desired)),
+            booted: Some(digest(booted)),
+            failed,
+        };
+        let after = timeline(&pulls, &idle, None, at(9));
         assert_eq!(words(&after.updates[0]), ending);
         assert_eq!(after.measured().staging, None, "nothing was staged: {ending}");
     }
@@ -170,17 +176,18 @@ fn an_update_remembers_what_ran_before_its_reboot() {
 /// A previous agent process may have begun the drain. Later reads do not move its start.
 #[test]
 fn a_drain_begins_when_it_is_first_seen() {
-    let drains = |began| UpdateState::On {
-        chapter: ChapterName::Drained,
-        to: version(2),
-        began: Some(at(began)),
-    };
     let former = timeline(&Timeline::default(), &on(ChapterName::Rebooted, 1), None, at(1));
     for before in [Timeline::default(), former] {
-        let first = timeline(&before, &drains(5), None, at(9));
-        assert_eq!(words(&first.updates[0]), "Drained 5-?");
-        let again = timeline(&first, &drains(3), None, at(10));
-        assert_eq!(words(&again.updates[0]), "Drained 5-?");
+        let mut seen = before;
+        for (began, now) in [(5, 9), (3, 10)] {
+            let drains = UpdateState::On {
+                chapter: ChapterName::Drained,
+                to: version(2),
+                began: Some(at(began)),
+            };
+            seen = timeline(&seen, &drains, None, at(now));
+            assert_eq!(words(&seen.updates[0]), "Drained 5-?");
+        }
     }
 }
 
@@ -243,11 +250,11 @@ fn another_berth_or_another_node_begins_another_turn() {
 
 /// The drain of an earlier turn for the same image does not belong to this turn.
 #[test]
-fn a_turn_has_the_drain_that_led_to_its_commit() {
-    let drained = |seconds| {
+fn a_turn_has_the_drain_before_its_commit() {
+    fn drained(seconds: i64) -> Timeline {
         let drains = timeline(&Timeline::default(), &on(ChapterName::Drained, 2), None, at(0));
         timeline(&drains, &on(ChapterName::Rebooted, 2), None, at(seconds))
-    };
+    }
     let draining = turns_at(&[], &taken(0, "u1"), &drained(10), 20);
     assert_eq!(draining[0].drain_seconds, None);
     let committed = taken(0, "u1").committed("b1".into()).unwrap();
@@ -323,7 +330,7 @@ fn any_berth() -> impl Strategy<Value = Option<Berth>> {
 proptest! {
     /// Any states in any order, with a clock that may be set back.
     #[test]
-    fn a_timeline_is_bounded_and_its_times_are_in_order(
+    fn a_timeline_is_bounded_and_ordered(
         all in proptest::collection::vec((any_seen(), proptest::option::of(1..4_u8), -50..200_i64), 1..60),
     ) {
         let (mut now, mut second) = (Timeline::default(), 1000);

@@ -70,7 +70,9 @@ fn files_of_others_are_not_overwritten_or_hidden() {
 
 #[test]
 fn the_file_of_somebody_else_is_named() {
-    let link = || Place::Odd("a symbolic link".to_owned());
+    fn link() -> Place {
+        Place::Odd("a symbolic link".to_owned())
+    }
     for (places, named) in [
         ([file(9), Place::Empty, file(8)], "/run/ostree/auth.json, which"),
         (
@@ -124,22 +126,23 @@ fn berths_file_is_removed_with_its_secret_or_pool() {
     );
 }
 
+fn node(uid: &str, excluded: bool) -> ClusterNode {
+    ClusterNode::Is(NodeFacts {
+        uid: NodeUid::from(uid),
+        resource_version: "1".into(),
+        unschedulable: false,
+        ready: true,
+        boot_id: None,
+        cordon: None,
+        excluded,
+        control_plane: false,
+        not_ready_taint: None,
+        signs: Default::default(),
+    })
+}
+
 #[test]
 fn a_member_needs_a_spec_for_its_own_uid() {
-    let node = |uid: &str, excluded| {
-        ClusterNode::Is(NodeFacts {
-            uid: NodeUid::from(uid),
-            resource_version: "1".into(),
-            unschedulable: false,
-            ready: true,
-            boot_id: None,
-            cordon: None,
-            excluded,
-            control_plane: false,
-            not_ready_taint: None,
-            signs: Default::default(),
-        })
-    };
     let member = Desired::Member(Box::new(crate::agent::facts::Member {
         pool: "p".into(),
         node_uid: "u1".into(),
@@ -169,8 +172,8 @@ fn a_member_needs_a_spec_for_its_own_uid() {
 
 #[test]
 fn the_file_that_the_host_used_is_named() {
-    let empty = || [Place::Empty, Place::Empty, Place::Empty];
-    assert!(in_use(&host(empty(), &[])).contains("without credentials"));
+    let nothing = in_use(&host([Place::Empty, Place::Empty, Place::Empty], &[]));
+    assert!(nothing.contains("without credentials"));
     let ours = in_use(&host([file(1), file(2), Place::Empty], &[1]));
     assert_eq!(ours, "the host pulled with /run/ostree/auth.json, which Berth wrote");
     let theirs = in_use(&host([Place::Empty, file(2), file(3)], &[1]));
@@ -221,13 +224,11 @@ fn only_files_that_host_tools_read_are_accepted() {
         let why = check(bad.as_bytes()).unwrap_err();
         assert!(why.contains(words) && !why.contains("s3cret"), "{bad}: {why}");
     }
-    let padded = |length: usize| {
-        let mut text = br#"{"auths":{"quay.io":{"auth":"dTpw"}}}"#.to_vec();
-        text.resize(length, b' ');
-        check(&text)
-    };
-    assert_eq!(padded(MAX_LENGTH), Ok(()));
-    assert!(padded(MAX_LENGTH + 1).unwrap_err().contains("bytes"));
+    let mut text = br#"{"auths":{"quay.io":{"auth":"dTpw"}}}"#.to_vec();
+    text.resize(MAX_LENGTH, b' ');
+    assert_eq!(check(&text), Ok(()));
+    text.push(b' ');
+    assert!(check(&text).unwrap_err().contains("bytes"));
 }
 
 fn place() -> impl Strategy<Value = Place> {

@@ -5,26 +5,13 @@ use berth_api::backend::Backend;
 use super::*;
 use crate::agent::facts::Verified;
 
-/// A successful pull without an enforced signature policy.
-pub(super) fn succeeded(n: u8) -> PullReading {
-    PullReading::Succeeded {
-        digest: digest(n),
-        policy: None,
-    }
-}
-
 #[test]
 fn disarmed_holds_until_this_process_may_arm() {
-    let seen = |staged| {
+    fn seen(staged: Option<Deployment>) -> Knowledge {
         let mut knowledge = knowing(&taken());
-        let look = Look {
-            os: os(staged),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(1));
+        knowledge.after(look_at(staged), &at(1));
         knowledge
-    };
+    }
     assert!(seen(None).host.disarmed && seen(Some(deployment(2, true))).host.disarmed);
     assert!(!seen(Some(deployment(2, false))).host.disarmed);
     for (step, disarmed) in [
@@ -46,41 +33,27 @@ fn disarmed_holds_until_this_process_may_arm() {
         reason: Reason::StatusFailed,
         message: String::new(),
     };
-    let look = Look {
-        os: unusable,
-        rivals: vec![],
-        finalization_failed: false,
-    };
-    knowledge.after(Event::Looked(look), &at(2));
+    knowledge.after(look(unusable), &at(2));
     assert!(knowledge.host.disarmed, "not seen is not armed");
 }
 
 #[test]
 fn three_failed_locks_remove_the_image() {
-    let failed = || Ending::Failed {
-        reason: Reason::LockFailed,
-        message: "error: no".into(),
-    };
-    let look = |knowledge: &mut Knowledge, staged| {
-        let look = Look {
-            os: os(staged),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(4));
-        knowledge.facts(&at(4)).host.lock_failure.is_some()
-    };
+    let failed = failed(Reason::LockFailed, "error: no");
     for disarmed in [None, Some(deployment(2, true))] {
         let mut knowledge = knowing(&committed());
         for times in 1..=3 {
             assert!(knowledge.failures.lock.is_none(), "{times}");
-            done(&mut knowledge, &lock(), failed(), times);
+            done(&mut knowledge, &lock(), failed.clone(), times);
         }
-        assert!(look(&mut knowledge, Some(deployment(2, false))));
+        knowledge.after(look_at(Some(deployment(2, false))), &at(4));
+        assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
         // A removal that fails too is then the reported failure, and is tried again.
-        done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed(), 4);
-        assert!(look(&mut knowledge, Some(deployment(2, false))));
-        assert!(!look(&mut knowledge, disarmed));
+        done(&mut knowledge, &Step::Unstage(deployment(2, false)), failed.clone(), 4);
+        knowledge.after(look_at(Some(deployment(2, false))), &at(4));
+        assert!(knowledge.facts(&at(4)).host.lock_failure.is_some());
+        knowledge.after(look_at(disarmed), &at(4));
+        assert!(knowledge.facts(&at(4)).host.lock_failure.is_none());
     }
 }
 
@@ -88,13 +61,9 @@ fn three_failed_locks_remove_the_image() {
 /// stay.
 #[test]
 fn a_host_that_is_busy_can_be_locked_later() {
-    let failed = |reason| Ending::Failed {
-        reason,
-        message: "error: no".into(),
-    };
     let mut knowledge = knowing(&committed());
     for times in 1..=9 {
-        done(&mut knowledge, &lock(), failed(Reason::HostBusy), times);
+        done(&mut knowledge, &lock(), failed(Reason::HostBusy, "error: no"), times);
         assert!(knowledge.failures.lock.is_none(), "{times}");
     }
     assert!(
@@ -104,7 +73,7 @@ fn a_host_that_is_busy_can_be_locked_later() {
             .is_some_and(|t| t.reason == Reason::HostBusy && t.attempts == 9)
     );
     for (times, gives_up) in [(10, false), (11, false), (12, true)] {
-        done(&mut knowledge, &lock(), failed(Reason::LockFailed), times);
+        done(&mut knowledge, &lock(), failed(Reason::LockFailed, "error: no"), times);
         assert_eq!(knowledge.failures.lock.is_some(), gives_up, "{times}");
     }
 }
@@ -119,12 +88,7 @@ fn the_backend_is_chosen_again_after_an_update() {
         ..Deployments::default()
     };
     deployments.backend.reason = "Begun".to_owned();
-    let look = Look {
-        os: Os::Bootc(Box::new(deployments)),
-        rivals: vec![],
-        finalization_failed: false,
-    };
-    knowledge.after(Event::Looked(look), &at(1));
+    knowledge.after(look(Os::Bootc(Box::new(deployments))), &at(1));
     assert_ne!(knowledge.host.os, Os::Unknown, "the turn continues with it");
     knowledge.after(Event::Berths(vec![]), &at(2));
     assert_eq!((&knowledge.host.os, knowledge.past.staged_with), (&Os::Unknown, None));
@@ -133,13 +97,16 @@ fn the_backend_is_chosen_again_after_an_update() {
 /// The lock may be removed again, so each next pull waits longer.
 #[test]
 fn an_unlockable_image_is_staged_again_after_a_pause() {
-    let remove = |storage, lock_failure: bool, locked, tries| {
+    for (storage, lock_failure, locked, tries, failures) in [
+        (Storage::Ostree, true, false, 2, Some(2)),
+        (Storage::Composefs, false, false, 1, Some(1)),
+        // Removed for another reason.
+        (Storage::Ostree, true, true, 1, None),
+        (Storage::Ostree, false, false, 1, None),
+    ] {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
-        let staged = Deployment {
-            digest: Some(image().digest),
-            ..deployment(2, locked)
-        };
+        let staged = deployment(2, locked);
         for n in 0..tries {
             let deployments = Deployments {
                 storage,
@@ -151,50 +118,30 @@ fn an_unlockable_image_is_staged_again_after_a_pause() {
             knowledge.failures.lock = lock_failure.then(LockRetry::default);
             done(&mut knowledge, &Step::Unstage(staged.clone()), Ending::Done, n + 1);
         }
-        let failure = knowledge.past.failure;
-        failure.map(|f| (f.reason, f.attempts))
-    };
-    let failed = |attempts| Some(("LockFailed".to_owned(), attempts));
-    assert_eq!(remove(Storage::Ostree, true, false, 2), failed(2));
-    assert_eq!(remove(Storage::Composefs, false, false, 1), failed(1));
-    assert_eq!(
-        remove(Storage::Ostree, true, true, 1),
-        None,
-        "removed for another reason"
-    );
-    assert_eq!(remove(Storage::Ostree, false, false, 1), None);
+        let failure = knowledge.past.failure.map(|f| (f.reason, f.attempts));
+        let expected = failures.map(|attempts| ("LockFailed".to_owned(), attempts));
+        assert_eq!(failure, expected, "{storage:?} {lock_failure} {locked}");
+    }
 }
 
 /// A lock succeeds without effect: the image is removed and pulled again, with growing pauses.
 #[test]
 fn locks_without_effect_add_up_over_restarts() {
-    let no_effect = || Ending::Failed {
-        reason: Reason::StepFailed,
-        message: "Lock succeeded on the host but had no effect".into(),
-    };
-    let staged = |locked| Deployment {
-        digest: Some(image().digest),
-        ..deployment(2, locked)
-    };
-    let pulled = |knowledge: &mut Knowledge, locked| {
+    fn pulled(knowledge: &mut Knowledge, locked: bool) {
         done(knowledge, &pull(), Ending::Done, 0);
         knowledge.after(Event::Pull(succeeded(2)), &at(0));
-        let look = Look {
-            os: os(Some(staged(locked))),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(0));
-    };
+        knowledge.after(look_at(Some(deployment(2, locked))), &at(0));
+    }
+    let no_effect = failed(Reason::StepFailed, "Lock succeeded on the host but had no effect");
     let mut knowledge = knowing(&offered());
     ask_for(&mut knowledge, image());
     for (cycle, pause) in [(1, 5), (2, 10), (3, 20), (4, 40)] {
         pulled(&mut knowledge, false);
         for _ in 1..=3 {
-            done(&mut knowledge, &lock(), no_effect(), 0);
+            done(&mut knowledge, &lock(), no_effect.clone(), 0);
         }
-        knowledge.host.os = os(Some(staged(false)));
-        done(&mut knowledge, &Step::Unstage(staged(false)), Ending::Done, 0);
+        knowledge.host.os = os(Some(deployment(2, false)));
+        done(&mut knowledge, &Step::Unstage(deployment(2, false)), Ending::Done, 0);
         let failure = knowledge.past.failure.clone().unwrap();
         assert_eq!((failure.reason.as_str(), failure.attempts), ("LockFailed", cycle));
         let left = knowledge.past.pull_backoff(&image().digest, at(0).wall);
@@ -215,7 +162,7 @@ fn locks_without_effect_add_up_over_restarts() {
 
 /// Only bootc locks an image there. A pull that leaves it unlocked must not be followed by the next one at once.
 #[test]
-fn a_pull_that_left_no_lock_on_composefs_has_failed() {
+fn an_unlocked_pull_on_composefs_has_failed() {
     for (storage, locked, reason) in [
         (Storage::Ostree, true, None),
         (Storage::Ostree, false, None),
@@ -228,18 +175,10 @@ fn a_pull_that_left_no_lock_on_composefs_has_failed() {
         let deployments = Deployments {
             storage,
             booted: deployment(1, false),
-            staged: Some(Deployment {
-                digest: Some(image().digest),
-                ..deployment(2, locked)
-            }),
+            staged: Some(deployment(2, locked)),
             ..Deployments::default()
         };
-        let look = Look {
-            os: Os::Bootc(Box::new(deployments)),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(2));
+        knowledge.after(look(Os::Bootc(Box::new(deployments))), &at(2));
         let failure = knowledge.past.failure.as_ref().map(|f| f.reason.as_str());
         assert_eq!(failure, reason, "{storage:?} {locked}");
         assert_eq!(knowledge.past.is_complete(&image().digest), reason.is_none());
@@ -249,12 +188,11 @@ fn a_pull_that_left_no_lock_on_composefs_has_failed() {
 #[test]
 fn silence_lasts_from_its_start_to_an_answer() {
     let mut knowledge = knowing(&taken());
-    let silent = |knowledge: &mut Knowledge, seconds| {
+    for (seconds, ago) in [(10, 0), (50, 40)] {
         knowledge.after(Event::Unreachable("no answer".to_owned()), &at(seconds));
-        knowledge.facts(&at(seconds)).host.unreachable.map(|s| s.ago.as_secs())
-    };
-    assert_eq!(silent(&mut knowledge, 10), Some(0));
-    assert_eq!(silent(&mut knowledge, 50), Some(40));
+        let silence = knowledge.facts(&at(seconds)).host.unreachable.unwrap();
+        assert_eq!(silence.ago.as_secs(), ago);
+    }
     assert!(!knowledge.host.fresh, "anything may have happened meanwhile");
     knowledge.after(Event::Services(Services::under("b1".into())), &at(60));
     assert_eq!(knowledge.host.unreachable, None);
@@ -262,26 +200,12 @@ fn silence_lasts_from_its_start_to_an_answer() {
 
 #[test]
 fn a_failed_pull_leaves_no_usable_image() {
-    let failed = || {
-        let failure = HostFailure {
-            reason: Reason::PullFailed,
-            message: "pulling bound images: no route".to_owned(),
-        };
-        let digest = digest(2);
-        PullReading::Failed { digest, failure }
-    };
-    let look = || {
-        Event::Looked(Look {
-            os: os(Some(deployment(2, true))),
-            rivals: vec![],
-            finalization_failed: false,
-        })
-    };
     let mut knowledge = knowing(&offered());
     ask_for(&mut knowledge, image());
-    knowledge.after(Event::Pull(failed()), &at(1));
+    let failed = pull_failed(Reason::PullFailed, "pulling bound images: no route");
+    knowledge.after(Event::Pull(failed), &at(1));
     assert!(!knowledge.past.is_complete(&digest(2)));
-    knowledge.after(look(), &at(2));
+    knowledge.after(look_at(Some(deployment(2, true))), &at(2));
     assert!(
         knowledge.past.failure.is_some(),
         "staged and locked, and still a failure"
@@ -289,7 +213,7 @@ fn a_failed_pull_leaves_no_usable_image() {
     done(&mut knowledge, &pull(), Ending::Done, 10);
     assert!(knowledge.past.is_complete(&digest(2)));
     knowledge.after(Event::Pull(succeeded(2)), &at(11));
-    knowledge.after(look(), &at(11));
+    knowledge.after(look_at(Some(deployment(2, true))), &at(11));
     assert_eq!(knowledge.past.failure, None);
     done(&mut knowledge, &Step::CancelPull(digest(2)), Ending::Done, 12);
     assert!(!knowledge.past.is_complete(&digest(2)));
@@ -333,18 +257,13 @@ fn the_end_of_a_pull_is_processed_once() {
 }
 
 #[test]
-fn an_image_that_is_not_staged_after_its_pull_has_failed() {
+fn a_pull_without_a_staged_image_has_failed() {
     for (staged, fails) in [(Some(2), false), (Some(3), true), (None, true)] {
         let mut knowledge = knowing(&offered());
         ask_for(&mut knowledge, image());
         knowledge.after(Event::Pull(succeeded(2)), &at(1));
         assert_eq!(knowledge.host.os, Os::Unknown);
-        let look = Look {
-            os: os(staged.map(|n| deployment(n, true))),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(2));
+        knowledge.after(look_at(staged.map(|n| deployment(n, true))), &at(2));
         assert_eq!(knowledge.past.failure.is_some(), fails, "{staged:?}");
     }
 }
@@ -356,26 +275,17 @@ fn an_unusable_host_is_reread_after_a_while() {
         reason: Reason::StatusFailed,
         message: String::new(),
     };
-    let services = || Services::under("b1".into());
-    knowledge.after(Event::Services(services()), &at(29));
-    assert!(knowledge.host.fresh);
-    knowledge.after(Event::Services(services()), &at(30));
-    assert!(!knowledge.host.fresh);
+    for (second, is_fresh) in [(29, true), (30, false)] {
+        knowledge.after(Event::Services(Services::under("b1".into())), &at(second));
+        assert_eq!(knowledge.host.fresh, is_fresh, "{second}");
+    }
 }
 
 #[test]
 fn new_credentials_retry_an_unauthorized_pull() {
     for (reason, waits) in [(Reason::Unauthorized, false), (Reason::DiskFull, true)] {
         let mut knowledge = knowing(&offered());
-        let failure = HostFailure {
-            reason,
-            message: "no".to_owned(),
-        };
-        let failed = PullReading::Failed {
-            digest: digest(2),
-            failure,
-        };
-        knowledge.after(Event::Pull(failed), &at(1));
+        knowledge.after(Event::Pull(pull_failed(reason, "no")), &at(1));
         assert!(knowledge.past.pull_backoff(&digest(2), at(2).wall).is_some());
         knowledge.after(Event::NewCredentials, &at(2));
         assert_eq!(
@@ -399,15 +309,8 @@ fn a_pull_with_old_credentials_is_retried_at_once() {
         if renews {
             knowledge.after(Event::NewCredentials, &at(second));
         }
-        let failure = HostFailure {
-            reason: Reason::Unauthorized,
-            message: "no".to_owned(),
-        };
-        let failed = PullReading::Failed {
-            digest: digest(2),
-            failure,
-        };
-        knowledge.after(Event::Pull(failed), &at(second + 1));
+        let refused = pull_failed(Reason::Unauthorized, "no");
+        knowledge.after(Event::Pull(refused), &at(second + 1));
         let left = knowledge.past.pull_backoff(&digest(2), at(second + 1).wall);
         assert_eq!(left.is_some(), waits, "{second}");
     }
@@ -415,10 +318,9 @@ fn a_pull_with_old_credentials_is_retried_at_once() {
 
 #[test]
 fn an_unsigned_pull_fails_if_a_signature_is_required() {
-    let ours = || Some(digest(7));
     for (staged_signed, policy, fails) in [
-        (true, ours(), false),
-        (false, ours(), true),
+        (true, Some(digest(7)), false),
+        (false, Some(digest(7)), true),
         // The image was in the repository already, was pulled under another policy, or by an agent that did not
         // check.
         (true, None, true),
@@ -431,7 +333,7 @@ fn an_unsigned_pull_fails_if_a_signature_is_required() {
         };
         ask_for(&mut knowledge, image);
         let rules = Rules {
-            policy_digest: ours(),
+            policy_digest: Some(digest(7)),
             ..Rules::default()
         };
         knowledge.after(Event::Rules(Box::new(rules)), &at(1));
@@ -440,17 +342,13 @@ fn an_unsigned_pull_fails_if_a_signature_is_required() {
             policy: policy.clone(),
         };
         knowledge.after(Event::Pull(ended), &at(1));
-        let look = Look {
-            os: Os::Bootc(Box::new(Deployments {
-                booted: deployment(1, false),
-                staged: Some(deployment(2, true)),
-                staged_signed,
-                ..Deployments::default()
-            })),
-            rivals: vec![],
-            finalization_failed: false,
+        let deployments = Deployments {
+            booted: deployment(1, false),
+            staged: Some(deployment(2, true)),
+            staged_signed,
+            ..Deployments::default()
         };
-        knowledge.after(Event::Looked(look), &at(2));
+        knowledge.after(look(Os::Bootc(Box::new(deployments))), &at(2));
         assert_eq!(
             knowledge.past.failure.is_some(),
             fails,
@@ -482,39 +380,25 @@ fn a_verified_pull_counts_until_the_next_begins() {
 #[test]
 fn a_stored_pull_is_forgotten_and_counts_once() {
     let mut knowledge = knowing(&offered());
-    let failed = || PullReading::Failed {
-        digest: digest(2),
-        failure: HostFailure {
-            reason: Reason::PullFailed,
-            message: "no".into(),
-        },
-    };
-    let attempts = |knowledge: &Knowledge| knowledge.past.failure.as_ref().map_or(0, |f| f.attempts);
+    let failed = pull_failed(Reason::PullFailed, "no");
     for second in 1..=3 {
-        knowledge.after(Event::Pull(failed()), &at(second));
+        knowledge.after(Event::Pull(failed.clone()), &at(second));
         knowledge.after(Event::Memory(Some("disk full".into())), &at(second));
-        assert_eq!((knowledge.pull_to_forget(), attempts(&knowledge)), (None, 1));
+        assert_eq!(knowledge.pull_to_forget(), None);
+        assert_eq!(knowledge.past.failure.as_ref().unwrap().attempts, 1);
     }
-    knowledge.after(Event::Looked(look_at(None)), &at(4));
-    knowledge.after(Event::Pull(failed()), &at(4));
+    knowledge.after(look_at(None), &at(4));
+    knowledge.after(Event::Pull(failed.clone()), &at(4));
     assert!(knowledge.host.fresh, "nothing new has come of it");
     knowledge.after(Event::Memory(None), &at(4));
     assert_eq!(knowledge.pull_to_forget(), Some(&digest(2)));
     // The pull is forgotten, or another one has begun and failed too.
     knowledge.after(Event::Pull(PullReading::None), &at(5));
     assert_eq!(knowledge.pull_to_forget(), None);
-    knowledge.after(Event::Pull(failed()), &at(6));
+    knowledge.after(Event::Pull(failed.clone()), &at(6));
     knowledge.after(Event::Begins(&pull()), &at(7));
-    knowledge.after(Event::Pull(failed()), &at(8));
-    assert_eq!(attempts(&knowledge), 3);
-}
-
-pub(super) fn look_at(staged: Option<Deployment>) -> Look {
-    Look {
-        os: os(staged),
-        rivals: vec![],
-        finalization_failed: false,
-    }
+    knowledge.after(Event::Pull(failed), &at(8));
+    assert_eq!(knowledge.past.failure.unwrap().attempts, 3);
 }
 
 /// Each pass over a silent host waits for an answer, so a heartbeat may be due in every pass.
@@ -535,34 +419,25 @@ fn heartbeats_keep_the_node_read_on_a_silent_host() {
     }
 }
 
+/// Reads the host, which rpm-ostree updates. Returns the backend that began the update.
+fn backend_after_a_look(knowledge: &mut Knowledge, staged: Option<Deployment>) -> Option<Backend> {
+    let mut deployments = Deployments {
+        booted: deployment(1, false),
+        staged,
+        ..Deployments::default()
+    };
+    deployments.backend.name = Backend::RpmOstree;
+    knowledge.after(look(Os::Bootc(Box::new(deployments))), &at(1));
+    knowledge.past.staged_with
+}
+
 /// An update is finished by the backend that began it; only then may another one be chosen.
 #[test]
-fn the_backend_of_an_update_stays_until_that_has_ended() {
-    let looked = |knowledge: &mut Knowledge, staged: Option<Deployment>| {
-        let mut deployments = Deployments {
-            booted: deployment(1, false),
-            staged,
-            ..Deployments::default()
-        };
-        deployments.backend.name = Backend::RpmOstree;
-        let look = Look {
-            os: Os::Bootc(Box::new(deployments)),
-            rivals: vec![],
-            finalization_failed: false,
-        };
-        knowledge.after(Event::Looked(look), &at(1));
-        knowledge.past.staged_with
-    };
-    let ours = || {
-        Some(Deployment {
-            digest: Some(image().digest),
-            ..deployment(2, true)
-        })
-    };
+fn an_update_keeps_its_backend() {
     let begun = Some(Backend::RpmOstree);
     let mut knowledge = knowing(&offered());
     ask_for(&mut knowledge, image());
-    assert_eq!(looked(&mut knowledge, None), None);
+    assert_eq!(backend_after_a_look(&mut knowledge, None), None);
     knowledge.after(Event::Begins(&pull()), &at(1));
     assert_eq!(knowledge.past.staged_with, begun);
     let stored = serde_json::to_string(&knowledge.past).unwrap();
@@ -571,13 +446,13 @@ fn the_backend_of_an_update_stays_until_that_has_ended() {
         begun,
         "it survives a restart"
     );
-    assert_eq!(looked(&mut knowledge, ours()), begun);
+    assert_eq!(backend_after_a_look(&mut knowledge, Some(deployment(2, true))), begun);
     // The turn continues under the next boot, without a staged image.
     knowledge.after(Event::Berths(vec![committed()]), &at(2));
-    assert_eq!(looked(&mut knowledge, None), begun);
+    assert_eq!(backend_after_a_look(&mut knowledge, None), begun);
     knowledge.after(Event::Berths(vec![]), &at(3));
     assert_eq!(
-        looked(&mut knowledge, Some(deployment(7, true))),
+        backend_after_a_look(&mut knowledge, Some(deployment(7, true))),
         None,
         "of another tool"
     );

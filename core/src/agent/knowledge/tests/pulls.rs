@@ -1,6 +1,5 @@
 //! The end of a pull: the failures that it clears, and the facts that it keeps.
 
-use super::host::{look_at, succeeded};
 use super::*;
 
 /// A holder may boot the image before the end of its pull is processed.
@@ -9,11 +8,11 @@ fn a_pull_of_the_booted_image_succeeded() {
     for (booted, fails) in [(2, false), (1, true)] {
         let mut knowledge = knowing(&committed());
         knowledge.after(Event::Pull(succeeded(2)), &at(1));
-        let mut look = look_at(None);
-        if let Os::Bootc(known) = &mut look.os {
+        let mut os = os(None);
+        if let Os::Bootc(known) = &mut os {
             known.booted = deployment(booted, false);
         }
-        knowledge.after(Event::Looked(look), &at(2));
+        knowledge.after(look(os), &at(2));
         assert_eq!(knowledge.past.failure.is_some(), fails, "{booted} runs");
     }
 }
@@ -21,21 +20,12 @@ fn a_pull_of_the_booted_image_succeeded() {
 /// This is also so if the pool no longer asks for the image.
 #[test]
 fn a_pull_that_succeeds_ends_the_failures_before() {
-    let refused = || HostFailure {
-        reason: Reason::PullFailed,
-        message: "no route".to_owned(),
-    };
     for (locked, kept) in [(true, false), (false, true)] {
         let mut knowledge = knowing(&offered());
-        let digest = digest(2);
-        let failed = PullReading::Failed {
-            digest,
-            failure: refused(),
-        };
-        knowledge.after(Event::Pull(failed), &at(1));
+        knowledge.after(Event::Pull(pull_failed(Reason::PullFailed, "no route")), &at(1));
         knowledge.after(Event::Begins(&pull()), &at(2));
         knowledge.after(Event::Pull(succeeded(2)), &at(3));
-        knowledge.after(Event::Looked(look_at(Some(deployment(2, locked)))), &at(4));
+        knowledge.after(look_at(Some(deployment(2, locked))), &at(4));
         assert_eq!(knowledge.past.failure.is_some(), kept, "locked: {locked}");
     }
 }
@@ -54,7 +44,7 @@ fn the_desired_image_ends_its_failures_once_locked() {
         knowledge
             .past
             .pull_failed("ImageNotFound", "no such image", &digest(2), now.wall, 0.0);
-        knowledge.after(Event::Looked(look_at(staged.clone())), &at(2));
+        knowledge.after(look_at(staged.clone()), &at(2));
         assert_eq!(knowledge.past.failure.is_some(), kept, "{staged:?}");
     }
 }

@@ -1,15 +1,27 @@
 //! The record of updates and turns that `Knowledge` makes from an agent's events.
 
 use berth_api::node::timeline::{Chapter, ChapterName, TurnOutcome};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
+use crate::agent::timeline::ended;
+
+/// Returns the number of seconds since the test began.
+fn second(time: &Time) -> i64 {
+    time.0.as_second() - at(0).wall.as_second()
+}
 
 /// `Prepared 0-5`, with seconds since the test began.
 fn line(chapter: &Chapter) -> String {
-    let zero = at(0).wall.as_second();
-    let second = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| (time.0.as_second() - zero).to_string();
-    let [start, end] = [&chapter.start_time, &chapter.end_time].map(|t| t.as_ref().map_or("?".to_owned(), second));
+    let [start, end] = [&chapter.start_time, &chapter.end_time]
+        .map(|time| time.as_ref().map_or("?".to_owned(), |time| second(time).to_string()));
     format!("{} {start}-{end}", chapter.name.as_str())
+}
+
+/// Returns the pool, and the second when the node joined it.
+fn joined(knowledge: &Knowledge) -> Option<(&str, i64)> {
+    let joined = knowledge.past.timeline.joined.as_ref()?;
+    Some((&joined.pool, second(&joined.start_time)))
 }
 
 fn chapters(knowledge: &Knowledge, update: usize) -> String {
@@ -31,13 +43,8 @@ fn looked(knowledge: &mut Knowledge, booted: u8, staged: Option<u8>, seconds: u6
         staged: staged.map(|n| deployment(n, true)),
         ..Deployments::default()
     }));
-    let look = Look {
-        os,
-        rivals: vec![],
-        finalization_failed: false,
-    };
     knowledge.after(Event::Pull(PullReading::None), &at(seconds));
-    knowledge.after(Event::Looked(look), &at(seconds));
+    knowledge.after(look(os), &at(seconds));
 }
 
 /// A process that starts with the record of the previous one.
@@ -270,8 +277,6 @@ fn another_image_ends_the_way_to_the_former_one() {
 /// An agent version without a record was draining when this one replaced it.
 #[test]
 fn a_drain_before_the_record_keeps_its_start() {
-    let second =
-        |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.as_second() - at(0).wall.as_second();
     for (began, shown) in [(Some(3), 3), (None, 51), (Some(99), 51)] {
         let past = Past {
             drain_began: began.map(|second| at(second).wall),
@@ -306,119 +311,97 @@ fn a_running_turn_does_not_count_towards_the_limit() {
         );
         knowledge.after(Event::Berths(vec![]), &at(10 * turn + 3));
     }
-    let shown = |knowledge: &Knowledge| crate::agent::timeline::ended(&knowledge.past.turns).len();
-    assert_eq!(shown(&knowledge), 5);
+    assert_eq!(ended(&knowledge.past.turns).len(), 5);
     knowledge.after(Event::Berths(vec![taken()]), &at(100));
-    assert_eq!(shown(&knowledge), 5);
+    assert_eq!(ended(&knowledge.past.turns).len(), 5);
     assert_eq!(knowledge.past.turns.len(), 6);
 }
 
 #[test]
 fn a_returning_node_joins_its_pool_again() {
-    let publish = |knowledge: &mut Knowledge, desired: &Desired, seconds: u64| {
-        let uid = (*desired != Desired::Unknown).then(|| "u1".into());
+    let member = next_process(&rebooting(), "b1", 0).desired;
+    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+    for (seconds, desired, expected) in [
+        (5, &member, Some(("p", 5))),
+        // An object that cannot be read for a while is the same afterwards.
+        (10, &Desired::Unknown, Some(("p", 5))),
+        (15, &member, Some(("p", 5))),
+        (20, &Desired::Release, None),
+        (30, &Desired::Unknown, None),
+        (40, &member, Some(("p", 40))),
+    ] {
         let event = Event::Published {
             desired: desired.clone(),
-            uid,
+            uid: (*desired != Desired::Unknown).then(|| "u1".into()),
             status: None,
         };
         knowledge.after(event, &at(seconds));
-        let joined = knowledge.past.timeline.joined.as_ref();
-        joined.map(|j| j.start_time.0.as_second() - at(0).wall.as_second())
-    };
-    let member = next_process(&rebooting(), "b1", 0).desired;
-    let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
-    assert_eq!(publish(&mut knowledge, &member, 5), Some(5));
-    // An object that cannot be read for a while is the same afterwards.
-    assert_eq!(publish(&mut knowledge, &Desired::Unknown, 10), Some(5));
-    assert_eq!(publish(&mut knowledge, &member, 15), Some(5));
-    assert_eq!(publish(&mut knowledge, &Desired::Release, 20), None);
-    assert_eq!(publish(&mut knowledge, &Desired::Unknown, 30), None);
-    assert_eq!(publish(&mut knowledge, &member, 40), Some(40));
+        assert_eq!(joined(&knowledge), expected, "{seconds}");
+    }
 }
 
 #[test]
 fn an_unseen_start_of_membership_is_unknown() {
-    let seen = |status: Option<BootcNodeStatus>| {
-        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
-        let desired = next_process(&rebooting(), "b1", 0).desired;
-        let event = Event::Published {
-            desired,
-            uid: Some("u1".into()),
-            status: status.as_ref(),
-        };
-        knowledge.after(event, &at(5));
-        knowledge
-            .past
-            .timeline
-            .joined
-            .map(|j| j.start_time.0.as_second() - at(0).wall.as_second())
-    };
-    assert_eq!(seen(None), Some(5));
-    assert_eq!(seen(Some(BootcNodeStatus::default())), Some(5));
     let old = BootcNodeStatus {
         observed_generation: Some(1),
         ..BootcNodeStatus::default()
     };
-    assert_eq!(seen(Some(old)), None);
     let known = BootcNodeStatus {
         observed_generation: Some(1),
         timeline: rebooting().past.timeline,
         ..BootcNodeStatus::default()
     };
-    assert_eq!(seen(Some(known)), Some(1));
+    for (status, expected) in [
+        (None, Some(("p", 5))),
+        (Some(BootcNodeStatus::default()), Some(("p", 5))),
+        (Some(old), None),
+        (Some(known), Some(("p", 1))),
+    ] {
+        let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
+        let event = Event::Published {
+            desired: next_process(&rebooting(), "b1", 0).desired,
+            uid: Some("u1".into()),
+            status: status.as_ref(),
+        };
+        knowledge.after(event, &at(5));
+        assert_eq!(joined(&knowledge), expected, "{status:?}");
+    }
 }
-
-/// The pool, and the second when the node joined it.
-type Joined = Option<(&'static str, i64)>;
 
 #[test]
 fn a_node_joins_each_pool_once() {
-    let member = |pool: &str| {
-        let mut desired = next_process(&rebooting(), "b1", 0).desired;
-        if let Desired::Member(member) = &mut desired {
-            member.pool = pool.into();
-        }
-        desired
-    };
-    let known = |pool: &str| {
-        let mut timeline = rebooting().past.timeline;
-        if let Some(joined) = &mut timeline.joined {
-            joined.pool = pool.to_owned();
-        }
-        BootcNodeStatus {
-            observed_generation: Some(1),
-            timeline,
-            ..BootcNodeStatus::default()
-        }
-    };
     let unknown = BootcNodeStatus {
         observed_generation: Some(1),
         ..BootcNodeStatus::default()
     };
-    let cases: [(BootcNodeStatus, [(&str, Joined); 2]); 3] = [
+    let mut known = BootcNodeStatus {
+        timeline: rebooting().past.timeline,
+        ..unknown.clone()
+    };
+    known.timeline.joined.as_mut().unwrap().pool = "x".to_owned();
+    for (status, pools) in [
         (
             BootcNodeStatus::default(),
             [("p", Some(("p", 5))), ("q", Some(("q", 6)))],
         ),
         // The node left the other pool while no agent ran.
-        (known("x"), [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
+        (known, [("p", Some(("p", 5))), ("p", Some(("p", 5)))]),
         // An unseen start is not invented later.
         (unknown, [("p", None), ("p", None)]),
-    ];
-    for (status, pools) in cases {
+    ] {
         let mut knowledge = Knowledge::new("n1".into(), "b1".into(), Past::default(), &at(0));
         for (second, (pool, expected)) in (5..).zip(pools) {
+            let mut desired = next_process(&rebooting(), "b1", 0).desired;
+            if let Desired::Member(member) = &mut desired {
+                member.pool = pool.into();
+            }
             let event = Event::Published {
-                desired: member(pool),
+                desired,
                 uid: Some("u1".into()),
                 status: Some(&status),
             };
             knowledge.after(event, &at(second));
-            let joined = knowledge.past.timeline.joined.as_ref();
-            let zero = at(0).wall.as_second();
-            let joined = joined.map(|joined| (joined.pool.as_str(), joined.start_time.0.as_second() - zero));
-            assert_eq!(joined, expected, "{pool} at {second}");
+            assert_eq!(joined(&knowledge), expected, "{pool} at {second}");
         }
     }
 }

@@ -1,30 +1,26 @@
 //! Knowledge of a host that rpm-ostree updates: packages of others, and the change of backend.
 
 use berth_api::backend::BackendRule;
+use berth_api::node::{BootcNode, BootcNodeSpec};
 
 use super::*;
 use crate::agent::step::step;
 
 /// A deployment with packages of others, staged and not locked.
-fn armed() -> Look {
-    let os = Os::Bootc(Box::new(Deployments {
+fn armed() -> Os {
+    Os::Bootc(Box::new(Deployments {
         booted: deployment(2, false),
         staged: Some(deployment(2, false)),
         staged_layers: true,
         ..Deployments::default()
-    }));
-    Look {
-        os,
-        rivals: vec![],
-        finalization_failed: false,
-    }
+    }))
 }
 
 /// Runs the agent's decisions until it waits, with a lock that always fails. Returns the number of attempts, and the
 /// time to wait.
 fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
     for tries in 0..10 {
-        knowledge.after(Event::Looked(armed()), &at(seconds));
+        knowledge.after(look(armed()), &at(seconds));
         knowledge.cluster.node = ClusterNode::Is(NodeFacts {
             unschedulable: false,
             ..node().get().unwrap().clone()
@@ -35,11 +31,7 @@ fn until_it_rests(knowledge: &mut Knowledge, seconds: u64) -> (u32, Duration) {
                 return (tries, pause);
             }
             next if next == lock() => {
-                let failed = Ending::Failed {
-                    reason: Reason::LockFailed,
-                    message: "error: no".into(),
-                };
-                done(knowledge, &next, failed, seconds);
+                done(knowledge, &next, failed(Reason::LockFailed, "error: no"), seconds);
             }
             other => panic!("{other:?}"),
         }
@@ -69,27 +61,31 @@ fn locks_of_unlockable_packages_back_off() {
     }
     // The deployment is dropped by an admin.
     let mut gone = armed();
-    if let Os::Bootc(known) = &mut gone.os {
+    if let Os::Bootc(known) = &mut gone {
         known.staged = None;
     }
-    knowledge.after(Event::Looked(gone), &at(now));
+    knowledge.after(look(gone), &at(now));
     assert_eq!(knowledge.failures.lock, None);
 }
 
 #[test]
 fn another_backend_has_the_host_reread() {
-    let asking = |backend| {
-        let spec = berth_api::node::BootcNodeSpec {
+    fn asks(backend: BackendRule) -> Event<'static> {
+        let spec = BootcNodeSpec {
             pool_name: "p".into(),
             image: Some(image()),
             backend,
             ..Default::default()
         };
-        Desired::of(Some(&berth_api::node::BootcNode {
-            spec,
-            ..Default::default()
-        }))
-    };
+        Event::Published {
+            desired: Desired::of(Some(&BootcNode {
+                spec,
+                ..Default::default()
+            })),
+            uid: Some("u1".into()),
+            status: None,
+        }
+    }
     let mut knowledge = knowing(&offered());
     for (backend, looked) in [
         (BackendRule::Auto, true),
@@ -97,26 +93,16 @@ fn another_backend_has_the_host_reread() {
         (BackendRule::RpmOstree, true),
         (BackendRule::Bootc, false),
     ] {
-        let event = Event::Published {
-            desired: asking(backend),
-            uid: Some("u1".into()),
-            status: None,
-        };
-        knowledge.after(event, &at(1));
+        knowledge.after(asks(backend), &at(1));
         assert_eq!(
             (knowledge.host.os != Os::Unknown, knowledge.host.fresh),
             (looked, looked),
             "{backend:?}"
         );
-        knowledge.after(Event::Looked(armed()), &at(1));
+        knowledge.after(look(armed()), &at(1));
     }
     let mut in_turn = knowing(&taken());
-    let event = Event::Published {
-        desired: asking(BackendRule::RpmOstree),
-        uid: Some("u1".into()),
-        status: None,
-    };
-    in_turn.after(event, &at(1));
+    in_turn.after(asks(BackendRule::RpmOstree), &at(1));
     assert!(
         in_turn.host.os != Os::Unknown && !in_turn.host.fresh,
         "a turn ends as it began"
@@ -127,14 +113,11 @@ fn another_backend_has_the_host_reread() {
 /// the node is drained.
 #[test]
 fn a_busy_host_is_unlocked_and_rebooted_later() {
-    let failed = |reason| Ending::Failed {
-        reason,
-        message: "Transaction in progress: upgrade".into(),
-    };
+    let busy = failed(Reason::HostBusy, "Transaction in progress: upgrade");
     for step in [Step::Unlock, Step::Reboot] {
         let mut knowledge = knowing(&committed());
         for times in 1..=9 {
-            done(&mut knowledge, &step, failed(Reason::HostBusy), times);
+            done(&mut knowledge, &step, busy.clone(), times);
             let turn = &knowledge.turn;
             assert_eq!(
                 (&turn.reboot.blocked, turn.reboot.asked),
@@ -146,11 +129,11 @@ fn a_busy_host_is_unlocked_and_rebooted_later() {
         assert_eq!((shown.reason, shown.attempts), (Reason::HostBusy, 9));
         // The step succeeded in between, so the time starts again.
         done(&mut knowledge, &step, Ending::Done, 10);
-        done(&mut knowledge, &step, failed(Reason::HostBusy), 602);
+        done(&mut knowledge, &step, busy.clone(), 602);
         assert_eq!(knowledge.turn.reboot.blocked, None);
-        done(&mut knowledge, &step, failed(Reason::HostBusy), 1201);
+        done(&mut knowledge, &step, busy.clone(), 1201);
         assert_eq!(knowledge.turn.reboot.blocked, None);
-        done(&mut knowledge, &step, failed(Reason::HostBusy), 1202);
+        done(&mut knowledge, &step, busy.clone(), 1202);
         let why = knowledge.turn.reboot.blocked.unwrap().0;
         assert!(why.contains("for 10 min: Transaction in progress: upgrade"), "{why}");
     }

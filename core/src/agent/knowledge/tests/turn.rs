@@ -1,14 +1,9 @@
 //! Knowledge of a turn: its drain, its writes of the berth, and its end.
 
+use berth_api::node::DrainBlocker;
+
 use super::*;
 use crate::agent::facts::Guard;
-
-fn failed() -> Ending {
-    Ending::Failed {
-        reason: Reason::StepFailed,
-        message: "no answer".to_owned(),
-    }
-}
 
 /// A berth, offered and taken, whose window closes at this time.
 fn with_window() -> [Berth; 2] {
@@ -25,18 +20,18 @@ fn with_window() -> [Berth; 2] {
 }
 
 #[test]
-fn a_pass_of_the_drain_is_known_until_the_next() {
-    let pod = |name: &str| berth_api::node::DrainBlocker {
+fn a_drain_pass_is_known_until_the_next() {
+    let [web, db] = ["web/a", "db/0"].map(|name| DrainBlocker {
         pod: name.to_owned(),
         reason: "its budget".to_owned(),
-        since: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time::from(at(0).wall),
-    };
+        since: at(0).wall.into(),
+    });
     let mut knowledge = knowing(&taken());
     for (seconds, done, next_pass) in [(10, false, Some(Duration::from_secs(3))), (20, true, None)] {
         let ending = Ending::Drain {
             done,
-            blockers: vec![pod("web/a")],
-            left_behind: vec![pod("db/0")],
+            blockers: vec![web.clone()],
+            left_behind: vec![db.clone()],
             next: Duration::from_secs(5),
         };
         super::done(&mut knowledge, &Step::Drain, ending, seconds);
@@ -45,7 +40,7 @@ fn a_pass_of_the_drain_is_known_until_the_next() {
         assert_eq!((drain.done, drain.next_pass), (done, next_pass));
         assert_eq!(
             (drain.blockers, drain.left_behind),
-            (vec![pod("web/a")], vec![pod("db/0")])
+            (vec![web.clone()], vec![db.clone()])
         );
     }
 }
@@ -86,7 +81,7 @@ fn only_an_answered_write_of_the_berth_fences_it() {
     for (step, ending, fenced) in [
         (Step::Fence(committed()), Ending::Done, true),
         (Step::Fence(committed()), Ending::NotNeeded, false),
-        (Step::Fence(committed()), failed(), false),
+        (Step::Fence(committed()), failed(Reason::StepFailed, "no answer"), false),
         (lock(), Ending::Done, false),
         (Step::Restore(releasing()), Ending::Done, false),
     ] {

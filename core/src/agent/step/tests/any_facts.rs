@@ -13,13 +13,12 @@ fn any_deployment() -> impl Strategy<Value = Option<Deployment>> {
 
 fn any_os() -> impl Strategy<Value = Os> {
     let queued = prop::bool::weighted(0.1);
-    let refused = || Some("composefs".to_owned());
     let kind = prop_oneof![
         2 => Just((Storage::Ostree, false, None)),
         1 => Just((Storage::Ostree, true, None)),
         1 => Just((Storage::Composefs, true, None)),
         1 => (any::<bool>(), any::<bool>()).prop_map(move |(stages_locked, refuses)| {
-            (Storage::Composefs, stages_locked, refused().filter(|_| refuses))
+            (Storage::Composefs, stages_locked, refuses.then(|| "composefs".to_owned()))
         }),
     ];
     let deployments = (1u8..4, any_deployment(), any::<bool>(), prop::bool::weighted(0.2));
@@ -48,7 +47,8 @@ fn any_os() -> impl Strategy<Value = Os> {
 }
 
 fn any_berth() -> impl Strategy<Value = Option<Berth>> {
-    let releasing = |boot| taken().releasing(Outcome::DrainTimeout, BootId::from(boot)).unwrap();
+    let [releasing, after_a_reboot] =
+        ["b1", "b2"].map(|boot| taken().releasing(Outcome::DrainTimeout, boot.into()).unwrap());
     prop_oneof![
         Just(None),
         Just(Some(offered(2, "u1"))),
@@ -59,8 +59,8 @@ fn any_berth() -> impl Strategy<Value = Option<Berth>> {
         Just(Some(relicensed())),
         Just(Some(relicensed().revoked(Some("Paused".into())).unwrap())),
         Just(Some(committed().revoked(Some("Paused".into())).unwrap())),
-        Just(Some(releasing("b1"))),
-        Just(Some(releasing("b2"))),
+        Just(Some(releasing)),
+        Just(Some(after_a_reboot)),
     ]
 }
 
@@ -143,11 +143,11 @@ fn enforcing() -> Rules {
 }
 
 fn any_reboot() -> impl Strategy<Value = Reboot> {
-    let ago = || (0u64..200).prop_map(Duration::from_secs);
+    let ago = (0u64..200).prop_map(Duration::from_secs);
     prop_oneof![
         4 => Just(Reboot::NotAsked),
-        1 => ago().prop_map(Reboot::Asked),
-        1 => ago().prop_map(|ago| Reboot::Blocked { why: "refused".into(), ago }),
+        1 => ago.clone().prop_map(Reboot::Asked),
+        1 => ago.prop_map(|ago| Reboot::Blocked { why: "refused".into(), ago }),
     ]
 }
 
@@ -203,26 +203,19 @@ prop_compose! {
 
 /// Consistent facts: for each step of a turn, a node whose next step it is.
 fn coherent() -> Vec<(&'static str, AgentFacts)> {
-    let mut unstaged = facts();
-    os(&mut unstaged, 1, None);
-    let mut nobodys = facts();
-    os(&mut nobodys, 1, Some(deployment(2, false)));
-    nobodys.desired = Desired::Unknown;
-    nobodys.past.staged_by_us = Some(digest(2));
-
-    let mut offered_berth = facts();
-    offered_berth.berths = Some(vec![offered(2, "u1")]);
-    let mut drained = with(&taken());
-    drained.drain.done = true;
-    let mut locked = with(&committed());
-    locked.drain.done = true;
-    let mut unlocked = locked.clone();
-    os(&mut unlocked, 1, Some(deployment(2, false)));
+    let unstaged = change(facts(), |f| os(f, 1, None));
+    let nobodys = change(facts(), |f| {
+        os(f, 1, Some(deployment(2, false)));
+        f.desired = Desired::Unknown;
+        f.past.staged_by_us = Some(digest(2));
+    });
+    let offered_berth = change(facts(), |f| f.berths = Some(vec![offered(2, "u1")]));
+    let drained = change(with(&taken()), |f| f.drain.done = true);
+    let locked = change(with(&committed()), |f| f.drain.done = true);
+    let unlocked = change(locked.clone(), |f| os(f, 1, Some(deployment(2, false))));
     let mut asked_back = with(&committed().revoked(Some("Paused".into())).unwrap());
     asked_back.past.failed_digests = [digest(2)].into();
-    let mut anew = stuck(&relicensed(), 2);
-    os(&mut anew, 2, Some(deployment(3, false)));
-
+    let relicensed_and_unlocked = change(stuck(&relicensed(), 2), |f| os(f, 2, Some(deployment(3, false))));
     let mut silent = with(&taken().revoked(Some("Paused".into())).unwrap());
     silent.host.disarmed = true;
     silent.host.unreachable = Some(Unreachable {
@@ -230,16 +223,10 @@ fn coherent() -> Vec<(&'static str, AgentFacts)> {
         ago: HOUR,
     });
     let mut refused = with(&taken());
-    if let Os::Bootc(deployments) = &mut refused.host.os {
+    deployments_of(&mut refused, |deployments| {
         (deployments.storage, deployments.refusal) = (Storage::Composefs, Some("composefs".to_owned()));
-    }
-    let forbidden = AgentFacts {
-        host: HostFacts {
-            rules: forbidding(),
-            ..facts().host
-        },
-        ..with(&taken())
-    };
+    });
+    let forbidden = change(with(&taken()), |f| f.host.rules = forbidding());
 
     let releasing = committed().releasing(Outcome::Updated, BootId::from("b2")).unwrap();
     let ending = rebooted(&releasing, 2);
@@ -262,7 +249,7 @@ fn coherent() -> Vec<(&'static str, AgentFacts)> {
         ("release", rebooted(&committed(), 2)),
         ("relicense", stuck(&committed(), 2)),
         ("unlock", stuck(&relicensed(), 2)),
-        ("reboot", anew),
+        ("reboot", relicensed_and_unlocked),
         ("release", silent),
         ("release", refused),
         ("release", forbidden),

@@ -1,32 +1,25 @@
 //! Tests of unproven boots.
 
+use super::reports::shown;
 use super::*;
 use crate::agent::past::MAX_NOT_APPLIED;
 
 #[test]
-fn a_new_boot_is_proven_before_the_berth_is_given_back() {
+fn a_boot_is_proven_before_the_give_back() {
     let mut stale = rebooted(&committed(), 2);
-    if let ClusterNode::Is(node) = &mut stale.cluster_node {
-        node.boot_id = Some(BootId::from("b1"));
+    node_of(&mut stale, |node| node.boot_id = Some(BootId::from("b1")));
+    // Ready from before the reboot proves nothing. Read often after a quick boot, and rarely after a slow one.
+    for (seconds, millis) in [(0, 100), (4, 500), (60, 1000)] {
+        stale.proving_for = Duration::from_secs(seconds);
+        let again = Some(Duration::from_millis(millis));
+        assert_eq!(step(&stale), Step::Wait(WaitReason::NotReady, again));
     }
-    let again = |proving_for| match step(&AgentFacts {
-        proving_for,
-        ..stale.clone()
-    }) {
-        Step::Wait(WaitReason::NotReady, Some(again)) => again.as_millis(),
-        other => panic!("Ready from before the reboot proves nothing: {other:?}"),
-    };
-    // Read often after a quick boot, and rarely after a slow one.
-    assert_eq!([0, 4, 60].map(Duration::from_secs).map(again), [100, 500, 1000]);
     let third = rebooted(&committed(), 7);
     assert!(matches!(step(&third), Step::Wait(WaitReason::Unproven, _)));
     let old = rebooted(&committed(), 1);
     assert!(matches!(step(&old), Step::Release(_, Outcome::NotApplied, _)));
     let mut unseen = rebooted(&committed(), 2);
-    unseen.host.os = Os::Unusable {
-        reason: Reason::StatusFailed,
-        message: String::new(),
-    };
+    unseen.host.os = unusable();
     assert_eq!(step(&unseen), Step::Wait(WaitReason::HostUnusable, None));
     let unplanned = rebooted(&taken(), 1);
     assert!(matches!(step(&unplanned), Step::Release(_, Outcome::NotStaged, _)));
@@ -36,7 +29,7 @@ fn a_new_boot_is_proven_before_the_berth_is_given_back() {
 }
 
 #[test]
-fn a_release_begun_before_a_reboot_is_proven_after_it() {
+fn a_release_is_proven_after_a_reboot() {
     let releasing = taken().releasing(Outcome::DrainTimeout, BootId::from("b1")).unwrap();
     let mut facts = rebooted(&releasing, 7);
     assert!(
@@ -48,7 +41,7 @@ fn a_release_begun_before_a_reboot_is_proven_after_it() {
 }
 
 #[test]
-fn a_bad_image_is_rolled_forward_under_the_same_berth() {
+fn a_bad_image_is_replaced_under_its_berth() {
     let mut f = stuck(&committed(), 2);
     os(&mut f, 2, None);
     assert_eq!(step(&f), pull(3));
@@ -93,17 +86,13 @@ fn a_bad_image_is_rolled_forward_under_the_same_berth() {
     f.host.boot_id = BootId::from("b3");
     os(&mut f, 3, None);
     assert!(matches!(step(&f), Step::Wait(WaitReason::NotReady, _)));
-    if let ClusterNode::Is(node) = &mut f.cluster_node {
-        (node.ready, node.boot_id) = (true, Some("b3".into()));
-    }
+    node_of(&mut f, |node| (node.ready, node.boot_id) = (true, Some("b3".into())));
     assert!(matches!(step(&f), Step::Release(_, Outcome::Updated, _)));
 }
 
-type Change = fn(&mut AgentFacts);
-
 /// Every check of a commit is made again, also for a gate that has closed.
 #[test]
-fn a_holder_goes_on_only_with_all_that_a_commit_needs() {
+fn a_stuck_holder_needs_every_check_of_a_commit() {
     let cases: [(&str, Change, Step); 9] = [
         (
             "revoked",
@@ -165,26 +154,17 @@ fn revoke(facts: &mut AgentFacts) {
     facts.berths = Some(berths);
 }
 
-fn publish(facts: &mut AgentFacts, change: impl FnOnce(&mut Member)) {
-    if let Desired::Member(member) = &mut facts.desired {
-        change(member);
-    }
-}
-
 #[test]
 fn a_proven_boot_gives_back_instead_of_continuing() {
-    let outcome = |booted| {
-        let mut facts = stuck(&committed(), booted);
-        ready(&mut facts, true);
-        match step(&facts) {
-            Step::Release(_, outcome, _) => Some(outcome),
-            Step::Relicense(_, digest) if digest == super::digest(3) => None,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(outcome(2), Some(Outcome::Updated));
-    assert_eq!(outcome(1), Some(Outcome::NotApplied));
-    assert_eq!(outcome(7), None, "a third image has no other way");
+    for (booted, expected) in [(2, Outcome::Updated), (1, Outcome::NotApplied)] {
+        let proven = change(stuck(&committed(), booted), |f| ready(f, true));
+        assert_eq!(release(&proven).0, expected);
+    }
+    let third = change(stuck(&committed(), 7), |f| ready(f, true));
+    assert!(
+        matches!(step(&third), Step::Relicense(_, target) if target == digest(3)),
+        "a third image has no other way"
+    );
     // The previous image runs again without a proof: the holder continues too, even if the reboot came before the
     // commit.
     for berth in [committed(), taken()] {
@@ -216,7 +196,7 @@ fn a_useless_pull_does_not_delay_the_proof() {
 }
 
 #[test]
-fn a_target_that_comes_back_is_proven_where_it_runs() {
+fn a_target_desired_again_is_proven_without_a_reboot() {
     // Licensed for 3, and now 2, which still runs, is desired again.
     let mut f = stuck(&relicensed(), 2);
     f.desired = Desired::Member(Box::new(member(2)));
@@ -332,100 +312,72 @@ fn the_host_remembers_an_unproven_boot() {
 
 #[test]
 fn a_licence_without_a_boot_is_repeated_and_limited() {
-    let repeats = |times: u32, tried: Option<Digest>, proving_for: Duration, booted: u8| {
+    let early = HOUR - Duration::from_secs(1);
+    for (what, times, tried, proving_for, booted, repeats) in [
+        ("not applied", 0, None, HOUR, 1, true),
+        ("a third image runs", 1, None, HOUR, 7, true),
+        ("giving back comes first", 0, None, early, 1, false),
+        ("not for ever", MAX_NOT_APPLIED - 1, None, HOUR, 1, false),
+        ("it ran, and went away", 0, Some(digest(2)), HOUR, 1, false),
+        ("it runs", 0, None, HOUR, 2, false),
+    ] {
         let mut facts = stuck(&committed(), booted);
         facts.desired = Desired::Member(Box::new(member(2)));
         os(&mut facts, booted, Some(deployment(2, true)));
         facts.proving_for = proving_for;
         facts.past.tried = tried;
         facts.past.not_applied = Some((digest(2), times));
-        matches!(step(&facts), Step::Relicense(_, target) if target == digest(2))
-    };
-    assert!(repeats(0, None, HOUR, 1) && repeats(1, None, HOUR, 7));
-    assert!(
-        !repeats(0, None, HOUR - Duration::from_secs(1), 1),
-        "giving back comes first"
-    );
-    assert!(!repeats(MAX_NOT_APPLIED - 1, None, HOUR, 1), "not for ever");
-    assert!(!repeats(0, Some(digest(2)), HOUR, 1), "it ran, and went away");
-    assert!(!repeats(0, None, HOUR, 2), "it runs");
+        let relicensed = matches!(step(&facts), Step::Relicense(_, target) if target == digest(2));
+        assert_eq!(relicensed, repeats, "{what}");
+    }
 }
 
 #[test]
 fn an_unproven_or_never_applied_digest_fails() {
-    let outcome = |past: Past| match step(&AgentFacts {
-        past,
-        ..rebooted(&committed(), 1)
-    }) {
-        Step::Release(_, outcome, message) => (outcome, message),
-        other => panic!("{other:?}"),
-    };
-    let times = |n| Past {
-        not_applied: Some((digest(2), n)),
-        ..Past::default()
-    };
-    assert_eq!(outcome(times(0)).0, Outcome::NotApplied);
-    assert_eq!(outcome(times(MAX_NOT_APPLIED - 2)).0, Outcome::NotApplied);
-    assert_eq!(outcome(times(MAX_NOT_APPLIED - 1)).0, Outcome::Failed);
-    assert_eq!(
-        outcome(Past {
-            not_applied: Some((digest(9), 9)),
-            ..Past::default()
-        })
-        .0,
-        Outcome::NotApplied
-    );
-    let (failed, message) = outcome(Past {
-        tried: Some(digest(2)),
-        ..Past::default()
-    });
-    assert_eq!(failed, Outcome::Failed);
+    for (n, times, expected) in [
+        (2, 0, Outcome::NotApplied),
+        (2, MAX_NOT_APPLIED - 2, Outcome::NotApplied),
+        (2, MAX_NOT_APPLIED - 1, Outcome::Failed),
+        (9, 9, Outcome::NotApplied),
+    ] {
+        let mut facts = rebooted(&committed(), 1);
+        facts.past.not_applied = Some((digest(n), times));
+        assert_eq!(release(&facts).0, expected, "{n} {times}");
+    }
+    let tried = change(rebooted(&committed(), 1), |f| f.past.tried = Some(digest(2)));
+    let (outcome, message) = release(&tried);
+    assert_eq!(outcome, Outcome::Failed);
     assert!(message.contains("ran but was not proven"), "{message}");
-    assert_eq!(
-        outcome(Past {
-            failed_digests: vec![digest(2)],
-            ..Past::default()
-        })
-        .0,
-        Outcome::Failed
-    );
+    let failed = change(rebooted(&committed(), 1), |f| f.past.failed_digests = vec![digest(2)]);
+    assert_eq!(release(&failed).0, Outcome::Failed);
 }
 
 #[test]
 fn an_excluded_node_gives_back_an_unproven_boot() {
-    let outcome = |berth: &Berth, booted: u8, is_ready: bool| {
-        let mut facts = stuck(berth, booted);
+    for (berth, booted, is_ready, expected) in [
+        (committed(), 2, true, Outcome::Updated),
+        (committed(), 2, false, Outcome::Failed),
+        (committed(), 1, false, Outcome::NotApplied),
+        (committed(), 7, true, Outcome::Failed),
+        (taken(), 1, false, Outcome::Withdrawn),
+        // 3 was never booted.
+        (relicensed(), 2, false, Outcome::Withdrawn),
+    ] {
+        let mut facts = stuck(&berth, booted);
         ready(&mut facts, is_ready);
-        if let ClusterNode::Is(node) = &mut facts.cluster_node {
-            node.excluded = true;
-        }
-        match step(&facts) {
-            Step::Release(_, outcome, _) => outcome,
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(outcome(&committed(), 2, true), Outcome::Updated);
-    assert_eq!(outcome(&committed(), 2, false), Outcome::Failed);
-    assert_eq!(outcome(&committed(), 1, false), Outcome::NotApplied);
-    assert_eq!(outcome(&committed(), 7, true), Outcome::Failed);
-    assert_eq!(outcome(&taken(), 1, false), Outcome::Withdrawn);
-    assert_eq!(
-        outcome(&relicensed(), 2, false),
-        Outcome::Withdrawn,
-        "3 was never booted"
-    );
+        node_of(&mut facts, |node| node.excluded = true);
+        assert_eq!(release(&facts).0, expected, "{berth:?} {booted} {is_ready}");
+    }
     let releasing = committed().releasing(Outcome::Failed, BootId::from("b2")).unwrap();
     let mut facts = stuck(&releasing, 2);
     facts.host.boot_id = BootId::from("b3");
     assert!(matches!(step(&facts), Step::Wait(WaitReason::NotReady, _)));
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.excluded = true;
-    }
+    node_of(&mut facts, |node| node.excluded = true);
     assert_eq!(step(&facts), Step::Restore(releasing));
 }
 
 #[test]
-fn a_pull_does_not_hide_what_a_release_has_to_prove() {
+fn a_pull_does_not_hide_a_releases_proof() {
     let releasing = taken().releasing(Outcome::Withdrawn, BootId::from("b1")).unwrap();
     let mut f = rebooted(&releasing, 1);
     f.host.os = Os::Unknown;
@@ -470,35 +422,25 @@ fn a_bad_image_is_replaced_over_foreign_packages() {
 
 #[test]
 fn a_readiness_taint_delays_the_proof() {
-    let ready = |taint: Option<&str>| {
-        let mut facts = rebooted(&committed(), 2);
-        facts.cluster_node = ClusterNode::Is(NodeFacts {
-            boot_id: Some(facts.host.boot_id.clone()),
-            unschedulable: true,
-            cordon: cordoned().get().and_then(|node| node.cordon.clone()),
-            not_ready_taint: taint.map(str::to_owned),
-            ..node()
-        });
-        facts
-    };
-    let resumes = |facts: &AgentFacts| reports::shown(facts, "Resumed").starts_with("True ");
-    let proven = ready(None);
-    let next = step(&proven);
-    assert!(matches!(next, Step::Release(_, Outcome::Updated, _)), "{next:?}");
-    assert!(resumes(&proven));
+    let proven = rebooted(&committed(), 2);
+    assert_eq!(release(&proven).0, Outcome::Updated);
+    assert!(shown(&proven, "Resumed").starts_with("True "));
 
-    let mut tainted = ready(Some("readiness.k8s.io/NetworkReady"));
+    let mut tainted = rebooted(&committed(), 2);
+    node_of(&mut tainted, |node| {
+        node.not_ready_taint = Some("readiness.k8s.io/NetworkReady".into());
+    });
     let waits = step(&tainted);
     assert!(matches!(waits, Step::Wait(WaitReason::NotReady, Some(_))), "{waits:?}");
-    assert!(!resumes(&tainted), "its boot is not proven");
-    tainted.proving_for = Duration::from_secs(86_400);
-    let degraded = |facts: &AgentFacts| reports::shown(facts, "NodeDegraded");
-    assert!(degraded(&tainted).contains("readiness.k8s.io/NetworkReady"));
-    if let ClusterNode::Is(node) = &mut tainted.cluster_node {
-        node.ready = false;
-    }
     assert!(
-        degraded(&tainted).contains("did not become Ready"),
+        !shown(&tainted, "Resumed").starts_with("True "),
+        "its boot is not proven"
+    );
+    tainted.proving_for = Duration::from_secs(86_400);
+    assert!(shown(&tainted, "NodeDegraded").contains("readiness.k8s.io/NetworkReady"));
+    node_of(&mut tainted, |node| node.ready = false);
+    assert!(
+        shown(&tainted, "NodeDegraded").contains("did not become Ready"),
         "the taint is not what to look at"
     );
 }

@@ -3,26 +3,11 @@
 use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::insight::ScopeType;
 use berth_api::node::{BootcNodeStatus, Failure, Phase};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::reports::{shown, status_at};
 use super::*;
 use crate::agent::facts::StepFailure;
 use crate::agent::report::phase;
-
-type Change = fn(&mut AgentFacts);
-
-fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
-    change(&mut facts);
-    facts
-}
-
-/// Changes the Node as read.
-fn node_of(facts: &mut AgentFacts, change: impl FnOnce(&mut NodeFacts)) {
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        change(node);
-    }
-}
 
 fn uncordoned(facts: AgentFacts) -> AgentFacts {
     change(facts, |f| {
@@ -34,11 +19,8 @@ fn uncordoned(facts: AgentFacts) -> AgentFacts {
 /// AppliedOSImage, Resumed, Uncordoned, UpdateComplete.
 fn turn(facts: &AgentFacts) -> String {
     let status = status_at(facts, &BootcNodeStatus::default(), 0);
-    let letter = |(type_, letter)| match condition::is_true(&status.conditions, type_) {
-        true => letter,
-        false => '-',
-    };
-    [
+    let mut turn = String::new();
+    for (type_, letter) in [
         (types::CORDONED, 'c'),
         (types::DRAINED, 'd'),
         (types::UPDATE_EXECUTED, 'e'),
@@ -47,20 +29,20 @@ fn turn(facts: &AgentFacts) -> String {
         (types::RESUMED, 's'),
         (types::UNCORDONED, 'u'),
         (types::UPDATE_COMPLETE, 'f'),
-    ]
-    .map(letter)
-    .iter()
-    .collect()
+    ] {
+        let is_true = condition::is_true(&status.conditions, type_);
+        turn.push(if is_true { letter } else { '-' });
+    }
+    turn
 }
 
 #[test]
 fn a_turn_shows_how_far_it_is() {
-    let under = |boot: &str, berth: &Berth, outcome| berth.releasing(outcome, boot.into()).unwrap();
-    let given_up = under("b1", &taken(), Outcome::DrainTimeout);
-    let updated = under("b2", &committed(), Outcome::Updated);
-    let failed = under("b2", &committed(), Outcome::Failed);
+    let given_up = taken().releasing(Outcome::DrainTimeout, "b1".into()).unwrap();
+    let updated = committed().releasing(Outcome::Updated, "b2".into()).unwrap();
+    let failed = committed().releasing(Outcome::Failed, "b2".into()).unwrap();
     let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
-    let not_ready = |facts| change(facts, |f| ready(f, false));
+    let not_ready = change(rebooted(&committed(), 2), |f| ready(f, false));
     for (what, facts, expected) in [
         ("staged, and waiting", facts(), "------u-"),
         (
@@ -76,7 +58,7 @@ fn a_turn_shows_how_far_it_is() {
         ),
         ("drained", change(with(&taken()), |f| f.drain.done = true), "cd------"),
         ("committed", with(&committed()), "cde-----"),
-        ("booted, not Ready", not_ready(rebooted(&committed(), 2)), "cdera---"),
+        ("booted, not Ready", not_ready, "cdera---"),
         ("booted, Ready", rebooted(&committed(), 2), "cderas--"),
         ("back on what ran before", rebooted(&committed(), 1), "cder-s--"),
         ("licensed for the next image", stuck(&relicensed(), 2), "cde-----"),
@@ -131,9 +113,12 @@ fn a_timed_out_drain_is_reported_after_its_turn() {
     }
 }
 
+fn wait(why: WaitReason) -> Step {
+    Step::Wait(why, None)
+}
+
 #[test]
 fn each_step_without_a_berth_has_its_phase() {
-    let wait = |why| Step::Wait(why, None);
     let berth = offered(2, "u1");
     let staged = facts();
     let bare = change(facts(), |f| os(f, 1, None));
@@ -197,7 +182,7 @@ fn a_phase_keeps_its_beginning() {
 }
 
 #[test]
-fn an_agent_shows_that_it_lives_beside_a_silent_host() {
+fn a_silent_host_stops_no_heartbeat() {
     let before = status_at(&facts(), &BootcNodeStatus::default(), 0);
     for seconds in [1, 30] {
         let mut facts = facts();
@@ -222,39 +207,28 @@ fn failure(n: u8) -> Failure {
 
 #[test]
 fn the_pull_of_the_desired_image_is_reported() {
-    let bare = || change(facts(), |f| os(f, 1, None));
-    let pulls = |f: &mut AgentFacts| {
-        f.host.os = Os::Unknown;
-        f.host.pull = Some(PullFacts {
-            digest: digest(2),
-            progress: None,
-        });
-    };
+    let bare = change(facts(), |f| os(f, 1, None));
+    let failed = change(bare.clone(), |f| f.past.failure = Some(failure(2)));
+    let mut again = failed.clone();
+    again.host.os = Os::Unknown;
+    again.host.pull = Some(PullFacts {
+        digest: digest(2),
+        progress: None,
+    });
     for (what, facts, expected) in [
         ("staged", facts(), "True AsExpected "),
-        ("it runs", change(bare(), |f| os(f, 2, None)), "True AsExpected "),
-        ("nothing was tried", bare(), "Unknown NotStarted "),
-        (
-            "it failed",
-            change(bare(), |f| f.past.failure = Some(failure(2))),
-            "False ImageNotFound no such image",
-        ),
+        ("it runs", change(facts(), |f| os(f, 2, None)), "True AsExpected "),
+        ("nothing was tried", bare.clone(), "Unknown NotStarted "),
+        ("it failed", failed, "False ImageNotFound no such image"),
         (
             "another one failed",
-            change(bare(), |f| f.past.failure = Some(failure(3))),
+            change(bare.clone(), |f| f.past.failure = Some(failure(3))),
             "Unknown NotStarted ",
         ),
-        (
-            "it is pulled again",
-            change(bare(), |f| {
-                f.past.failure = Some(failure(2));
-                pulls(f);
-            }),
-            "Unknown Pulling pulling sha256:0202",
-        ),
+        ("it is pulled again", again, "Unknown Pulling pulling sha256:0202"),
         (
             "something is to be repaired first",
-            change(bare(), |f| f.past.failed_digests = vec![digest(2)]),
+            change(bare, |f| f.past.failed_digests = vec![digest(2)]),
             "Unknown Blocked see NodeDegraded for the problem to fix first",
         ),
     ] {
@@ -265,18 +239,15 @@ fn the_pull_of_the_desired_image_is_reported() {
 
 #[test]
 fn an_excluded_node_reports_its_exclusion() {
-    let excluded = |booted| {
-        change(facts(), |f| {
-            os(f, booted, None);
-            node_of(f, |node| node.excluded = true);
-        })
-    };
-    let runs = shown(&excluded(2), types::UPDATED);
+    let mut excluded = change(facts(), |f| node_of(f, |node| node.excluded = true));
+    os(&mut excluded, 2, None);
+    let runs = shown(&excluded, types::UPDATED);
     assert!(
         runs.starts_with("True Updated runs sha256:0202") && runs.ends_with("; the Node is excluded"),
         "{runs}"
     );
-    let waits = shown(&excluded(1), types::UPDATED);
+    os(&mut excluded, 1, None);
+    let waits = shown(&excluded, types::UPDATED);
     assert!(
         waits.starts_with("False Excluded should run sha256:0202")
             && waits.ends_with(": the Node is excluded; to update it, remove its label berth.dev/exclude"),
@@ -294,10 +265,9 @@ fn a_node_is_updated_after_the_give_back() {
 
 /// The controller offers a berth only to a node that reports to be prepared.
 #[test]
-fn only_a_node_that_would_take_an_offer_is_prepared() {
-    let never: Change = |_| {};
+fn only_a_node_that_takes_offers_is_prepared() {
     let cases: [(&str, Change, &str); 11] = [
-        ("no offer", never, "True Ready "),
+        ("no offer", |_| {}, "True Ready "),
         ("an offer", |f| f.berths = Some(vec![offered(2, "u1")]), "True Ready "),
         (
             "an offer for the Node before",
@@ -359,11 +329,6 @@ fn a_look_changes_nothing_of_being_prepared() {
         (|f| f.host.os = Os::Unknown, "NotStaged"),
         (|f| f.guard.next_try = Duration::ZERO, "NotReady"),
     ];
-    let prepared = |status: &BootcNodeStatus| -> Condition {
-        condition::find(&status.conditions, types::UPDATE_PREPARED)
-            .unwrap()
-            .clone()
-    };
     for (look, unprepared) in looks {
         let facts = change(facts(), look);
         let mut before = BootcNodeStatus::default();
@@ -372,8 +337,9 @@ fn a_look_changes_nothing_of_being_prepared() {
             (Verdict::no(Why::NotStaged, ""), unprepared),
         ] {
             condition::set(&mut before.conditions, types::UPDATE_PREPARED, verdict, None, now());
-            let after = prepared(&status_at(&facts, &before, 0));
-            assert_eq!(after.reason, expected, "{:?}", step(&facts));
+            let after = status_at(&facts, &before, 0);
+            let prepared = condition::find(&after.conditions, types::UPDATE_PREPARED).unwrap();
+            assert_eq!(prepared.reason, expected, "{:?}", step(&facts));
         }
     }
 }

@@ -1,33 +1,21 @@
 //! Nodes without a pool (I12).
 
+use super::reports::shown;
 use super::*;
 
 /// Each way for a node to be in no pool, and the reason it waits with then.
 fn in_no_pool() -> [(AgentFacts, WaitReason); 5] {
-    let desiring = |desired| AgentFacts { desired, ..facts() };
-    let mut other = facts();
-    other.desired = Desired::Member(Box::new(Member {
-        node_uid: NodeUid::from("u0"),
-        ..member(2)
-    }));
-    let gone = AgentFacts {
-        cluster_node: ClusterNode::Gone,
-        ..facts()
-    };
-    let excluded = AgentFacts {
-        cluster_node: ClusterNode::Is(NodeFacts {
-            excluded: true,
-            ..node()
-        }),
-        ..facts()
-    };
-    [
-        (desiring(Desired::Unknown), WaitReason::NothingAsked),
-        (desiring(Desired::Release), WaitReason::Released),
-        (other, WaitReason::OtherNode),
-        (gone, WaitReason::OtherNode),
-        (excluded, WaitReason::Excluded),
-    ]
+    let ways: [(Change, WaitReason); 5] = [
+        (|f| f.desired = Desired::Unknown, WaitReason::NothingAsked),
+        (|f| f.desired = Desired::Release, WaitReason::Released),
+        (
+            |f| publish(f, |member| member.node_uid = "u0".into()),
+            WaitReason::OtherNode,
+        ),
+        (|f| f.cluster_node = ClusterNode::Gone, WaitReason::OtherNode),
+        (|f| node_of(f, |node| node.excluded = true), WaitReason::Excluded),
+    ];
+    ways.map(|(way, reason)| (change(facts(), way), reason))
 }
 
 /// A node leaves its pool if the BootcNode has no pool, or is being deleted.
@@ -124,51 +112,58 @@ fn a_leaving_node_keeps_packages_layered_over_berths_image() {
     }
 }
 
+/// Facts of a host with a staged deployment that has other packages.
+fn layered(booted: u8, staged: Deployment) -> AgentFacts {
+    let mut facts = facts();
+    os(&mut facts, booted, Some(staged));
+    deployments_of(&mut facts, |deployments| deployments.staged_layers = true);
+    facts
+}
+
 /// Packages that others requested are not lost, and their deployment is not applied by any reboot.
 #[test]
 fn packages_of_others_are_locked_and_kept() {
-    let layered = |booted: u8, staged: Deployment| {
-        let mut facts = facts();
-        facts.host.os = Os::Bootc(Box::new(Deployments {
-            booted: deployment(booted, false),
-            staged: Some(staged),
-            staged_layers: true,
-            ..Deployments::default()
-        }));
-        facts
-    };
-    let shown = |facts: &AgentFacts| {
-        let shown = super::reports::shown(facts, "NodeDegraded");
-        let is_shown = shown.starts_with("True ForeignStaged a deployment with other packages was staged");
-        assert_eq!(is_shown, crate::agent::step::set_aside(facts).is_some(), "{shown}");
-        is_shown
-    };
-    // The desired image runs: the packages wait for the next image.
-    let armed = layered(2, deployment(2, false));
-    assert_eq!((step(&armed), shown(&armed)), (lock(), true));
-    let locked = layered(2, deployment(2, true));
-    assert_eq!(
-        (step(&locked), shown(&locked)),
-        (Step::Wait(WaitReason::Updated, None), true)
-    );
-    // The next image is staged over it.
-    let armed = layered(1, deployment(1, false));
-    assert_eq!((step(&armed), shown(&armed)), (lock(), true));
-    let locked = layered(1, deployment(1, true));
-    assert_eq!((step(&locked), shown(&locked)), (pull(2), true));
-    // A repeatedly failing lock is retried, since a removal would lose the packages.
-    let mut stubborn = layered(1, deployment(1, false));
-    stubborn.host.lock_failure = Some(LockFailure::default());
-    assert_eq!(step(&stubborn), lock());
-    stubborn.host.os = Os::Bootc(Box::new(Deployments {
-        booted: deployment(2, false),
-        staged: Some(deployment(2, false)),
-        staged_layers: true,
-        ..Deployments::default()
-    }));
-    assert_eq!(step(&stubborn), lock());
+    let mut plain = layered(1, deployment(1, true));
+    deployments_of(&mut plain, |deployments| deployments.staged_layers = false);
+    for (facts, next, is_shown) in [
+        // The desired image runs: the packages wait for the next image.
+        (layered(2, deployment(2, false)), lock(), true),
+        (
+            layered(2, deployment(2, true)),
+            Step::Wait(WaitReason::Updated, None),
+            true,
+        ),
+        // The next image is staged over it.
+        (layered(1, deployment(1, false)), lock(), true),
+        (layered(1, deployment(1, true)), pull(2), true),
+        // The desired image, with the packages: a turn applies it.
+        (
+            layered(1, deployment(2, true)),
+            Step::Wait(WaitReason::NoBerth, None),
+            false,
+        ),
+        // A deployment without packages is removed.
+        (plain, Step::Unstage(deployment(1, true)), false),
+    ] {
+        assert_eq!(step(&facts), next);
+        let shown = shown(&facts, "NodeDegraded");
+        let expected = "True ForeignStaged a deployment with other packages was staged";
+        assert_eq!(shown.starts_with(expected), is_shown, "{shown}");
+        assert_eq!(set_aside(&facts).is_some(), is_shown, "{shown}");
+    }
+}
+
+/// A removal would lose the packages.
+#[test]
+fn a_failing_lock_of_packages_is_retried() {
+    for n in [1, 2] {
+        let mut stubborn = layered(n, deployment(n, false));
+        stubborn.host.lock_failure = Some(LockFailure::default());
+        assert_eq!(step(&stubborn), lock());
+    }
+    let mut stubborn = layered(2, deployment(2, false));
     assert!(
-        crate::agent::step::set_aside(&stubborn).is_some_and(|shown| {
+        set_aside(&stubborn).is_some_and(|shown| {
             shown.contains("any reboot before that discards it") && shown.contains("rpm-ostree finalize-deployment")
         }),
         "who staged it must know what a reboot does"
@@ -184,27 +179,12 @@ fn packages_of_others_are_locked_and_kept() {
     for facts in [&stubborn, &in_turn] {
         let next = step(facts);
         assert_eq!(next, Step::Wait(WaitReason::Unlockable, Some(pause)));
-        let shown = super::reports::shown(facts, "NodeDegraded");
+        let shown = shown(facts, "NodeDegraded");
         assert!(
             shown.contains("LockFailed") && shown.contains("any reboot applies it") && shown.contains("(error: no)"),
             "{shown}"
         );
     }
-    // The desired image, with the packages: a turn applies it.
-    let whole = layered(1, deployment(2, true));
-    assert_eq!(
-        (step(&whole), shown(&whole)),
-        (Step::Wait(WaitReason::NoBerth, None), false)
-    );
-    // A deployment without packages is removed.
-    let mut plain = layered(1, deployment(1, true));
-    if let Os::Bootc(known) = &mut plain.host.os {
-        known.staged_layers = false;
-    }
-    assert_eq!(
-        (step(&plain), shown(&plain)),
-        (Step::Unstage(deployment(1, true)), false)
-    );
 }
 
 /// An image that others staged without packages is reported and removed. Removing Berth's own is not reported.
@@ -248,7 +228,24 @@ fn removing_an_image_of_others_is_reported() {
     }
 }
 
-type Change = fn(&mut AgentFacts);
+/// Facts of a host that Berth does not update. Berth staged the image `ours`.
+fn refused(booted: u8, staged: Option<Deployment>, ours: u8) -> AgentFacts {
+    let mut facts = facts();
+    facts.past.staged_by_us = Some(digest(ours));
+    os(&mut facts, booted, staged);
+    deployments_of(&mut facts, |deployments| {
+        deployments.refusal = Some("its bootc cannot lock".to_owned());
+    });
+    facts
+}
+
+fn staged(n: u8, locked: bool) -> Option<Deployment> {
+    Some(deployment(n, locked))
+}
+
+fn removed(n: u8, locked: bool) -> Step {
+    Step::Unstage(deployment(n, locked))
+}
 
 /// On a host that Berth does not update, nothing new is begun. Berth's staged image stays only while a turn could
 /// still boot it.
@@ -256,19 +253,6 @@ type Change = fn(&mut AgentFacts);
 fn a_refused_host_keeps_a_useful_image() {
     let rests = Step::Wait(WaitReason::HostUnusable, None);
     let updated = Step::Wait(WaitReason::Updated, None);
-    let staged = |n, locked| Some(deployment(n, locked));
-    let removed = |n, locked| Step::Unstage(deployment(n, locked));
-    let refused = |booted, staged, ours| {
-        let mut facts = facts();
-        facts.past.staged_by_us = Some(digest(ours));
-        facts.host.os = Os::Bootc(Box::new(Deployments {
-            booted: deployment(booted, false),
-            staged,
-            refusal: Some("its bootc cannot lock".to_owned()),
-            ..Deployments::default()
-        }));
-        facts
-    };
     for (what, booted, staged, ours, expected) in [
         ("desired and locked", 1, staged(2, true), 2, rests.clone()),
         ("desired and not locked", 1, staged(2, false), 2, removed(2, false)),
@@ -299,9 +283,7 @@ fn a_refused_host_keeps_a_useful_image() {
     let queued = Step::Wait(WaitReason::RollbackQueued, Some(HOST_LOOK_INTERVAL));
     for (booted, expected) in [(2, queued), (1, rests)] {
         let mut facts = refused(booted, None, 2);
-        if let Os::Bootc(deployments) = &mut facts.host.os {
-            deployments.rollback_queued = true;
-        }
+        deployments_of(&mut facts, |deployments| deployments.rollback_queued = true);
         assert_eq!(step(&facts), expected, "a rollback is queued, {booted} runs");
     }
 }

@@ -176,6 +176,50 @@ fn cordoned() -> ClusterNode {
     })
 }
 
+/// A change to facts.
+type Change = fn(&mut AgentFacts);
+
+fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
+    change(&mut facts);
+    facts
+}
+
+/// Changes the Node as read.
+fn node_of(facts: &mut AgentFacts, change: impl FnOnce(&mut NodeFacts)) {
+    if let ClusterNode::Is(node) = &mut facts.cluster_node {
+        change(node);
+    }
+}
+
+/// Changes the deployments as read.
+fn deployments_of(facts: &mut AgentFacts, change: impl FnOnce(&mut Deployments)) {
+    if let Os::Bootc(deployments) = &mut facts.host.os {
+        change(deployments);
+    }
+}
+
+/// Changes the spec for this node.
+fn publish(facts: &mut AgentFacts, change: impl FnOnce(&mut Member)) {
+    if let Desired::Member(member) = &mut facts.desired {
+        change(member);
+    }
+}
+
+/// Returns outcome and message of the release that is the next step.
+fn release(facts: &AgentFacts) -> (Outcome, String) {
+    match step(facts) {
+        Step::Release(_, outcome, message) => (outcome, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn unusable() -> Os {
+    Os::Unusable {
+        reason: Reason::StatusFailed,
+        message: "no answer".to_owned(),
+    }
+}
+
 fn os(facts: &mut AgentFacts, booted: u8, staged: Option<Deployment>) {
     facts.host.os = Os::Bootc(Box::new(Deployments {
         booted: deployment(booted, false),
@@ -219,9 +263,7 @@ fn rebooted(berth: &Berth, booted: u8) -> AgentFacts {
     let mut facts = with(berth);
     facts.host.boot_id = BootId::from("b2");
     os(&mut facts, booted, None);
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.boot_id = Some(BootId::from("b2"));
-    }
+    node_of(&mut facts, |node| node.boot_id = Some(BootId::from("b2")));
     facts
 }
 
@@ -237,9 +279,7 @@ fn stuck(berth: &Berth, booted: u8) -> AgentFacts {
 }
 
 fn ready(facts: &mut AgentFacts, ready: bool) {
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.ready = ready;
-    }
+    node_of(facts, |node| node.ready = ready);
 }
 
 /// Licensed for 3 under b2, whose boot is not proven.

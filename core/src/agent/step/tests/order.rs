@@ -13,10 +13,7 @@ fn the_node_is_read_before_anything_begins() {
 fn a_turn_is_finished_also_for_another_pool() {
     let mut moved = with(&taken());
     let stays = step(&moved);
-    moved.desired = Desired::Member(Box::new(Member {
-        pool: PoolName::from("spare"),
-        ..member(2)
-    }));
+    publish(&mut moved, |member| member.pool = PoolName::from("spare"));
     assert_eq!(stays, Step::Drain);
     assert_eq!(step(&moved), stays);
 }
@@ -46,10 +43,11 @@ fn nothing_is_staged_for_a_reboot_that_is_inhibited() {
     os(&mut facts, 1, None);
     facts.past.unproven_boot = Some(BootId::from("b2"));
     ready(&mut facts, true);
-    match step(&facts) {
-        Step::Release(_, Outcome::RebootBlocked, why) => assert!(why.ends_with("backup: running"), "{why}"),
-        other => panic!("what ran before is proven: {other:?}"),
-    }
+    let (outcome, why) = release(&facts);
+    assert!(
+        outcome == Outcome::RebootBlocked && why.ends_with("backup: running"),
+        "{outcome:?}: {why}"
+    );
 }
 
 /// An unseen cordon may be in flight: the write of the Node makes it conflict.

@@ -3,7 +3,7 @@
 use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{ChapterName, ImageVersion, TurnRecord};
-use berth_api::node::{BootcNodeStatus, NodeDeployment, Phase};
+use berth_api::node::{BootcNodeStatus, Phase};
 
 use super::*;
 use crate::agent::facts::StepFailure;
@@ -42,10 +42,14 @@ pub(super) fn shown(facts: &AgentFacts, type_: &str) -> String {
 
 /// Returns the pool's digest, the manifest and the time of each deployment.
 fn deployments(status: &BootcNodeStatus) -> Vec<(String, u8, u8, Option<i64>)> {
-    let number = |digest: &Digest| u8::from_str_radix(&digest.to_string()[7..9], 16).unwrap();
-    let second = |d: &NodeDeployment| d.deployed_time.as_ref().map(|t| t.0.as_second());
-    let line = |d: &NodeDeployment| (d.pool.clone(), number(&d.digest), number(&d.manifest), second(d));
-    status.deployments.iter().map(line).collect()
+    let mut lines = vec![];
+    for d in &status.deployments {
+        let [digest, manifest] =
+            [&d.digest, &d.manifest].map(|digest| u8::from_str_radix(&digest.to_string()[7..9], 16).unwrap());
+        let second = d.deployed_time.as_ref().map(|time| time.0.as_second());
+        lines.push((d.pool.clone(), digest, manifest, second));
+    }
+    lines
 }
 
 #[test]
@@ -58,69 +62,51 @@ fn the_berth_that_a_node_holds_is_named() {
     assert_eq!(status_after(&facts, &held).berth, None);
 }
 
-#[test]
-fn a_deployment_is_recorded_after_its_proof() {
-    let line = |digest, manifest, time: Option<i64>| ("workers".to_owned(), digest, manifest, time);
-    let wants = |facts: &mut AgentFacts, n: u8, pool: &str| {
-        let image = DesiredImage {
+/// Wants image `n` of this pool.
+fn wants(facts: &mut AgentFacts, n: u8, pool: &str) {
+    publish(facts, |member| {
+        member.image = Some(DesiredImage {
             index_digest: digest(n + 100),
             ..image(n)
-        };
-        facts.desired = Desired::Member(Box::new(Member {
-            image: Some(image),
-            pool: PoolName::from(pool),
-            ..member(n)
-        }));
-    };
+        });
+        member.pool = PoolName::from(pool);
+    });
+}
+
+#[test]
+fn a_deployment_is_recorded_after_its_proof() {
     let mut facts = facts();
     wants(&mut facts, 2, "workers");
     let found = status(&facts);
-    assert_eq!(
-        deployments(&found),
-        [line(1, 1, None)],
-        "that is how the node was found"
-    );
+    let before = deployments(&found);
+    let first = ("workers".to_owned(), 1, 1, None);
+    assert_eq!(before, [first], "that is how the node was found");
     os(&mut facts, 2, None);
     facts.berths = Some(vec![committed()]);
-    assert_eq!(
-        deployments(&status_after(&facts, &found)),
-        [line(1, 1, None)],
-        "it is not proven"
-    );
+    let unproven = deployments(&status_after(&facts, &found));
+    assert_eq!(unproven, before, "it is not proven");
     facts.berths = Some(vec![]);
     let updated = status_after(&facts, &found);
-    let both = [line(102, 2, Some(1_000_000)), line(1, 1, None)];
+    let second = ("workers".to_owned(), 102, 2, Some(1_000_000));
+    let both = [second.clone(), before[0].clone()];
     assert_eq!(deployments(&updated), both);
     facts.now = now() + HOUR;
-    assert_eq!(
-        deployments(&status_after(&facts, &updated)),
-        both,
-        "nothing has happened since"
-    );
+    let later = deployments(&status_after(&facts, &updated));
+    assert_eq!(later, both, "nothing has happened since");
     os(&mut facts, 1, None);
-    assert_eq!(
-        deployments(&status_after(&facts, &updated)),
-        both,
-        "the boot loader went back"
-    );
+    let unwanted = deployments(&status_after(&facts, &updated));
+    assert_eq!(unwanted, both, "the boot loader went back");
     wants(&mut facts, 1, "workers");
     let back = status_after(&facts, &updated);
-    let rolled_back = [line(101, 1, Some(1_003_600)), line(102, 2, Some(1_000_000))];
+    let rolled_back = [("workers".to_owned(), 101, 1, Some(1_003_600)), second];
     assert_eq!(deployments(&back), rolled_back, "and that image is wanted now");
     wants(&mut facts, 1, "spare");
     let moved = deployments(&status_after(&facts, &back));
-    assert_eq!(
-        moved[0],
-        ("spare".to_owned(), 101, 1, None),
-        "the other pool found it like that"
-    );
+    let spare = ("spare".to_owned(), 101, 1, None);
+    assert_eq!(moved[0], spare, "the other pool found it like that");
     assert_eq!(moved[1..], rolled_back);
-    let lost = status(&facts);
-    assert_eq!(
-        deployments(&lost),
-        [("spare".to_owned(), 101, 1, None)],
-        "the start is unknown"
-    );
+    let lost = deployments(&status(&facts));
+    assert_eq!(lost, [spare], "the start is unknown");
 }
 
 #[test]
@@ -151,28 +137,27 @@ fn the_obstacle_of_a_stuck_holder_is_reported() {
 /// The last readings of a silent host are kept.
 #[test]
 fn a_silent_host_is_reported_after_a_while() {
-    let silent = |mut facts: AgentFacts, seconds| {
-        facts.host.unreachable = Some(Unreachable {
-            why: "no reply to Get: timed out".to_owned(),
-            ago: Duration::from_secs(seconds),
-        });
-        facts.cluster_node = ClusterNode::Unread;
-        assert!(matches!(step(&facts), Step::Wait(WaitReason::HostUnreachable, Some(_))));
-        facts
-    };
     let mut waiting = facts();
     waiting.berths = Some(vec![]);
-    for facts in [waiting, with(&taken())] {
+    for mut facts in [waiting, with(&taken())] {
         let before = status(&facts);
-        assert_eq!(status_after(&silent(facts.clone(), 29), &before), before);
-        let after = status_after(&silent(facts, 30), &before);
-        let of = |type_: &str| after.conditions.iter().find(|c| c.type_ == type_).unwrap();
-        assert_eq!(of(types::NODE_DEGRADED).reason, "HostUnreachable");
-        assert_eq!(of(types::UPDATE_PREPARED).status, "False", "no offer now");
+        facts.cluster_node = ClusterNode::Unread;
+        let [short, after] = [29, 30].map(|seconds| {
+            facts.host.unreachable = Some(Unreachable {
+                why: "no reply to Get: timed out".to_owned(),
+                ago: Duration::from_secs(seconds),
+            });
+            assert!(matches!(step(&facts), Step::Wait(WaitReason::HostUnreachable, Some(_))));
+            status_after(&facts, &before)
+        });
+        assert_eq!(short, before);
         assert_eq!((&after.staged, &after.booted), (&before.staged, &before.booted));
         for was in &before.conditions {
-            if ![types::NODE_DEGRADED, types::UPDATE_PREPARED].contains(&&*was.type_) {
-                assert_eq!(of(&was.type_), was);
+            let is = condition::find(&after.conditions, &was.type_).unwrap();
+            match was.type_.as_str() {
+                types::NODE_DEGRADED => assert_eq!(is.reason, "HostUnreachable"),
+                types::UPDATE_PREPARED => assert_eq!(is.status, "False", "no offer now"),
+                _ => assert_eq!(is, was),
             }
         }
     }
@@ -205,24 +190,18 @@ fn a_silent_host_is_not_reported_as_pulling() {
 
 #[test]
 fn released_is_reported_until_a_pool_has_the_node() {
-    let is_released = |facts: &AgentFacts, before: &BootcNodeStatus| {
-        let status = status_after(facts, before);
-        let found = condition::find(&status.conditions, types::RELEASED).map(|c| c.status.clone());
-        (status, found)
-    };
-    let (never, found) = is_released(&facts(), &BootcNodeStatus::default());
-    assert_eq!(found, None);
+    let never = status(&facts());
+    assert_eq!(condition::find(&never.conditions, types::RELEASED), None);
     let mut leaving = facts();
     leaving.desired = Desired::Release;
     leaving.berths = Some(vec![]);
-    if let ClusterNode::Is(node) = &mut leaving.cluster_node {
-        (node.cordon, node.unschedulable) = (None, false);
-    }
+    node_of(&mut leaving, |node| (node.cordon, node.unschedulable) = (None, false));
     assert_eq!(step(&leaving), Step::Wait(WaitReason::Released, None));
-    let (left, found) = is_released(&leaving, &never);
-    assert_eq!(found.as_deref(), Some("True"));
-    let (_, found) = is_released(&facts(), &left);
-    assert_eq!(found.as_deref(), Some("False"));
+    let left = status_after(&leaving, &never);
+    assert!(condition::is_true(&left.conditions, types::RELEASED));
+    let back = status_after(&facts(), &left);
+    let released = condition::find(&back.conditions, types::RELEASED).unwrap();
+    assert_eq!(released.status, "False");
 }
 
 #[test]
@@ -245,9 +224,7 @@ fn a_silent_host_reports_the_end_of_its_turn() {
         .past
         .turn_ended(Outcome::DrainTimeout, "db/0", &digest(2), facts.now, 0.0);
     facts.berths = Some(vec![]);
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.cordon = None;
-    }
+    node_of(&mut facts, |node| node.cordon = None);
     let after = status_after(&facts, &before);
     assert_eq!((after.phase, after.drain_blockers.len()), (Some(Phase::Degraded), 0));
     assert_eq!(after.last_turn, facts.past.last_turn);
@@ -296,7 +273,18 @@ fn an_unguarded_server_is_reported_with_the_fix() {
         "{silent}"
     );
     assert_eq!(report::phase(&facts, &wait), Phase::Degraded);
-    let mut pulling = facts.clone();
+    node_of(&mut facts, |node| node.excluded = true);
+    assert!(
+        shown(&facts, types::NODE_DEGRADED).starts_with("False"),
+        "it would take no berth anyway"
+    );
+}
+
+#[test]
+fn an_unguarded_server_hides_no_other_failure() {
+    let mut pulling = facts();
+    pulling.guard.answer = Guard::Unknown;
+    pulling.guard.silence = Some("webhook w: connection refused".into());
     pulling.past.failure = Some(berth_api::node::Failure {
         reason: "RegistryUnreachable".into(),
         message: "no route".into(),
@@ -312,44 +300,33 @@ fn an_unguarded_server_is_reported_with_the_fix() {
         "and hides nothing: {guarded}"
     );
     let before = status(&pulling);
-    let anew = |answer: Guard| {
-        let mut asked = pulling.clone();
-        (asked.guard.answer, asked.guard.silence) = (answer, None);
-        let status = status_after(&asked, &before);
-        condition::find(&status.conditions, types::GUARDED).map(|c| format!("{} {}", c.status, c.reason))
-    };
-    assert_eq!(
-        anew(Guard::Unknown).as_deref(),
-        Some("False Unguarded"),
-        "an agent without an answer keeps the condition"
-    );
-    assert_eq!(anew(Guard::Refuses).as_deref(), Some("True AsExpected"));
-    let mut never = facts.clone();
-    (never.guard.answer, never.guard.silence) = (Guard::Refuses, None);
-    let guarded = condition::find(&status(&never).conditions, types::GUARDED).cloned();
-    assert_eq!(guarded, None, "nothing is written where all was well always");
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.excluded = true;
+    pulling.guard.silence = None;
+    for (answer, expected) in [
+        // An agent without an answer keeps the condition.
+        (Guard::Unknown, ("False", "Unguarded")),
+        (Guard::Refuses, ("True", "AsExpected")),
+    ] {
+        pulling.guard.answer = answer;
+        let status = status_after(&pulling, &before);
+        let guarded = condition::find(&status.conditions, types::GUARDED).unwrap();
+        assert_eq!((guarded.status.as_str(), guarded.reason.as_str()), expected);
     }
-    assert!(
-        shown(&facts, types::NODE_DEGRADED).starts_with("False"),
-        "it would take no berth anyway"
-    );
+    let never = status(&facts());
+    let guarded = condition::find(&never.conditions, types::GUARDED);
+    assert_eq!(guarded, None, "nothing is written where all was well always");
 }
 
 #[test]
 fn a_refused_host_reports_its_image() {
     let mut facts = facts();
-    if let Os::Bootc(deployments) = &mut facts.host.os {
+    deployments_of(&mut facts, |deployments| {
         deployments.refusal = Some("its bootc cannot lock".to_owned());
-    }
+    });
     assert_eq!(step(&facts), Step::Wait(WaitReason::HostUnusable, None));
     let degraded = shown(&facts, types::NODE_DEGRADED);
     assert_eq!(degraded, "True ComposefsNotSupported its bootc cannot lock");
     let mut without = facts.clone();
-    if let Os::Bootc(deployments) = &mut without.host.os {
-        deployments.staged = None;
-    }
+    deployments_of(&mut without, |deployments| deployments.staged = None);
     let pulled = shown(&without, types::IMAGE_PULLED);
     assert_eq!(pulled, "Unknown Blocked see NodeDegraded for the problem to fix first");
     assert!(
@@ -405,13 +382,16 @@ fn a_node_with_a_queued_rollback_is_not_updated() {
 
 #[test]
 fn the_phase_separates_proving_from_rebooting() {
-    let phase = |facts: &AgentFacts| status(facts).phase.unwrap();
-    assert_eq!(phase(&with(&taken())), Phase::Draining);
-    assert_eq!(phase(&with(&committed())), Phase::Rebooting);
-    assert_eq!(phase(&stuck(&committed(), 2)), Phase::Proving);
-    assert_eq!(phase(&stuck(&relicensed(), 2)), Phase::Rebooting);
     let back = relicensed().relicensed(digest(2), BootId::from("b2")).unwrap();
-    assert_eq!(phase(&stuck(&back, 2)), Phase::Proving);
+    for (facts, expected) in [
+        (with(&taken()), Phase::Draining),
+        (with(&committed()), Phase::Rebooting),
+        (stuck(&committed(), 2), Phase::Proving),
+        (stuck(&relicensed(), 2), Phase::Rebooting),
+        (stuck(&back, 2), Phase::Proving),
+    ] {
+        assert_eq!(status(&facts).phase, Some(expected));
+    }
     assert!(shown(&stuck(&back, 2), types::REBOOTED_NODE).starts_with("True"));
 }
 
@@ -440,10 +420,7 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
             on_timeout: Some(on_timeout),
             ..Drain::default()
         };
-        facts.desired = Desired::Member(Box::new(Member {
-            drain: settings,
-            ..member(2)
-        }));
+        publish(&mut facts, |member| member.drain = settings);
         for (type_, status) in [(types::DRAINED, "False"), (types::NODE_DEGRADED, "True")] {
             let shown = shown(&facts, type_);
             assert!(
@@ -463,20 +440,6 @@ fn an_overdue_drain_names_its_blockers_and_reason() {
         shown(&stuck, types::DRAINED)
     );
     assert_eq!(status(&stuck).drain_blockers.len(), 1);
-    let mut left = with(&taken());
-    left.drain = DrainFacts {
-        done: true,
-        ..DrainFacts::default()
-    };
-    left.drain.left_behind = vec![DrainBlocker {
-        pod: "db/0".into(),
-        reason: "cannot end".into(),
-        since: later(0),
-    }];
-    assert_eq!(
-        shown(&left, types::DRAINED),
-        "True LeftBehind drained except db/0: cannot end"
-    );
 }
 
 #[test]
@@ -484,7 +447,7 @@ fn what_the_controller_plans_with_is_reported() {
     let mut facts = facts();
     facts.past.retry_token = Some("again".into());
     timeline::join(&mut facts.past.timeline, "workers", facts.now);
-    let turn = |end: Option<i64>| TurnRecord {
+    let running = TurnRecord {
         berth: "workers-0".into(),
         node_uid: "u1".into(),
         from: None,
@@ -493,25 +456,28 @@ fn what_the_controller_plans_with_is_reported() {
         start_time: later(0),
         drain_seconds: None,
         proof: None,
-        end_time: end.map(later),
+        end_time: None,
         outcome: None,
     };
-    facts.past.turns = vec![turn(None), turn(Some(9))];
+    let ended = TurnRecord {
+        end_time: Some(later(9)),
+        ..running.clone()
+    };
+    facts.past.turns = vec![running, ended.clone()];
     let status = status(&facts);
     assert_eq!(
         (status.retry_token.as_deref(), status.clock_synchronized),
         (Some("again"), Some(true))
     );
     assert_eq!(status.timeline, facts.past.timeline);
-    assert_eq!(status.turns, [turn(Some(9))], "a turn that runs is not on record yet");
+    assert_eq!(status.turns, [ended], "a turn that runs is not on record yet");
 }
 
 /// Earlier agent versions stored durations in other fields. They count until the timeline has its own.
 #[test]
 fn durations_of_an_earlier_version_are_kept() {
     let old: BootcNodeStatus = serde_json::from_str(r#"{"drainSeconds": 40, "rebootSeconds": 90}"#).unwrap();
-    let measured = |status: &BootcNodeStatus| (status.measured().drain, status.measured().reboot);
-    assert_eq!(measured(&old), (Some(40), Some(90)));
+    assert_eq!((old.measured().drain, old.measured().reboot), (Some(40), Some(90)));
     let mut facts = facts();
     let kept = status_after(&facts, &old);
     assert_eq!((kept.drain_seconds, kept.reboot_seconds), (Some(40), Some(90)));
@@ -527,9 +493,9 @@ fn durations_of_an_earlier_version_are_kept() {
         };
         facts.past.timeline = timeline::timeline(&facts.past.timeline, &seen, None, later(second).0);
     }
-    let anew = status_after(&facts, &kept);
-    assert_eq!((anew.drain_seconds, anew.reboot_seconds), (None, Some(90)));
-    assert_eq!(measured(&anew), (Some(7), Some(90)));
+    let next = status_after(&facts, &kept);
+    assert_eq!((next.drain_seconds, next.reboot_seconds), (None, Some(90)));
+    assert_eq!((next.measured().drain, next.measured().reboot), (Some(7), Some(90)));
 }
 
 #[test]
@@ -566,25 +532,17 @@ fn rivals_are_reported_unless_tolerated() {
     facts.host.rivals = vec!["zincati.service".into()];
     let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(degraded.contains("may replace staged images"), "{degraded}");
-    let tolerate = |facts: &mut AgentFacts, tolerated: &[&str], how| {
-        let Desired::Member(member) = &mut facts.desired else {
-            unreachable!()
-        };
-        member.tolerated = tolerated.iter().map(|name| (*name).to_owned()).collect();
-        member.rivals = how;
-    };
-    tolerate(&mut facts, &[], RivalUpdaters::Tolerate);
+    publish(&mut facts, |member| member.rivals = RivalUpdaters::Tolerate);
     assert_eq!(shown(&facts, types::NODE_DEGRADED), "False AsExpected ");
     let pods = [
         "machine-config-daemon (pod mcd/a)".to_owned(),
         "kured (pod k/b)".to_owned(),
     ];
     facts.host.rivals.extend(pods);
-    tolerate(
-        &mut facts,
-        &["zincati.service", "machine-config-daemon"],
-        RivalUpdaters::Wait,
-    );
+    publish(&mut facts, |member| {
+        member.tolerated = ["zincati.service", "machine-config-daemon"].map(str::to_owned).into();
+        member.rivals = RivalUpdaters::Wait;
+    });
     let degraded = shown(&facts, types::NODE_DEGRADED);
     assert!(
         degraded.starts_with("True RivalUpdater kured (pod k/b) is active: ")
@@ -733,29 +691,27 @@ fn the_backend_is_shown_until_the_host_has_none() {
 
 #[test]
 fn the_insight_shows_a_paused_pool() {
-    let said = |facts: &AgentFacts| crate::insight::phase(&status(facts).insight.unwrap()).to_owned();
-    let member = |paused| Desired::Member(Box::new(Member { paused, ..member(2) }));
-    let mut facts = facts();
-    facts.desired = member(false);
-    let before = said(&facts);
-    facts.desired = member(true);
-    assert_eq!((before.as_str(), said(&facts).as_str()), ("Pending", "Paused"));
-    os(&mut facts, 2, None);
-    assert_eq!(said(&facts), "Updated", "a pause changes nothing for who is done");
+    let paused = change(facts(), |f| publish(f, |member| member.paused = true));
+    // A pause changes nothing for a node that is updated.
+    let updated = change(paused.clone(), |f| os(f, 2, None));
+    for (facts, phase) in [(facts(), "Pending"), (paused, "Paused"), (updated, "Updated")] {
+        let insight = status(&facts).insight.unwrap();
+        assert_eq!(crate::insight::phase(&insight), phase);
+    }
 }
 
 #[test]
-fn a_node_that_was_never_measured_has_the_estimate_of_its_pool() {
+fn an_unmeasured_node_has_its_pools_estimate() {
     let mut facts = with(&taken());
-    let estimate = |facts: &AgentFacts| status(facts).insight.unwrap().est_to_complete;
-    assert_eq!(estimate(&facts), None, "nothing was measured");
-    facts.desired = Desired::Member(Box::new(Member {
-        estimates: berth_api::pool::PhaseDurations {
+    let unmeasured = status(&facts).insight.unwrap();
+    assert_eq!(unmeasured.est_to_complete, None, "nothing was measured");
+    publish(&mut facts, |member| {
+        member.estimates = berth_api::pool::PhaseDurations {
             staging_seconds: Some(300),
             drain_seconds: Some(30),
             reboot_seconds: Some(90),
-        },
-        ..member(2)
-    }));
-    assert_eq!(estimate(&facts), Some("120s".into()), "the drain and the reboot");
+        };
+    });
+    let estimate = status(&facts).insight.unwrap().est_to_complete;
+    assert_eq!(estimate, Some("120s".into()), "the drain and the reboot");
 }

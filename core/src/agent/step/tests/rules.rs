@@ -1,6 +1,6 @@
 //! Images that the host's own policy rejects.
 
-use berth_api::condition::node as types;
+use berth_api::condition::{self, node as types};
 use berth_api::node::BootcNodeStatus;
 use berth_api::pool::SignatureRule;
 
@@ -18,11 +18,10 @@ fn refused(mut facts: AgentFacts) -> AgentFacts {
 
 /// Makes the pool and the host require signatures.
 fn wants_signatures(facts: &mut AgentFacts) {
-    if let Desired::Member(member) = &mut facts.desired
-        && let Some(image) = &mut member.image
-    {
+    publish(facts, |member| {
+        let image = member.image.as_mut().unwrap();
         image.signature = SignatureRule::Required;
-    }
+    });
     facts.host.rules.policy = Policy::parse(PLACES[0], br#"{"default": [{"type": "reject"}]}"#);
 }
 
@@ -52,10 +51,10 @@ fn degraded(facts: &AgentFacts) -> String {
         conditions: &[],
     };
     let status = report(facts, &subject, &BootcNodeStatus::default());
-    let shown = |type_: &str| status.conditions.iter().find(|c| c.type_ == type_).unwrap().clone();
-    assert_eq!(shown(types::IMAGE_PULLED).reason, shown(types::NODE_DEGRADED).reason);
-    let condition = shown(types::NODE_DEGRADED);
-    format!("{} {} {}", condition.status, condition.reason, condition.message)
+    let [pulled, degraded] =
+        [types::IMAGE_PULLED, types::NODE_DEGRADED].map(|type_| condition::find(&status.conditions, type_).unwrap());
+    assert_eq!(pulled.reason, degraded.reason);
+    format!("{} {} {}", degraded.status, degraded.reason, degraded.message)
 }
 
 #[test]
@@ -92,7 +91,7 @@ fn an_image_from_a_forbidden_registry_is_refused() {
 }
 
 #[test]
-fn a_turn_ends_for_the_hosts_rules_until_it_is_committed() {
+fn the_hosts_rules_end_an_uncommitted_turn() {
     let mut turn = refused(with(&taken()));
     turn.drain.done = true;
     assert!(matches!(step(&turn), Step::Release(_, Outcome::RebootBlocked, why) if why.contains("is refused by")));
@@ -132,40 +131,23 @@ fn a_required_signature_is_checked_before_staging() {
     );
     let mut strict = signed(closed);
     assert!(matches!(step(&strict), Step::StartPull(image, _) if image.signature == SignatureRule::Required));
-    let staged = |facts: &mut AgentFacts, staged_signed| {
-        facts.host.os = Os::Bootc(Box::new(Deployments {
-            booted: deployment(1, false),
-            staged: Some(deployment(2, true)),
-            staged_signed,
-            ..Deployments::default()
-        }));
-    };
-    staged(&mut strict, false);
-    assert_eq!(
-        step(&strict),
-        Step::Unstage(deployment(2, true)),
-        "it was pulled before the pool asked"
-    );
-    staged(&mut strict, true);
-    assert_eq!(
-        step(&strict),
-        Step::Unstage(deployment(2, true)),
-        "the backend alone says that it checked"
-    );
-    let pulled = |n: u8, policy: u8| {
-        Some(Verified {
-            digest: digest(n),
-            policy: digest(policy),
-        })
-    };
+    // The image was pulled before the pool asked, or only the backend reports that it checked.
+    for staged_signed in [false, true] {
+        os(&mut strict, 1, Some(deployment(2, true)));
+        deployments_of(&mut strict, |deployments| deployments.staged_signed = staged_signed);
+        assert_eq!(step(&strict), Step::Unstage(deployment(2, true)), "{staged_signed}");
+    }
     strict.host.rules.policy_digest = Some(digest(7));
     for (verified, is_kept) in [
-        (pulled(2, 7), true),
-        (pulled(3, 7), false),
-        (pulled(2, 8), false),
+        (Some((2, 7)), true),
+        (Some((3, 7)), false),
+        (Some((2, 8)), false),
         (None, false),
     ] {
-        strict.past.verified = verified.clone();
+        strict.past.verified = verified.map(|(n, policy)| Verified {
+            digest: digest(n),
+            policy: digest(policy),
+        });
         let keeps = matches!(step(&strict), Step::Wait(WaitReason::NoBerth, _));
         assert_eq!(keeps, is_kept, "{verified:?}");
         assert!(keeps || step(&strict) == Step::Unstage(deployment(2, true)));

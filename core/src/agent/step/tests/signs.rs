@@ -20,11 +20,6 @@ fn uncordoned(berth: &Berth) -> AgentFacts {
     }
 }
 
-fn change(mut facts: AgentFacts, change: impl FnOnce(&mut AgentFacts)) -> AgentFacts {
-    change(&mut facts);
-    facts
-}
-
 fn without_drain(facts: &mut AgentFacts) {
     let mut member = member(2);
     member.drain.enabled = Some(false);
@@ -32,25 +27,19 @@ fn without_drain(facts: &mut AgentFacts) {
 }
 
 fn excluded(facts: &mut AgentFacts) {
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.excluded = true;
-    }
+    node_of(facts, |node| node.excluded = true);
 }
 
 fn of_another_uid(facts: &mut AgentFacts) {
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.uid = "u9".into();
-    }
+    node_of(facts, |node| node.uid = "u9".into());
 }
 
 fn uncordoned_by_somebody(facts: &mut AgentFacts) {
-    if let ClusterNode::Is(node) = &mut facts.cluster_node {
-        node.unschedulable = false;
-    }
+    node_of(facts, |node| node.unschedulable = false);
 }
 
 #[test]
-fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
+fn a_turn_is_shown_from_cordon_to_restore() {
     let releasing = taken().releasing(Outcome::Revoked, BootId::from("b1")).unwrap();
     for (what, facts, expected) in [
         ("staged, and waiting", facts(), Some(PLANNED)),
@@ -83,10 +72,7 @@ fn a_node_shows_its_turn_from_the_cordon_to_the_restore() {
         ("restored, to be tried again", uncordoned(&releasing), Some(PLANNED)),
         (
             "a cordon without a berth",
-            AgentFacts {
-                cluster_node: cordoned(),
-                ..facts()
-            },
+            change(facts(), |f| f.cluster_node = cordoned()),
             None,
         ),
         (

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_whole_turn_is_the_only_way_to_a_reboot() {
+fn only_a_whole_turn_leads_to_a_reboot() {
     let mut facts = facts();
     assert_eq!(step(&facts), Step::Wait(WaitReason::NoBerth, None));
     facts.berths = Some(vec![offered(2, "u1")]);
@@ -61,10 +61,7 @@ fn what_is_staged_is_locked_or_removed() {
     let mut f = with(&taken());
     os(&mut f, 1, Some(deployment(2, false)));
     assert_eq!(step(&f), lock(), "taken is not committed");
-    f.desired = Desired::Member(Box::new(Member {
-        image: None,
-        ..member(2)
-    }));
+    publish(&mut f, |member| member.image = None);
     f.berths = Some(vec![]);
     f.cluster_node = ClusterNode::Is(node());
     assert_eq!(step(&f), lock(), "not resolved any more");
@@ -72,10 +69,6 @@ fn what_is_staged_is_locked_or_removed() {
 
 #[test]
 fn what_cannot_be_locked_is_removed() {
-    let composefs = |f: &mut AgentFacts| match &mut f.host.os {
-        Os::Bootc(deployments) => deployments.storage = Storage::Composefs,
-        other => panic!("{other:?}"),
-    };
     let idle = facts();
     let mut nobodys = facts();
     nobodys.desired = Desired::Unknown;
@@ -84,7 +77,7 @@ fn what_cannot_be_locked_is_removed() {
     asked.host.reboot = Reboot::Asked(REBOOT_START_TIMEOUT);
     for mut f in [idle, nobodys, with(&taken()), asked] {
         os(&mut f, 1, Some(deployment(2, false)));
-        composefs(&mut f);
+        deployments_of(&mut f, |deployments| deployments.storage = Storage::Composefs);
         assert_eq!(step(&f), Step::Unstage(deployment(2, false)), "never on composefs");
         f.host.lock_failure = Some(LockFailure::default());
         os(&mut f, 1, Some(deployment(2, false)));
@@ -113,17 +106,12 @@ fn an_offer_for_another_target_is_left_alone() {
 fn out_of_window(facts: &AgentFacts) -> [(AgentFacts, &'static str); 3] {
     let mut late = facts.clone();
     late.now = now() + SignedDuration::from_secs(60);
-    let clock = |clock_synchronized| {
-        let host = HostFacts {
-            clock_synchronized,
-            ..facts.host.clone()
-        };
-        AgentFacts { host, ..facts.clone() }
-    };
+    let [wrong, unknown] =
+        [Some(false), None].map(|clock| change(facts.clone(), |f| f.host.clock_synchronized = clock));
     [
         (late, "the maintenance window has closed"),
-        (clock(Some(false)), "not synchronised"),
-        (clock(None), "not synchronised"),
+        (wrong, "not synchronised"),
+        (unknown, "not synchronised"),
     ]
 }
 
@@ -138,10 +126,8 @@ fn a_closed_window_ends_an_uncommitted_turn() {
     for drained in [false, true] {
         ready.drain.done = drained;
         for (facts, why) in out_of_window(&ready) {
-            match step(&facts) {
-                Step::Release(_, Outcome::Revoked, message) => assert!(message.contains(why), "{message}"),
-                other => panic!("{other:?}"),
-            }
+            let (outcome, message) = release(&facts);
+            assert!(outcome == Outcome::Revoked && message.contains(why), "{message}");
         }
     }
 }
@@ -182,14 +168,13 @@ fn without_a_window_the_clock_is_not_checked() {
     }
 }
 
+fn excluded(mut facts: AgentFacts) -> AgentFacts {
+    node_of(&mut facts, |node| node.excluded = true);
+    facts
+}
+
 #[test]
 fn an_excluded_node_takes_nothing_and_gives_back() {
-    let excluded = |mut facts: AgentFacts| {
-        if let ClusterNode::Is(node) = &mut facts.cluster_node {
-            node.excluded = true;
-        }
-        facts
-    };
     let mut offer = facts();
     offer.berths = Some(vec![offered(2, "u1")]);
     assert!(matches!(step(&excluded(offer)), Step::Wait(WaitReason::Excluded, _)));
@@ -257,10 +242,6 @@ fn a_turn_without_a_drain_still_cordons() {
 
 #[test]
 fn before_the_commit_every_reason_gives_back() {
-    let release = |f: &AgentFacts| match step(f) {
-        Step::Release(_, outcome, message) => (outcome, message),
-        other => panic!("{other:?}"),
-    };
     let revoked = with(&taken().revoked(Some("Paused".into())).unwrap());
     assert_eq!(release(&revoked), (Outcome::Revoked, "Paused".into()));
     let mut f = with(&taken());
@@ -330,7 +311,7 @@ fn no_reboot_for_another_node_of_this_name() {
 }
 
 #[test]
-fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
+fn only_berths_own_stray_cordon_is_undone() {
     let mut f = facts();
     f.cluster_node = cordoned();
     assert_eq!(step(&f), Step::Uncordon);
@@ -342,7 +323,7 @@ fn a_cordon_without_a_berth_is_undone_and_an_admins_is_not() {
 }
 
 #[test]
-fn one_pull_at_a_time_and_the_right_one_is_adopted() {
+fn one_pull_runs_at_a_time() {
     let mut f = facts();
     f.host.os = Os::Unknown;
     f.host.pull = Some(PullFacts {
@@ -365,10 +346,7 @@ fn pulls_wait_for_permission_and_backoff() {
     os(&mut f, 1, None);
     assert_eq!(step(&f), pull(2));
     let mut held = f.clone();
-    held.desired = Desired::Member(Box::new(Member {
-        staging: Staging::Held,
-        ..member(2)
-    }));
+    publish(&mut held, |member| member.staging = Staging::Held);
     assert_eq!(step(&held), Step::Wait(WaitReason::StagingHeld, None));
     let mut failed = f.clone();
     failed
@@ -429,10 +407,6 @@ fn a_failed_turn_delays_the_next() {
 
 #[test]
 fn a_silent_host_keeps_its_licence() {
-    let unusable = || Os::Unusable {
-        reason: Reason::StatusFailed,
-        message: "timeout".into(),
-    };
     for berth in [
         taken(),
         committed(),
@@ -472,9 +446,6 @@ fn a_scheduled_shutdown_delays_but_does_not_block() {
 fn a_spec_for_another_node_is_ignored() {
     let mut facts = facts();
     facts.berths = Some(vec![offered(2, "u1")]);
-    facts.desired = Desired::Member(Box::new(Member {
-        node_uid: NodeUid::from("u0"),
-        ..member(2)
-    }));
+    publish(&mut facts, |member| member.node_uid = NodeUid::from("u0"));
     assert_eq!(step(&facts), Step::Wait(WaitReason::OtherNode, None));
 }
