@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn a_window_opens_and_closes_with_time() {
-        let rollout = || friday("0 22 * * 5", "8h");
-        let before = look(rollout(), "2026-11-20T20:59:59Z", |_| ());
+        let rollout = friday("0 22 * * 5", "8h");
+        let before = look(rollout.clone(), "2026-11-20T20:59:59Z", |_| ());
         assert_eq!(reason(&before), "OutsideWindows");
         assert_eq!(before.changes, Some(at("2026-11-20T21:00:00Z")));
         assert!(
@@ -297,12 +297,10 @@ mod tests {
             "{}",
             before.window.message
         );
-        let open = look(rollout(), "2026-11-20T21:00:00Z", |_| ());
+        let open = look(rollout.clone(), "2026-11-20T21:00:00Z", |_| ());
         assert_eq!((reason(&open), open.closes), ("", Some(at("2026-11-21T05:00:00Z"))));
-        assert_eq!(
-            reason(&look(rollout(), "2026-11-21T05:00:00Z", |_| ())),
-            "OutsideWindows"
-        );
+        let after = look(rollout, "2026-11-21T05:00:00Z", |_| ());
+        assert_eq!(reason(&after), "OutsideWindows");
     }
 
     #[test]
@@ -344,39 +342,38 @@ mod tests {
     fn judged_gates_are_cached_until_a_change() {
         let pool = PoolName::from("p");
         let mut keeper = GateCache::default();
-        let mut reason_at = |rollout: Rollout, now: &str, needed: u64| {
-            let spec = spec(rollout);
-            let (needed, now) = (Duration::from_secs(needed), at(now));
+        let rollout = friday("0 22 * * 5", "8h");
+        for (what, rollout, now, needed, expected) in [
+            ("before", &rollout, "2026-11-20T20:59:59Z", 1, "OutsideWindows"),
+            ("it opens", &rollout, "2026-11-20T21:00:00Z", 1, ""),
+            ("it closes", &rollout, "2026-11-21T05:00:00Z", 1, "OutsideWindows"),
+            (
+                "too short",
+                &rollout,
+                "2026-11-21T05:00:00Z",
+                8 * 3600,
+                "WindowTooShort",
+            ),
+            ("the clock was set back", &rollout, "2026-11-20T22:00:00Z", 8 * 3600, ""),
+            ("no window", &Rollout::default(), "2026-11-20T22:00:00Z", 1, ""),
+            (
+                "invalid",
+                &friday("x", "8h"),
+                "2026-11-20T22:00:00Z",
+                1,
+                "InvalidWindow",
+            ),
+        ] {
             let gates = keeper.gates(Inputs {
                 pool: &pool,
-                spec: &spec,
+                spec: &spec(rollout.clone()),
                 fleet: None,
                 clock_synchronized: true,
-                needed,
-                now,
+                needed: Duration::from_secs(needed),
+                now: at(now),
             });
-            reason(&gates).to_owned()
-        };
-        let rollout = || friday("0 22 * * 5", "8h");
-        assert_eq!(reason_at(rollout(), "2026-11-20T20:59:59Z", 1), "OutsideWindows");
-        assert_eq!(reason_at(rollout(), "2026-11-20T21:00:00Z", 1), "", "it opens");
-        assert_eq!(
-            reason_at(rollout(), "2026-11-21T05:00:00Z", 1),
-            "OutsideWindows",
-            "it closes"
-        );
-        assert_eq!(reason_at(rollout(), "2026-11-21T05:00:00Z", 8 * 3600), "WindowTooShort");
-        assert_eq!(
-            reason_at(rollout(), "2026-11-20T22:00:00Z", 8 * 3600),
-            "",
-            "the clock was set back"
-        );
-        assert_eq!(
-            reason_at(Rollout::default(), "2026-11-20T22:00:00Z", 1),
-            "",
-            "the admin changed it"
-        );
-        assert_eq!(reason_at(friday("x", "8h"), "2026-11-20T22:00:00Z", 1), "InvalidWindow");
+            assert_eq!(reason(&gates), expected, "{what}");
+        }
     }
 
     #[test]

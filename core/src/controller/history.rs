@@ -196,17 +196,17 @@ mod tests {
 
     /// A target: index `n`, with one manifest for each of two architectures.
     fn target(n: u8) -> Target {
-        let platform = |architecture: &str, manifest: u8| PlatformDigest {
+        let platforms = [("amd64", n + 100), ("arm64", n + 200)].map(|(architecture, manifest)| PlatformDigest {
             architecture: architecture.into(),
             variant: None,
             digest: digest(manifest),
-        };
+        });
         Target {
             image: "r/os:1".into(),
             digest: digest(n),
             version: None,
             metadata: None,
-            platforms: vec![platform("amd64", n + 100), platform("arm64", n + 200)],
+            platforms: platforms.into(),
             publish_time: None,
         }
     }
@@ -234,9 +234,12 @@ mod tests {
     }
 
     fn shown(history: &[DeployedImage]) -> Vec<(Option<&str>, u32, Option<i64>)> {
-        let second = |image: &DeployedImage| image.last_deployed.as_ref().map(|t| t.0.as_second());
-        let line = |image| (version(image), image.node_count, second(image));
-        history.iter().map(line).collect()
+        let mut lines = vec![];
+        for image in history {
+            let second = image.last_deployed.as_ref().map(|time| time.0.as_second());
+            lines.push((version(image), image.node_count, second));
+        }
+        lines
     }
 
     fn version(image: &DeployedImage) -> Option<&str> {
@@ -281,12 +284,14 @@ mod tests {
         assert!(at(NOW, 0, &kept, &[], &[all]).is_empty());
     }
 
+    /// Returns the digest of each image v1.
+    fn v1(history: &[DeployedImage]) -> Vec<Digest> {
+        let named = history.iter().filter(|image| version(image) == Some("v1"));
+        named.map(|image| image.digest.clone()).collect()
+    }
+
     #[test]
     fn an_image_keeps_its_index_digest() {
-        let v1 = |history: &[DeployedImage]| {
-            let named = history.iter().filter(|image| version(image) == Some("v1"));
-            named.map(|image| image.digest.clone()).collect::<Vec<_>>()
-        };
         // The nodes were installed with the first target, and know it by its manifest.
         let first = at(NOW, 3, &[], &[target(1)], &[vec![found(1)]]);
         assert_eq!(v1(&first), [digest(1)]);
@@ -340,20 +345,23 @@ mod tests {
             nodes in proptest::collection::vec(proptest::collection::vec((0u8..4, 0i64..50, any::<bool>()), 0..4), 1..6),
             cut in 0usize..6,
         ) {
-            let report = |of: &Vec<(u8, i64, bool)>| -> Vec<NodeDeployment> {
-                of.iter().map(|(n, second, is_found)| if *is_found { found(*n) } else { deployed(*n, *second) }).collect()
-            };
-            let all: Vec<_> = nodes.iter().map(report).collect();
-            let pass = |old: &[DeployedImage], reports: &[Vec<NodeDeployment>]| at(NOW, 10, old, &[], reports);
-            let whole = pass(&[], &all);
+            let mut all = vec![];
+            for deployments in nodes {
+                let mut report = vec![];
+                for (n, second, is_found) in deployments {
+                    report.push(if is_found { found(n) } else { deployed(n, second) });
+                }
+                all.push(report);
+            }
+            let whole = at(NOW, 10, &[], &[], &all);
             let mut reversed = all.clone();
             reversed.reverse();
-            prop_assert_eq!(&pass(&[], &reversed), &whole);
+            prop_assert_eq!(&at(NOW, 10, &[], &[], &reversed), &whole);
             // Some reports come first, then all, then all again.
-            let some = pass(&[], &all[..cut.min(all.len())]);
-            let then = pass(&some, &reversed);
+            let some = at(NOW, 10, &[], &[], &all[..cut.min(all.len())]);
+            let then = at(NOW, 10, &some, &[], &reversed);
             prop_assert_eq!(&then, &whole);
-            prop_assert_eq!(&pass(&then, &all), &whole);
+            prop_assert_eq!(&at(NOW, 10, &then, &[], &all), &whole);
         }
     }
 }

@@ -147,38 +147,37 @@ mod tests {
         let (mut belonging, mut world) = (MembershipCache::default(), Snapshot::default());
         node(&mut world, "n1", "worker", "True");
         pool(&mut world, "a", "worker", 0);
-        let mut look = |change: &dyn Fn(&mut Snapshot)| {
+        type Change = fn(&mut Snapshot);
+        let changes: [(&str, Change, bool, &str); 11] = [
+            ("nothing", |_| {}, true, "a"),
+            ("n1 is not Ready", |w| node(w, "n1", "worker", "False"), true, "a"),
+            ("a status", |w| pool(w, "a", "worker", 1), true, "a"),
+            ("other labels", |w| node(w, "n1", "infra", "True"), false, ""),
+            ("another selector", |w| pool(w, "a", "infra", 1), false, "a"),
+            ("another node", |w| node(w, "n2", "infra", "True"), false, "a"),
+            ("another pool", |w| pool(w, "b", "infra", 0), false, ""),
+            ("its BootcNode names b", |w| host(w, "n1", "b"), false, "b"),
+            ("no BootcNode", |w| Arc::make_mut(&mut w.bootc_nodes).clear(), false, ""),
+            (
+                "b is deleted",
+                |w| drop(Arc::make_mut(&mut w.pools).remove("b")),
+                false,
+                "a",
+            ),
+            (
+                "n1 is deleted",
+                |w| drop(Arc::make_mut(&mut w.nodes).remove("n1")),
+                false,
+                "",
+            ),
+        ];
+        for (what, change, is_kept, pool) in changes {
             let before = belonging.of(&world);
             change(&mut world);
             let after = belonging.of(&world);
-            let pool = after.pool_of(&"n1".into()).map_or("", PoolName::as_str).to_owned();
-            (Arc::ptr_eq(&before, &after), pool)
-        };
-        let kept = (true, "a".to_owned());
-        assert_eq!(look(&|_| {}), kept);
-        assert_eq!(look(&|w| node(w, "n1", "worker", "False")), kept, "it is not Ready");
-        assert_eq!(look(&|w| pool(w, "a", "worker", 1)), kept, "a status");
-        let anew = |pool: &str| (false, pool.to_owned());
-        assert_eq!(look(&|w| node(w, "n1", "infra", "True")), anew(""), "other labels");
-        assert_eq!(look(&|w| pool(w, "a", "infra", 1)), anew("a"), "another selector");
-        assert_eq!(look(&|w| node(w, "n2", "infra", "True")), anew("a"), "another node");
-        assert_eq!(look(&|w| pool(w, "b", "infra", 0)), anew(""), "another pool");
-        assert_eq!(look(&|w| host(w, "n1", "b")), anew("b"), "its BootcNode says so");
-        assert_eq!(
-            look(&|w| Arc::make_mut(&mut w.bootc_nodes).clear()),
-            anew(""),
-            "and is gone"
-        );
-        assert_eq!(
-            look(&|w| drop(Arc::make_mut(&mut w.pools).remove("b"))),
-            anew("a"),
-            "so is a pool"
-        );
-        assert_eq!(
-            look(&|w| drop(Arc::make_mut(&mut w.nodes).remove("n1"))),
-            anew(""),
-            "and the node"
-        );
+            assert_eq!(Arc::ptr_eq(&before, &after), is_kept, "{what}");
+            assert_eq!(after.pool_of(&"n1".into()).map_or("", PoolName::as_str), pool, "{what}");
+        }
     }
 
     #[test]
@@ -186,13 +185,14 @@ mod tests {
         let mut world = Snapshot::default();
         node(&mut world, "n1", "worker", "True");
         pool(&mut world, "a", "worker", 0);
-        let selected = |world: &Snapshot| MembershipCache::default().of(world).pool_of(&"n1".into()).cloned();
-        assert_eq!(selected(&world), Some("a".into()));
+        let selected = MembershipCache::default().of(&world);
+        assert_eq!(selected.pool_of(&"n1".into()), Some(&"a".into()));
         let entry = &Arc::make_mut(&mut world.pools)["a"];
         let mut view = PoolView::clone(&entry.view);
         let deleted = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
         view.object.as_mut().unwrap().metadata.deletion_timestamp = Some(deleted);
         Arc::make_mut(&mut world.pools).insert("a".to_owned(), Entry::new(view));
-        assert_eq!(selected(&world), None);
+        let selected = MembershipCache::default().of(&world);
+        assert_eq!(selected.pool_of(&"n1".into()), None);
     }
 }

@@ -213,41 +213,50 @@ mod tests {
         }
     }
 
+    fn at(seconds: u64) -> Moment {
+        Moment::after(Duration::from_secs(seconds))
+    }
+
+    fn digest(n: u8) -> Digest {
+        format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+    }
+
+    fn wave(name: &str, state: WaveState, soaked_seconds: u64) -> WaveStatus {
+        WaveStatus {
+            name: name.to_owned(),
+            total: 1,
+            updated: 1,
+            state,
+            soaked_seconds,
+        }
+    }
+
     #[test]
     fn an_offer_ages_from_first_sight() {
-        let (mut offers, start) = (Offers::default(), Moment::default());
-        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut offers = Offers::default();
         let closed = Berth::new("p".into(), 0, 1);
         let first = closed.offered(offer("u", 1)).unwrap();
         let second = closed.offered(offer("u", 2)).unwrap();
-        let mut age = |berth: &Berth, seconds| {
-            offers.see([("p-0", berth)].into_iter(), at(seconds));
-            offers.age("p-0", at(seconds)).as_secs()
-        };
-        assert_eq!(
-            [age(&first, 5), age(&first.stamped(2), 95)],
-            [0, 90],
-            "a fence is not another offer"
-        );
-        assert_eq!([age(&second, 96), age(&second, 100)], [0, 4]);
-        assert_eq!([age(&closed, 101), age(&second, 102)], [0, 0]);
+        for (now, berth, age) in [
+            (5, &first, 0),
+            // A fence is not another offer.
+            (95, &first.stamped(2), 90),
+            (96, &second, 0),
+            (100, &second, 4),
+            (101, &closed, 0),
+            (102, &second, 0),
+        ] {
+            offers.see([("p-0", berth)].into_iter(), at(now));
+            assert_eq!(offers.age("p-0", at(now)).as_secs(), age, "{now}");
+        }
     }
 
     #[test]
     fn another_image_soaks_from_zero() {
-        let (mut soaks, start) = (Soaks::default(), Moment::default());
+        let mut soaks = Soaks::default();
         let pool = PoolName::from("p");
-        let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
-        let wave = |state| WaveStatus {
-            name: "canary".into(),
-            total: 1,
-            updated: 1,
-            state,
-            soaked_seconds: 30,
-        };
-        let at = |seconds| start + Duration::from_secs(seconds);
-        soaks.see(&pool, &digest(1), &[wave(WaveState::Soaking)], at(0));
-        soaks.see(&pool, &digest(1), &[wave(WaveState::Done)], at(60));
+        soaks.see(&pool, &digest(1), &[wave("canary", WaveState::Soaking, 30)], at(0));
+        soaks.see(&pool, &digest(1), &[wave("canary", WaveState::Done, 30)], at(60));
         assert_eq!(
             soaks.soaked(&pool, &digest(1), "canary").as_secs(),
             90,
@@ -255,73 +264,74 @@ mod tests {
         );
         // The plan for another target is made before its waves are recorded.
         assert_eq!(soaks.soaked(&pool, &digest(2), "canary"), Duration::ZERO);
-        soaks.see(&pool, &digest(2), &[wave(WaveState::Active)], at(61));
+        soaks.see(&pool, &digest(2), &[wave("canary", WaveState::Active, 30)], at(61));
         assert_eq!(soaks.soaked(&pool, &digest(1), "canary"), Duration::ZERO);
     }
 
     #[test]
     fn a_wave_soaks_only_while_proven() {
-        let (mut soaks, start) = (Soaks::default(), Moment::default());
+        let mut soaks = Soaks::default();
         let pool = PoolName::from("p");
         let target = offer("u", 1).target;
-        let wave = |name: &str, state| WaveStatus {
-            name: name.to_owned(),
-            total: 1,
-            updated: 1,
-            state,
-            soaked_seconds: 0,
-        };
-        let mut see = |canary: WaveState, seconds: u64| {
-            let waves = [wave("canary", canary), wave("other", WaveState::Soaking)];
-            soaks.see(&pool, &target, &waves, start + Duration::from_secs(seconds));
-            soaks.soaked(&pool, &target, "canary").as_secs()
-        };
-        assert_eq!([see(WaveState::Active, 0), see(WaveState::Active, 10)], [0, 0]);
-        assert_eq!([see(WaveState::Soaking, 20), see(WaveState::Soaking, 50)], [0, 30]);
-        assert_eq!(see(WaveState::Active, 60), 0, "a member fell back");
-        assert_eq!([see(WaveState::Soaking, 70), see(WaveState::Done, 75)], [0, 5]);
+        for (now, canary, soaked) in [
+            (0, WaveState::Active, 0),
+            (10, WaveState::Active, 0),
+            (20, WaveState::Soaking, 0),
+            (50, WaveState::Soaking, 30),
+            // A member fell back.
+            (60, WaveState::Active, 0),
+            (70, WaveState::Soaking, 0),
+            (75, WaveState::Done, 5),
+        ] {
+            let waves = [wave("canary", canary, 0), wave("other", WaveState::Soaking, 0)];
+            soaks.see(&pool, &target, &waves, at(now));
+            assert_eq!(soaks.soaked(&pool, &target, "canary").as_secs(), soaked, "{now}");
+        }
+    }
+
+    fn host(staging: &str, status: Value) -> Value {
+        let image = json!({ "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) });
+        let spec = json!({ "staging": staging, "image": image });
+        json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status })
     }
 
     #[test]
     fn a_permit_counts_as_unused_after_a_while() {
-        let (mut permits, start) = (StagingPermits::default(), Moment::default());
-        let digest = |n: u8| format!("sha256:{}", n.to_string().repeat(64));
-        let host = |staging: &str, status: Value| {
-            let image = json!({ "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) });
-            let spec = json!({ "staging": staging, "image": image });
-            json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status })
-        };
-        let mut see = |host: Value, seconds: u64| {
-            let view = BootcNodeView::of(serde_json::from_value(host).unwrap());
-            let bootc_nodes = [("n1".to_owned(), Entry::new(view))].into();
-            permits.see(&bootc_nodes, start + Duration::from_secs(seconds));
-            [1, 2].map(|n| permits.unused("n1", &digest(n).parse().unwrap()))
-        };
-        let idle = || host("Allowed", json!({}));
-        let whole = PERMIT_TIMEOUT.as_secs();
-        assert_eq!(see(idle(), 0), [0, 0]);
-        assert_eq!(see(idle(), whole - 1), [0, 0]);
-        assert_eq!(see(idle(), whole), [0, 1], "of this digest alone");
-        assert_eq!(see(idle(), whole + 1), [0, 1]);
-        assert_eq!(see(idle(), 2 * whole), [0, 2]);
+        let mut permits = StagingPermits::default();
         let pulled = json!({
             "type": "ImagePulledFromRegistry", "status": "Unknown", "reason": "Pulling", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         });
+        let idle = host("Allowed", json!({}));
         let pulls = host("Allowed", json!({ "conditions": [pulled] }));
-        assert_eq!(see(pulls, 2 * whole + 1), [0, 2]);
-        assert_eq!(see(idle(), 3 * whole), [0, 2], "it pulled in between");
-        assert_eq!(see(host("Held", json!({})), 5 * whole), [0, 2], "it has none");
-        for has_it in ["staged", "booted"] {
-            let done = host("Allowed", json!({ has_it: { "digest": digest(2) } }));
-            assert_eq!(see(done, 6 * whole), [0, 0], "it is {has_it}");
-            assert_eq!(see(idle(), 6 * whole), [0, 0]);
-            assert_eq!(see(idle(), 7 * whole), [0, 1], "it is asked again");
+        let held = host("Held", json!({}));
+        let staged = host("Allowed", json!({ "staged": { "digest": digest(2) } }));
+        let booted = host("Allowed", json!({ "booted": { "digest": digest(2) } }));
+        let whole = PERMIT_TIMEOUT.as_secs();
+        for (what, host, now, unused) in [
+            ("first", &idle, 0, 0),
+            ("soon", &idle, whole - 1, 0),
+            ("unused once", &idle, whole, 1),
+            ("soon again", &idle, whole + 1, 1),
+            ("unused twice", &idle, 2 * whole, 2),
+            ("it pulls", &pulls, 2 * whole + 1, 2),
+            ("it pulled in between", &idle, 3 * whole, 2),
+            ("it has no permit", &held, 5 * whole, 2),
+            ("it is staged", &staged, 6 * whole, 0),
+            ("not long ago", &idle, 6 * whole, 0),
+            ("it is asked again", &idle, 7 * whole, 1),
+            ("it is booted", &booted, 6 * whole, 0),
+            ("not long ago", &idle, 6 * whole, 0),
+            ("it is asked again", &idle, 7 * whole, 1),
+        ] {
+            let view = BootcNodeView::of(serde_json::from_value(host.clone()).unwrap());
+            permits.see(&[("n1".to_owned(), Entry::new(view))].into(), at(now));
+            assert_eq!([1, 2].map(|n| permits.unused("n1", &digest(n))), [0, unused], "{what}");
         }
     }
 
     #[test]
-    fn lapses_are_counted_by_node_and_digest_until_it_takes_one() {
+    fn lapses_are_counted_by_node_and_digest() {
         let mut offers = Offers::default();
         let one = offer("u", 1);
         offers.lapsed(&one);

@@ -79,24 +79,24 @@ mod tests {
     use crate::controller::view::NodeView;
 
     #[test]
-    fn a_node_is_missing_when_no_node_has_its_uid() {
+    fn a_node_without_its_uid_is_missing() {
         let mut snapshot = Snapshot::default();
         let node = serde_json::from_value(serde_json::json!({ "metadata": { "name": "n1", "uid": "u1" } })).unwrap();
         Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(NodeView::of(&node)));
-        let missing = |uid: &str, name: &str| {
-            let names = [(NodeUid::from(uid), NodeName::from(name))].into();
-            !missing_nodes(
-                &snapshot,
-                &Occupied {
-                    names,
-                    ..Occupied::default()
-                },
-            )
-            .is_empty()
-        };
-        assert!(!missing("u1", "n1"));
-        assert!(!missing("u1", "n2"), "the name is wrong");
-        assert!(missing("u2", "n1"), "another Node came under that name");
+        for (uid, name, is_missing) in [
+            ("u1", "n1", false),
+            // The name is wrong.
+            ("u1", "n2", false),
+            // Another Node came under that name.
+            ("u2", "n1", true),
+        ] {
+            let occupied = Occupied {
+                names: [(NodeUid::from(uid), NodeName::from(name))].into(),
+                ..Occupied::default()
+            };
+            let missing = missing_nodes(&snapshot, &occupied);
+            assert_eq!(!missing.is_empty(), is_missing, "{uid} {name}");
+        }
     }
 
     #[test]

@@ -150,9 +150,10 @@ mod tests {
             Ok(serde_json::from_value(object).unwrap()),
         ));
         if let Ok(BootcNodeContent { told, .. }) = &mut host.content {
-            let verdict = match said {
-                true => condition::Verdict::yes(condition::Why::RebootTimedOut, ""),
-                false => condition::Verdict::no(condition::Why::NoBerth, ""),
+            let verdict = if said {
+                condition::Verdict::yes(condition::Why::RebootTimedOut, "")
+            } else {
+                condition::Verdict::no(condition::Why::NoBerth, "")
             };
             condition::set(
                 told,
@@ -167,37 +168,40 @@ mod tests {
 
     #[test]
     fn a_lost_holder_stays_lost_until_heard_of() {
-        let (start, node) = (Moment::default(), node());
-        let at = |seconds| start + Duration::from_secs(seconds);
+        let node = node();
         let timeouts = Timeouts {
             reboot: Duration::from_secs(90),
             silence: Duration::from_secs(900),
         };
         let berth = committed(0, "n1");
-        let judge = |overdue: &mut Overdue, said: bool, heard: u64, now: u64| {
+        let (mut first, mut second) = (Overdue::default(), Overdue::default());
+        for (overdue, said, heard, now, is_lost) in [
+            (1, false, 0, 89, false),
+            (1, false, 0, 90, true),
+            (1, true, 0, 91, true),
+            // Another leader, which has just started: the former leader has given the holder up.
+            (2, true, 100, 101, true),
+            (2, true, 100, 102, true),
+            // The holder was heard of, and the watch is late.
+            (2, true, 103, 104, false),
+            (2, true, 103, 105, false),
+            (2, false, 103, 106, false),
+            // The holder is lost again.
+            (2, false, 103, 193, true),
+            (2, false, 194, 195, false),
+        ] {
+            let overdue = if overdue == 1 { &mut first } else { &mut second };
             let host = host(said);
             let holder = Holder {
                 node: &node,
                 host: Some(&host),
                 holding: berth.holding().unwrap(),
-                heard: Some(at(heard)),
+                heard: Some(Moment::after(Duration::from_secs(heard))),
                 lively: false,
                 timeouts,
             };
-            !overdue.judge([holder].into_iter(), at(now)).is_empty()
-        };
-        let mut first = Overdue::default();
-        assert!(!judge(&mut first, false, 0, 89));
-        assert!(judge(&mut first, false, 0, 90));
-        assert!(judge(&mut first, true, 0, 91));
-        // Another leader, which has just started.
-        let mut second = Overdue::default();
-        assert!(judge(&mut second, true, 100, 101), "a former leader has given it up");
-        assert!(judge(&mut second, true, 100, 102));
-        assert!(!judge(&mut second, true, 103, 104), "it was heard of");
-        assert!(!judge(&mut second, true, 103, 105), "and the watch is late");
-        assert!(!judge(&mut second, false, 103, 106));
-        assert!(judge(&mut second, false, 103, 193), "and is lost again");
-        assert!(!judge(&mut second, false, 194, 195));
+            let lost = overdue.judge([holder].into_iter(), Moment::after(Duration::from_secs(now)));
+            assert_eq!(!lost.is_empty(), is_lost, "{now}");
+        }
     }
 }

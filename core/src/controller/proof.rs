@@ -31,14 +31,28 @@ mod tests {
     use crate::controller::plan::tests::{committed, digest};
 
     #[test]
-    fn a_boot_is_unproven_until_the_berth_is_given_back() {
+    fn a_boot_is_unproven_until_the_give_back() {
         let berth = committed(0, "n1");
         let held = berth.holding().unwrap();
         let (here, there) = (held.boot_id.clone(), BootId::from("another"));
         let from = held.from.clone().unwrap();
-        let is = |phase: HoldPhase, boot_id: &BootId, booted: u8, staged: Option<u8>| {
+        let (taken, committed) = (HoldPhase::Taken, HoldPhase::Committed);
+        let mut cases = vec![
+            ("it drains", &taken, &here, 1, Some(2), false),
+            ("it is about to reboot", &committed, &here, 1, Some(2), false),
+            ("it was licensed again", &committed, &here, 9, Some(2), false),
+            ("the licensed image is not staged", &committed, &here, 9, None, true),
+            ("the reboot was refused", &taken, &here, 9, Some(2), true),
+        ];
+        let releasing = HoldPhase::Releasing(Outcome::Updated);
+        for booted in [1, 2, 9] {
+            cases.push(("it came back", &committed, &there, booted, None, true));
+            cases.push(("it came back uncommitted", &taken, &there, booted, None, true));
+            cases.push(("its end is decided", &releasing, &there, booted, None, false));
+        }
+        for (what, phase, boot_id, booted, staged, expected) in cases {
             let holding = Holding {
-                phase,
+                phase: phase.clone(),
                 from: Some(from.clone()),
                 ..held.clone()
             };
@@ -48,21 +62,7 @@ mod tests {
                 staged: staged.map(digest),
                 ..Report::default()
             };
-            is_unproven(&holding, &report)
-        };
-        let (taken, committed) = (HoldPhase::Taken, HoldPhase::Committed);
-        assert!(!is(taken.clone(), &here, 1, Some(2)), "it drains");
-        assert!(!is(committed.clone(), &here, 1, Some(2)), "it is about to reboot");
-        for booted in [1, 2, 9] {
-            assert!(
-                is(committed.clone(), &there, booted, None),
-                "it came back with {booted}"
-            );
-            assert!(is(taken.clone(), &there, booted, None));
-            assert!(!is(HoldPhase::Releasing(Outcome::Updated), &there, booted, None));
+            assert_eq!(is_unproven(&holding, &report), expected, "{what} with {booted}");
         }
-        assert!(!is(committed.clone(), &here, 9, Some(2)), "it was licensed again");
-        assert!(is(committed, &here, 9, None), "but the licensed image is not staged");
-        assert!(is(taken, &here, 9, Some(2)), "or the reboot was refused");
     }
 }

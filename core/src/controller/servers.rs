@@ -63,18 +63,19 @@ mod tests {
 
     #[test]
     fn a_server_without_answers_is_away() {
-        let at = |seconds| Moment::after(Duration::from_secs(seconds));
-        let state = |ready: Option<u64>, now| {
+        for (ready, now, state) in [
+            (None, 100, State::Unknown),
+            (None, 114, State::Unknown),
+            (None, 115, State::Away),
+            (Some(101), 115, State::Ready),
+            (Some(101), 116, State::Away),
+        ] {
             let asked = Asked {
-                since: at(100),
-                ready: ready.map(at),
+                since: Moment::after(Duration::from_secs(100)),
+                ready: ready.map(|second| Moment::after(Duration::from_secs(second))),
             };
-            asked.state(at(now))
-        };
-        assert_eq!(state(None, 100), State::Unknown);
-        assert_eq!(state(None, 114), State::Unknown, "nothing is known yet");
-        assert_eq!(state(None, 115), State::Away);
-        assert_eq!(state(Some(101), 115), State::Ready);
-        assert_eq!(state(Some(101), 116), State::Away);
+            let found = asked.state(Moment::after(Duration::from_secs(now)));
+            assert_eq!(found, state, "{ready:?} {now}");
+        }
     }
 }

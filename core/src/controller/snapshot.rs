@@ -84,22 +84,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fleet_that_cannot_be_read_is_a_closed_gate() {
-        let gate = |spec: serde_json::Value| {
+    fn an_unreadable_fleet_is_a_closed_gate() {
+        assert_eq!(Snapshot::default().fleet_gate(), None);
+        for (spec, gate) in [
+            (serde_json::json!({}), None),
+            (serde_json::json!({"paused": true}), Some(FleetGate::Paused)),
+            (serde_json::json!({"paused": "perhaps"}), Some(FleetGate::Unreadable)),
+        ] {
             let object = serde_json::json!({"metadata": {"name": "cluster"}, "spec": spec});
             let fleet = FleetView::of(serde_json::from_value(object).unwrap());
             let snapshot = Snapshot {
                 fleet: Some(Entry::new(fleet)),
                 ..Snapshot::default()
             };
-            snapshot.fleet_gate()
-        };
-        assert_eq!(Snapshot::default().fleet_gate(), None);
-        assert_eq!(gate(serde_json::json!({})), None);
-        assert_eq!(gate(serde_json::json!({"paused": true})), Some(FleetGate::Paused));
-        assert_eq!(
-            gate(serde_json::json!({"paused": "perhaps"})),
-            Some(FleetGate::Unreadable)
-        );
+            assert_eq!(snapshot.fleet_gate(), gate, "{spec}");
+        }
     }
 }

@@ -77,12 +77,12 @@ mod tests {
             let uid = format!("uid-{name}");
             let metadata = json!({ "name": name, "uid": uid });
             let node: Node = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
-            let at = |second: i64| Timestamp::from_second(second).unwrap().to_string();
+            let [start, end] = [*began, began + took].map(|second| Timestamp::from_second(second).unwrap().to_string());
             let chapters = match began {
                 0 => json!([]),
-                began => json!([
-                    { "name": "Prepared", "startTime": at(*began), "endTime": at(began + took) },
-                    { "name": "Waited", "startTime": at(began + took) },
+                _ => json!([
+                    { "name": "Prepared", "startTime": start, "endTime": end },
+                    { "name": "Waited", "startTime": end },
                 ]),
             };
             let digest = format!("sha256:{}", "1".repeat(64));

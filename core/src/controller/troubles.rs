@@ -146,38 +146,44 @@ mod tests {
     #[test]
     fn each_trouble_and_its_end_are_reported_once() {
         let mut troubles = Troubles::default();
-        let said = |node: &str, reason: &str| (node.to_owned(), (reason != "-").then(|| reason.to_owned()));
-        let found = look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]);
-        assert!(found.is_empty(), "a new leader repeats nothing: {found:?}");
-        assert!(look(&mut troubles, &[("a", "DiskFull"), ("b", "-")]).is_empty());
+        let first = [("a", "DiskFull"), ("b", "-")];
         let both = [("a", "-"), ("b", "NodeNotReady")];
-        let found = look(&mut troubles, &both);
-        let expected = [said("a", "-"), said("b", "NodeNotReady")];
-        assert_eq!(found, expected, "the end of a trouble that an earlier leader reported");
-        assert!(look(&mut troubles, &both).is_empty());
-        assert_eq!(look(&mut troubles, &[("b", "DiskFull")]), [said("b", "DiskFull")]);
-        assert_eq!(look(&mut troubles, &[("b", "-")]), [said("b", "-")]);
-        assert!(look(&mut troubles, &[("b", "-")]).is_empty());
+        for (nodes, expected) in [
+            // A new leader repeats nothing.
+            (&first[..], &[][..]),
+            (&first, &[]),
+            // The first is the end of a trouble that an earlier leader reported.
+            (&both, &[("a", None), ("b", Some("NodeNotReady"))]),
+            (&both, &[]),
+            (&[("b", "DiskFull")], &[("b", Some("DiskFull"))]),
+            (&[("b", "-")], &[("b", None)]),
+            (&[("b", "-")], &[]),
+        ] {
+            let found = look(&mut troubles, nodes);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(node, reason)| (node.as_str(), reason.as_deref()))
+                .collect();
+            assert_eq!(found, expected, "{nodes:?}");
+        }
     }
 
     #[test]
     fn a_shared_trouble_is_reported_for_some() {
         let mut troubles = Troubles::default();
         let names: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
-        let all = |reason| -> Vec<(&str, &str)> { names.iter().map(|name| (name.as_str(), reason)).collect() };
-        look(&mut troubles, &all("-"));
-        let mut but_one = all("ImageNotFound");
+        let [well, all] =
+            ["-", "ImageNotFound"].map(|reason| names.iter().map(|name| (name.as_str(), reason)).collect::<Vec<_>>());
+        look(&mut troubles, &well);
+        let mut but_one = all.clone();
         but_one[39].1 = "-";
         assert_eq!(look(&mut troubles, &but_one).len(), TOLD_OF);
-        assert!(
-            look(&mut troubles, &all("ImageNotFound")).is_empty(),
-            "nor is a later one"
-        );
+        assert!(look(&mut troubles, &all).is_empty(), "nor is a later one");
         assert_eq!(
-            look(&mut troubles, &all("-")).len(),
+            look(&mut troubles, &well).len(),
             TOLD_OF,
             "the end of a reported trouble"
         );
-        assert_eq!(look(&mut troubles, &all("ImageNotFound")).len(), TOLD_OF, "room again");
+        assert_eq!(look(&mut troubles, &all).len(), TOLD_OF, "room again");
     }
 }

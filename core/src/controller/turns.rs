@@ -291,14 +291,17 @@ mod tests {
         Some(Duration::from_secs(seconds))
     }
 
+    fn n1(what: Happened) -> (String, Happened) {
+        ("n1".to_owned(), what)
+    }
+
     #[test]
     fn each_step_of_a_turn_is_reported_once() {
         let mut story = Story::new();
-        let n1 = |what| vec![("n1".to_owned(), what)];
-        assert_eq!(story.goes(story.taken(), 10), n1(Happened::Taken));
+        assert_eq!(story.goes(story.taken(), 10), [n1(Happened::Taken)]);
         assert!(story.see(11).is_empty());
         let committed = story.berth.committed(boot("b1")).unwrap();
-        assert_eq!(story.goes(committed.clone(), 40), n1(commits(30, true)));
+        assert_eq!(story.goes(committed.clone(), 40), [n1(commits(30, true))]);
         assert!(
             story.goes(committed.stamped(2), 41).is_empty(),
             "a new leader fences it"
@@ -311,7 +314,7 @@ mod tests {
             reboot,
             given_back: true,
         };
-        assert_eq!(story.goes(releasing.given_back().unwrap(), 100), n1(end));
+        assert_eq!(story.goes(releasing.given_back().unwrap(), 100), [n1(end)]);
         assert!(story.see(101).is_empty());
     }
 
@@ -403,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_berth_that_is_taken_away_before_the_commit_ended_so() {
+    fn a_berth_revoked_before_the_commit_is_reported() {
         let mut story = Story::new();
         story.goes(story.taken(), 0);
         let admin = story.berth.ended(ClosedReason::Admin).unwrap();
@@ -419,7 +422,6 @@ mod tests {
     fn a_fast_drain_hides_no_commit() {
         let mut story = Story::new();
         let committed = story.taken().committed(boot("b1")).unwrap();
-        let n1 = |what| ("n1".to_owned(), what);
         assert_eq!(story.goes(committed, 10), [n1(Happened::Taken), n1(commits(0, true))]);
     }
 

@@ -135,38 +135,56 @@ mod tests {
         format!("{} {}", states.join(" "), all[0].1.reason)
     }
 
-    #[test]
-    fn each_state_of_a_pool_has_its_words() {
+    /// Returns the summary of a pool that waits for its window.
+    fn waiting(more: &[(&'static str, &'static str, &'static str)]) -> String {
         let waits = [
             ("Updated", "False", "NotAllUpdated"),
             ("Progressing", "False", "OutsideWindow"),
         ];
-        let with = |more: &[(&'static str, &'static str, &'static str)]| shown(&[&waits[..], more].concat());
+        shown(&[&waits[..], more].concat())
+    }
+
+    #[test]
+    fn each_state_of_a_pool_has_its_words() {
         for (found, expected) in [
             (shown(&[]), "F T F Progressing"),
             (shown(&[("Updated", "True", "AllUpdated")]), "T F F AllUpdated"),
             (shown(&[("Updated", "Unknown", "NoNodes")]), "T F F NoNodes"),
-            (with(&[]), "F T F OutsideWindow"),
-            (with(&[("Paused", "True", "PausedByAdmin")]), "F F F PausedByAdmin"),
+            (waiting(&[]), "F T F OutsideWindow"),
+            (waiting(&[("Paused", "True", "PausedByAdmin")]), "F F F PausedByAdmin"),
             (
-                with(&[("RolloutHalted", "True", "TooManyFailures")]),
+                waiting(&[("RolloutHalted", "True", "TooManyFailures")]),
                 "F F T TooManyFailures",
             ),
-            (with(&[("Degraded", "True", "NodesDegraded")]), "F T F OutsideWindow"),
-            (with(&[("Degraded", "True", "OrderCycle")]), "F F T OrderCycle"),
+            (waiting(&[("Degraded", "True", "NodesDegraded")]), "F T F OutsideWindow"),
+            (waiting(&[("Degraded", "True", "OrderCycle")]), "F F T OrderCycle"),
             (
-                with(&[("ImageResolved", "False", "RegistryUnavailable")]),
+                waiting(&[("ImageResolved", "False", "RegistryUnavailable")]),
                 "F T F OutsideWindow",
             ),
-            (with(&[("ImageResolved", "False", "NotBootable")]), "F F T NotBootable"),
+            (
+                waiting(&[("ImageResolved", "False", "NotBootable")]),
+                "F F T NotBootable",
+            ),
             // The current image stays, whatever the tag points to.
             (
-                with(&[("ImageResolved", "True", "NoSuchPlatform")]),
+                waiting(&[("ImageResolved", "True", "NoSuchPlatform")]),
                 "F T F OutsideWindow",
             ),
         ] {
             assert_eq!(found, expected);
         }
+        let deleting = [("Updated", "True", "AllUpdated"), ("Progressing", "True", "Deleting")];
+        assert_eq!(shown(&deleting), "F T F Deleting");
+        let halted = [
+            ("Updated", "True", "AllUpdated"),
+            ("RolloutHalted", "True", "TooManyFailures"),
+        ];
+        assert_eq!(shown(&halted), "F F T TooManyFailures");
+    }
+
+    #[test]
+    fn only_some_image_errors_degrade_a_pool() {
         for (reason, unresolved, dead) in [
             // Reason, state of a pool that has no image because of it, state of an updated pool whose tag cannot be
             // followed because of it.
@@ -190,7 +208,7 @@ mod tests {
             // Neither a registry's answer nor a refusal.
             ("FleetUnreadable", "F T F OutsideWindow", "T F F AllUpdated"),
         ] {
-            assert_eq!(with(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");
+            assert_eq!(waiting(&[("ImageResolved", "False", reason)]), unresolved, "{reason}");
             let updated = [("Updated", "True", "AllUpdated"), ("FeedFailing", "True", reason)];
             assert_eq!(shown(&updated), dead, "{reason}");
             assert_eq!(
@@ -198,15 +216,8 @@ mod tests {
                 "T F F AllUpdated",
                 "{reason}: the tag is only watched"
             );
-            let going = with(&[("FeedFailing", "True", reason)]);
+            let going = waiting(&[("FeedFailing", "True", reason)]);
             assert_eq!(going, "F T F OutsideWindow", "{reason}: the rollout continues");
         }
-        let deleting = [("Updated", "True", "AllUpdated"), ("Progressing", "True", "Deleting")];
-        assert_eq!(shown(&deleting), "F T F Deleting");
-        let halted = [
-            ("Updated", "True", "AllUpdated"),
-            ("RolloutHalted", "True", "TooManyFailures"),
-        ];
-        assert_eq!(shown(&halted), "F F T TooManyFailures");
     }
 }

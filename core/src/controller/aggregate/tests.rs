@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use berth_api::BootId;
 use berth_api::berth::{Berth, Holding, Offer};
 use berth_api::node::BootcNodeSpec;
 use berth_api::platform::Machine;
@@ -85,14 +84,13 @@ fn holding(committed: bool) -> Holding {
         target: digest(2),
         open_until: None,
     };
-    let boot = || BootId::from("b");
     let taken = Berth::new("p".into(), 0, 1)
         .offered(offer)
         .unwrap()
-        .taken(&"n1".into(), &"u".into(), None, boot())
+        .taken(&"n1".into(), &"u".into(), None, "b".into())
         .unwrap();
     let berth = if committed {
-        taken.committed(boot()).unwrap()
+        taken.committed("b".into()).unwrap()
     } else {
         taken
     };
@@ -192,46 +190,52 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
 
 #[test]
 fn measurements_with_the_target_come_first() {
-    let measured = |updated: &[u64], others: &[u64]| {
-        let report = |image: u8, minutes: &u64| Report {
-            reboot: Some(Duration::from_secs(minutes * 60)),
-            drain: Some(Duration::from_secs(*minutes)),
-            staging: Some(Duration::from_secs(minutes * 10)),
-            ..booted(image)
-        };
-        let reports = updated.iter().map(|m| report(2, m));
-        let reports: Vec<_> = reports.chain(others.iter().map(|m| report(1, m))).collect();
-        let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7"];
-        let members = names.iter().zip(reports).map(|(name, report)| up(name, report));
-        let durations = case(members.collect()).status().phase_durations;
-        assert_eq!(durations.staging_seconds, durations.drain_seconds.map(|s| s * 10));
-        (durations.reboot_seconds, durations.drain_seconds)
-    };
-    assert_eq!(measured(&[], &[9, 9, 9]), (Some(540), Some(9)), "better than nothing");
-    assert_eq!(measured(&[2, 2], &[9, 9, 9]), (Some(540), Some(9)));
-    assert_eq!(measured(&[2, 3, 2], &[9, 9, 9, 9]), (Some(120), Some(2)));
-    assert_eq!(measured(&[9, 8, 9], &[1, 1, 1, 1]), (Some(540), Some(9)));
+    for (updated, others, median) in [
+        // Better than nothing.
+        (&[][..], &[9, 9, 9][..], 9),
+        (&[2, 2], &[9, 9, 9], 9),
+        (&[2, 3, 2], &[9, 9, 9, 9], 2),
+        (&[9, 8, 9], &[1, 1, 1, 1], 9),
+    ] {
+        let mut members = vec![];
+        for (image, minutes) in [(2, updated), (1, others)] {
+            for minutes in minutes {
+                let report = Report {
+                    reboot: Some(Duration::from_secs(minutes * 60)),
+                    drain: Some(Duration::from_secs(*minutes)),
+                    staging: Some(Duration::from_secs(minutes * 10)),
+                    ..booted(image)
+                };
+                members.push(up(&format!("n{}", members.len()), report));
+            }
+        }
+        let durations = case(members).status().phase_durations;
+        assert_eq!(durations.staging_seconds, Some(median * 10));
+        assert_eq!(durations.reboot_seconds, Some(median * 60));
+        assert_eq!(durations.drain_seconds, Some(median));
+    }
 }
 
 #[test]
 fn a_single_slow_reboot_makes_no_median() {
-    let measured = |minutes: &[u64]| {
-        let reboot = |m: &u64| Report {
-            reboot: Some(Duration::from_secs(m * 60)),
-            ..Report::default()
-        };
-        let names = ["n1", "n2", "n3", "n4"];
-        let members = names.iter().zip(minutes).map(|(name, m)| up(name, reboot(m)));
-        case(members.collect()).status().phase_durations.reboot_seconds
-    };
-    assert_eq!(measured(&[24 * 60]), None);
-    assert_eq!(measured(&[24 * 60, 2]), None);
-    assert_eq!(measured(&[24 * 60, 2, 3]), Some(180));
-    assert_eq!(
-        measured(&[24 * 60, 24 * 60, 3]),
-        Some(900),
-        "never longer than rebootTimeout"
-    );
+    for (minutes, median) in [
+        (&[24 * 60][..], None),
+        (&[24 * 60, 2], None),
+        (&[24 * 60, 2, 3], Some(180)),
+        // Never longer than rebootTimeout.
+        (&[24 * 60, 24 * 60, 3], Some(900)),
+    ] {
+        let mut members = vec![];
+        for (n, minutes) in minutes.iter().enumerate() {
+            let report = Report {
+                reboot: Some(Duration::from_secs(minutes * 60)),
+                ..Report::default()
+            };
+            members.push(up(&format!("n{n}"), report));
+        }
+        let durations = case(members).status().phase_durations;
+        assert_eq!(durations.reboot_seconds, median, "{minutes:?}");
+    }
 }
 
 #[test]
@@ -470,14 +474,17 @@ fn a_forbidden_registry_keeps_the_target() {
     assert_eq!(case.status().target, Some(target()));
 }
 
-#[test]
-fn an_image_must_run_on_every_member() {
-    let reported = |variant: Option<&str>| Report {
+fn reported(variant: Option<&str>) -> Report {
+    Report {
         node_uid: Some("u".into()),
         agent_version: Some("0.1.0".into()),
         platform_variant: variant.map(str::to_owned),
         ..booted(2)
-    };
+    }
+}
+
+#[test]
+fn an_image_must_run_on_every_member() {
     let mut case = case(vec![
         up("n1", reported(Some("v3"))),
         up("n2", reported(Some("v2"))),
@@ -523,14 +530,14 @@ fn a_holder_that_does_not_come_back_is_reported() {
 
 #[test]
 fn an_agent_that_is_back_knows_better() {
-    let reports = |boot: &str| Report {
+    let mut report = Report {
         degraded: Some(("BootUnproven".into(), "a third image".into())),
-        boot_id: Some(boot.into()),
+        boot_id: Some("another".into()),
         ..booted(1)
     };
     let mut down = node("n1");
     down.ready = false;
-    let mut case = case(vec![(down, Some(host(reports("another"))), Some(holding(true)))]);
+    let mut case = case(vec![(down, Some(host(report.clone())), Some(holding(true)))]);
     case.overdue = true;
     assert_eq!(
         case.says("Degraded"),
@@ -543,7 +550,8 @@ fn an_agent_that_is_back_knows_better() {
         "it is silent again"
     );
     case.heard = true;
-    case.members[0].1 = Some(host(reports(holding(true).boot_id.as_str())));
+    report.boot_id = Some(holding(true).boot_id);
+    case.members[0].1 = Some(host(report));
     assert_eq!(
         case.condition("Degraded").reason,
         "RebootTimedOut",
@@ -568,80 +576,73 @@ fn a_silent_holder_outside_the_pool_is_reported() {
     assert_eq!(case.condition("Degraded").status, "False");
 }
 
-#[test]
-fn a_node_whose_turns_end_badly_is_named() {
-    let turn = |outcome: &str, attempts, of| Report {
+fn bad_turn(outcome: &str, attempts: u32, target: u8) -> Report {
+    Report {
         last_turn: Some(BadTurn {
             outcome: outcome.into(),
             message: "still there after 900s: default/web-1: budget web".into(),
-            digest: digest(of),
+            digest: digest(target),
             attempts,
         }),
         ..booted(1)
-    };
-    let drain = || turn("DrainTimeout", 2, 2);
-    let says = case(vec![up("n1", drain()), up("n2", booted(2))]).says("Degraded");
+    }
+}
+
+#[test]
+fn a_node_whose_turns_end_badly_is_named() {
+    let drain = bad_turn("DrainTimeout", 2, 2);
+    let says = case(vec![up("n1", drain.clone()), up("n2", booted(2))]).says("Degraded");
     let message = "1 degraded: n1: DrainTimeout: still there after 900s: default/web-1: budget web (turn 2)";
     assert_eq!(says, format!("True DrainTimeout {message}"));
-    let reason = |report: Report| {
-        case(vec![up("n1", report), up("n2", booted(2))])
-            .condition("Degraded")
-            .reason
-    };
-    assert_eq!(reason(turn("RebootBlocked", 1, 2)), "RebootBlocked");
-    assert_eq!(reason(turn("NotApplied", 1, 2)), "NotApplied");
-    assert_eq!(reason(turn("NotStaged", 1, 2)), "AsExpected");
-    assert_eq!(reason(turn("NotStaged", 2, 2)), "NotStaged");
-    assert_eq!(
-        reason(turn("DrainTimeout", 2, 1)),
-        "AsExpected",
-        "another digest is another matter"
-    );
-    let disk = || Report {
+    for (outcome, attempts, target, reason) in [
+        ("RebootBlocked", 1, 2, "RebootBlocked"),
+        ("NotApplied", 1, 2, "NotApplied"),
+        ("NotStaged", 1, 2, "AsExpected"),
+        ("NotStaged", 2, 2, "NotStaged"),
+        // Another digest is another matter.
+        ("DrainTimeout", 2, 1, "AsExpected"),
+    ] {
+        let bad = up("n1", bad_turn(outcome, attempts, target));
+        let degraded = case(vec![bad, up("n2", booted(2))]).condition("Degraded");
+        assert_eq!(degraded.reason, reason, "{outcome} {attempts} {target}");
+    }
+    let disk = Report {
         degraded: Some(("DiskFull".into(), "no space".into())),
         ..booted(1)
     };
-    assert_eq!(
-        case(vec![up("n1", drain()), up("n3", disk())])
-            .condition("Degraded")
-            .reason,
-        "NodesDegraded"
-    );
+    let both = case(vec![up("n1", drain), up("n3", disk)]);
+    assert_eq!(both.condition("Degraded").reason, "NodesDegraded");
 }
 
 #[test]
 fn new_failures_are_recorded_before_old_ones() {
-    let failed = |n: u8| DigestFailures {
-        digest: digest(n),
-        nodes: vec!["n1".into()],
-        count: 1,
-    };
+    fn failures(digests: &[Digest]) -> Vec<DigestFailures> {
+        let failures = digests.iter().map(|digest| DigestFailures {
+            digest: digest.clone(),
+            nodes: vec!["n1".into()],
+            count: 1,
+        });
+        failures.collect()
+    }
     let mut case = case(vec![]);
-    let old = |case: &Case| -> Vec<Digest> { case.status().failures.into_iter().map(|f| f.digest).collect() };
-    case.failures = (10..18).map(failed).collect();
+    case.failures = failures(&[10, 11, 12, 13, 14, 15, 16, 17].map(digest));
     case.plan.failures = (10..18)
         .chain([40])
         .map(|n| (digest(n), ["n1".into()].into()))
         .collect();
-    let first = [40, 10, 11, 12, 13, 14, 15, 16].map(digest);
+    let first = failures(&[40, 10, 11, 12, 13, 14, 15, 16].map(digest));
     assert_eq!(
-        old(&case),
+        case.status().failures,
         first,
         "a berth waits for it, whatever the pool wants by now"
     );
-    case.failures = first[..]
-        .iter()
-        .map(|d| DigestFailures {
-            digest: d.clone(),
-            ..failed(0)
-        })
-        .collect();
+    case.failures = first.clone();
     case.plan.failures.remove(&digest(17));
-    assert_eq!(old(&case), first, "and nothing changes after that");
+    assert_eq!(case.status().failures, first, "and nothing changes after that");
     case.plan.failures.insert(digest(2), ["n1".into()].into());
     assert_eq!(
-        old(&case)[..2],
-        [digest(2), digest(40)],
+        case.status().failures[..2],
+        failures(&[2, 40].map(digest)),
         "failures of the target come first"
     );
 }
@@ -669,18 +670,15 @@ fn a_new_node_of_another_platform_is_named() {
 
 #[test]
 fn only_a_locked_image_is_staged() {
-    let doing = |digest_of: u8, locked: bool| {
+    for (n, locked, expected) in [(2, true, (1, 0)), (2, false, (0, 1)), (3, true, (0, 1))] {
         let report = Report {
-            staged: Some(digest(digest_of)),
+            staged: Some(digest(n)),
             locked,
             ..booted(1)
         };
         let nodes = case(vec![up("n1", report)]).status().nodes;
-        (nodes.staged, nodes.pending)
-    };
-    assert_eq!(doing(2, true), (1, 0));
-    assert_eq!(doing(2, false), (0, 1));
-    assert_eq!(doing(3, true), (0, 1), "another image");
+        assert_eq!((nodes.staged, nodes.pending), expected, "{n} {locked}");
+    }
 }
 
 #[test]
@@ -715,8 +713,9 @@ fn only_active_nodes_are_named() {
 #[test]
 fn an_open_offer_is_named() {
     let mut case = case(vec![up("n1", booted(1)), up("n2", booted(1))]);
-    let used = |who: &str, how| CapacityUse { who: who.into(), how };
-    case.plan.used_by = vec![used("n1", UseKind::IsOffered), used("n2", UseKind::CordonedByOthers)];
+    case.plan.used_by = [("n1", UseKind::IsOffered), ("n2", UseKind::CordonedByOthers)]
+        .map(|(who, how)| CapacityUse { who: who.into(), how })
+        .into();
     case.plan.counts.offered = 1;
     assert_eq!(case.says("Progressing"), "True Offered a berth is offered to n1");
 }
@@ -724,12 +723,13 @@ fn an_open_offer_is_named() {
 #[test]
 fn a_pool_is_paused_by_its_fleet() {
     let mut case = case(vec![up("n1", booted(1))]);
-    let mut paused = |reason| {
+    for (reason, expected) in [
+        (GateReason::FleetPaused, ("True", "PausedByFleet")),
+        (GateReason::OutsideWindows, ("False", "NotPaused")),
+    ] {
         let message = "because".to_owned();
         case.plan.gate = Some(Gate { reason, message });
         let condition = case.condition("Paused");
-        format!("{} {}", condition.status, condition.reason)
-    };
-    assert_eq!(paused(GateReason::FleetPaused), "True PausedByFleet");
-    assert_eq!(paused(GateReason::OutsideWindows), "False NotPaused");
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), expected);
+    }
 }

@@ -59,23 +59,20 @@ fn friday() -> Vec<Window> {
 }
 
 #[test]
-fn a_node_waits_for_a_turn_or_a_larger_number() {
-    let busy = || {
-        let mut facts = pool(|_, _| ());
-        facts.berths = vec![seen(taken(0, "n1"))];
-        facts
-    };
-    let next = explained("n2", busy());
+fn a_node_waits_for_a_turn_or_capacity() {
+    let mut busy = pool(|_, _| ());
+    busy.berths = vec![seen(taken(0, "n1"))];
+    let next = explained("n2", busy.clone());
     assert_eq!(next.wait, Some(BlockReason::Capacity));
     assert_eq!(next.alone, [Change::TurnEnds("n1".into()), Change::MaxUnavailable(2)]);
     assert_eq!((next.ahead, next.together), (Some(1), vec![]));
-    let last = explained("n3", busy());
+    let last = explained("n3", busy.clone());
     assert_eq!(last.alone, [Change::MaxUnavailable(3)], "n2 goes before it");
     assert_eq!(last.ahead, Some(2));
-    let holder = explained("n1", busy());
+    let holder = explained("n1", busy.clone());
     assert_eq!((holder.wait, holder.alone), (Some(BlockReason::HasBerth), vec![]));
     assert_eq!(explained("n1", pool(|_, _| ())).wait, None, "it is offered one now");
-    assert_eq!(explain(&case("n9", busy(), Rollout::default())), None);
+    assert_eq!(explain(&case("n9", busy, Rollout::default())), None);
 }
 
 #[test]
@@ -87,14 +84,11 @@ fn a_node_that_is_down_uses_up_room() {
             n1.ready = false;
         }),
     );
-    let n1 = || "n1".into();
+    let n1 = NodeName::from("n1");
+    let excluded = Change::Excluded(n1.clone());
     assert_eq!(
         down.alone,
-        [
-            Change::Recovers(n1()),
-            Change::Excluded(n1()),
-            Change::MaxUnavailable(2)
-        ]
+        [Change::Recovers(n1.clone()), excluded, Change::MaxUnavailable(2)]
     );
     let cordoned = explained(
         "n2",
@@ -103,25 +97,28 @@ fn a_node_that_is_down_uses_up_room() {
             n1.unschedulable = true;
         }),
     );
-    assert_eq!(cordoned.alone, [Change::Recovers(n1()), Change::MaxUnavailable(2)]);
+    assert_eq!(cordoned.alone, [Change::Recovers(n1), Change::MaxUnavailable(2)]);
 }
 
 #[test]
 fn each_thing_in_the_way_has_its_change() {
-    let alone = |change: fn(&mut Member)| explained("n1", pool(|n1, _| change(n1))).alone;
-    assert_eq!(alone(|m| m.held_back = true), [Change::Unhold]);
-    assert_eq!(alone(|m| m.staged = None), [Change::Prepared]);
-    assert_eq!(alone(|m| m.observed = false), [Change::Prepared]);
-    assert_eq!(alone(|m| m.heard = false), [Change::Heard]);
+    type Obstacle = fn(&mut Member);
+    let obstacles: [(Obstacle, Change); 4] = [
+        (|m| m.held_back = true, Change::Unhold),
+        (|m| m.staged = None, Change::Prepared),
+        (|m| m.observed = false, Change::Prepared),
+        (|m| m.heard = false, Change::Heard),
+    ];
+    for (obstacle, expected) in obstacles {
+        assert_eq!(explained("n1", pool(|n1, _| obstacle(n1))).alone, [expected]);
+    }
     // A single failure halts the rollout too.
-    let halted = |node: &str| {
-        let mut facts = pool(|n1, _| n1.failed = vec![digest(2)]);
-        facts.max_failures = 1;
-        explained(node, facts)
-    };
-    assert_eq!(halted("n1").alone, [Change::Retry]);
-    assert_eq!(halted("n2").wait, Some(BlockReason::Halted));
-    assert_eq!(halted("n2").alone, [Change::MaxFailures(2)], "a retry lets n1 go first");
+    let mut halted = pool(|n1, _| n1.failed = vec![digest(2)]);
+    halted.max_failures = 1;
+    assert_eq!(explained("n1", halted.clone()).alone, [Change::Retry]);
+    let other = explained("n2", halted);
+    assert_eq!(other.wait, Some(BlockReason::Halted));
+    assert_eq!(other.alone, [Change::MaxFailures(2)], "a retry lets n1 go first");
     let mut ordered = pool(|_, _| ());
     ordered.order = crate::controller::plan::tests::gate(GateReason::EarlierPool);
     assert_eq!(explained("n1", ordered).alone, [Change::EarlierPools]);
@@ -135,17 +132,19 @@ fn each_thing_in_the_way_has_its_change() {
     assert_eq!(explained("n1", limited).alone, [Change::FleetLimit(2)]);
 }
 
+/// Returns the explanation for n2, after n1, which is the canary.
+fn waves(canary: fn(&mut Member), soaked: u64) -> Explanation {
+    let mut facts = pool(|n1, n2| {
+        canary(n1);
+        n2.wave = 1;
+    });
+    facts.members.truncate(2);
+    facts.waves = vec![wave("canary", 60, soaked), wave(REST, 0, 0)];
+    explained("n2", facts)
+}
+
 #[test]
-fn a_later_wave_waits_for_proof_and_for_the_soak() {
-    let waves = |change: fn(&mut Member), soaked| {
-        let mut facts = pool(|n1, n2| {
-            change(n1);
-            n2.wave = 1;
-        });
-        facts.members.truncate(2);
-        facts.waves = vec![wave("canary", 60, soaked), wave(REST, 0, 0)];
-        explained("n2", facts)
-    };
+fn a_later_wave_waits_for_proof_and_soak() {
     let soaking = waves(updated, 20);
     assert_eq!(soaking.wait, Some(BlockReason::Soaking));
     assert_eq!(soaking.alone, [Change::Soaked(Duration::from_secs(40))]);
@@ -166,30 +165,23 @@ fn a_later_wave_waits_for_proof_and_for_the_soak() {
 
 #[test]
 fn only_a_window_opens_with_time() {
-    let windows = |paused| {
-        let rollout = Rollout {
-            windows: friday(),
-            paused,
-            ..Rollout::default()
-        };
-        explain(&case("n1", pool(|_, _| ()), rollout)).unwrap()
-    };
-    let closed = windows(false);
-    assert_eq!(closed.alone, [Change::Window]);
-    assert_eq!(closed.opens, Some("1970-01-02T22:00:00Z".parse().unwrap()));
-    let unsynchronized = Rollout {
+    let mut rollout = Rollout {
         windows: friday(),
         ..Rollout::default()
     };
+    let closed = explain(&case("n1", pool(|_, _| ()), rollout.clone())).unwrap();
+    assert_eq!(closed.alone, [Change::Window]);
+    assert_eq!(closed.opens, Some("1970-01-02T22:00:00Z".parse().unwrap()));
     let facts = pool(|n1, _| n1.clock_synchronized = false);
-    let clock = explain(&case("n1", facts, unsynchronized)).unwrap();
+    let clock = explain(&case("n1", facts, rollout.clone())).unwrap();
     assert_eq!(
         (clock.alone, clock.opens),
         (vec![], None),
         "its agent could not judge the window"
     );
     assert_eq!(clock.together, [Change::Clock, Change::Window]);
-    let paused = windows(true);
+    rollout.paused = true;
+    let paused = explain(&case("n1", pool(|_, _| ()), rollout)).unwrap();
     assert_eq!((paused.alone, paused.opens), (vec![], None));
     assert_eq!(paused.together, [Change::Resume, Change::Window]);
 }
@@ -230,12 +222,16 @@ fn config() -> ProptestConfig {
     ProptestConfig::with_cases(1500)
 }
 
+/// True if the node of the case gets a berth.
+fn goes(case: &Case) -> bool {
+    offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node)
+}
+
 /// Checked with plans that are carried out write by write, without the code under test.
 #[test]
 fn the_named_changes_get_the_node_a_berth() {
     let floors = [("goes", 10), ("one change", 25), ("several changes", 60)];
     check(config(), any_case(), &floors, |case, reached| {
-        let goes = |case: &Case| offered_by(case.facts.clone(), MAX_PASSES).contains(&case.node);
         let Some(answer) = explain(&case) else {
             prop_assert!(case.own().is_none());
             return Ok(());
@@ -293,7 +289,7 @@ fn a_number_is_the_smallest_that_is_enough() {
 }
 
 #[test]
-fn the_end_of_a_turn_leaves_an_admins_cordon_alone() {
+fn a_turns_end_leaves_an_admins_cordon() {
     let mut facts = pool(|n1, _| n1.unschedulable = true);
     facts.berths = vec![seen(taken(0, "n1"))];
     let after = Change::TurnEnds("n1".into())

@@ -166,12 +166,15 @@ mod tests {
         machines(&known, Some(reported), is_node, annotation).held
     }
 
+    /// No machine is a node.
+    fn nobody(_: &str) -> bool {
+        false
+    }
+
     #[test]
     fn a_machine_whose_node_goes_is_not_held() {
         let reports = [refusal("m7", 100), refusal("m8", 90)];
-        let is_m7 = |name: &str| name == "m7";
-        let nobody = |_: &str| false;
-        let joined = machines(&Machines::default(), Some(&reports), is_m7, "");
+        let joined = machines(&Machines::default(), Some(&reports), |name| name == "m7", "");
         assert_eq!(names(&joined.held), [("m8", 90)]);
         assert_eq!((joined.joined[0].name.as_str(), joined.joined.len()), ("m7", 1));
         // Its Node is deleted within the hour that the event is kept.
@@ -189,7 +192,6 @@ mod tests {
 
     #[test]
     fn a_machine_is_held_until_joined_or_dismissed() {
-        let nobody = |_: &str| false;
         let first = held(
             &[],
             &[refusal("m7", 100), refusal("m8", 90), refusal("m7", 50)],
@@ -267,10 +269,9 @@ mod tests {
 
     #[test]
     fn a_machine_has_a_nodes_name() {
-        let is_kept = |machine: &str| !held(&[], &[refusal(machine, 1)], |_| false, "").is_empty();
-        assert!(is_kept("m"));
-        assert!(is_kept(&"m".repeat(253)));
-        assert!(!is_kept(&"m".repeat(254)));
-        assert!(!is_kept(""));
+        for (length, is_kept) in [(1, true), (253, true), (254, false), (0, false)] {
+            let machines = held(&[], &[refusal(&"m".repeat(length), 1)], nobody, "");
+            assert_eq!(!machines.is_empty(), is_kept, "{length}");
+        }
     }
 }

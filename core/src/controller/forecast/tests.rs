@@ -25,10 +25,17 @@ fn with(mut facts: PoolFacts, name: &str, change: impl FnOnce(&mut Member)) -> P
 fn order(facts: &PoolFacts) -> String {
     let turns = forecast(facts, at(50)).turns;
     let (comes, helped): (Vec<_>, Vec<_>) = turns.iter().partition(|turn| turn.comes);
-    let names = |turns: Vec<&Turn>| turns.iter().map(|t| t.node.to_string()).collect::<Vec<_>>().join(" ");
-    match helped.is_empty() {
-        true => names(comes),
-        false => format!("{} | {}", names(comes), names(helped)).trim().to_owned(),
+    let [comes, helped] = [comes, helped].map(|turns| {
+        turns
+            .iter()
+            .map(|turn| turn.node.as_str())
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    if helped.is_empty() {
+        comes
+    } else {
+        format!("{comes} | {helped}").trim().to_owned()
     }
 }
 
@@ -101,7 +108,7 @@ fn passing_obstacles_block_no_turn() {
 }
 
 #[test]
-fn a_holder_that_leaves_has_its_place_for_one_round() {
+fn a_leaving_holder_counts_for_one_round() {
     let mut facts = two_zones(2);
     assert_eq!(order(&facts), "n1 n3 n2");
     facts.berths = vec![seen(taken(0, "n9")), seen(closed(1))];
@@ -109,27 +116,31 @@ fn a_holder_that_leaves_has_its_place_for_one_round() {
     assert_eq!(order(&facts), "n1 n2 n3", "only one goes beside it");
 }
 
+fn limited(unavailable: usize) -> PoolFacts {
+    let mut facts = two_zones(2);
+    facts.fleet = Some(FleetUse {
+        limit: 2,
+        unavailable,
+        all: unavailable,
+        ..FleetUse::default()
+    });
+    facts
+}
+
+fn fail(member: &mut Member) {
+    member.failed = vec![digest(2)];
+}
+
 #[test]
 fn the_fleets_limit_says_how_many_go_at_once() {
-    let limited = |unavailable: usize| {
-        let mut facts = two_zones(2);
-        facts.fleet = Some(FleetUse {
-            limit: 2,
-            unavailable,
-            all: unavailable,
-            ..FleetUse::default()
-        });
-        facts
-    };
     assert_eq!(order(&limited(0)), "n1 n3 n2");
     assert_eq!(order(&limited(1)), "n1 n2 n3");
-    let failed = |m: &mut Member| m.failed = vec![digest(2)];
     assert_eq!(
-        order(&with(limited(2), "n1", failed)),
+        order(&with(limited(2), "n1", fail)),
         "| n2 n3 n1",
         "none, and with help those first that can go"
     );
-    assert_eq!(order(&with(pool(0, &["n1", "n2", "n3"]), "n1", failed)), "| n2 n3 n1");
+    assert_eq!(order(&with(pool(0, &["n1", "n2", "n3"]), "n1", fail)), "| n2 n3 n1");
 }
 
 #[test]
@@ -159,16 +170,13 @@ fn only_members_that_matter_take_part_in_each_round() {
 fn many_that_are_down_go_several_at_once() {
     let names: Vec<String> = (0..2000).map(|n| format!("n{n:04}")).collect();
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
-    let at_once = |facts: &PoolFacts, capacity| {
-        let mut facts = facts.clone();
-        facts.capacity = capacity;
-        Future::of(&facts).facts.capacity
-    };
-    assert_eq!(at_once(&facts, 1), 1, "none of them is down");
+    assert_eq!(Future::of(&facts).facts.capacity, 1, "none of them is down");
     facts.members.iter_mut().for_each(|m| m.ready = false);
-    assert_eq!(at_once(&facts, 1), 4, "a million looks are enough for that");
-    assert_eq!(at_once(&facts, 10), 10);
-    assert_eq!(at_once(&facts, 0), 0, "no member goes without help");
+    // A million looks are enough for four at once. With a capacity of 0, no member goes without help.
+    for (capacity, at_once) in [(1, 4), (10, 10), (0, 0)] {
+        facts.capacity = capacity;
+        assert_eq!(Future::of(&facts).facts.capacity, at_once);
+    }
 }
 
 #[test]
@@ -186,33 +194,33 @@ fn holders_go_first_and_control_plane_nodes_last() {
 }
 
 #[test]
-fn zones_take_turns_as_far_as_several_go_at_once() {
-    let zones = |capacity| {
-        let mut facts = pool(capacity, &["n1", "n2", "n3", "n4", "n5", "n6"]);
-        for name in ["n1", "n2", "n3"] {
-            facts = with(facts, name, |m| m.zone = "a".into());
-        }
-        facts
-    };
-    assert_eq!(order(&zones(1)), "n1 n2 n3 n4 n5 n6");
-    assert_eq!(order(&zones(2)), "n1 n4 n2 n5 n3 n6");
-    assert_eq!(order(&zones(9)), "n1 n4 n2 n5 n3 n6");
-    let down = with(zones(2), "n1", |m| {
-        (m.booted, m.unschedulable) = (m.desired.clone(), true)
-    });
+fn zones_take_turns_if_several_nodes_go() {
+    let mut zones = pool(1, &["n1", "n2", "n3", "n4", "n5", "n6"]);
+    for name in ["n1", "n2", "n3"] {
+        zones = with(zones, name, |m| m.zone = "a".into());
+    }
+    assert_eq!(order(&zones), "n1 n2 n3 n4 n5 n6");
+    for capacity in [9, 2] {
+        zones.capacity = capacity;
+        assert_eq!(order(&zones), "n1 n4 n2 n5 n3 n6");
+    }
+    let down = with(zones, "n1", |m| (m.booted, m.unschedulable) = (m.desired.clone(), true));
     assert_eq!(order(&down), "n4 n5 n6 n2 n3", "a node of its zone is down");
+}
+
+fn stuck(facts: &PoolFacts) -> Vec<NodeName> {
+    forecast(facts, at(50)).stuck
 }
 
 #[test]
 fn members_that_need_help_are_named() {
-    let stuck = |facts: &PoolFacts| forecast(facts, at(50)).stuck;
     let nobody: Vec<NodeName> = vec![];
     let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
     assert_eq!(order(&cordoned), "n2 | n1 n3", "an admin has cordoned it for good");
     assert_eq!(stuck(&cordoned), nobody);
     let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
     assert_eq!(order(&room), "n2 n1 n3");
-    let failed = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.failed = vec![digest(2)]);
+    let failed = with(pool(1, &["n1", "n2", "n3"]), "n1", fail);
     assert_eq!(
         (order(&failed), stuck(&failed)),
         ("n2 n3 | n1".to_owned(), nobody.clone())
@@ -265,7 +273,7 @@ fn no_member_runs_an_unknown_image() {
 }
 
 #[test]
-fn a_large_pool_goes_one_at_a_time_or_many() {
+fn a_large_pool_goes_one_or_many_at_once() {
     let names: Vec<String> = (0..1000).map(|n| format!("n{n:04}")).collect();
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(order(&facts), names.join(" "));
@@ -304,15 +312,15 @@ prop_compose! {
         capacity in 0usize..5,
         berths in proptest::array::uniform3(0usize..9),
     ) -> PoolFacts {
-        let berth = |(index, kind): (usize, usize)| {
-            let index = index as u32;
-            seen(match kind {
+        let mut seen_berths = vec![];
+        for (index, kind) in (0..).zip(berths) {
+            seen_berths.push(seen(match kind {
                 0..3 => offered(index, NODES[kind]),
                 3..6 => taken(index, NODES[kind]).committed(BootId::from("b")).unwrap(),
                 _ => closed(index),
-            })
-        };
-        let mut facts = facts(capacity, members.to_vec(), berths.into_iter().enumerate().map(berth).collect());
+            }));
+        }
+        let mut facts = facts(capacity, members.to_vec(), seen_berths);
         facts.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
         facts
     }

@@ -1,3 +1,4 @@
+use berth_api::Digest;
 use berth_api::condition::pool::BOOT_IMAGE_SKEW;
 use berth_api::condition::{self, Verdict};
 use berth_api::node::BootcNodeSpec;
@@ -41,16 +42,15 @@ fn condition(type_: &str, status: &str) -> Condition {
 }
 
 fn lines(facts: &GaugeFacts<'_>) -> Vec<String> {
-    let line = |gauge: &Gauge| {
-        let name = gauge.name.trim_start_matches("berth_").to_owned();
-        let series = gauge.series.iter();
-        let series = series.map(move |s| {
-            let labels: Vec<&str> = s.labels.iter().map(|(_, value)| value.as_str()).collect();
-            format!("{name} {} {}", labels.join(","), s.value)
-        });
-        series.collect::<Vec<_>>()
-    };
-    gauges(facts).iter().flat_map(line).collect()
+    let mut lines = vec![];
+    for gauge in gauges(facts) {
+        let name = gauge.name.trim_start_matches("berth_");
+        for series in &gauge.series {
+            let labels: Vec<&str> = series.labels.iter().map(|(_, value)| value.as_str()).collect();
+            lines.push(format!("{name} {} {}", labels.join(","), series.value));
+        }
+    }
+    lines
 }
 
 fn pool<'a>(status: &'a BootcNodePoolStatus, members: Vec<&'a BootcNodeContent>) -> MeasuredPool<'a> {
@@ -72,12 +72,15 @@ fn has(said: &[String], expected: &[&str]) {
     }
 }
 
-#[test]
-fn members_are_counted_and_never_named() {
-    let degraded = |reason: &str| Report {
+fn degraded(reason: &str) -> Report {
+    Report {
         degraded: Some((reason.into(), String::new())),
         ..in_phase(Phase::Degraded, 0)
-    };
+    }
+}
+
+#[test]
+fn members_are_counted_and_never_named() {
     let members = [
         member(in_phase(Phase::Draining, 100), 400),
         member(in_phase(Phase::Draining, 100), 7300),
@@ -123,13 +126,15 @@ fn members_are_counted_and_never_named() {
 }
 
 #[test]
-fn the_most_common_versions_of_agents_have_a_series_each() {
-    let version = |n: usize| Report {
-        agent_version: Some(format!("{n}")),
-        ..in_phase(Phase::Updated, 0)
-    };
-    let members = (10..30).chain([29, 29, 28]);
-    let members: Vec<BootcNodeContent> = members.map(|n| member(version(n), 0)).collect();
+fn common_agent_versions_have_a_series() {
+    let mut members = vec![];
+    for version in (10..30).chain([29, 29, 28]) {
+        let report = Report {
+            agent_version: Some(version.to_string()),
+            ..in_phase(Phase::Updated, 0)
+        };
+        members.push(member(report, 0));
+    }
     let status = BootcNodePoolStatus::default();
     let facts = GaugeFacts {
         pools: vec![pool(&status, members.iter().collect())],
@@ -149,10 +154,8 @@ fn the_most_common_versions_of_agents_have_a_series_each() {
     );
 }
 
-#[test]
-fn a_pool_has_gauges_for_conditions_and_windows() {
-    let digest: berth_api::Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
-    let status = BootcNodePoolStatus {
+fn halted(digest: &Digest) -> BootcNodePoolStatus {
+    BootcNodePoolStatus {
         conditions: vec![condition("RolloutHalted", "True"), condition("WindowOpen", "Unknown")],
         target: Some(berth_api::pool::Target {
             image: "r/os:1".into(),
@@ -172,32 +175,38 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
             ..PhaseDurations::default()
         },
         ..BootcNodePoolStatus::default()
-    };
-    let window = |window, changes| Gates {
+    }
+}
+
+#[test]
+fn a_pool_has_gauges_for_conditions_and_windows() {
+    let digest: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
+    let status = halted(&digest);
+    let [open, closed] = [
+        (Verdict::yes(Why::Open, ""), 500),
+        (Verdict::no(GateReason::OutsideWindows, ""), 600),
+    ]
+    .map(|(window, changes)| Gates {
         gate: None,
         closes: None,
         changes: Some(at(changes)),
         window,
-    };
-    let (open, closed) = (
-        window(Verdict::yes(Why::Open, ""), 500),
-        window(Verdict::no(GateReason::OutsideWindows, ""), 600),
-    );
+    });
     let name = NodeName::from("n7");
     let fleet = BootcFleetStatus {
         conditions: vec![condition("Guarded", "False")],
         ..BootcFleetStatus::default()
     };
-    let of = |gates| GaugeFacts {
+    let mut facts = GaugeFacts {
         pools: vec![MeasuredPool {
-            gates: Some(gates),
+            gates: Some(&open),
             gate: Some(GateReason::RolloutHalted),
             timed_out: vec![&name],
             ..pool(&status, vec![])
         }],
         fleet: Some(&fleet),
     };
-    let said = lines(&of(&open));
+    let said = lines(&facts);
     let target = format!("pool_target_info p,r/os:1,{digest},1.0 1");
     has(
         &said,
@@ -221,16 +230,18 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
             &target,
         ],
     );
-    let said = lines(&of(&closed));
+    facts.pools[0].gates = Some(&closed);
+    let said = lines(&facts);
     has(
         &said,
         &["pool_window_open p 0", "pool_window_next_open_timestamp_seconds p 600"],
     );
     assert!(!said.iter().any(|l| l.contains("close_timestamp")), "{said:#?}");
-    assert!(
-        lines(&GaugeFacts::default()).is_empty(),
-        "a pool that is gone has no series"
-    );
+}
+
+#[test]
+fn a_pool_that_is_gone_has_no_series() {
+    assert!(lines(&GaugeFacts::default()).is_empty());
     assert_eq!(gauges(&GaugeFacts::default()).len(), 28);
 }
 
@@ -264,45 +275,46 @@ fn unchecked_boot_images_have_a_gauge() {
 
 #[test]
 fn a_feed_that_fails_has_its_reason() {
-    let with = |type_: &str, status: &str, reason: &str| BootcNodePoolStatus {
-        conditions: vec![Condition {
+    let (feed, image) = ("pool_feed_failing", "pool_image_unresolved");
+    for (type_, status, reason, expected) in [
+        ("FeedFailing", "True", "Unauthorized", Some((feed, "Unauthorized"))),
+        (
+            "FeedFailing",
+            "True",
+            "PullSecretNotFound",
+            Some((feed, "PullSecretNotFound")),
+        ),
+        ("FeedFailing", "True", "NoSuchPlatform", Some((feed, "NoSuchPlatform"))),
+        ("FeedFailing", "True", "MadeUp", Some((feed, "Other"))),
+        ("FeedFailing", "False", "AsExpected", None),
+        ("FeedFailing", "Unknown", "NotPolled", None),
+        (
+            "ImageResolved",
+            "False",
+            "ImageNotFound",
+            Some((image, "ImageNotFound")),
+        ),
+        ("ImageResolved", "Unknown", "Resolving", None),
+        ("ImageResolved", "True", "Unauthorized", None),
+    ] {
+        let condition = Condition {
             reason: reason.into(),
             ..condition(type_, status)
-        }],
-        ..BootcNodePoolStatus::default()
-    };
-    for (status, expected) in [
-        (
-            with("FeedFailing", "True", "Unauthorized"),
-            "pool_feed_failing p,Unauthorized 1",
-        ),
-        (
-            with("FeedFailing", "True", "PullSecretNotFound"),
-            "pool_feed_failing p,PullSecretNotFound 1",
-        ),
-        (
-            with("FeedFailing", "True", "NoSuchPlatform"),
-            "pool_feed_failing p,NoSuchPlatform 1",
-        ),
-        (with("FeedFailing", "True", "MadeUp"), "pool_feed_failing p,Other 1"),
-        (with("FeedFailing", "False", "AsExpected"), ""),
-        (with("FeedFailing", "Unknown", "NotPolled"), ""),
-        (
-            with("ImageResolved", "False", "ImageNotFound"),
-            "pool_image_unresolved p,ImageNotFound 1",
-        ),
-        (with("ImageResolved", "Unknown", "Resolving"), ""),
-        (with("ImageResolved", "True", "Unauthorized"), ""),
-    ] {
+        };
+        let status = BootcNodePoolStatus {
+            conditions: vec![condition],
+            ..BootcNodePoolStatus::default()
+        };
         let facts = GaugeFacts {
             pools: vec![pool(&status, vec![])],
             fleet: None,
         };
-        let said = lines(&facts);
-        let is_about =
-            |line: &&String| line.starts_with("pool_feed_failing ") || line.starts_with("pool_image_unresolved ");
-        let found: Vec<&String> = said.iter().filter(is_about).collect();
-        assert_eq!(found.first().map_or("", |line| line.as_str()), expected);
-        assert!(found.len() <= 1);
+        let mut said = lines(&facts);
+        said.retain(|line| line.starts_with(&format!("{feed} ")) || line.starts_with(&format!("{image} ")));
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(gauge, reason)| format!("{gauge} p,{reason} 1"))
+            .collect();
+        assert_eq!(said, expected, "{type_} {reason}");
     }
 }

@@ -1,5 +1,6 @@
 use berth_api::pool::{ImageMetadata, PlatformDigest};
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseResult;
 
 use super::*;
 use crate::floors::{Reached, check};
@@ -108,13 +109,11 @@ impl Case {
     }
 
     fn decide(&self) -> Decision {
-        let refusal = |_: &Target| {
-            self.unserved.then(|| Refusal {
-                reason: Why::NoSuchPlatform,
-                words: "has nothing for n1".to_owned(),
-            })
-        };
-        decide(&self.facts(), refusal, at(1000))
+        let refusal = self.unserved.then(|| Refusal {
+            reason: Why::NoSuchPlatform,
+            words: "has nothing for n1".to_owned(),
+        });
+        decide(&self.facts(), |_| refusal.clone(), at(1000))
     }
 
     /// Target digest, available digest, and the condition.
@@ -137,24 +136,19 @@ impl Case {
 
 #[test]
 fn queries_use_the_digest_and_the_tag() {
-    let of = |text: &str| {
-        let questions = Questions::of(text).unwrap();
-        let tag = questions.tag.as_ref().map(ToString::to_string);
-        (questions.named.to_string(), tag, questions.follows())
-    };
-    assert_eq!(of(FOLLOWED), (FOLLOWED.into(), Some(FOLLOWED.into()), true));
-    let by_digest = by_digest_of(1);
-    assert_eq!(of(&pinned(1)), (by_digest.clone(), Some(FOLLOWED.into()), false));
-    assert_eq!(of(&by_digest), (by_digest, None, false));
-    assert!(Questions::of("os").is_err());
-    for (reference, is_followed) in [
-        (FOLLOWED, true),
-        (&pinned(1), false),
-        (&by_digest_of(1), false),
-        ("os", false),
+    let (pinned, by_digest) = (pinned(1), by_digest_of(1));
+    for (reference, named, tag, is_followed) in [
+        (FOLLOWED, FOLLOWED, Some(FOLLOWED), true),
+        (&pinned, &by_digest, Some(FOLLOWED), false),
+        (&by_digest, &by_digest, None, false),
     ] {
+        let questions = Questions::of(reference).unwrap();
+        assert_eq!(questions.named.to_string(), named);
+        assert_eq!(questions.tag.as_ref().map(ToString::to_string).as_deref(), tag);
+        assert_eq!(questions.follows(), is_followed, "{reference}");
         assert_eq!(follows(reference), is_followed, "{reference}");
     }
+    assert!(Questions::of("os").is_err() && !follows("os"));
 }
 
 #[test]
@@ -187,15 +181,17 @@ fn metadata_is_added_as_soon_as_known() {
 }
 
 #[test]
-fn each_way_to_write_a_reference_has_its_own_rule() {
-    let moved = || found(2, Duration::ZERO);
-    let yes = |reason: &str| format!("Some(true) {reason}");
-    let of = |reference: &str, tag| case(reference, tag).says();
-    assert_eq!(of(FOLLOWED, moved()), (Some(digest(2)), None, yes("Resolved")));
-    assert_eq!(of(FOLLOWED, found(1, HOUR)), (Some(digest(1)), None, yes("Resolved")));
-    let offered = (Some(digest(1)), Some(digest(2)), yes("ImageAvailable"));
-    assert_eq!(of(&pinned(1), moved()), offered);
-    assert_eq!(of(&by_digest_of(1), moved()), (Some(digest(1)), None, yes("Resolved")));
+fn each_kind_of_reference_has_its_rule() {
+    let moved = found(2, Duration::ZERO);
+    for (reference, tag, target, available, reason) in [
+        (FOLLOWED, &moved, 2, None, "Resolved"),
+        (FOLLOWED, &found(1, HOUR), 1, None, "Resolved"),
+        (&pinned(1), &moved, 1, Some(digest(2)), "ImageAvailable"),
+        (&by_digest_of(1), &moved, 1, None, "Resolved"),
+    ] {
+        let expected = (Some(digest(target)), available, format!("Some(true) {reason}"));
+        assert_eq!(case(reference, tag.clone()).says(), expected);
+    }
 }
 
 #[test]
@@ -234,18 +230,17 @@ fn a_new_digest_must_age_and_be_confirmed() {
     assert_eq!(case.says(), waits);
     assert_eq!(case.decide().available.unwrap().since.0, at(1000));
     case.available = Some(available(2, 0));
-    let mut at_age = |seen: u64, asked_ago: u64| {
+    for (seen, asked_ago, is_adopted, wants_confirmation) in [
+        (3599, 0, false, false),
+        // A bad push may have been pulled back since.
+        (3600, 3600, false, true),
+        (3605, 5, true, false),
+    ] {
         case.seen = Duration::from_secs(seen);
         case.answers.tag = found(2, Duration::from_secs(asked_ago));
-        (case.says().0 == Some(digest(2)), case.wants_confirmation())
-    };
-    assert_eq!(at_age(3599, 0), (false, false));
-    assert_eq!(
-        at_age(3600, 3600),
-        (false, true),
-        "a bad push may have been pulled back since"
-    );
-    assert_eq!(at_age(3605, 5), (true, false));
+        assert_eq!(case.says().0 == Some(digest(2)), is_adopted, "{seen}");
+        assert_eq!(case.wants_confirmation(), wants_confirmation, "{seen}");
+    }
     case.answers.tag = Answer::default();
     assert!(case.wants_confirmation(), "a new leader");
     assert_eq!(case.says(), waits);
@@ -267,16 +262,18 @@ fn a_new_digest_must_age_and_be_confirmed() {
 
 #[test]
 fn only_a_followed_tag_is_confirmed() {
-    let of = |reference: &str, target: &str| {
+    for (reference, target, is_confirmed) in [
+        (FOLLOWED, FOLLOWED, true),
+        // The reference was changed.
+        (FOLLOWED, "quay.io/other:1", false),
+        (&pinned(1), &pinned(1), false),
+    ] {
         let mut case = case(reference, Answer::default());
         case.target = Some(image(target, 1));
         case.available = Some(available(2, 0));
         (case.minimum_age, case.seen) = (HOUR, HOUR);
-        case.wants_confirmation()
-    };
-    assert!(of(FOLLOWED, FOLLOWED));
-    assert!(!of(FOLLOWED, "quay.io/other:1"), "the reference was changed");
-    assert!(!of(&pinned(1), &pinned(1)));
+        assert_eq!(case.wants_confirmation(), is_confirmed, "{reference} {target}");
+    }
 }
 
 #[test]
@@ -357,30 +354,115 @@ fn a_registry_outage_keeps_the_target() {
 
 #[test]
 fn ages_continue_from_earlier_leaders() {
-    let (mut ages, start, pool) = (Ages::default(), Moment::default(), PoolName::from("p"));
-    let later = |seconds| start + Duration::from_secs(seconds);
-    let mut see = |available: Option<Available>, seconds| ages.see(&pool, available.as_ref(), later(seconds)).as_secs();
-    assert_eq!(see(Some(available(2, 100)), 10), 100);
-    assert_eq!(
-        see(Some(available(2, 120)), 40),
-        130,
-        "its own notes are not counted twice"
-    );
-    assert_eq!(see(Some(available(3, 0)), 50), 0);
-    assert_eq!(see(None, 60), 0);
-    assert_eq!(see(Some(available(3, 5)), 70), 5);
-    ages.keep(|kept| *kept == pool);
-    assert_eq!(ages.see(&pool, Some(&available(3, 5)), later(75)).as_secs(), 10);
-    ages.keep(|_| false);
-    assert_eq!(
-        ages.see(&pool, Some(&available(3, 5)), later(80)).as_secs(),
-        5,
-        "it is another pool"
-    );
+    let (mut ages, pool, other) = (Ages::default(), PoolName::from("p"), PoolName::from("q"));
+    for (now, available, kept, age) in [
+        (10, Some(available(2, 100)), &pool, 100),
+        // Its own notes are not counted twice.
+        (40, Some(available(2, 120)), &pool, 130),
+        (50, Some(available(3, 0)), &pool, 0),
+        (60, None, &pool, 0),
+        (70, Some(available(3, 5)), &pool, 5),
+        (75, Some(available(3, 5)), &other, 10),
+        // Another pool of this name.
+        (80, Some(available(3, 5)), &other, 5),
+    ] {
+        let seen = ages.see(&pool, available.as_ref(), Moment::after(Duration::from_secs(now)));
+        assert_eq!(seen.as_secs(), age, "{now}");
+        ages.keep(|name| name == kept);
+    }
 }
 
 /// Kinds of references, digests of images, times in seconds, and failures.
 type AnyCase = ((usize, usize), (u8, u8, u8, u8), (u64, u64, u64), (bool, bool));
+
+fn any_answer(n: u8, age: u64, troubled: bool) -> Answer {
+    let mut answer = if n == 4 {
+        Answer::default()
+    } else {
+        found(n, Duration::from_secs(age))
+    };
+    answer.trouble = away().filter(|_| troubled);
+    answer
+}
+
+/// Returns the case, and which kind of reference it has.
+fn any_case(case: AnyCase) -> (Case, usize) {
+    let ((kind, old_kind), (target, tag, named, known), (minimum, seen, age), (unserved, troubled)) = case;
+    let references = [
+        FOLLOWED.to_owned(),
+        pinned(target),
+        format!("quay.io/os@{}", digest(target)),
+        "quay.io/old:1".into(),
+    ];
+    let named = if kind == 0 { tag } else { named };
+    let case = Case {
+        target: Some(image(&references[old_kind], target)),
+        available: (known < 4).then(|| available(known, 0)),
+        minimum_age: Duration::from_secs(minimum),
+        seen: Duration::from_secs(seen),
+        answers: Answers {
+            named: any_answer(named, age, troubled),
+            tag: any_answer(tag, age, troubled),
+            ..Answers::default()
+        },
+        unserved,
+        reference: references[kind].clone(),
+    };
+    (case, kind)
+}
+
+/// Checks an image that was adopted.
+fn check_adopted(case: &Case, after: &Target, kind: usize, reached: &Reached) -> TestCaseResult {
+    reached.note("adopted");
+    prop_assert!(!case.unserved);
+    prop_assert_eq!(
+        &after.image,
+        &case.reference,
+        "never a reference with the digest of another"
+    );
+    let answered = case.answers.named.found.as_ref().unwrap();
+    prop_assert_eq!(&after.digest, &answered.image.digest);
+    prop_assert_eq!(&after.platforms, &answered.image.platforms);
+    if case.target.as_ref().unwrap().image == case.reference {
+        reached.note("moved by its tag");
+        prop_assert_eq!(kind, 0, "only a followed tag changes its digest");
+        let is_available = case
+            .available
+            .as_ref()
+            .is_some_and(|known| known.digest == after.digest);
+        let is_old_enough = answered.age + case.minimum_age <= case.seen;
+        prop_assert!(case.minimum_age.is_zero() || (is_available && is_old_enough));
+    }
+    Ok(())
+}
+
+fn keeps_the_rules(case: AnyCase, reached: &Reached) -> TestCaseResult {
+    let (case, kind) = any_case(case);
+    let decision = case.decide();
+    let (before, after) = (case.target.clone().unwrap(), decision.target.unwrap());
+    if after.digest == before.digest && after.image == before.image {
+        if decision.available.is_some() && !case.minimum_age.is_zero() && kind == 0 {
+            reached.note("too young");
+        }
+        prop_assert_eq!(&after.platforms, &before.platforms);
+    } else {
+        check_adopted(&case, &after, kind, reached)?;
+    }
+    if let Some(available) = &decision.available {
+        prop_assert!(available.digest != after.digest && kind != 2 && after.image == case.reference);
+    }
+    prop_assert!(decision.verdict.status != Some(true) || after.image == case.reference);
+    // An image that was not available before has not been seen yet.
+    let [now, before] = [&decision.available, &case.available].map(|image| image.as_ref().map(|image| &image.digest));
+    let again = Case {
+        target: Some(after.clone()),
+        available: decision.available.clone(),
+        seen: if now == before { case.seen } else { Duration::ZERO },
+        ..case
+    };
+    prop_assert_eq!(again.decide().target.unwrap(), after, "a decision stands");
+    Ok(())
+}
 
 /// Holds for all answers and memories: a target is the previous one or a complete answer; the available image is never
 /// the target; a pinned digest changes only with the reference; no image is adopted too early.
@@ -389,80 +471,7 @@ fn any_facts_keep_the_rules() {
     let kinds = (0..3usize, 0..4usize);
     let images = (0u8..4, 0u8..5, 0u8..5, 0u8..5);
     let times = (0u64..5, 0u64..8, 0u64..8);
-    let any_case = (kinds, images, times, (any::<bool>(), any::<bool>()));
+    let cases = (kinds, images, times, (any::<bool>(), any::<bool>()));
     let floors = [("adopted", 300), ("moved by its tag", 5), ("too young", 40)];
-    let property = |case: AnyCase, reached: &Reached| {
-        let ((kind, old_kind), (target, tag, named, known), (minimum, seen, age), (unserved, troubled)) = case;
-        let references = [
-            FOLLOWED.to_owned(),
-            pinned(target),
-            format!("quay.io/os@{}", digest(target)),
-            "quay.io/old:1".into(),
-        ];
-        let reference = references[kind].clone();
-        let old = &references[old_kind];
-        let answer = |n: u8| {
-            let mut answer = if n == 4 {
-                Answer::default()
-            } else {
-                found(n, Duration::from_secs(age))
-            };
-            answer.trouble = away().filter(|_| troubled);
-            answer
-        };
-        let tag = answer(tag);
-        let case = Case {
-            target: Some(image(old, target)),
-            available: (known < 4).then(|| available(known, 0)),
-            minimum_age: Duration::from_secs(minimum),
-            seen: Duration::from_secs(seen),
-            answers: Answers {
-                named: if kind == 0 { tag.clone() } else { answer(named) },
-                tag,
-                ..Answers::default()
-            },
-            unserved,
-            reference: reference.clone(),
-        };
-        let decision = case.decide();
-        let (before, after) = (case.target.clone().unwrap(), decision.target.unwrap());
-        if after.digest == before.digest && after.image == before.image {
-            if decision.available.is_some() && minimum > 0 && kind == 0 {
-                reached.note("too young");
-            }
-            prop_assert_eq!(&after.platforms, &before.platforms);
-        } else {
-            reached.note("adopted");
-            prop_assert!(!unserved);
-            prop_assert_eq!(&after.image, &reference, "never a reference with the digest of another");
-            let answered = case.answers.named.found.as_ref().unwrap();
-            prop_assert_eq!(&after.digest, &answered.image.digest);
-            prop_assert_eq!(&after.platforms, &answered.image.platforms);
-            if before.image == reference {
-                reached.note("moved by its tag");
-                prop_assert_eq!(kind, 0, "only a followed tag changes its digest");
-                prop_assert!(minimum == 0 || (known < 4 && digest(known) == after.digest && age + minimum <= seen));
-            }
-        }
-        if let Some(available) = &decision.available {
-            prop_assert!(available.digest != after.digest && kind != 2 && after.image == reference);
-        }
-        prop_assert!(decision.verdict.status != Some(true) || after.image == reference);
-        // An image that was not available before has not been seen yet.
-        let of = |available: &Option<Available>| available.as_ref().map(|a| a.digest.clone());
-        let seen = if of(&decision.available) == of(&case.available) {
-            case.seen
-        } else {
-            Duration::ZERO
-        };
-        let again = Case {
-            target: Some(after.clone()),
-            available: decision.available.clone(),
-            seen,
-            ..case
-        };
-        prop_assert_eq!(again.decide().target.unwrap(), after, "a decision stands");
-        Ok(())
-    };
-    check(ProptestConfig::with_cases(3000), any_case, &floors, property);
+    check(ProptestConfig::with_cases(3000), cases, &floors, keeps_the_rules);
 }

@@ -259,13 +259,12 @@ mod tests {
             nodes in proptest::collection::vec((0usize..2, 0u8..5, any::<bool>()), 0..40),
             offers in proptest::collection::vec(any::<bool>(), 40),
         ) {
-            let one = |(n, (wave, zone, ready)): (usize, (usize, u8, bool))| Member {
-                wave,
-                zone: zone.to_string(),
-                ready,
-                ..member(&format!("n{:02}", n * 7 % 40))
-            };
-            let f = facts(1, nodes.into_iter().enumerate().map(one).collect(), vec![]);
+            let mut members = vec![];
+            for (n, (wave, zone, ready)) in nodes.into_iter().enumerate() {
+                let member = member(&format!("n{:02}", n * 7 % 40));
+                members.push(Member { wave, zone: zone.to_string(), ready, ..member });
+            }
+            let f = facts(1, members, vec![]);
             let occupancy = Occupancy::of(&f, &[]);
             let mut queue = Queue::of(&f, &[], &occupancy);
             let mut left: Vec<&Member> = f.members.iter().collect();

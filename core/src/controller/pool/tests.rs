@@ -50,7 +50,13 @@ pub(in crate::controller) fn pool_of(object: BootcNodePool) -> Pool {
 fn a_removed_retry_token_forgets_nothing() {
     let mut pool = pool("r/os:1", Some("r/os:1"));
     let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
-    let mut remembers = |asked: Option<&str>, obeyed: Option<&str>| {
+    for (asked, obeyed, remembers) in [
+        (None, None, true),
+        (Some("a"), Some("a"), true),
+        (None, Some("a"), true),
+        (Some("b"), Some("a"), false),
+        (Some("a"), None, false),
+    ] {
         let object = pool.object.as_mut().unwrap();
         let rollout = berth_api::pool::Rollout {
             retry_token: asked.map(str::to_owned),
@@ -64,10 +70,9 @@ fn a_removed_retry_token_forgets_nothing() {
             nodes: vec!["n1".into()],
             count: 1,
         }];
-        pool.failures().contains_key(&failed)
-    };
-    assert!(remembers(None, None) && remembers(Some("a"), Some("a")) && remembers(None, Some("a")));
-    assert!(!remembers(Some("b"), Some("a")) && !remembers(Some("a"), None));
+        let failures = pool.failures();
+        assert_eq!(failures.contains_key(&failed), remembers, "{asked:?} {obeyed:?}");
+    }
 }
 
 #[test]
@@ -82,18 +87,21 @@ fn a_withdrawn_target_stays_published() {
     assert!(terms.unresolved && terms.target.is_some());
 }
 
+fn allowing(registries: &[&str]) -> BootcFleetSpec {
+    BootcFleetSpec {
+        allowed_registries: registries.iter().map(ToString::to_string).collect(),
+        ..BootcFleetSpec::default()
+    }
+}
+
 #[test]
 fn a_forbidden_registry_withdraws_the_target() {
-    let fleet = |list: &[&str]| BootcFleetSpec {
-        allowed_registries: list.iter().map(ToString::to_string).collect(),
-        ..BootcFleetSpec::default()
-    };
-    let pool = || pool("r.io/a/os:1", Some("r.io/a/os:1"));
+    let pool = pool("r.io/a/os:1", Some("r.io/a/os:1"));
     for list in [&[][..], &["r.io"], &["q.io", "r.io/a"]] {
-        let guarded = pool().guarded(Some(&fleet(list)));
+        let guarded = pool.clone().guarded(Some(&allowing(list)));
         assert!(guarded.refused.is_none() && !guarded.is_unresolved(), "{list:?}");
     }
-    let refused = pool().guarded(Some(&fleet(&["q.io", "r.io/b"])));
+    let refused = pool.guarded(Some(&allowing(&["q.io", "r.io/b"])));
     let words = refused.refused.clone().unwrap();
     assert!(
         words.contains("r.io/a/os:1") && words.contains("q.io, r.io/b"),
@@ -101,12 +109,12 @@ fn a_forbidden_registry_withdraws_the_target() {
     );
     assert!(refused.is_unresolved() && refused.target().is_some());
     assert!(
-        refused.guarded(Some(&fleet(&[]))).refused.is_none(),
+        refused.guarded(Some(&allowing(&[]))).refused.is_none(),
         "the list has changed"
     );
     assert!(
         Pool::orphaned("a".into())
-            .guarded(Some(&fleet(&["q.io"])))
+            .guarded(Some(&allowing(&["q.io"])))
             .refused
             .is_none()
     );
@@ -114,40 +122,41 @@ fn a_forbidden_registry_withdraws_the_target() {
 
 #[test]
 fn estimates_are_capped_by_pool_and_timeout() {
-    let minutes = |m: u64| Duration::from_secs(m * 60);
-    let estimate = |median: Option<u32>, own: Option<u64>| {
+    for (median, own_minutes, minutes) in [
+        (None, Some(2), 2),
+        // The machine was repaired in between.
+        (None, Some(24 * 60), 15),
+        (Some(180), Some(10), 3),
+        // Otherwise the median could not fall.
+        (Some(180), Some(2), 2),
+        (Some(180), None, 3),
+        // As written by an older controller.
+        (Some(86_400), None, 15),
+    ] {
         let mut pool = pool("r/os:1", Some("r/os:1"));
         let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
         status.phase_durations.reboot_seconds = median;
         let report = Report {
-            reboot: own.map(minutes),
+            reboot: own_minutes.map(|minutes: u64| Duration::from_secs(minutes * 60)),
             ..Report::default()
         };
-        pool.estimate_of(&report).reboot
-    };
-    assert_eq!(estimate(None, Some(2)), minutes(2));
-    assert_eq!(estimate(None, Some(24 * 60)), minutes(15), "it was repaired");
-    assert_eq!(estimate(Some(180), Some(10)), minutes(3));
-    assert_eq!(
-        estimate(Some(180), Some(2)),
-        minutes(2),
-        "otherwise the median could not fall"
-    );
-    assert_eq!(estimate(Some(180), None), minutes(3));
-    assert_eq!(
-        estimate(Some(86_400), None),
-        minutes(15),
-        "as written by an older controller"
-    );
+        let estimate = pool.estimate_of(&report).reboot;
+        assert_eq!(
+            estimate,
+            Duration::from_secs(minutes * 60),
+            "{median:?} {own_minutes:?}"
+        );
+    }
+}
+
+fn object(uid: &str, generation: i64, deleted: Option<&str>) -> BootcNodePool {
+    let metadata =
+        serde_json::json!({ "name": "a", "uid": uid, "generation": generation, "deletionTimestamp": deleted });
+    serde_json::from_value(serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap()
 }
 
 #[test]
 fn a_pool_is_as_shown_until_its_spec_changes() {
-    let object = |uid: &str, generation: i64, deleted: Option<&str>| -> BootcNodePool {
-        let metadata =
-            serde_json::json!({ "name": "a", "uid": uid, "generation": generation, "deletionTimestamp": deleted });
-        serde_json::from_value(serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap()
-    };
     let shown = Pool {
         object: Some(object("u", 1, None)),
         ..pool("r/os:1", None)
@@ -167,18 +176,19 @@ fn a_pool_is_as_shown_until_its_spec_changes() {
 
 #[test]
 fn a_poll_request_must_fit_into_the_status() {
-    let request = |text: Option<&str>| {
+    let (longest, too_long) = ("x".repeat(64), "x".repeat(65));
+    for (text, request) in [
+        (None, None),
+        (Some(""), None),
+        (Some("now"), Some("now")),
+        (Some(&longest), Some(&*longest)),
+        (Some(&too_long), None),
+    ] {
         let mut pool = pool("r/os:1", None);
         let annotations = text.map(|text| [(keys::ANNOTATION_POLL_REQUESTED_AT.to_owned(), text.to_owned())].into());
         pool.object.as_mut().unwrap().metadata.annotations = annotations;
-        pool.poll_request().map(str::to_owned)
-    };
-    let longest = "x".repeat(64);
-    assert_eq!(request(None), None);
-    assert_eq!(request(Some("")), None);
-    assert_eq!(request(Some("now")).as_deref(), Some("now"));
-    assert_eq!(request(Some(&longest)), Some(longest.clone()));
-    assert_eq!(request(Some(&format!("{longest}x"))), None);
+        assert_eq!(pool.poll_request(), request);
+    }
 }
 
 #[test]
@@ -196,16 +206,19 @@ fn a_window_must_fit_drain_and_reboot() {
     let object = pool.object.as_mut().unwrap();
     let spec = serde_json::json!({ "drain": { "timeout": "60s" }, "rollout": { "rebootTimeout": "300s" } });
     object.spec = serde_json::from_value(spec).unwrap();
-    let mut needed = |drain: u32, reboot: u32| {
+    for (drain, reboot, needed) in [
+        (20, 100, 120),
+        // No longer than drain.timeout.
+        (600, 100, 160),
+        // No longer than rollout.rebootTimeout.
+        (20, 600, 320),
+    ] {
         let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
         status.phase_durations.drain_seconds = Some(drain);
         status.phase_durations.reboot_seconds = Some(reboot);
         let inputs = pool.gate_inputs(None, true, Timestamp::UNIX_EPOCH).unwrap();
-        inputs.needed.as_secs()
-    };
-    assert_eq!(needed(20, 100), 120);
-    assert_eq!(needed(600, 100), 160, "no longer than drain.timeout");
-    assert_eq!(needed(20, 600), 320, "no longer than rollout.rebootTimeout");
+        assert_eq!(inputs.needed.as_secs(), needed);
+    }
     let gone = Pool::orphaned("a".into());
     assert!(gone.gate_inputs(None, true, Timestamp::UNIX_EPOCH).is_none());
 }

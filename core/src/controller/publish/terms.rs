@@ -68,35 +68,39 @@ mod tests {
 
     #[test]
     fn the_more_nodes_stage_the_less_often_each_reports() {
-        let interval = |nodes: usize, asked: Option<&str>| {
+        for (nodes, asked, seconds) in [
+            (100, "1s", 1),
+            (102, "1s", 2),
+            // 500 at once, 50 a second, doubled up.
+            (1000, "1s", 16),
+            (1000, "60s", 60),
+            // No reports at all.
+            (1000, "0", 0),
+        ] {
             let mut pool = pool("r/os:1", Some("r/os:1"));
             let rollout = berth_api::pool::Rollout {
                 max_staging: Some(berth_api::quantity::Quantity::Percent(50)),
-                progress_interval: asked.map(Into::into),
+                progress_interval: Some(asked.into()),
                 ..Default::default()
             };
             pool.object.as_mut().unwrap().spec.rollout = Some(rollout);
             let mut membership = Membership::default();
             (0..nodes).for_each(|n| membership.join(NodeName::new(format!("n{n}")), "a".into()));
-            terms(&[pool], &membership, &BTreeSet::new())[&"a".into()]
-                .progress_interval
-                .as_secs()
-        };
-        assert_eq!(interval(100, Some("1s")), 1);
-        assert_eq!(interval(102, Some("1s")), 2);
-        assert_eq!(interval(1000, Some("1s")), 16, "500 at once, 50 a second, doubled up");
-        assert_eq!(interval(1000, Some("60s")), 60);
-        assert_eq!(interval(1000, Some("0")), 0, "none at all");
+            let terms = terms(&[pool], &membership, &BTreeSet::new());
+            let interval = terms[&"a".into()].progress_interval;
+            assert_eq!(interval.as_secs(), seconds, "{nodes} {asked}");
+        }
+    }
+
+    fn terms_of(pool: &Pool) -> Terms {
+        let mut terms = terms(std::slice::from_ref(pool), &Membership::default(), &BTreeSet::new());
+        terms.remove(&"a".into()).unwrap()
     }
 
     #[test]
     fn members_get_the_pools_token_and_medians() {
         let mut pool = pool("r/os:1", Some("r/os:1"));
-        let terms = |pool: &Pool| {
-            let mut terms = terms(std::slice::from_ref(pool), &Membership::default(), &BTreeSet::new());
-            terms.remove(&"a".into()).unwrap()
-        };
-        assert_eq!(terms(&pool).retry_token, None);
+        assert_eq!(terms_of(&pool).retry_token, None);
         let object = pool.object.as_mut().unwrap();
         let rollout = serde_json::json!({ "retryToken": "again" });
         object.spec.rollout = Some(serde_json::from_value(rollout).unwrap());
@@ -105,7 +109,7 @@ mod tests {
             ..PhaseDurations::default()
         };
         object.status.as_mut().unwrap().phase_durations = medians;
-        assert_eq!(terms(&pool).retry_token.as_deref(), Some("again"));
-        assert_eq!(terms(&pool).estimates, medians);
+        assert_eq!(terms_of(&pool).retry_token.as_deref(), Some("again"));
+        assert_eq!(terms_of(&pool).estimates, medians);
     }
 }

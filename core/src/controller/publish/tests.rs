@@ -65,8 +65,8 @@ struct World {
 }
 
 fn world(names: &[&str], max_staging: usize) -> World {
-    let terms = |target| Terms {
-        target,
+    let [a, b] = [1, 2].map(|n| Terms {
+        target: Some(target(n)),
         unresolved: false,
         resolving: false,
         max_staging,
@@ -83,7 +83,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         progress_interval: Duration::from_secs(5),
         paused: false,
         estimates: PhaseDurations::default(),
-    };
+    });
     let mut membership = Membership::default();
     for name in names {
         membership.join((*name).into(), "a".into());
@@ -92,11 +92,7 @@ fn world(names: &[&str], max_staging: usize) -> World {
         nodes: names.iter().map(|n| ((*n).to_owned(), Entry::new(node(n)))).collect(),
         bootc_nodes: BTreeMap::new(),
         membership,
-        terms: [
-            ("a".into(), terms(Some(target(1)))),
-            ("b".into(), terms(Some(target(2)))),
-        ]
-        .into(),
+        terms: [("a".into(), a), ("b".into(), b)].into(),
         occupied: BTreeMap::new(),
         holdings: BTreeMap::new(),
         overdue: BTreeSet::new(),
@@ -195,15 +191,36 @@ impl World {
     }
 
     fn allowed(&self) -> Vec<&str> {
-        let allowed = |(name, host): (&'_ String, &Entry<BootcNodeView>)| {
-            (host.view.spec().unwrap().staging == Staging::Allowed).then_some(name.clone())
-        };
-        let names: BTreeSet<String> = self.bootc_nodes.iter().filter_map(allowed).collect();
-        self.bootc_nodes
-            .keys()
-            .filter(|n| names.contains(*n))
-            .map(String::as_str)
-            .collect()
+        let mut allowed = vec![];
+        for (name, host) in &self.bootc_nodes {
+            if host.view.spec().unwrap().staging == Staging::Allowed {
+                allowed.push(name.as_str());
+            }
+        }
+        allowed
+    }
+
+    /// Returns the digest of the image in this node's spec.
+    fn image(&self, name: &str) -> Option<&Digest> {
+        self.spec(name).image.as_ref().map(|image| &image.digest)
+    }
+
+    /// Makes a pass. Returns the names of the written objects.
+    fn written(&mut self) -> Vec<String> {
+        let writes = self.step();
+        writes.iter().map(|write| write.name().to_owned()).collect()
+    }
+
+    fn pause(&mut self, paused: bool) {
+        self.terms.get_mut(&"a".into()).unwrap().paused = paused;
+    }
+
+    /// Makes a pass with one update. Returns the finalizers that it writes.
+    fn finalizers(&mut self) -> Vec<String> {
+        match self.step().as_slice() {
+            [BootcNodeWrite::Update { finalizers, .. }] => finalizers.clone(),
+            writes => panic!("{writes:?}"),
+        }
     }
 
     /// The node reports the earlier image, under this boot.
@@ -274,31 +291,31 @@ fn each_node_gets_the_image_that_its_cpu_runs() {
         })
         .into();
     world.step();
-    let image = |world: &World, name: &str| world.spec(name).image.as_ref().map(|image| image.digest.clone());
-    for name in ["n1", "n2", "n3", "n4", "n5"] {
-        assert_eq!(image(&world, name), None, "{name} has not reported");
+    for (name, variant) in [
+        ("n1", Some("v2")),
+        ("n2", Some("v4")),
+        ("n3", None),
+        ("n4", Some("v3")),
+        ("n5", Some("v3")),
+    ] {
+        assert_eq!(world.image(name), None, "{name} has not reported");
+        world.report(name, |report| {
+            report.agent_version = Some("0.1.0".into());
+            report.platform_variant = variant.map(str::to_owned);
+        });
     }
-    let reported = |report: &mut Report, variant: Option<&str>| {
-        report.agent_version = Some("0.1.0".into());
-        report.platform_variant = variant.map(str::to_owned);
-    };
-    world.report("n1", |report| reported(report, Some("v2")));
-    world.report("n2", |report| reported(report, Some("v4")));
-    world.report("n3", |report| reported(report, None));
     world.report("n4", |report| {
-        reported(report, Some("v3"));
         report.node_uid = Some("of the Node that had this name before".into());
     });
     let mut labelled = node("n5");
     labelled.machine.label = Some("v2".into());
     world.nodes.insert("n5".into(), Entry::new(labelled));
-    world.report("n5", |report| reported(report, Some("v3")));
     world.step();
-    assert_eq!(image(&world, "n1"), Some(digest(12)));
-    assert_eq!(image(&world, "n2"), Some(digest(13)));
-    assert_eq!(image(&world, "n3"), None, "its agent does not know");
-    assert_eq!(image(&world, "n4"), None, "another machine reported");
-    assert_eq!(image(&world, "n5"), Some(digest(12)), "the label lowers it");
+    assert_eq!(world.image("n1"), Some(&digest(12)));
+    assert_eq!(world.image("n2"), Some(&digest(13)));
+    assert_eq!(world.image("n3"), None, "its agent does not know");
+    assert_eq!(world.image("n4"), None, "another machine reported");
+    assert_eq!(world.image("n5"), Some(&digest(12)), "the label lowers it");
 }
 
 #[test]
@@ -329,7 +346,7 @@ fn a_node_that_holds_a_berth_is_not_moved() {
 }
 
 #[test]
-fn a_new_target_is_published_to_a_holder_as_well() {
+fn a_holder_gets_a_new_target_too() {
     let mut world = world(&["n1"], 1);
     world.step();
     world.occupied.insert(NodeUid::from("uid-n1"), ["a".into()].into());
@@ -376,50 +393,67 @@ fn a_silent_node_is_released_after_the_deadline() {
     ));
 }
 
-#[test]
-fn a_node_that_is_down_is_kept_for_the_pool_that_it_left() {
-    type Change = fn(&mut World);
-    let is_let_go = |is_deleting: bool, change: Change| {
-        let mut world = world(&["n1"], 1);
-        world.step();
-        world.membership = Membership::default();
-        world.step();
-        if is_deleting {
-            world.edit("n1", |host| host.deleting = true);
-        }
-        world.overdue.insert("host-n1".into());
-        world.change("n1", |node| node.ready = false);
-        assert!(world.step().is_empty(), "it is down, and counts");
-        change(&mut world);
-        let writes = world.step();
-        matches!(
-            &writes[..],
-            [BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { late: true, .. }]
-        )
-    };
-    for is_deleting in [false, true] {
-        assert!(!is_let_go(is_deleting, |_| ()));
-        assert!(is_let_go(is_deleting, |w| w.change("n1", |node| node.ready = true)));
-        let cordoned: Change = |w| w.change("n1", |node| (node.ready, node.our_cordon) = (true, true));
-        assert!(!is_let_go(is_deleting, cordoned), "our cordon is still there");
-        let excluded: Change = |w| {
-            w.change("n1", |node| {
-                node.labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
-            });
-        };
-        assert!(is_let_go(is_deleting, excluded));
-        let pool_goes: Change = |w| w.lasting.clear();
-        assert!(is_let_go(is_deleting, pool_goes));
-        let gone: Change = |w| w.nodes.clear();
-        assert!(!is_let_go(is_deleting, gone), "not before a live read");
+type Change = fn(&mut World);
+
+/// True if a node that left its pool and is down is released after this change.
+fn is_released(is_deleting: bool, change: Change) -> bool {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    world.membership = Membership::default();
+    world.step();
+    if is_deleting {
+        world.edit("n1", |host| host.deleting = true);
     }
-    let joins_again: Change = |w| w.membership.join("n1".into(), "a".into());
-    assert!(is_let_go(true, joins_again), "it counts as a member");
+    world.overdue.insert("host-n1".into());
+    world.change("n1", |node| node.ready = false);
+    assert!(world.step().is_empty(), "it is down, and counts");
+    change(&mut world);
+    let writes = world.step();
+    matches!(
+        &writes[..],
+        [BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { late: true, .. }]
+    )
+}
+
+fn exclude(node: &mut NodeView) {
+    node.labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
+}
+
+#[test]
+fn a_node_that_is_down_stays_in_its_pool() {
+    let changes: [(&str, Change, bool); 6] = [
+        ("none", |_| (), false),
+        ("Ready", |w| w.change("n1", |node| node.ready = true), true),
+        (
+            "Ready, and our cordon is still there",
+            |w| w.change("n1", |node| (node.ready, node.our_cordon) = (true, true)),
+            false,
+        ),
+        ("excluded", |w| w.change("n1", exclude), true),
+        ("the pool goes", |w| w.lasting.clear(), true),
+        ("gone, before a live read", |w| w.nodes.clear(), false),
+    ];
+    for (what, change, expected) in changes {
+        for is_deleting in [false, true] {
+            assert_eq!(is_released(is_deleting, change), expected, "{what} {is_deleting}");
+        }
+    }
+    assert!(
+        is_released(true, |w| w.membership.join("n1".into(), "a".into())),
+        "it counts as a member"
+    );
 }
 
 #[test]
 fn a_node_in_conflict_counts_until_released() {
-    let label_after = |change: fn(&mut World)| {
+    let changes: [(&str, Change, Option<&str>); 5] = [
+        ("none", |_| (), Some("a")),
+        ("not overdue", |w| w.overdue.clear(), Some("a")),
+        ("Ready", |w| w.change("n1", |node| node.ready = true), None),
+        ("the pool goes", |w| w.lasting.clear(), None),
+        ("released", |w| w.report("n1", |r| r.released = true), None),
+    ];
+    for (what, change, expected) in changes {
         let mut world = world(&["n1"], 1);
         world.step();
         let conflict = Conflict {
@@ -434,14 +468,9 @@ fn a_node_in_conflict_counts_until_released() {
         world.overdue.insert("host-n1".into());
         change(&mut world);
         world.step();
-        world.bootc_nodes["n1"].view.pool_label.clone()
-    };
-    assert_eq!(label_after(|_| ()).as_deref(), Some("a"));
-    assert_eq!(label_after(|w| w.overdue.clear()).as_deref(), Some("a"));
-    assert_eq!(label_after(|w| w.change("n1", |node| node.ready = true)), None);
-    assert_eq!(label_after(|w| w.lasting.clear()), None, "the pool waits for no node");
-    let released = |w: &mut World| w.report("n1", |r| r.released = true);
-    assert_eq!(label_after(released), None);
+        let label = world.bootc_nodes["n1"].view.pool_label.as_deref();
+        assert_eq!(label, expected, "{what}");
+    }
 }
 
 #[test]
@@ -490,13 +519,13 @@ fn a_node_that_is_gone_is_cleaned_up() {
 #[test]
 fn a_node_in_conflict_keeps_its_bootcnode() {
     let mut world = world(&["n1"], 1);
-    let conflict = |stays_in: Option<&str>| Conflict {
+    let conflict = Conflict {
         node: "n1".into(),
         pools: vec!["a".into(), "b".into()],
-        stays_in: stays_in.map(Into::into),
+        stays_in: None,
     };
     world.membership = Membership::default();
-    world.membership.conflicts.insert("n1".into(), conflict(None));
+    world.membership.conflicts.insert("n1".into(), conflict.clone());
     world.step();
     let spec = world.spec("n1");
     assert!(spec.pool_name.is_empty() && spec.image.is_none());
@@ -507,10 +536,14 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
     world.membership.join("n1".into(), "a".into());
     world.step();
     assert!(world.spec("n1").image.is_some());
-    world.membership.conflicts.insert("n1".into(), conflict(Some("a")));
+    let stays = Conflict {
+        stays_in: Some("a".into()),
+        ..conflict.clone()
+    };
+    world.membership.conflicts.insert("n1".into(), stays);
     assert!(world.step().is_empty(), "it stays where it is");
     world.membership = Membership::default();
-    world.membership.conflicts.insert("n1".into(), conflict(None));
+    world.membership.conflicts.insert("n1".into(), conflict);
     world.step();
     world.report("n1", |r| r.released = true);
     world.step();
@@ -524,27 +557,22 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
 }
 
 #[test]
-fn a_pause_reaches_the_nodes_that_have_yet_to_update() {
+fn a_pause_reaches_nodes_not_yet_updated() {
     let mut world = world(&["done", "late"], 2);
     world.step();
     world.report("done", |r| r.booted = Some(digest(1)));
     world.report("late", |r| r.booted = Some(digest(9)));
-    let written = |world: &mut World| -> Vec<String> {
-        let writes = world.step();
-        writes.iter().map(|write| write.name().to_owned()).collect()
-    };
     world.step();
-    let pause = |world: &mut World, paused| world.terms.get_mut(&"a".into()).unwrap().paused = paused;
-    pause(&mut world, true);
-    assert_eq!(written(&mut world), ["late"]);
+    world.pause(true);
+    assert_eq!(world.written(), ["late"]);
     assert!(world.spec("late").paused && !world.spec("done").paused);
-    pause(&mut world, false);
-    assert_eq!(written(&mut world), ["late"]);
+    world.pause(false);
+    assert_eq!(world.written(), ["late"]);
     assert!(!world.spec("late").paused);
     world.fleet_paused = true;
-    assert_eq!(written(&mut world), ["late"], "the fleet's pause is one as well");
+    assert_eq!(world.written(), ["late"], "the fleet's pause is one as well");
     world.terms.get_mut(&"a".into()).unwrap().target = Some(target(2));
-    assert_eq!(written(&mut world), ["done", "late"]);
+    assert_eq!(world.written(), ["done", "late"]);
     assert!(world.spec("done").paused, "it goes with the new image");
 }
 
@@ -567,16 +595,18 @@ fn the_pools_medians_cost_no_write_of_their_own() {
 fn a_bootcnode_was_made_for_one_node() {
     let mut world = world(&["n1"], 1);
     world.step();
-    let mut made_for = |published: &str, owner: Option<&str>| {
+    for (published, owner, expected) in [
+        ("u", Some("v"), Some("u")),
+        // Its spec names no node.
+        ("", Some("v"), Some("v")),
+        ("", None, None),
+    ] {
         world.edit("n1", |host| {
             host.owner = owner.map(str::to_owned);
             host.content.as_mut().unwrap().spec.node_uid = published.to_owned();
         });
-        super::made_for(&world.bootc_nodes["n1"].view).map(str::to_owned)
-    };
-    assert_eq!(made_for("u", Some("v")).as_deref(), Some("u"));
-    assert_eq!(made_for("", Some("v")).as_deref(), Some("v"), "its spec does not say");
-    assert_eq!(made_for("", None), None);
+        assert_eq!(made_for(&world.bootc_nodes["n1"].view), expected);
+    }
 }
 
 #[test]
@@ -597,20 +627,16 @@ fn finalizer_and_owner_are_restored() {
     let mine = "example.com/mine".to_owned();
     let mut world = world(&["n1"], 1);
     world.step();
-    let finalizers = |world: &mut World| match &world.step()[..] {
-        [BootcNodeWrite::Update { finalizers, .. }] => Some(finalizers.clone()),
-        _ => None,
-    };
     world.edit("n1", |host| host.finalizers = vec![mine.clone()]);
-    let both = Some(vec![mine.clone(), ours]);
-    assert_eq!(finalizers(&mut world), both);
+    let both = [mine.clone(), ours];
+    assert_eq!(world.finalizers(), both);
     world.edit("n1", |host| host.owner = Some("another".to_owned()));
-    assert_eq!(finalizers(&mut world), both, "only the owner is wrong");
+    assert_eq!(world.finalizers(), both, "only the owner is wrong");
     // Finalizers cannot be added to an object that is being deleted.
     world.edit("n1", |host| {
         (host.deleting, host.finalizers) = (true, vec![mine.clone()]);
     });
-    assert_eq!(finalizers(&mut world), Some(vec![mine]));
+    assert_eq!(world.finalizers(), [mine]);
     world.report("n1", |report| report.released = true);
     assert!(world.step().is_empty(), "ours is gone already");
 }

@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn a_patch_turns_one_spec_into_another() {
         let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-        let selector = |key: &str| LabelSelector {
+        let [a, b] = ["a", "b"].map(|key| LabelSelector {
             match_labels: Some([(key.to_owned(), "x".to_owned())].into()),
             match_expressions: None,
-        };
+        });
         let full = BootcNodeSpec {
             image: Some(berth_api::node::DesiredImage {
                 reference: "r".into(),
@@ -185,14 +185,14 @@ mod tests {
             retry_token: Some("t".into()),
             drain: Drain {
                 force: Some(true),
-                pod_selector: Some(Written::new(selector("a"))),
+                pod_selector: Some(Written::new(a)),
                 ..Drain::default()
             },
             ..BootcNodeSpec::default()
         };
         let other = BootcNodeSpec {
             drain: Drain {
-                pod_selector: Some(Written::new(selector("b"))),
+                pod_selector: Some(Written::new(b)),
                 ..Drain::default()
             },
             ..full.clone()

@@ -5,20 +5,21 @@ use berth_api::waves::is_control_plane;
 use jiff::Timestamp;
 use proptest::prelude::*;
 
-use super::tests::{answers, node, of};
+use super::tests::{NOW, answers, node, of};
 use super::*;
 use crate::controller::plan::tests::{closed, committed, digest, facts, member, offered, seen, taken};
 use crate::controller::plan::{BerthWrite, Member, PoolFacts, WriteReason};
-use crate::controller::servers::Asked;
 use crate::floors::{Reached, check};
 
 const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
 const EPOCH: u64 = 7;
 
 fn any_node(index: usize) -> impl Strategy<Value = NodeView> {
-    let mostly = || prop::bool::weighted(0.85);
-    (prop::bool::weighted(0.7), mostly(), mostly(), mostly(), mostly()).prop_map(
-        move |(member, ready, schedulable, free, included)| {
+    (
+        prop::bool::weighted(0.7),
+        prop::array::uniform4(prop::bool::weighted(0.85)),
+    )
+        .prop_map(move |(member, [ready, schedulable, free, included])| {
             let labels = [
                 member.then_some("node-role.kubernetes.io/control-plane"),
                 (!included).then_some(keys::LABEL_EXCLUDE),
@@ -30,8 +31,7 @@ fn any_node(index: usize) -> impl Strategy<Value = NodeView> {
                 our_cordon: !free,
                 ..node(NODES[index], &format!("10.0.0.{index}"), &labels)
             }
-        },
-    )
+        })
 }
 
 fn any_state() -> impl Strategy<Value = State> {
@@ -70,25 +70,29 @@ prop_compose! {
         capacity in 1usize..4,
     ) -> World {
         let nodes: Vec<NodeView> = nodes.into_iter().take(count).collect();
-        let at = |n: usize| format!("10.0.0.{n}");
-        let placed = states.iter().enumerate().filter_map(|(n, state)| Some((at(n), (*state)?)));
+        let placed = states.iter().enumerate().filter_map(|(n, state)| Some((format!("10.0.0.{n}"), (*state)?)));
         let elsewhere = unplaced.iter().enumerate().map(|(n, state)| (format!("192.0.2.{n}"), *state));
         let servers: Vec<(String, State)> = placed.chain(elsewhere).collect();
         let servers: Vec<(&str, State)> = servers.iter().map(|(a, s)| (a.as_str(), *s)).collect();
         let answers = if listed { answers(&servers) } else { Answers::default() };
-        let pool = |(number, berths): (usize, [Berth; 3])| {
-            let name = ["p", "q"][number];
+        let mut pool_facts = vec![];
+        for (number, (name, berths)) in ["p", "q"].into_iter().zip(berths).enumerate() {
             // The helpers create berths of pool p.
             let berths = berths.map(|berth| seen(Berth { pool: name.into(), ..berth })).to_vec();
-            let is_member = |(node, pool): &(&NodeView, &usize)| {
-                **pool == number && !node.labels.contains_key(keys::LABEL_EXCLUDE)
-            };
-            let members = nodes.iter().zip(&pools).filter(is_member).map(|(node, _)| as_member(node)).collect();
-            PoolFacts { pool: name.into(), ..facts(capacity, members, berths) }
-        };
-        let pools = [0, 1].into_iter().zip(berths).map(pool).collect();
-        World { nodes, answers, pools }
+            let mut members = vec![];
+            for (node, pool) in nodes.iter().zip(&pools) {
+                if *pool == number && is_included(node) {
+                    members.push(as_member(node));
+                }
+            }
+            pool_facts.push(PoolFacts { pool: name.into(), ..facts(capacity, members, berths) });
+        }
+        World { nodes, answers, pools: pool_facts }
     }
+}
+
+fn is_included(node: &NodeView) -> bool {
+    !node.labels.contains_key(keys::LABEL_EXCLUDE)
 }
 
 fn as_member(node: &NodeView) -> Member {
@@ -110,8 +114,8 @@ impl World {
     }
 
     fn carriers(&self) -> impl Iterator<Item = &NodeView> {
-        let carries = |n: &&NodeView| is_control_plane(&n.labels) || self.state(n).is_some();
-        self.nodes.iter().filter(carries)
+        let nodes = self.nodes.iter();
+        nodes.filter(|n| is_control_plane(&n.labels) || self.state(n).is_some())
     }
 
     fn berths(&self) -> impl Iterator<Item = &Berth> {
@@ -137,39 +141,39 @@ impl World {
             self.berths().all(|b| b.epoch == EPOCH),
             "an earlier leader may still open one"
         );
-        let others = || self.carriers().filter(|n| n.uid != *uid);
+        let others: Vec<&NodeView> = self.carriers().filter(|n| n.uid != *uid).collect();
         assert!(
-            !others().any(|n| at_work.contains(&n.uid)),
+            !others.iter().any(|n| at_work.contains(&n.uid)),
             "one at a time, across pools"
         );
         if !node.ready {
             reached.note("repair");
             return;
         }
-        let included = |n: &&NodeView| !n.labels.contains_key(keys::LABEL_EXCLUDE);
+        let mut included = others.iter().filter(|n| is_included(n));
         assert!(
-            others()
-                .filter(included)
-                .all(|n| n.ready && (node.our_cordon || !n.our_cordon)),
+            included.all(|n| n.ready && (node.our_cordon || !n.our_cordon)),
             "none while another is down"
         );
-        let is_up = |n: &&NodeView| n.ready && matches!(self.state(n), None | Some(State::Ready));
-        let members = || self.nodes.iter().filter(|n| is_control_plane(&n.labels));
-        let (all, rest) = (
-            members().count(),
-            members().filter(|n| n.uid != *uid).filter(is_up).count(),
-        );
+        let (mut all, mut rest) = (0, 0);
+        for member in self.nodes.iter().filter(|n| is_control_plane(&n.labels)) {
+            all += 1;
+            let is_up = member.ready && matches!(self.state(member), None | Some(State::Ready));
+            rest += usize::from(is_up && member.uid != *uid);
+        }
         let is_member = is_control_plane(&node.labels);
         assert!(
             !is_member || all < 3 || rest > all / 2,
             "{rest} of {all} members are left"
         );
         // Listed servers, at any address.
-        let ready = |asked: &&Asked| asked.state(Moment::after(std::time::Duration::from_secs(3600))) == State::Ready;
-        let (all, ready) = (
-            self.answers.servers.len(),
-            self.answers.servers.values().filter(ready).count(),
-        );
+        let all = self.answers.servers.len();
+        let states = self
+            .answers
+            .servers
+            .values()
+            .map(|asked| asked.state(Moment::after(NOW)));
+        let ready = states.filter(|state| *state == State::Ready).count();
         let own = usize::from(self.state(node) == Some(State::Ready));
         assert!(
             own == 0 || all < 3 || ready - own > all / 2,
@@ -247,16 +251,11 @@ fn what_may_be_offered_is_not_asked_back() {
 #[test]
 fn a_control_plane_that_is_well_is_updated() {
     check(config(), any_world(), &[("several", 400)], |world, reached| {
-        let well = |node: &NodeView| NodeView {
-            ready: true,
-            unschedulable: false,
-            our_cordon: false,
-            ..node.clone()
-        };
-        let mut nodes: Vec<NodeView> = world.nodes.iter().map(well).collect();
-        nodes
-            .iter_mut()
-            .for_each(|node| drop(node.labels.remove(keys::LABEL_EXCLUDE)));
+        let mut nodes = world.nodes;
+        for node in &mut nodes {
+            (node.ready, node.unschedulable, node.our_cordon) = (true, false, false);
+            node.labels.remove(keys::LABEL_EXCLUDE);
+        }
         let list: Vec<String> = (0..nodes.len()).map(|n| format!("10.0.0.{n}")).collect();
         let list: Vec<(&str, State)> = list.iter().map(|a| (a.as_str(), State::Ready)).collect();
         let control_plane = of(&nodes, &answers(&list));

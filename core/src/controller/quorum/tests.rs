@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::*;
 use crate::controller::plan::tests::{closed, committed, facts, member, offered, seen, taken, uid};
-use crate::controller::plan::{BerthWrite, BlockReason, Member, Plan};
+use crate::controller::plan::{BerthWrite, BlockReason, Plan};
 use crate::controller::servers::Asked;
 
 const LABEL: &str = "node-role.kubernetes.io/control-plane";
-const NOW: Duration = Duration::from_secs(3600);
+pub(super) const NOW: Duration = Duration::from_secs(3600);
 
 pub(super) fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
     let labels: BTreeMap<_, _> = labels.iter().map(|l| ((*l).to_owned(), String::new())).collect();
@@ -31,9 +31,12 @@ pub(super) fn node(name: &str, address: &str, labels: &[&str]) -> NodeView {
 
 /// This many control plane nodes (c1 at 10.0.0.1 and so on), and a worker w.
 fn cluster(count: usize) -> Vec<NodeView> {
-    let control = |n| node(&format!("c{n}"), &format!("10.0.0.{n}"), &[LABEL]);
-    let worker = node("w", "10.0.0.99", &[]);
-    (1..=count).map(control).chain([worker]).collect()
+    let mut nodes = vec![];
+    for n in 1..=count {
+        nodes.push(node(&format!("c{n}"), &format!("10.0.0.{n}"), &[LABEL]));
+    }
+    nodes.push(node("w", "10.0.0.99", &[]));
+    nodes
 }
 
 pub(super) fn asked(state: State) -> Asked {
@@ -55,19 +58,26 @@ pub(super) fn asked(state: State) -> Asked {
 }
 
 pub(super) fn answers(servers: &[(&str, State)]) -> Answers {
-    let one = |(address, state): &(&str, State)| (format!("{address}:6443").parse().unwrap(), asked(*state));
-    Answers {
+    let mut answers = Answers {
         listed: true,
-        servers: servers.iter().map(one).collect(),
+        ..Answers::default()
+    };
+    for (address, state) in servers {
+        let address = format!("{address}:6443").parse().unwrap();
+        answers.servers.insert(address, asked(*state));
     }
+    answers
 }
 
 /// A server on each control plane node; those with these numbers are in this state, the others ready.
 fn servers(count: usize, other: &[usize], state: State) -> Answers {
-    let addresses: Vec<String> = (1..=count).map(|n| format!("10.0.0.{n}")).collect();
-    let of = |n: usize| if other.contains(&n) { state } else { State::Ready };
-    let list: Vec<_> = addresses.iter().zip(1..).map(|(a, n)| (a.as_str(), of(n))).collect();
-    answers(&list)
+    let mut servers = answers(&[]);
+    for n in 1..=count {
+        let state = if other.contains(&n) { state } else { State::Ready };
+        let address = format!("10.0.0.{n}:6443").parse().unwrap();
+        servers.servers.insert(address, asked(state));
+    }
+    servers
 }
 
 pub(super) fn of(nodes: &[NodeView], answers: &Answers) -> ControlPlane {
@@ -76,8 +86,8 @@ pub(super) fn of(nodes: &[NodeView], answers: &Answers) -> ControlPlane {
 
 /// Why each control plane node is offered no berth.
 fn withheld(control_plane: &ControlPlane, count: usize) -> Vec<Option<Cause>> {
-    let of = |n| control_plane.verdict(&uid(&format!("c{n}"))).unwrap().withhold;
-    (1..=count).map(of).collect()
+    let verdicts = (1..=count).map(|n| control_plane.verdict(&uid(&format!("c{n}"))));
+    verdicts.map(|verdict| verdict.unwrap().withhold).collect()
 }
 
 fn ask_back(control_plane: &ControlPlane, name: &str) -> Option<Cause> {
@@ -120,16 +130,17 @@ fn only_the_node_that_is_down_goes() {
 fn two_broken_nodes_are_repaired_in_turn() {
     let mut nodes = cluster(3);
     (nodes[0].ready, nodes[1].ready) = (false, false);
-    let broken = |away: &[usize]| of(&nodes, &servers(3, away, State::Away));
-    assert_eq!(withheld(&broken(&[1, 2]), 3), [None, None, UNAVAILABLE]);
-    assert_eq!(
-        withheld(&broken(&[]), 3),
-        [None, None, UNAVAILABLE],
-        "both serve all the same"
-    );
-    // The second one still serves and is needed for the majority.
-    assert_eq!(withheld(&broken(&[1]), 3), [None, NO_MAJORITY, UNAVAILABLE]);
-    let mut control_plane = broken(&[1, 2]);
+    for (away, expected) in [
+        (&[1, 2][..], [None, None, UNAVAILABLE]),
+        // Both serve all the same.
+        (&[], [None, None, UNAVAILABLE]),
+        // The second one still serves and is needed for the majority.
+        (&[1], [None, NO_MAJORITY, UNAVAILABLE]),
+    ] {
+        let control_plane = of(&nodes, &servers(3, away, State::Away));
+        assert_eq!(withheld(&control_plane, 3), expected, "{away:?}");
+    }
+    let mut control_plane = of(&nodes, &servers(3, &[1, 2], State::Away));
     control_plane.see(&offered(0, "c1"), true);
     assert_eq!(withheld(&control_plane, 3), [None, AT_WORK, AT_WORK]);
 }
@@ -161,16 +172,17 @@ fn a_foreign_cordon_announces_maintenance() {
 }
 
 #[test]
-fn the_servers_that_answer_must_be_a_majority_without_it() {
-    let silent = |count, n| withheld(&of(&cluster(count), &servers(count, &[n], State::Away)), count);
-    assert_eq!(silent(1, 1), [None]);
-    assert_eq!(
-        silent(2, 1),
-        [None, NO_OTHER],
-        "one after the other, while the other answers"
-    );
-    assert_eq!(silent(3, 1), [None, NO_MAJORITY, NO_MAJORITY]);
-    assert_eq!(silent(5, 1), [None; 5]);
+fn other_servers_must_answer_with_a_majority() {
+    for (count, expected) in [
+        (1, &[None][..]),
+        // c1 goes while c2 answers.
+        (2, &[None, NO_OTHER]),
+        (3, &[None, NO_MAJORITY, NO_MAJORITY]),
+        (5, &[None; 5]),
+    ] {
+        let control_plane = of(&cluster(count), &servers(count, &[1], State::Away));
+        assert_eq!(withheld(&control_plane, count), expected);
+    }
     let control_plane = of(&cluster(2), &servers(2, &[1, 2], State::Away));
     assert_eq!(withheld(&control_plane, 2), [NO_OTHER, NO_OTHER]);
 }
@@ -184,17 +196,18 @@ fn unknown_states_withhold_but_revoke_nothing() {
         let verdict = control_plane.verdict(&uid("c1")).unwrap();
         assert_eq!((verdict.ask_back, verdict.stay), (None, None), "{count}");
     }
-    let unknown = |count, n: &[usize]| {
-        let mut control_plane = of(&cluster(count), &servers(count, n, State::Unknown));
-        let withheld = withheld(&control_plane, count);
+    for (count, unknown, expected) in [
+        (2, &[1][..], &[None, NOT_KNOWN][..]),
+        (3, &[1], &[None, NOT_KNOWN, NOT_KNOWN]),
+        // Enough of them answer.
+        (5, &[1], &[None; 5]),
+        (3, &[1, 2, 3], &[NOT_KNOWN; 3]),
+    ] {
+        let mut control_plane = of(&cluster(count), &servers(count, unknown, State::Unknown));
+        assert_eq!(withheld(&control_plane, count), expected);
         control_plane.see(&taken(0, "c2"), true);
         assert_eq!(ask_back(&control_plane, "c2"), None);
-        withheld
-    };
-    assert_eq!(unknown(2, &[1]), [None, NOT_KNOWN]);
-    assert_eq!(unknown(3, &[1]), [None, NOT_KNOWN, NOT_KNOWN]);
-    assert_eq!(unknown(5, &[1]), [None; 5], "enough of them answer");
-    assert_eq!(unknown(3, &[1, 2, 3]), [NOT_KNOWN; 3]);
+    }
     // A broken node may still serve, and then the majority needs it.
     let mut nodes = cluster(3);
     nodes[0].ready = false;
@@ -258,112 +271,112 @@ fn a_berth_that_another_leader_may_still_open_withholds() {
 }
 
 #[test]
-fn a_holder_is_asked_back_only_for_what_is_certain() {
-    let holds = |nodes: &[NodeView], answers: &Answers| {
-        let mut control_plane = of(nodes, answers);
-        control_plane.see(&taken(0, "c1"), true);
-        ask_back(&control_plane, "c1")
-    };
+fn a_holder_is_asked_back_only_for_certain_causes() {
     let mut nodes = cluster(3);
     (nodes[0].unschedulable, nodes[0].our_cordon) = (true, true);
-    assert_eq!(holds(&nodes, &servers(3, &[], State::Ready)), None);
-    assert_eq!(holds(&nodes, &servers(3, &[2], State::Unknown)), None);
-    assert_eq!(holds(&nodes, &servers(3, &[2], State::Away)), NO_MAJORITY);
-    assert_eq!(holds(&cluster(2), &servers(2, &[2], State::Away)), NO_OTHER);
-    nodes[1].ready = false;
-    assert_eq!(holds(&nodes, &servers(3, &[], State::Ready)), UNAVAILABLE);
-    nodes[0].ready = false;
-    assert_eq!(
-        holds(&nodes, &servers(3, &[1, 2], State::Away)),
-        None,
-        "it may be stuck, and is to be repaired"
-    );
+    let mut other_down = nodes.clone();
+    other_down[1].ready = false;
+    let mut both_down = other_down.clone();
+    both_down[0].ready = false;
+    for (nodes, answers, expected) in [
+        (&nodes, servers(3, &[], State::Ready), None),
+        (&nodes, servers(3, &[2], State::Unknown), None),
+        (&nodes, servers(3, &[2], State::Away), NO_MAJORITY),
+        (&cluster(2), servers(2, &[2], State::Away), NO_OTHER),
+        (&other_down, servers(3, &[], State::Ready), UNAVAILABLE),
+        // The holder may be stuck, and is to be repaired.
+        (&both_down, servers(3, &[1, 2], State::Away), None),
+    ] {
+        let mut control_plane = of(nodes, &answers);
+        control_plane.see(&taken(0, "c1"), true);
+        assert_eq!(ask_back(&control_plane, "c1"), expected);
+    }
 }
 
 #[test]
 fn of_two_at_work_one_goes_on() {
-    let at_work = |berths: [Berth; 2]| {
+    for (first, second, expected) in [
+        (taken(0, "c1"), taken(1, "c2"), [None, AT_WORK]),
+        (taken(0, "c1"), committed(1, "c2"), [AT_WORK, None]),
+        (offered(0, "c1"), taken(1, "c2"), [AT_WORK, None]),
+        (offered(0, "c1"), offered(1, "c2"), [None, AT_WORK]),
+    ] {
         let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
-        berths.iter().for_each(|berth| control_plane.see(berth, true));
-        [ask_back(&control_plane, "c1"), ask_back(&control_plane, "c2")]
-    };
-    assert_eq!(at_work([taken(0, "c1"), taken(1, "c2")]), [None, AT_WORK]);
-    assert_eq!(at_work([taken(0, "c1"), committed(1, "c2")]), [AT_WORK, None]);
-    assert_eq!(at_work([offered(0, "c1"), taken(1, "c2")]), [AT_WORK, None]);
-    assert_eq!(at_work([offered(0, "c1"), offered(1, "c2")]), [None, AT_WORK]);
+        control_plane.see(&first, true);
+        control_plane.see(&second, true);
+        assert_eq!(["c1", "c2"].map(|name| ask_back(&control_plane, name)), expected);
+    }
 }
 
 #[test]
 fn two_stuck_nodes_do_not_block_each_other() {
     let mut nodes = cluster(3);
     (nodes[0].ready, nodes[1].ready) = (false, false);
-    let stays = |answers: &Answers| {
-        let mut control_plane = of(&nodes, answers);
+    for (others, state, expected) in [
+        ([1, 2], State::Away, [None, None]),
+        ([2, 3], State::Away, [NO_OTHER, None]),
+        ([2, 3], State::Unknown, [None, None]),
+    ] {
+        let mut control_plane = of(&nodes, &servers(3, &others, state));
         control_plane.see(&committed(0, "c1"), true);
         control_plane.see(&committed(1, "c2"), true);
-        [1, 2].map(|n| control_plane.verdict(&uid(&format!("c{n}"))).unwrap().stay)
-    };
-    assert_eq!(stays(&servers(3, &[1, 2], State::Away)), [None, None]);
-    assert_eq!(stays(&servers(3, &[2, 3], State::Away)), [NO_OTHER, None]);
-    assert_eq!(stays(&servers(3, &[2, 3], State::Unknown)), [None, None]);
+        let stay = ["c1", "c2"].map(|name| control_plane.verdict(&uid(name)).unwrap().stay);
+        assert_eq!(stay, expected, "{others:?} {state:?}");
+    }
 }
 
 #[test]
 fn a_worker_with_a_listed_server_counts() {
     let nodes = cluster(3);
-    let listed = |worker| {
-        let mut answers = servers(3, &[], State::Ready);
-        answers.servers.insert("10.0.0.99:6443".parse().unwrap(), asked(worker));
-        answers
-    };
-    let mut control_plane = of(&nodes, &listed(State::Ready));
+    let mut answers = servers(3, &[], State::Ready);
+    let worker = "10.0.0.99:6443".parse().unwrap();
+    answers.servers.insert(worker, asked(State::Ready));
+    let mut control_plane = of(&nodes, &answers);
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, None);
     control_plane.see(&offered(0, "c1"), true);
     assert_eq!(control_plane.verdict(&uid("w")).unwrap().withhold, AT_WORK);
     // Three of four servers are a majority, two are not; etcd alone would allow it.
-    assert_eq!(withheld(&of(&nodes, &listed(State::Away)), 3), [NO_MAJORITY; 3]);
+    answers.servers.insert(worker, asked(State::Away));
+    assert_eq!(withheld(&of(&nodes, &answers), 3), [NO_MAJORITY; 3]);
 }
 
 #[test]
 fn an_excluded_member_counts_for_majorities_only() {
-    let excluded = |count: usize, change: fn(&mut NodeView), away: &[usize]| {
+    for (count, ready, unschedulable, away, expected) in [
+        (3, true, false, &[][..], None),
+        (3, false, false, &[1], NO_MAJORITY),
+        (5, false, false, &[1], None),
+        // An admin is taking it down.
+        (3, true, true, &[], NO_MAJORITY),
+        (5, true, true, &[], None),
+    ] {
         let mut nodes = cluster(count);
         nodes[0].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
-        change(&mut nodes[0]);
-        withheld(&of(&nodes, &servers(count, away, State::Away)), count)[1]
-    };
-    assert_eq!(excluded(3, |_| (), &[]), None);
-    assert_eq!(excluded(3, |n| n.ready = false, &[1]), NO_MAJORITY);
-    assert_eq!(excluded(5, |n| n.ready = false, &[1]), None);
-    assert_eq!(
-        excluded(3, |n| n.unschedulable = true, &[]),
-        NO_MAJORITY,
-        "an admin is taking it down"
-    );
-    assert_eq!(excluded(5, |n| n.unschedulable = true, &[]), None);
+        (nodes[0].ready, nodes[0].unschedulable) = (ready, unschedulable);
+        let control_plane = of(&nodes, &servers(count, away, State::Away));
+        assert_eq!(withheld(&control_plane, count)[1], expected, "{count} {ready}");
+    }
 }
 
 #[test]
-fn a_server_that_has_left_the_list_is_missed_by_its_node() {
-    let left = |nodes: &[NodeView]| withheld(&of(nodes, &answers(&[("10.0.0.1", State::Ready)])), 2);
+fn an_unlisted_server_counts_for_its_node() {
+    let left = answers(&[("10.0.0.1", State::Ready)]);
     let mut nodes = cluster(2);
-    assert_eq!(left(&nodes), [NO_OTHER, None]);
+    assert_eq!(withheld(&of(&nodes, &left), 2), [NO_OTHER, None]);
     nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
-    assert_eq!(left(&nodes), [None, None]);
+    assert_eq!(withheld(&of(&nodes, &left), 2), [None, None]);
 }
 
 #[test]
-fn a_server_that_has_left_the_list_counts_among_all() {
+fn an_unlisted_server_counts_among_all() {
     let (c1, c2, worker) = ("10.0.0.1", "10.0.0.2", "10.0.0.99");
     let mut nodes = cluster(2);
-    let left = |nodes: &[NodeView], list: &[&str]| {
-        let list: Vec<_> = list.iter().map(|server| (*server, State::Ready)).collect();
-        withheld(&of(nodes, &answers(&list)), 2)
-    };
-    assert_eq!(left(&nodes, &[c1, worker]), [NO_MAJORITY, None]);
-    assert_eq!(left(&nodes, &[worker]), [NO_MAJORITY; 2]);
+    let only_worker = answers(&[(worker, State::Ready)]);
+    assert_eq!(withheld(&of(&nodes, &only_worker), 2), [NO_MAJORITY; 2]);
+    let two = answers(&[(c1, State::Ready), (worker, State::Ready)]);
+    assert_eq!(withheld(&of(&nodes, &two), 2), [NO_MAJORITY, None]);
     nodes[1].labels.insert(keys::LABEL_EXCLUDE.to_owned(), String::new());
-    assert_eq!(left(&nodes, &[c1, worker]), [None, None]);
+    assert_eq!(withheld(&of(&nodes, &two), 2), [None, None]);
     // A node without a listed server does not count towards the servers that must answer.
     let control_plane = of(&cluster(3), &answers(&[(c1, State::Away), (c2, State::Away)]));
     assert_eq!(withheld(&control_plane, 3), [NO_OTHER, NO_OTHER, NO_MAJORITY]);
@@ -373,15 +386,21 @@ fn a_server_that_has_left_the_list_counts_among_all() {
 fn a_server_at_an_unknown_address_may_be_any() {
     let (x, y, z) = ("192.0.2.1", "192.0.2.2", "192.0.2.3");
     let (ready, away) = (State::Ready, State::Away);
-    let of = |count, list: &[(&str, State)]| withheld(&of(&cluster(count), &answers(list)), count);
-    assert_eq!(of(2, &[(x, ready), (y, ready)]), [None, None]);
-    assert_eq!(of(2, &[(x, ready), (y, away)]), [NO_OTHER, NO_OTHER]);
-    assert_eq!(of(3, &[(x, ready), (y, ready), (z, ready)]), [None; 3]);
-    assert_eq!(of(3, &[(x, ready), (y, ready), (z, away)]), [NO_MAJORITY; 3]);
-    assert_eq!(of(3, &[(x, ready)]), [None; 3], "a load balancer");
-    assert_eq!(of(3, &[]), [None; 3], "no server is listed");
-    assert_eq!(of(2, &[("10.0.0.1", away), (x, ready)]), [None, NO_OTHER]);
-    assert_eq!(of(1, &[("10.0.0.1", ready), (x, away)]), [NO_OTHER]);
+    for (list, expected) in [
+        (&[(x, ready), (y, ready)][..], &[None, None][..]),
+        (&[(x, ready), (y, away)], &[NO_OTHER, NO_OTHER]),
+        (&[(x, ready), (y, ready), (z, ready)], &[None; 3]),
+        (&[(x, ready), (y, ready), (z, away)], &[NO_MAJORITY; 3]),
+        // A load balancer.
+        (&[(x, ready)], &[None; 3]),
+        (&[], &[None; 3]),
+        (&[("10.0.0.1", away), (x, ready)], &[None, NO_OTHER]),
+        (&[("10.0.0.1", ready), (x, away)], &[NO_OTHER]),
+    ] {
+        let count = expected.len();
+        let control_plane = of(&cluster(count), &answers(list));
+        assert_eq!(withheld(&control_plane, count), expected, "{list:?}");
+    }
 }
 
 #[test]
@@ -403,33 +422,31 @@ fn where_no_server_is_listed_only_members_count() {
 
 #[test]
 fn a_small_control_plane_names_the_loss() {
-    let meanwhile = |count| of(&cluster(count), &Answers::default()).meanwhile();
+    let meanwhile = [0, 1, 2, 3].map(|count| of(&cluster(count), &Answers::default()).meanwhile());
     let expected = [None, Some(Meanwhile::Everything), Some(Meanwhile::Majority), None];
-    assert_eq!([0, 1, 2, 3].map(meanwhile), expected);
+    assert_eq!(meanwhile, expected);
     let words = [Meanwhile::Everything, Meanwhile::Majority].map(Meanwhile::words);
     assert!(words[0].contains("no API server answers"), "{}", words[0]);
     assert!(words[1].contains("etcd has no majority"), "{}", words[1]);
 }
 
+/// Returns the nodes that the plan offers berths to.
+fn offers(plan: &Plan) -> Vec<&str> {
+    let nodes = plan.writes.iter().map(|write| match write {
+        BerthWrite::Update { berth, .. } => berth.node().unwrap().0.as_str(),
+        other => panic!("{other:?}"),
+    });
+    nodes.collect()
+}
+
 #[test]
-fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
+fn a_plan_counts_offers_of_the_plan_before() {
     let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
-    let members = |names: &[&str]| -> Vec<Member> { names.iter().map(|name| member(name)).collect() };
-    let mut p = facts(1, members(&["c1"]), vec![seen(closed(0))]);
-    let mut q = facts(
-        3,
-        members(&["c2", "c3", "w"]),
-        (0..3).map(|i| seen(Berth::new("q".into(), i, 7))).collect(),
-    );
+    let mut p = facts(1, vec![member("c1")], vec![seen(closed(0))]);
+    let berths = [0, 1, 2].map(|index| seen(Berth::new("q".into(), index, 7)));
+    let mut q = facts(3, ["c2", "c3", "w"].map(member).into(), berths.into());
     q.pool = "q".into();
     let now = Timestamp::UNIX_EPOCH;
-    let offers = |plan: &Plan| -> Vec<String> {
-        let berths = plan.writes.iter().map(|write| match write {
-            BerthWrite::Update { berth, .. } => berth.node().unwrap().0.to_string(),
-            other => panic!("{other:?}"),
-        });
-        berths.collect()
-    };
     assert_eq!(offers(&control_plane.plan(&mut p, now)), ["c1"]);
     let plan = control_plane.plan(&mut q, now);
     assert_eq!(offers(&plan), ["w"]);
@@ -445,26 +462,29 @@ fn the_plan_of_a_pool_counts_what_the_one_before_offers() {
 
 #[test]
 fn each_cause_names_the_nodes_it_is_about() {
-    let named = |change: fn(&mut NodeView), away: &[usize]| {
+    for (ready, unschedulable, away, unavailable, no_majority) in [
+        (true, false, &[][..], vec![], vec![]),
+        (false, false, &[], vec!["c1".into()], vec!["c1".into()]),
+        // The server of c2 is away.
+        (true, false, &[2], vec![], vec!["c2".into()]),
+        // A cordon stops no server.
+        (true, true, &[], vec!["c1".into()], vec![]),
+    ] {
         let mut nodes = cluster(3);
-        change(&mut nodes[0]);
+        (nodes[0].ready, nodes[0].unschedulable) = (ready, unschedulable);
         let mut control_plane = of(&nodes, &servers(3, away, State::Away));
         control_plane.see(&offered(0, "c3"), true);
         let waited_for = control_plane.waited_for();
-        let of = |cause| waited_for.get(&cause).cloned().unwrap_or_default();
-        assert_eq!(of(Cause::OtherAtWork), ["c3".into()]);
-        assert_eq!(of(Cause::NoMajority), of(Cause::NoOtherServer));
-        [of(Cause::OtherUnavailable), of(Cause::NoMajority)]
-    };
-    let c = |n: usize| NodeName::new(format!("c{n}"));
-    assert_eq!(named(|_| (), &[]), [vec![], vec![]]);
-    assert_eq!(named(|node| node.ready = false, &[]), [vec![c(1)], vec![c(1)]]);
-    assert_eq!(named(|_| (), &[2]), [vec![], vec![c(2)]], "its server is away");
-    assert_eq!(
-        named(|node| node.unschedulable = true, &[]),
-        [vec![c(1)], vec![]],
-        "a cordon stops no server"
-    );
+        for (cause, names) in [
+            (Cause::OtherAtWork, vec!["c3".into()]),
+            (Cause::OtherUnavailable, unavailable),
+            (Cause::NoMajority, no_majority.clone()),
+            (Cause::NoOtherServer, no_majority),
+        ] {
+            let found = waited_for.get(&cause).cloned().unwrap_or_default();
+            assert_eq!(found, names, "{cause:?}");
+        }
+    }
 }
 
 #[test]
@@ -480,7 +500,7 @@ fn an_address_of_a_labelled_node_is_its_own() {
 }
 
 #[test]
-fn nodes_that_share_the_address_of_a_server_are_named() {
+fn nodes_that_share_a_servers_address_are_named() {
     let mut nodes = vec![
         node("w1", "10.0.0.1", &[]),
         node("w2", "10.0.0.2", &[]),

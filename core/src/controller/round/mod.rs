@@ -134,7 +134,7 @@ impl ControlPlane {
 mod tests {
     use std::sync::Arc;
 
-    use berth_api::berth::{Berth, Offer};
+    use berth_api::berth::{Berth, Offer, lease};
     use serde_json::json;
 
     use super::*;
@@ -203,17 +203,13 @@ mod tests {
     /// Runs a function on a round where each pool has one closed berth, and all agents are heard of.
     fn with_shared<T>(snapshot: &Snapshot, offers: &Offers, run: impl FnOnce(&Round<'_>, &[Pool]) -> T) -> T {
         let pools = Pool::readable(&snapshot.pools);
-        let lease = |pool: &Pool| {
+        let mut leases = vec![];
+        for pool in &pools {
             let berth = Berth::new(pool.name.clone(), 0, EPOCH);
             let timeout = std::time::Duration::from_secs(60);
-            LeaseView::of(berth_api::berth::lease::create(
-                &berth,
-                "ns",
-                timeout,
-                Timestamp::UNIX_EPOCH,
-            ))
-        };
-        let leases: Vec<LeaseView> = pools.iter().map(lease).collect();
+            let lease = lease::create(&berth, "ns", timeout, Timestamp::UNIX_EPOCH);
+            leases.push(LeaseView::of(lease));
+        }
         let none = BTreeSet::new();
         let shared = Round {
             snapshot,
@@ -237,20 +233,24 @@ mod tests {
 
     #[test]
     fn servers_are_asked_only_for_an_update() {
-        let needs = |architecture: &str, booted: &[u8]| {
+        for (architecture, booted, needs_servers) in [
+            // There is no member.
+            ("amd64", &[][..], false),
+            // All run the target.
+            ("amd64", &[2, 2], false),
+            ("amd64", &[2, 1], true),
+            // There is no image for its platform.
+            ("arm64", &[1], false),
+        ] {
             let mut snapshot = Snapshot::default();
             add_pool(&mut snapshot, "a", architecture);
             for (booted, name) in booted.iter().zip(["n1", "n2"]) {
                 add_node(&mut snapshot, name, "a", *booted);
             }
             with_shared(&snapshot, &Offers::default(), |shared, pools| {
-                shared.needs_servers(pools)
-            })
-        };
-        assert!(!needs("amd64", &[]), "there is no member");
-        assert!(!needs("amd64", &[2, 2]), "all run the target");
-        assert!(needs("amd64", &[2, 1]));
-        assert!(!needs("arm64", &[1]), "there is no image for its platform");
+                assert_eq!(shared.needs_servers(pools), needs_servers, "{booted:?}");
+            });
+        }
     }
 
     #[test]
@@ -260,34 +260,31 @@ mod tests {
             add_pool(&mut snapshot, pool, "amd64");
             add_node(&mut snapshot, node, pool, 1);
         }
-        let server = |node| {
+        let mut answers = Answers {
+            listed: true,
+            ..Answers::default()
+        };
+        for node in ["n1", "n2"] {
             let asked = Asked {
                 since: Moment::default(),
                 ready: Some(Moment::default()),
             };
-            (format!("{}:6443", address(node)).parse().unwrap(), asked)
-        };
-        let answers = Answers {
-            listed: true,
-            servers: ["n1", "n2"].map(server).into(),
-        };
+            let address = format!("{}:6443", address(node)).parse().unwrap();
+            answers.servers.insert(address, asked);
+        }
         let mut offers = Offers::default();
-        let offered = |offers: &Offers| {
-            with_shared(&snapshot, offers, |shared, pools| {
+        // In the last pass, n2 has let more of them lapse.
+        for (lapsed, offered) in [(&[][..], "a-0"), (&["n1"], "b-0"), (&["n2", "n2"], "a-0")] {
+            lapsed.iter().for_each(|node| offers.lapsed(&offer(node)));
+            with_shared(&snapshot, &offers, |shared, pools| {
                 let control_plane = shared.control_plane(Some(&answers));
                 let plans = shared.plans(pools, control_plane, Timestamp::UNIX_EPOCH);
                 let waits: Vec<BlockReason> = plans.values().flat_map(|plan| plan.waiting.values()).copied().collect();
                 assert_eq!(waits, [BlockReason::ControlPlane(Cause::OtherAtWork)]);
                 let mut writes = plans.values().flat_map(|plan| &plan.writes);
                 let write = writes.find(|write| write.is_offer()).unwrap();
-                write.lease()
-            })
-        };
-        assert_eq!(offered(&offers), "a-0");
-        offers.lapsed(&offer("n1"));
-        assert_eq!(offered(&offers), "b-0");
-        offers.lapsed(&offer("n2"));
-        offers.lapsed(&offer("n2"));
-        assert_eq!(offered(&offers), "a-0", "n2 let more of them lapse");
+                assert_eq!(write.lease(), offered);
+            });
+        }
     }
 }

@@ -19,12 +19,12 @@ fn node(ready: &str) -> Arc<NodeView> {
 
 /// A BootcNode of pool `workers` that waits for the digest of this character, and its status.
 fn host(desired: char, heartbeat: &str, conditions: &Value) -> (Arc<BootcNodeView>, BootcNodeStatus) {
-    let digest = |c: char| format!("sha256:{}", c.to_string().repeat(64));
+    let [booted, desired] = ['1', desired].map(|c| format!("sha256:{}", c.to_string().repeat(64)));
     let status = json!({
-        "phase": "Draining", "heartbeatTime": heartbeat, "booted": {"digest": digest('1'), "version": "1.0"},
+        "phase": "Draining", "heartbeatTime": heartbeat, "booted": {"digest": booted, "version": "1.0"},
         "drainBlockers": [{"pod": "shop/db-0", "reason": "budget", "since": heartbeat}], "conditions": conditions,
     });
-    let image = json!({"ref": "quay.io/os", "digest": digest(desired), "indexDigest": digest(desired)});
+    let image = json!({"ref": "quay.io/os", "digest": desired, "indexDigest": desired});
     let object = json!({
         "metadata": {"name": "n1", "uid": "b1", "generation": 2},
         "spec": {"poolName": "workers", "nodeUID": "u1", "image": image},
@@ -101,11 +101,17 @@ fn an_insight_reports_the_silence() {
 
 fn all(names: std::ops::Range<usize>) -> BTreeMap<String, Silent> {
     let (host, node) = (host('2', BEAT, &json!([])).0, node("True"));
-    let silent = |i| {
-        let (node, host) = (node.clone(), host.clone());
-        (format!("n{i:04}"), Silent { node, host })
-    };
-    names.map(silent).collect()
+    let silent = Silent { node, host };
+    names.map(|i| (format!("n{i:04}"), silent.clone())).collect()
+}
+
+/// A silent node whose Node is Ready or not, and which waits for this digest.
+fn silent(ready: &str, desired: char, conditions: &Value) -> Silent {
+    let (host, _) = host(desired, BEAT, conditions);
+    Silent {
+        node: node(ready),
+        host,
+    }
 }
 
 #[test]
@@ -136,63 +142,46 @@ fn many_silent_nodes_are_handled_in_batches() {
 fn a_changed_node_is_handled_again() {
     let mut now = Moment::default();
     let mut deputy = SilentQueue::default();
-    let mut pick = |silent: Option<Silent>, done: bool| {
+    let (none, given_up) = (json!([]), told("RebootTimedOut"));
+    for (what, silent, done, expected) in [
+        ("first", Some(silent("True", '2', &none)), false, 1),
+        ("the write failed", Some(silent("True", '2', &none)), true, 1),
+        ("the same, by another view", Some(silent("True", '2', &none)), true, 0),
+        ("its Node is down as well", Some(silent("Unknown", '2', &none)), true, 1),
+        ("another image", Some(silent("Unknown", '3', &none)), true, 1),
+        ("it is given up", Some(silent("Unknown", '3', &given_up)), true, 1),
+        ("the same", Some(silent("Unknown", '3', &given_up)), true, 0),
+        ("it was heard of", None, true, 0),
+        ("silent again", Some(silent("Unknown", '3', &given_up)), true, 1),
+    ] {
         now = now + BATCH_INTERVAL;
         let silent = silent.into_iter().map(|silent| ("n1".to_owned(), silent)).collect();
         let (picked, _) = deputy.pick(silent, now);
-        let count = picked.len();
+        assert_eq!(picked.len(), expected, "{what}");
         for (name, silent) in picked.into_iter().filter(|_| done) {
             deputy.done(name, silent);
         }
-        count
-    };
-    let silent = |ready: &str, desired: char, conditions: Value| {
-        let (host, _) = host(desired, BEAT, &conditions);
-        Some(Silent {
-            node: node(ready),
-            host,
-        })
-    };
-    let quiet = || silent("True", '2', json!([]));
-    assert_eq!(pick(quiet(), false), 1);
-    assert_eq!(pick(quiet(), true), 1, "the write failed");
-    assert_eq!(pick(quiet(), true), 0, "the same, by another view");
-    assert_eq!(
-        pick(silent("Unknown", '2', json!([])), true),
-        1,
-        "its Node is down as well"
-    );
-    assert_eq!(
-        pick(silent("Unknown", '3', json!([])), true),
-        1,
-        "another image is published"
-    );
-    assert_eq!(
-        pick(silent("Unknown", '3', told("RebootTimedOut")), true),
-        1,
-        "it is given up"
-    );
-    assert_eq!(pick(silent("Unknown", '3', told("RebootTimedOut")), true), 0);
-    assert_eq!(pick(None, true), 0, "it spoke");
-    assert_eq!(pick(silent("Unknown", '3', told("RebootTimedOut")), true), 1);
+    }
 }
 
 #[test]
 fn either_half_of_a_node_may_change() {
     let (mut deputy, mut now) = (SilentQueue::default(), Moment::default());
-    let mut pick = |silent: &Silent| {
-        now = now + BATCH_INTERVAL;
-        let (picked, _) = deputy.pick([("n1".to_owned(), silent.clone())].into(), now);
-        deputy.done("n1".to_owned(), silent.clone());
-        picked.len()
+    let first = silent("True", '2', &json!([]));
+    let another_node = Silent {
+        node: node("Unknown"),
+        ..first.clone()
     };
-    let mut silent = Silent {
-        node: node("True"),
-        host: host('2', BEAT, &json!([])).0,
+    let another_bootc_node = Silent {
+        host: host('3', BEAT, &json!([])).0,
+        ..another_node.clone()
     };
-    assert_eq!([pick(&silent), pick(&silent)], [1, 0]);
-    silent.node = node("Unknown");
-    assert_eq!([pick(&silent), pick(&silent)], [1, 0], "the Node");
-    silent.host = host('3', BEAT, &json!([])).0;
-    assert_eq!([pick(&silent), pick(&silent)], [1, 0], "the BootcNode");
+    for silent in [first, another_node, another_bootc_node] {
+        for expected in [1, 0] {
+            now = now + BATCH_INTERVAL;
+            let (picked, _) = deputy.pick([("n1".to_owned(), silent.clone())].into(), now);
+            deputy.done("n1".to_owned(), silent.clone());
+            assert_eq!(picked.len(), expected);
+        }
+    }
 }

@@ -42,105 +42,96 @@ fn wave(name: &str, state: WaveState) -> WaveStatus {
     }
 }
 
-/// Reason and message; no reason if the node does not wait; nothing if nothing is to be changed.
-type Said = Option<(&'static str, &'static str)>;
-
-#[test]
-fn waiting_is_about_the_node_alone() {
-    let plan = Plan {
+/// A plan whose wave a is done, and whose wave c waits for wave b.
+fn plan() -> Plan {
+    Plan {
         waves: vec![
             wave("a", WaveState::Done),
             wave("b", WaveState::Soaking),
             wave("c", WaveState::Waiting),
         ],
         ..Plan::default()
-    };
-    let target = target();
-    let words = Words::of(&plan, Some(&target));
-    let table: [(&[BlockReason], Said); 10] = [
-        (
-            &[BlockReason::Wave],
-            Some(("WaveWaiting", "waits until wave b is proven")),
-        ),
-        (
-            &[BlockReason::Soaking],
-            Some(("WaveSoaking", "waits until wave b has soaked")),
-        ),
-        (
-            &[BlockReason::HeldBack],
-            Some(("Held", "is held back by an admin; to release it: kubectl berth unhold")),
-        ),
-        (
-            &[BlockReason::FailedBefore],
-            Some(("FailedBefore", "failed with this image before")),
-        ),
-        (
-            &[BlockReason::ControlPlane(Cause::NoOtherServer)],
-            Some(("NoOtherAPIServer", "waits until another API server answers /readyz")),
-        ),
-        (
-            &[BlockReason::NoClock],
-            Some(("ClockNotSynchronized", "waits because its clock is not synchronised")),
-        ),
-        (
-            &[BlockReason::TooLate],
-            Some((
-                "WindowTooShort",
-                "waits for the next window: its drain and reboot would outlast this one",
-            )),
-        ),
-        (
-            &[BlockReason::NoImage],
-            Some(("NoSuchPlatform", "r/os:1 has no image for arm64/v8; it has: amd64")),
-        ),
-        (
-            &[
-                BlockReason::Gate,
-                BlockReason::Halted,
-                BlockReason::Unresolved,
-                BlockReason::Fencing,
-                BlockReason::ControlPlane(Cause::Unfenced),
-                BlockReason::ControlPlane(Cause::NotListed),
-            ],
-            None,
-        ),
-        (
-            &[
-                BlockReason::UpToDate,
-                BlockReason::NotPublished,
-                BlockReason::OtherNode,
-                BlockReason::NotObserved,
-                BlockReason::NotStaged,
-                BlockReason::NotPrepared,
-                BlockReason::Silent,
-                BlockReason::HasBerth,
-                BlockReason::Capacity,
-                BlockReason::NoBerth,
-            ],
-            Some(("", "")),
-        ),
-    ];
-    let node: NodeName = "n1".into();
-    for (waits, said) in table {
-        for wait in waits {
-            let expected = match said {
-                None => Waiting::Unjudged,
-                Some(("", _)) => Waiting::No,
-                Some((reason, message)) => Waiting::Yes(Word::stored(reason), message.into()),
-            };
-            assert_eq!(words.waiting(&node, Some(*wait), arm64()), expected, "{wait:?}");
-        }
     }
-    assert_eq!(
-        words.waiting(&node, None, arm64()),
-        Waiting::No,
-        "it is offered a berth"
-    );
+}
+
+#[test]
+fn a_node_waits_for_its_own_reasons() {
+    let (plan, target) = (plan(), target());
+    let words = Words::of(&plan, Some(&target));
+    for (wait, reason, message) in [
+        (BlockReason::Wave, "WaveWaiting", "waits until wave b is proven"),
+        (BlockReason::Soaking, "WaveSoaking", "waits until wave b has soaked"),
+        (
+            BlockReason::HeldBack,
+            "Held",
+            "is held back by an admin; to release it: kubectl berth unhold",
+        ),
+        (
+            BlockReason::FailedBefore,
+            "FailedBefore",
+            "failed with this image before",
+        ),
+        (
+            BlockReason::ControlPlane(Cause::NoOtherServer),
+            "NoOtherAPIServer",
+            "waits until another API server answers /readyz",
+        ),
+        (
+            BlockReason::NoClock,
+            "ClockNotSynchronized",
+            "waits because its clock is not synchronised",
+        ),
+        (
+            BlockReason::TooLate,
+            "WindowTooShort",
+            "waits for the next window: its drain and reboot would outlast this one",
+        ),
+        (
+            BlockReason::NoImage,
+            "NoSuchPlatform",
+            "r/os:1 has no image for arm64/v8; it has: amd64",
+        ),
+    ] {
+        let expected = Waiting::Yes(Word::stored(reason), message.into());
+        assert_eq!(words.waiting(&"n1".into(), Some(wait), arm64()), expected, "{wait:?}");
+    }
+}
+
+#[test]
+fn reasons_of_others_are_not_a_wait() {
+    let (plan, target) = (plan(), target());
+    let words = Words::of(&plan, Some(&target));
+    let node: NodeName = "n1".into();
+    for wait in [
+        BlockReason::Gate,
+        BlockReason::Halted,
+        BlockReason::Unresolved,
+        BlockReason::Fencing,
+        BlockReason::ControlPlane(Cause::Unfenced),
+        BlockReason::ControlPlane(Cause::NotListed),
+    ] {
+        let waiting = words.waiting(&node, Some(wait), arm64());
+        assert_eq!(waiting, Waiting::Unjudged, "{wait:?}");
+    }
+    for wait in [
+        BlockReason::UpToDate,
+        BlockReason::NotPublished,
+        BlockReason::OtherNode,
+        BlockReason::NotObserved,
+        BlockReason::NotStaged,
+        BlockReason::NotPrepared,
+        BlockReason::Silent,
+        BlockReason::HasBerth,
+        BlockReason::Capacity,
+        BlockReason::NoBerth,
+    ] {
+        assert_eq!(words.waiting(&node, Some(wait), arm64()), Waiting::No, "{wait:?}");
+    }
+    let offered = words.waiting(&node, None, arm64());
+    assert_eq!(offered, Waiting::No);
     let unresolved = Words::of(&plan, None);
-    assert_eq!(
-        unresolved.waiting(&node, Some(BlockReason::NoImage), arm64()),
-        Waiting::Unjudged
-    );
+    let waiting = unresolved.waiting(&node, Some(BlockReason::NoImage), arm64());
+    assert_eq!(waiting, Waiting::Unjudged);
 }
 
 #[test]
@@ -155,41 +146,42 @@ fn an_unknown_cpu_level_is_reported() {
         .into();
     let plan = Plan::default();
     let words = Words::of(&plan, Some(&target));
-    let said = |variant: Variant<'static>| {
+    for (variant, expected) in [
+        (
+            Variant::NotReported,
+            Some((
+                "CpuLevelUnknown",
+                "r/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU",
+            )),
+        ),
+        (
+            Variant::Unknown,
+            Some((
+                "CpuLevelUnknown",
+                "r/os:1 supports amd64/v2, amd64/v3, and it is unknown which of them the node's CPU runs; update the \
+                 agent, or label the node with berth.dev/platform-variant",
+            )),
+        ),
+        (
+            Variant::Known("v1"),
+            Some((
+                "NoSuchPlatform",
+                "r/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3",
+            )),
+        ),
+        // The plan is older than the report.
+        (Variant::Known("v2"), None),
+    ] {
         let platform = Platform {
             architecture: "amd64",
             variant,
         };
-        words.waiting(&"n1".into(), Some(BlockReason::NoImage), platform)
-    };
-    let yes = |reason: &'static str, message: &'static str| Waiting::Yes(Word::stored(reason), message.into());
-    assert_eq!(
-        said(Variant::NotReported),
-        yes(
-            "CpuLevelUnknown",
-            "r/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU"
-        )
-    );
-    assert_eq!(
-        said(Variant::Unknown),
-        yes(
-            "CpuLevelUnknown",
-            "r/os:1 supports amd64/v2, amd64/v3, and it is unknown which of them the node's CPU runs; update the agent, \
-             or label the node with berth.dev/platform-variant"
-        )
-    );
-    assert_eq!(
-        said(Variant::Known("v1")),
-        yes(
-            "NoSuchPlatform",
-            "r/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3"
-        )
-    );
-    assert_eq!(
-        said(Variant::Known("v2")),
-        Waiting::No,
-        "the plan is older than the report"
-    );
+        let waiting = words.waiting(&"n1".into(), Some(BlockReason::NoImage), platform);
+        let expected = expected.map_or(Waiting::No, |(reason, message)| {
+            Waiting::Yes(Word::stored(reason), message.into())
+        });
+        assert_eq!(waiting, expected, "{variant:?}");
+    }
 }
 
 /// A node of pool `a`, with its condition.
@@ -222,49 +214,69 @@ fn pool() -> Pool {
     pool_of(object)
 }
 
+/// Returns the membership of n1 in pool a.
+fn in_a() -> Membership {
+    let mut membership = Membership::default();
+    membership.join("n1".into(), "a".into());
+    membership
+}
+
+/// Returns the condition that is written for n1, which has this one: its status, reason and message.
+fn written(
+    told: Option<(&str, &str, &str)>,
+    membership: &Membership,
+    plan: Option<Plan>,
+) -> Option<(Option<bool>, String, String)> {
+    let plans = plan.map(|plan| ("a".into(), plan)).into_iter().collect();
+    let mut wanted = wanted(&snapshot(told), &[pool()], membership, &plans);
+    let verdict = wanted.remove(&NodeName::from("n1"))?;
+    Some((verdict.status, verdict.reason.into_string(), verdict.message))
+}
+
+fn yes(reason: &str, message: &str) -> Option<(Option<bool>, String, String)> {
+    Some((Some(true), reason.to_owned(), message.to_owned()))
+}
+
+fn no() -> Option<(Option<bool>, String, String)> {
+    Some((Some(false), "NotWaiting".to_owned(), String::new()))
+}
+
 #[test]
 fn only_changed_conditions_are_written() {
     let proven = "waits until wave b is proven";
-    let plan = |wait| Plan {
-        waves: vec![wave("b", WaveState::Active)],
-        waiting: [("n1".into(), wait)].into(),
-        ..Plan::default()
-    };
-    let mut membership = Membership::default();
-    membership.join("n1".into(), "a".into());
-    let said = |told, plans: &BTreeMap<PoolName, Plan>, membership: &Membership| {
-        let mut wanted = wanted(&snapshot(told), &[pool()], membership, plans);
-        let verdict = wanted.remove(&NodeName::from("n1"));
-        verdict.map(|v| (v.status, v.reason.into_string(), v.message))
-    };
-    let planned = |told, wait| said(told, &[("a".into(), plan(wait))].into(), &membership);
     let wave_waiting = Some(("True", "WaveWaiting", proven));
-    let yes = |reason: &str, message: &str| Some((Some(true), reason.to_owned(), message.to_owned()));
-    let no = Some((Some(false), "NotWaiting".to_owned(), String::new()));
-    assert_eq!(planned(None, BlockReason::Wave), yes("WaveWaiting", proven));
-    assert_eq!(planned(wave_waiting, BlockReason::Wave), None, "it says so");
-    assert_eq!(
-        planned(Some(("True", "WaveWaiting", "another wave")), BlockReason::Wave),
-        yes("WaveWaiting", proven)
-    );
-    assert_eq!(
-        planned(Some(("False", "NotWaiting", "")), BlockReason::Wave),
-        yes("WaveWaiting", proven)
-    );
-    assert_eq!(planned(wave_waiting, BlockReason::Capacity), no);
-    assert_eq!(planned(None, BlockReason::Capacity), None, "nothing was said");
-    assert_eq!(planned(Some(("False", "NotWaiting", "")), BlockReason::Capacity), None);
-    for wait in [BlockReason::Gate, BlockReason::Halted, BlockReason::Fencing] {
-        assert_eq!(planned(wave_waiting, wait), None, "{wait:?}");
-        assert_eq!(planned(None, wait), None, "{wait:?}");
+    let another = Some(("True", "WaveWaiting", "another wave"));
+    let not_waiting = Some(("False", "NotWaiting", ""));
+    for (before, wait, expected) in [
+        (None, BlockReason::Wave, yes("WaveWaiting", proven)),
+        (wave_waiting, BlockReason::Wave, None),
+        (another, BlockReason::Wave, yes("WaveWaiting", proven)),
+        (not_waiting, BlockReason::Wave, yes("WaveWaiting", proven)),
+        (wave_waiting, BlockReason::Capacity, no()),
+        (None, BlockReason::Capacity, None),
+        (not_waiting, BlockReason::Capacity, None),
+        (wave_waiting, BlockReason::Gate, None),
+        (wave_waiting, BlockReason::Halted, None),
+        (wave_waiting, BlockReason::Fencing, None),
+        (None, BlockReason::Gate, None),
+        (None, BlockReason::Halted, None),
+        (None, BlockReason::Fencing, None),
+    ] {
+        let plan = Plan {
+            waves: vec![wave("b", WaveState::Active)],
+            waiting: [("n1".into(), wait)].into(),
+            ..Plan::default()
+        };
+        let found = written(before, &in_a(), Some(plan));
+        assert_eq!(found, expected, "{before:?} {wait:?}");
     }
-    assert_eq!(
-        said(wave_waiting, &BTreeMap::new(), &membership),
-        None,
-        "there is no plan yet"
-    );
+    assert_eq!(written(wave_waiting, &in_a(), None), None, "there is no plan yet");
     let nowhere = Membership::default();
-    assert_eq!(said(wave_waiting, &BTreeMap::new(), &nowhere), no, "it is in no pool");
+    assert_eq!(written(wave_waiting, &nowhere, None), no(), "it is in no pool");
+}
+
+#[test]
+fn a_conflict_is_written_once() {
     let mut torn = Membership::default();
     let conflict = Conflict {
         node: "n1".into(),
@@ -273,11 +285,9 @@ fn only_changed_conditions_are_written() {
     };
     let words = conflict.message();
     torn.conflicts.insert("n1".into(), conflict);
-    assert_eq!(said(None, &BTreeMap::new(), &torn), yes("NodeConflict", &words));
-    assert_eq!(
-        said(Some(("True", "NodeConflict", &words)), &BTreeMap::new(), &torn),
-        None
-    );
+    assert_eq!(written(None, &torn, None), yes("NodeConflict", &words));
+    let told = Some(("True", "NodeConflict", &*words));
+    assert_eq!(written(told, &torn, None), None);
     // A condition keeps only the start of a long message.
     let many = Conflict {
         node: "n1".into(),
@@ -287,17 +297,19 @@ fn only_changed_conditions_are_written() {
     let kept = one_line(&many.message());
     assert_ne!(kept, many.message());
     torn.conflicts.insert("n1".into(), many);
-    assert_eq!(
-        said(Some(("True", "NodeConflict", &kept)), &BTreeMap::new(), &torn),
-        None
-    );
+    let told = Some(("True", "NodeConflict", &*kept));
+    assert_eq!(written(told, &torn, None), None);
 }
 
 #[test]
 fn a_released_hold_ends_behind_a_closed_gate() {
-    let mut membership = Membership::default();
-    membership.join("n1".into(), "a".into());
-    let said = |is_held: bool, wait| {
+    let no = Some((Some(false), "NotWaiting".to_owned()));
+    for (is_held, wait, expected) in [
+        (false, BlockReason::Gate, no.clone()),
+        (false, BlockReason::Halted, no.clone()),
+        (false, BlockReason::Capacity, no),
+        (true, BlockReason::Fencing, None),
+    ] {
         let mut snapshot = snapshot(Some(("True", "Held", "m")));
         if is_held {
             let node = json!({"metadata": {"name": "n1", "uid": "u1", "labels": {keys::LABEL_HOLD: ""}}});
@@ -308,42 +320,39 @@ fn a_released_hold_ends_behind_a_closed_gate() {
             waiting: [("n1".into(), wait)].into(),
             ..Plan::default()
         };
-        let mut wanted = wanted(&snapshot, &[pool()], &membership, &[("a".into(), plan)].into());
+        let mut wanted = wanted(&snapshot, &[pool()], &in_a(), &[("a".into(), plan)].into());
         let verdict = wanted.remove(&NodeName::from("n1"));
-        verdict.map(|v| (v.status, v.reason.into_string()))
-    };
-    for wait in [BlockReason::Gate, BlockReason::Halted, BlockReason::Capacity] {
-        assert_eq!(
-            said(false, wait),
-            Some((Some(false), "NotWaiting".to_owned())),
-            "{wait:?}"
-        );
+        let found = verdict.map(|v| (v.status, v.reason.into_string()));
+        assert_eq!(found, expected, "{wait:?}");
     }
-    assert_eq!(said(true, BlockReason::Fencing), None, "it still is");
+}
+
+fn at(millis: u64) -> Moment {
+    Moment::after(Duration::from_millis(millis))
+}
+
+/// Returns this verdict for each node.
+fn wants(names: &[String], why: Why) -> BTreeMap<NodeName, Verdict> {
+    let verdicts = names
+        .iter()
+        .map(|name| (NodeName::new(name.clone()), Verdict::yes(why, "m")));
+    verdicts.collect()
 }
 
 #[test]
 fn a_thousand_conditions_are_written_in_batches() {
     let mut desk = WriteQueue::default();
-    let start = Moment::default();
-    let at = |millis| start + Duration::from_millis(millis);
-    let name = |n: usize| NodeName::new(format!("n{n:04}"));
-    let wanted = |names: &[usize]| -> BTreeMap<NodeName, Verdict> {
-        names
-            .iter()
-            .map(|n| (name(*n), Verdict::yes(Why::WaveWaiting, "m")))
-            .collect()
-    };
-    let mut left: Vec<usize> = (0..1000).collect();
-    assert!(desk.pick(wanted(&left), at(0)).is_empty(), "it may change back at once");
+    let mut left: Vec<String> = (0..1000).map(|n| format!("n{n:04}")).collect();
+    let first = desk.pick(wants(&left, Why::WaveWaiting), at(0));
+    assert!(first.is_empty(), "it may change back at once");
     assert_eq!(desk.due(), Some(at(1000)));
     let (mut now, mut passes) = (1000, 0);
     while !left.is_empty() {
         // A pass that comes early gets nothing.
-        assert!(passes == 0 || desk.pick(wanted(&left), at(now - 1)).is_empty());
-        let picked = desk.pick(wanted(&left), at(now));
+        assert!(passes == 0 || desk.pick(wants(&left, Why::WaveWaiting), at(now - 1)).is_empty());
+        let picked = desk.pick(wants(&left, Why::WaveWaiting), at(now));
         assert_eq!(picked.len(), 10);
-        left.retain(|n| picked.iter().all(|(picked, _)| *picked != name(*n)));
+        left.retain(|name| picked.iter().all(|(picked, _)| picked.as_str() != name));
         (now, passes) = (now + 200, passes + 1);
     }
     assert_eq!(passes, 100);
@@ -353,17 +362,12 @@ fn a_thousand_conditions_are_written_in_batches() {
 #[test]
 fn a_failed_write_delays_no_other_node() {
     let mut desk = WriteQueue::default();
-    let at = |seconds| Moment::default() + Duration::from_secs(seconds);
-    let wanted = || -> BTreeMap<NodeName, Verdict> {
-        let name = |n: usize| (NodeName::new(format!("n{n:02}")), Verdict::yes(Why::WaveWaiting, "m"));
-        (0..15).map(name).collect()
-    };
-    let mut picks = |seconds| -> Vec<String> {
-        let picked = desk.pick(wanted(), at(seconds));
-        picked.into_iter().map(|(name, _)| name.to_string()).collect()
-    };
-    assert!(picks(0).is_empty());
-    let (first, second) = (picks(1), picks(2));
+    let names: Vec<String> = (0..15).map(|n| format!("n{n:02}")).collect();
+    let [none, first, second] = [0, 1000, 2000].map(|millis| {
+        let picked = desk.pick(wants(&names, Why::WaveWaiting), at(millis));
+        picked.into_iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+    });
+    assert!(none.is_empty());
     assert_eq!(first[0], "n00");
     assert_eq!(
         second[..5],
@@ -376,14 +380,13 @@ fn a_failed_write_delays_no_other_node() {
 #[test]
 fn what_changes_back_is_never_told() {
     let mut desk = WriteQueue::default();
-    let at = |millis| Moment::default() + Duration::from_millis(millis);
-    let wants = |reason: Why| [(NodeName::from("n"), Verdict::yes(reason, ""))].into();
-    assert!(desk.pick(wants(Why::WaveWaiting), at(0)).is_empty());
+    let n = ["n".to_owned()];
+    assert!(desk.pick(wants(&n, Why::WaveWaiting), at(0)).is_empty());
     assert!(desk.pick(BTreeMap::new(), at(500)).is_empty());
-    assert!(desk.pick(wants(Why::WaveWaiting), at(900)).is_empty());
+    assert!(desk.pick(wants(&n, Why::WaveWaiting), at(900)).is_empty());
     assert!(
-        desk.pick(wants(Why::WaveSoaking), at(1900)).is_empty(),
+        desk.pick(wants(&n, Why::WaveSoaking), at(1900)).is_empty(),
         "it is another reason"
     );
-    assert_eq!(desk.pick(wants(Why::WaveSoaking), at(2900)).len(), 1);
+    assert_eq!(desk.pick(wants(&n, Why::WaveSoaking), at(2900)).len(), 1);
 }

@@ -73,14 +73,16 @@ impl Pool {
     }
 
     fn with<T>(&self, ask: impl FnOnce(&BootImageFacts<'_>) -> T) -> T {
-        let member = |(node, host)| MemberView {
-            node,
-            host: Some(host),
-            holding: None,
-            overdue: false,
-            heard: true,
-        };
-        let members: Vec<_> = self.nodes.iter().map(|(node, host)| member((node, host))).collect();
+        let mut members = vec![];
+        for (node, host) in &self.nodes {
+            members.push(MemberView {
+                node,
+                host: Some(host),
+                holding: None,
+                overdue: false,
+                heard: true,
+            });
+        }
         ask(&BootImageFacts {
             policy: &self.policy,
             members: &members,
@@ -196,15 +198,15 @@ fn a_manual_record_replaces_the_machines_reports() {
     pool.policy.manual = Some(ManualBootImage { version: "9.4".into() });
     assert_eq!(pool.refusal(&target), None);
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    let time = |seconds| Some(Timestamp::from_second(seconds).unwrap().into());
+    let [earlier, now] = [5, 1000].map(|second| Some(Timestamp::from_second(second).unwrap().into()));
     assert_eq!((status.version.as_deref(), status.node.clone()), (Some("9.4"), None));
-    assert_eq!((status.recorded_time.clone(), status.too_old), (time(1000), 1));
+    assert_eq!((&status.recorded_time, status.too_old), (&now, 1));
     pool.before = Some(BootImageStatus {
-        recorded_time: time(5),
+        recorded_time: earlier.clone(),
         ..status
     });
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    assert_eq!(status.recorded_time, time(5), "the time of the record is kept");
+    assert_eq!(status.recorded_time, earlier, "the time of the record is kept");
     pool.policy.manual = Some(ManualBootImage { version: "9.1".into() });
     assert!(
         pool.refusal(&target)
@@ -212,7 +214,7 @@ fn a_manual_record_replaces_the_machines_reports() {
             .contains("a machine with the recorded boot image was installed from 9.1")
     );
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    assert_eq!(status.recorded_time, time(1000), "it is another record");
+    assert_eq!(status.recorded_time, now, "it is another record");
 }
 
 #[test]
@@ -365,10 +367,10 @@ fn a_node_registered_again_is_not_new() {
     pool.nodes[1].1 = provisioned(Some("8.6"), Some(100));
     assert_eq!(pool.refusal(&target), None);
     let status = pool.assess(Some(&target), &Next::Clear).1.unwrap();
-    let seconds = |time: &Option<Time>| time.as_ref().map(|time| time.0.as_second());
+    let provisioned_time = status.provisioned_time.as_ref().unwrap().0;
     assert_eq!(
-        (status.node.as_deref(), seconds(&status.provisioned_time)),
-        (Some("new"), Some(290))
+        (status.node.as_deref(), provisioned_time.as_second()),
+        (Some("new"), 290)
     );
     // Its place in the order is remembered.
     pool.before = Some(status);
@@ -422,16 +424,19 @@ fn missing_bootcnodes_lose_no_record() {
 fn only_newer_unknown_machines_are_counted() {
     let target = image("9.6", Some("9.2"));
     let known = ("known", 3, Some("9.0"));
-    let newer = |nodes: &[(&str, i64, Option<&str>)]| {
+    for (nodes, is_counted) in [
+        (&[known, ("newer", 4, None)][..], true),
+        (&[known, ("older", 2, None)], false),
+        (&[known, ("older", 2, Some("9.0"))], false),
+        // The remembered machine itself.
+        (&[("known", 3, None)], false),
+    ] {
         let mut pool = Pool::of(&[known]);
         pool.before = pool.assess(Some(&target), &Next::Clear).1;
         pool.nodes = Pool::of(nodes).nodes;
-        pool.refusal(&target).unwrap().contains("1 newer machine ")
-    };
-    assert!(newer(&[known, ("newer", 4, None)]));
-    assert!(!newer(&[known, ("older", 2, None)]));
-    assert!(!newer(&[known, ("older", 2, Some("9.0"))]));
-    assert!(!newer(&[("known", 3, None)]), "it is the remembered one itself");
+        let refusal = pool.refusal(&target).unwrap();
+        assert_eq!(refusal.contains("1 newer machine "), is_counted, "{nodes:?}");
+    }
 }
 
 #[test]

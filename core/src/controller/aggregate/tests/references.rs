@@ -25,46 +25,43 @@ fn a_digest_keeps_its_publish_time() {
         }),
         ..BootcNodePoolStatus::default()
     };
-    let resolve = |digest_of: u8| {
+    // The first is the same digest under another name.
+    for (n, publish_second) in [(2, 7), (3, 9)] {
         let answers = answered(&Target {
-            digest: digest(digest_of),
+            digest: digest(n),
             ..target()
         });
         let (plan, now) = (Plan::default(), Timestamp::from_second(9).unwrap());
         let status = status(&of_reference(&old, &answers, &plan, 1), now);
-        status.target.unwrap().publish_time.unwrap().0.as_second()
-    };
-    assert_eq!(resolve(2), 7, "the same digest under another name");
-    assert_eq!(resolve(3), 9);
+        let publish_time = status.target.unwrap().publish_time.unwrap();
+        assert_eq!(publish_time.0.as_second(), publish_second);
+    }
 }
 
 #[test]
 fn a_refusal_ends_with_the_reference() {
-    let refused = |generation| {
-        let mut conditions = vec![];
-        let verdict = Verdict::yes(Why::NextImageRefused, "the next image is for newer machines");
-        let type_ = condition::pool::BOOT_IMAGE_SKEW;
-        condition::set(&mut conditions, type_, verdict, Some(generation), Timestamp::UNIX_EPOCH);
-        BootcNodePoolStatus {
-            target: Some(target()),
-            conditions,
-            ..BootcNodePoolStatus::default()
-        }
+    let mut refused = BootcNodePoolStatus {
+        target: Some(target()),
+        ..BootcNodePoolStatus::default()
     };
-    // The registry has not yet reported where the reference points.
-    let skew = |old: &BootcNodePoolStatus, generation| {
-        let (answers, plan) = (Answers::default(), Plan::default());
-        let status = status(&of_reference(old, &answers, &plan, generation), Timestamp::UNIX_EPOCH);
-        let said = condition::find(&status.conditions, condition::pool::BOOT_IMAGE_SKEW);
-        said.map(|said| said.reason.clone()).unwrap()
-    };
-    assert_eq!(skew(&refused(1), 1), "NextImageRefused", "the same spec");
-    assert_ne!(skew(&refused(1), 2), "NextImageRefused", "another reference");
-    // For a followed tag, the edit may have changed something else.
-    let mut followed = refused(1);
+    let verdict = Verdict::yes(Why::NextImageRefused, "the next image is for newer machines");
+    let type_ = condition::pool::BOOT_IMAGE_SKEW;
+    condition::set(&mut refused.conditions, type_, verdict, Some(1), Timestamp::UNIX_EPOCH);
+    let mut followed = refused.clone();
     followed.target = Some(Target {
         image: "quay.io/os:v3".into(),
         ..target()
     });
-    assert_eq!(skew(&followed, 2), "NextImageRefused");
+    // The registry has not yet reported where the reference points.
+    for (what, old, generation, is_refused) in [
+        ("the same spec", &refused, 1, true),
+        ("another reference", &refused, 2, false),
+        // The edit may have changed something else.
+        ("a followed tag", &followed, 2, true),
+    ] {
+        let (answers, plan) = (Answers::default(), Plan::default());
+        let status = status(&of_reference(old, &answers, &plan, generation), Timestamp::UNIX_EPOCH);
+        let skew = condition::find(&status.conditions, type_).unwrap();
+        assert_eq!(skew.reason == "NextImageRefused", is_refused, "{what}");
+    }
 }

@@ -35,22 +35,25 @@ fn conditions(of: &[Said]) -> Vec<Condition> {
     all
 }
 
+fn waiting(more: &[Said]) -> Vec<Condition> {
+    conditions(&[&WAITS[..], more].concat())
+}
+
 #[test]
 fn the_golden_states_match_the_conditions() {
-    let with = |more: &[Said]| conditions(&[&WAITS[..], more].concat());
     let mut states = Map::new();
     for (name, conditions) in [
         ("updated", conditions(&[("Updated", "True", "AllUpdated")])),
         ("without nodes", conditions(&[("Updated", "Unknown", "NoNodes")])),
-        ("waits for its window", with(&[])),
-        ("has degraded nodes", with(&[("Degraded", "True", "NodesDegraded")])),
-        ("paused", with(&[("Paused", "True", "PausedByAdmin")])),
+        ("waits for its window", waiting(&[])),
+        ("has degraded nodes", waiting(&[("Degraded", "True", "NodesDegraded")])),
+        ("paused", waiting(&[("Paused", "True", "PausedByAdmin")])),
         (
             "paused when done",
             conditions(&[("Updated", "True", "AllUpdated"), ("Paused", "True", "PausedByAdmin")]),
         ),
-        ("halted", with(&[("RolloutHalted", "True", "TooManyFailures")])),
-        ("image refused", with(&[("ImageResolved", "False", "NotBootable")])),
+        ("halted", waiting(&[("RolloutHalted", "True", "TooManyFailures")])),
+        ("image refused", waiting(&[("ImageResolved", "False", "NotBootable")])),
     ] {
         states.insert(
             name.to_owned(),

@@ -79,11 +79,20 @@ fn member_of<'a>(case: &'a Case, name: &str) -> &'a Member {
     members.find(|member| member.name.as_str() == name).unwrap()
 }
 
+type Obstacle = fn(&mut PoolFacts, &mut Rules);
+
+fn check_obstacles(rows: &[(Change, Obstacle)]) {
+    for (change, obstacle) in rows {
+        let case = first(obstacle);
+        assert!(case.offered().is_err(), "{change:?} is not needed");
+        let after = change.applied(&case).unwrap();
+        assert_eq!(after.offered(), Ok(()), "{change:?}");
+    }
+}
+
 #[test]
-fn each_change_takes_away_its_obstacle() {
-    type Obstacle = fn(&mut PoolFacts, &mut Rules);
-    let n = |name: &str| NodeName::from(name);
-    let rows: Vec<(Change, Obstacle)> = vec![
+fn changes_of_node_and_gates_remove_their_obstacles() {
+    check_obstacles(&[
         (Change::Prepared, |f, _| f.members[0].published = None),
         (Change::Prepared, |f, _| f.members[0].published_uid = uid("old")),
         (Change::Prepared, |f, _| f.members[0].observed = false),
@@ -117,18 +126,26 @@ fn each_change_takes_away_its_obstacle() {
             f.members.iter_mut().skip(1).for_each(updated);
         }),
         (Change::WavesProven(vec![]), |f, _| in_waves(f, 20)),
-        (Change::TurnEnds(n("n2")), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
-        (Change::TurnEnds(n("b1")), |f, _| {
+    ]);
+}
+
+#[test]
+fn changes_of_others_remove_their_obstacles() {
+    check_obstacles(&[
+        (Change::TurnEnds("n2".into()), |f, _| {
+            f.berths = vec![seen(taken(0, "n2"))]
+        }),
+        (Change::TurnEnds("b1".into()), |f, _| {
             f.fleet = Some(used_up_by("b1", UseKind::Holds))
         }),
-        (Change::Recovers(n("n2")), |f, _| {
+        (Change::Recovers("n2".into()), |f, _| {
             updated(&mut f.members[1]);
             f.members[1].ready = false;
         }),
-        (Change::Recovers(n("b1")), |f, _| {
+        (Change::Recovers("b1".into()), |f, _| {
             f.fleet = Some(used_up_by("b1", UseKind::NotReady))
         }),
-        (Change::Excluded(n("n2")), |f, _| {
+        (Change::Excluded("n2".into()), |f, _| {
             updated(&mut f.members[1]);
             f.members[1].ready = false;
         }),
@@ -145,13 +162,7 @@ fn each_change_takes_away_its_obstacle() {
         (Change::FleetLimit(2), |f, _| {
             f.fleet = Some(used_up_by("b1", UseKind::Holds))
         }),
-    ];
-    for (change, obstacle) in rows {
-        let case = first(obstacle);
-        assert!(case.offered().is_err(), "{change:?} is not needed");
-        let after = change.applied(&case).unwrap();
-        assert_eq!(after.offered(), Ok(()), "{change:?}");
-    }
+    ]);
 }
 
 #[test]
@@ -217,15 +228,14 @@ fn a_change_leaves_other_nodes_alone() {
         facts.members[1].ready = false;
         facts.members[2].ready = false;
     });
-    let after = |change: Change| change.applied(&case).unwrap();
-    let ended = after(Change::TurnEnds("n3".into()));
-    assert_eq!(holders(&ended), [Some("n2"), None]);
-    let excluded = after(Change::Excluded("n3".into()));
-    assert_eq!(holders(&excluded), [Some("n2"), None]);
-    let recovered = after(Change::Recovers("n3".into()));
+    for change in [Change::TurnEnds("n3".into()), Change::Excluded("n3".into())] {
+        let after = change.applied(&case).unwrap();
+        assert_eq!(holders(&after), [Some("n2"), None], "{change:?}");
+    }
+    let recovered = Change::Recovers("n3".into()).applied(&case).unwrap();
     assert_eq!(holders(&recovered), [Some("n2"), Some("n3")]);
-    let is_ready = |name| member_of(&recovered, name).ready;
-    assert_eq!([is_ready("n2"), is_ready("n3")], [false, true]);
+    let are_ready = ["n2", "n3"].map(|name| member_of(&recovered, name).ready);
+    assert_eq!(are_ready, [false, true]);
     // n3 is in the wave of n1, and n2 in an earlier one.
     let waves = first(|facts, _| {
         facts.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0)];
@@ -234,8 +244,8 @@ fn a_change_leaves_other_nodes_alone() {
     });
     let proven = Change::WavesProven(vec![]).applied(&waves).unwrap();
     assert_eq!(holders(&proven), [None, Some("n3")]);
-    let booted = |name| member_of(&proven, name).booted.clone();
-    assert_eq!([booted("n2"), booted("n3")], [Some(digest(2)), Some(digest(1))]);
+    let booted = ["n2", "n3"].map(|name| member_of(&proven, name).booted.clone());
+    assert_eq!(booted, [2, 1].map(|n| Some(digest(n))));
 }
 
 #[test]
@@ -299,27 +309,23 @@ fn a_change_counts_once_in_the_fleet() {
 
 #[test]
 fn a_node_of_another_pool_has_one_way_out() {
-    let alone = |how| {
+    for (how, change) in [
+        (UseKind::Holds, Change::TurnEnds("b1".into())),
+        (UseKind::NotReady, Change::Recovers("b1".into())),
+    ] {
         let case = first(|facts, _| facts.fleet = Some(used_up_by("b1", how)));
-        explain(&case).unwrap().alone
-    };
-    assert_eq!(
-        alone(UseKind::Holds),
-        [Change::TurnEnds("b1".into()), Change::FleetLimit(2)]
-    );
-    assert_eq!(
-        alone(UseKind::NotReady),
-        [Change::Recovers("b1".into()), Change::FleetLimit(2)]
-    );
+        assert_eq!(explain(&case).unwrap().alone, [change, Change::FleetLimit(2)]);
+    }
+}
+
+fn numbers(node: &str, change: fn(&mut PoolFacts)) -> Vec<Change> {
+    let mut facts = pool(|_, _| ());
+    change(&mut facts);
+    Change::numbers(&case(node, facts, Rollout::default()))
 }
 
 #[test]
 fn a_number_is_found_wherever_it_lies() {
-    let numbers = |node: &str, change: fn(&mut PoolFacts)| {
-        let mut facts = pool(|_, _| ());
-        change(&mut facts);
-        Change::numbers(&case(node, facts, Rollout::default()))
-    };
     let last = numbers("n3", |facts| facts.berths.clear());
     assert_eq!(last, [Change::MaxUnavailable(3)], "before any berth exists");
     let unreadable = numbers("n3", |facts| facts.berths[0].berth = Err("edited".into()));
@@ -345,26 +351,22 @@ fn a_number_is_found_wherever_it_lies() {
     assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
 }
 
-/// The controller publishes, records and creates before it offers; none of these is a reason to wait.
+/// The controller publishes, records and creates before it offers. A node does not wait for these writes.
 #[test]
 fn pending_controller_writes_are_not_obstacles() {
-    let waits = |change: fn(&mut PoolFacts)| {
+    for (what, capacity, berths) in [
+        (
+            "a larger capacity is published first",
+            2,
+            vec![seen(taken(0, "n1")), seen(closed(1))],
+        ),
+        ("a failure is recorded before its berth opens", 1, vec![failed(0, "n1")]),
+        ("berths are created", 2, vec![]),
+    ] {
         let mut facts = pool(|_, _| ());
-        change(&mut facts);
-        explained("n2", facts).wait
-    };
-    let grows = waits(|facts| {
-        facts.capacity = 2;
-        facts.berths = vec![seen(taken(0, "n1")), seen(closed(1))];
-    });
-    assert_eq!(grows, None, "a larger capacity is published first");
-    let records = waits(|facts| facts.berths = vec![failed(0, "n1")]);
-    assert_eq!(records, None, "a failure is recorded before its berth opens");
-    let creates = waits(|facts| {
-        facts.capacity = 2;
-        facts.berths.clear();
-    });
-    assert_eq!(creates, None);
+        (facts.capacity, facts.berths) = (capacity, berths);
+        assert_eq!(explained("n2", facts).wait, None, "{what}");
+    }
 }
 
 #[test]
@@ -388,10 +390,27 @@ fn two_changes_begin_with_the_first_obstacle() {
 
 #[test]
 fn no_more_than_eight_changes_are_named_together() {
-    let together = |is_heard: bool, limit: usize| {
+    let mut eight = vec![
+        Change::Unhold,
+        Change::Resume,
+        Change::ResumeFleet,
+        Change::Window,
+        Change::EarlierPools,
+        Change::Clock,
+        Change::Prepared,
+        Change::FleetLimit(2),
+    ];
+    let with_fleet = eight.clone();
+    eight[7] = Change::Heard;
+    for (heard, limit, expected) in [
+        (true, 1, with_fleet),
+        // A ninth would be needed.
+        (false, 1, vec![]),
+        (false, 2, eight),
+    ] {
         let case = first(|facts, rules| {
             let own = &mut facts.members[0];
-            (own.held_back, own.prepared, own.heard) = (true, false, is_heard);
+            (own.held_back, own.prepared, own.heard) = (true, false, heard);
             own.clock_synchronized = false;
             facts.order = gate(GateReason::EarlierPool);
             facts.fleet = Some(FleetUse {
@@ -404,22 +423,8 @@ fn no_more_than_eight_changes_are_named_together() {
             rules.spec.rollout.get_or_insert_default().paused = true;
             rules.fleet = Some(FleetGate::Paused);
         });
-        explain(&case).unwrap().together
-    };
-    let mut eight = vec![
-        Change::Unhold,
-        Change::Resume,
-        Change::ResumeFleet,
-        Change::Window,
-        Change::EarlierPools,
-        Change::Clock,
-        Change::Prepared,
-        Change::FleetLimit(2),
-    ];
-    assert_eq!(together(true, 1), eight);
-    assert_eq!(together(false, 1), [], "a ninth would be needed");
-    eight[7] = Change::Heard;
-    assert_eq!(together(false, 2), eight);
+        assert_eq!(explain(&case).unwrap().together, expected);
+    }
 }
 
 #[test]

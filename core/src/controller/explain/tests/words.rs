@@ -9,9 +9,8 @@ use crate::controller::usage::UseKind;
 #[test]
 fn each_change_has_words_for_people() {
     let mut case = first(|facts, _| facts.fleet = Some(used_up_by("b1", UseKind::Holds)));
-    let n2 = || NodeName::from("n2");
     let rows = [
-        (Change::TurnEnds(n2()), "n2 has ended its turn"),
+        (Change::TurnEnds("n2".into()), "n2 has ended its turn"),
         (Change::Prepared, "staged and locked"),
         (Change::Soaked(Duration::from_secs(40)), "has soaked (40s left)"),
         (
@@ -25,8 +24,8 @@ fn each_change_has_words_for_people() {
         (Change::Resume, "kubectl berth resume p"),
         (Change::ResumeFleet, "kubectl berth resume --all"),
         (Change::FleetReadable, "repair or delete it"),
-        (Change::Recovers(n2()), "n2 is Ready and schedulable"),
-        (Change::Excluded(n2()), "kubectl berth exclude n2"),
+        (Change::Recovers("n2".into()), "n2 is Ready and schedulable"),
+        (Change::Excluded("n2".into()), "kubectl berth exclude n2"),
         (Change::Retry, "kubectl berth retry p"),
         (Change::Window, "a window is open"),
         (Change::MaxFailures(2), "rollout.maxFailures is 2 instead of 100"),

@@ -20,9 +20,10 @@ fn pool(updated: u32, is: &str, reason: Why) -> BootcNodePoolStatus {
         nodes,
         ..BootcNodePoolStatus::default()
     };
-    let ready = match is == condition::pool::READY {
-        true => Verdict::yes(reason, ""),
-        false => Verdict::no(reason, ""),
+    let ready = if is == condition::pool::READY {
+        Verdict::yes(reason, "")
+    } else {
+        Verdict::no(reason, "")
     };
     condition::set(&mut status.conditions, condition::pool::READY, ready, None, at(0));
     if is != condition::pool::READY && !is.is_empty() {
@@ -102,20 +103,22 @@ fn one_object_answers_whether_nodes_are_updated() {
     }
 }
 
+/// An updated pool, with another condition of second 60.
+fn updated_with(type_: &str, verdict: Verdict) -> BootcNodePoolStatus {
+    let mut status = pool(3, "Ready", Why::AllUpdated);
+    condition::set(&mut status.conditions, type_, verdict, None, at(60));
+    status
+}
+
 #[test]
-fn pools_that_get_no_new_image_are_named_with_the_time() {
+fn pools_without_new_images_are_named() {
     let old = BootcFleetStatus::default();
-    let with = |type_, verdict| {
-        let mut status = pool(3, "Ready", Why::AllUpdated);
-        condition::set(&mut status.conditions, type_, verdict, None, at(60));
-        status
-    };
-    let well = with(condition::pool::FEED_FAILING, Verdict::no(Why::AsExpected, ""));
-    let dead = with(
+    let well = updated_with(condition::pool::FEED_FAILING, Verdict::no(Why::AsExpected, ""));
+    let dead = updated_with(
         condition::pool::FEED_FAILING,
         Verdict::yes(Word::stored("Unauthorized"), "words"),
     );
-    let unresolved = with(
+    let unresolved = updated_with(
         condition::pool::IMAGE_RESOLVED,
         Verdict::no(Why::InvalidReference, "words"),
     );
@@ -168,26 +171,25 @@ fn a_new_leader_remembers_silent_agents() {
     assert!(said(&status(&facts(&old, &[], &[]), at(1)), types::AGENTS_HEALTHY).starts_with("Unknown NoNodes"));
 }
 
-#[test]
-fn failing_registries_and_objects_are_named() {
-    let old = BootcFleetStatus::default();
-    let quiet = pool(3, "Ready", Why::AllUpdated);
-    let trouble = |reason: &str| QueryFailure {
+fn query_failure(reason: &str) -> QueryFailure {
+    QueryFailure {
         reason: Word::stored(reason),
         message: "no route".into(),
         since: at(0),
         attempts: 1,
         next: None,
-    };
-    let (away, absent) = (trouble("RegistryUnavailable"), trouble("ImageNotFound"));
-    let of = |trouble| {
-        [PoolState {
-            name: "workers",
-            status: &quiet,
-            trouble: Some(trouble),
-            is_asked: true,
-        }]
-    };
+    }
+}
+
+#[test]
+fn failing_registries_and_objects_are_named() {
+    let old = BootcFleetStatus::default();
+    let quiet = pool(3, "Ready", Why::AllUpdated);
+    let failure = query_failure("RegistryUnavailable");
+    let pools = [PoolState {
+        trouble: Some(&failure),
+        ..state("workers", &quiet)
+    }];
     let unguarded = [Agent {
         unguarded: true,
         ..agent("n1", 0)
@@ -196,7 +198,7 @@ fn failing_registries_and_objects_are_named() {
     let away = status(
         &FleetStatusFacts {
             unreadable: &unreadable,
-            ..facts(&old, &of(&away), &unguarded)
+            ..facts(&old, &pools, &unguarded)
         },
         at(1),
     );
@@ -210,44 +212,58 @@ fn failing_registries_and_objects_are_named() {
         "False UnreadableObjects: cannot be read: Lease x: no phase"
     );
     let unasked = [PoolState {
-        trouble: None,
         is_asked: false,
-        ..of(&absent)[0]
+        ..state("workers", &quiet)
     }];
-    let anew = |listened| {
+    for (what, old, listened, expected) in [
+        ("a new leader has yet to ask", &away, 10, "False RegistryAway"),
+        (
+            "it has asked",
+            &away,
+            FIRST_ANSWERS_TIMEOUT.as_secs(),
+            "True AsExpected",
+        ),
+        ("no former leader has reported an outage", &old, 10, "True AsExpected"),
+    ] {
         let facts = FleetStatusFacts {
             listened: Duration::from_secs(listened),
-            ..facts(&away, &unasked, &[])
+            ..facts(old, &unasked, &[])
         };
-        said(&status(&facts, at(2)), types::REGISTRY_REACHABLE)
-    };
-    assert!(
-        anew(10).starts_with("False RegistryAway"),
-        "a new leader has yet to ask"
-    );
-    assert!(anew(FIRST_ANSWERS_TIMEOUT.as_secs()).starts_with("True AsExpected"));
-    let first = FleetStatusFacts {
-        listened: Duration::from_secs(10),
-        ..facts(&old, &unasked, &[])
-    };
-    assert!(
-        said(&status(&first, at(2)), types::REGISTRY_REACHABLE).starts_with("True AsExpected"),
-        "no former leader has reported an outage"
-    );
+        let said = said(&status(&facts, at(2)), types::REGISTRY_REACHABLE);
+        assert!(said.starts_with(expected), "{what}: {said}");
+    }
+}
+
+#[test]
+fn an_unreadable_pool_leaves_updating_unknown() {
+    let old = BootcFleetStatus::default();
     let none = FleetStatusFacts {
         unreadable_pools: 1,
         ..facts(&old, &[], &[])
     };
+    let updating = said(&status(&none, at(1)), types::UPDATING);
     assert!(
-        said(&status(&none, at(1)), types::UPDATING).starts_with("Unknown UnreadableObjects: 1 pools cannot be read")
+        updating.starts_with("Unknown UnreadableObjects: 1 pools cannot be read"),
+        "{updating}"
     );
-    let well = status(&facts(&old, &of(&absent), &[agent("n1", 0)]), at(1));
+}
+
+#[test]
+fn an_absent_image_is_not_an_outage() {
+    let old = BootcFleetStatus::default();
+    let quiet = pool(3, "Ready", Why::AllUpdated);
+    let absent = query_failure("ImageNotFound");
+    let pools = [PoolState {
+        trouble: Some(&absent),
+        ..state("workers", &quiet)
+    }];
+    let well = status(&facts(&old, &pools, &[agent("n1", 0)]), at(1));
     assert_eq!(said(&well, types::REGISTRY_REACHABLE), "True AsExpected: ");
     assert!(said(&well, types::GUARDED).starts_with("True AsExpected"));
 }
 
 #[test]
-fn a_fleet_of_many_pools_is_counted_whole_and_listed_in_part() {
+fn many_pools_are_counted_and_partly_listed() {
     let old = BootcFleetStatus::default();
     let names: Vec<String> = (0..MAX_POOLS + 1).map(|n| format!("p{n:03}")).collect();
     let one = pool(2, "Reconciling", Why::Staging);
@@ -285,31 +301,33 @@ fn a_paused_fleet_is_reported_with_its_generation() {
 #[test]
 fn failed_first_boots_are_counted_and_named() {
     let old = BootcFleetStatus::default();
-    let of = |node, firstboot| Agent {
-        firstboot,
-        ..agent(node, 0)
-    };
-    let boot = |outcome, held| Some(FirstBoot { outcome, held });
-    let allowed = boot(FirstbootOutcome::Allowed, false);
-    let away = boot(FirstbootOutcome::RegistryAway, false);
-    let overridden = boot(FirstbootOutcome::Overridden, true);
-    for (agents, expected) in [
+    let allowed = Some((FirstbootOutcome::Allowed, false));
+    let away = Some((FirstbootOutcome::RegistryAway, false));
+    let overridden = Some((FirstbootOutcome::Overridden, true));
+    for (boots, expected) in [
         (vec![], "Unknown NoNodes: no pool has a node"),
         (
-            vec![of("n1", allowed), of("n2", None)],
+            vec![("n1", allowed), ("n2", None)],
             "True AsExpected: 1 of 2 nodes were checked on their first boot",
         ),
         (
-            vec![of("n1", allowed), of("n2", away), of("n3", None)],
+            vec![("n1", allowed), ("n2", away), ("n3", None)],
             "False FirstBootFailed: 1 of 2 first-boot checks failed: n2 (RegistryAway); see status.firstboot of \
              each node",
         ),
         (
-            vec![of("n1", allowed), of("n2", overridden)],
+            vec![("n1", allowed), ("n2", overridden)],
             "False FirstBootFailed: 1 of 2 first-boot checks failed: n2 (held back at first, then Overridden); \
              see status.firstboot of each node",
         ),
     ] {
+        let mut agents = vec![];
+        for (node, boot) in boots {
+            agents.push(Agent {
+                firstboot: boot.map(|(outcome, held)| FirstBoot { outcome, held }),
+                ..agent(node, 0)
+            });
+        }
         let status = status(&facts(&old, &[], &agents), at(1));
         assert_eq!(said(&status, types::BOOTSTRAP_HEALTHY), expected);
     }
@@ -318,24 +336,32 @@ fn failed_first_boots_are_counted_and_named() {
 #[test]
 fn events_that_cannot_be_listed_are_told() {
     let old = BootcFleetStatus::default();
-    let unread = |agents| FleetStatusFacts {
+    let unread = FleetStatusFacts {
         events_unread: Some("events is forbidden".to_owned()),
-        ..facts(&old, &[], agents)
+        ..facts(&old, &[], &[])
     };
-    let nobody = said(&status(&unread(&[]), at(100)), types::BOOTSTRAP_HEALTHY);
+    let without_agents = said(&status(&unread, at(100)), types::BOOTSTRAP_HEALTHY);
     assert!(
-        nobody.starts_with("Unknown EventsUnreadable:") && nobody.contains("events is forbidden"),
-        "{nobody}"
+        without_agents.starts_with("Unknown EventsUnreadable:") && without_agents.contains("events is forbidden"),
+        "{without_agents}"
     );
-    let failed = Agent {
+    let agents = [failed_pivot()];
+    let unread = FleetStatusFacts {
+        agents: &agents,
+        ..unread
+    };
+    let known = said(&status(&unread, at(100)), types::BOOTSTRAP_HEALTHY);
+    assert!(known.starts_with("False FirstBootFailed"), "{known}");
+}
+
+fn failed_pivot() -> Agent<'static> {
+    Agent {
         firstboot: Some(FirstBoot {
             outcome: FirstbootOutcome::PivotFailed,
             held: false,
         }),
         ..agent("n1", 10)
-    };
-    let known = said(&status(&unread(&[failed]), at(100)), types::BOOTSTRAP_HEALTHY);
-    assert!(known.starts_with("False FirstBootFailed"), "{known}");
+    }
 }
 
 #[test]
@@ -346,29 +372,27 @@ fn held_machines_are_named_before_joined_ones() {
         message: "worker-7: installed from 9.0.1, older than the minimum 9.2".to_owned(),
         last_time: at(50).into(),
     };
-    let held = |agents| FleetStatusFacts {
+    let held = FleetStatusFacts {
         machines: Machines {
             held: vec![machine.clone()],
             joined: vec![],
         },
-        ..facts(&old, &[], agents)
+        ..facts(&old, &[], &[])
     };
     let words = "1 machine is held back on first boot and did not join: worker-7: installed from 9.0.1, older than the \
                  minimum 9.2; to dismiss one: kubectl berth dismiss MACHINE";
-    let none = status(&held(&[]), at(100));
+    let none = status(&held, at(100));
     assert_eq!(
         said(&none, types::BOOTSTRAP_HEALTHY),
         format!("False MachinesHeld: {words}")
     );
     assert_eq!(none.held_machines, std::slice::from_ref(&machine));
-    let failed = Agent {
-        firstboot: Some(FirstBoot {
-            outcome: FirstbootOutcome::PivotFailed,
-            held: false,
-        }),
-        ..agent("n1", 10)
+    let agents = [failed_pivot()];
+    let held = FleetStatusFacts {
+        agents: &agents,
+        ..held
     };
-    let both = said(&status(&held(&[failed]), at(100)), types::BOOTSTRAP_HEALTHY);
+    let both = said(&status(&held, at(100)), types::BOOTSTRAP_HEALTHY);
     assert!(both.contains(words) && both.contains("n1 (PivotFailed)"), "{both}");
 }
 
@@ -386,13 +410,12 @@ fn a_leader_hears_silence_after_its_time() {
     let dead = [agent("n1", 270)];
     let silent = status(&facts(&old, &[], &dead), at(1));
     let lively = [agent("n1", 10)];
-    let after = |listened: u64| {
+    for (listened, expected) in [(269, "False AgentsSilent"), (270, "True AsExpected: ")] {
         let facts = FleetStatusFacts {
             listened: Duration::from_secs(listened),
             ..facts(&silent, &[], &lively)
         };
-        said(&status(&facts, at(2)), types::AGENTS_HEALTHY)
-    };
-    assert!(after(269).starts_with("False AgentsSilent"));
-    assert_eq!(after(270), "True AsExpected: ");
+        let said = said(&status(&facts, at(2)), types::AGENTS_HEALTHY);
+        assert!(said.starts_with(expected), "{said}");
+    }
 }

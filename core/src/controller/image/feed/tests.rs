@@ -65,13 +65,11 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
         seen: Duration::ZERO,
         answers: &answers,
     };
-    let refusal = |_: &Target| {
-        is_refused.then(|| Refusal {
-            reason: Why::NoSuchPlatform,
-            words: "has nothing for n1".to_owned(),
-        })
-    };
-    let decision = decide(&facts, refusal, Timestamp::UNIX_EPOCH);
+    let refusal = is_refused.then(|| Refusal {
+        reason: Why::NoSuchPlatform,
+        words: "has nothing for n1".to_owned(),
+    });
+    let decision = decide(&facts, |_| refusal.clone(), Timestamp::UNIX_EPOCH);
     let Some(verdict) = assess(&facts, decision.target.as_ref(), &decision.next, polled) else {
         return "-".to_owned();
     };
@@ -86,9 +84,12 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
     format!("{} {}", conditions[0].status, conditions[0].reason)
 }
 
+fn asked(answer: Answer) -> String {
+    says(FOLLOWED, FOLLOWED, answer, false, true)
+}
+
 #[test]
 fn every_failure_of_a_tag_is_reported() {
-    let asked = |answer| says(FOLLOWED, FOLLOWED, answer, false, true);
     for reason in [
         "Unauthorized",
         "ImageNotFound",
@@ -117,26 +118,25 @@ fn every_failure_of_a_tag_is_reported() {
 fn what_is_not_followed_does_not_fail() {
     let pinned = format!("{FOLLOWED}@{}", digest(1));
     let by_digest = format!("quay.io/os@{}", digest(1));
-    let lost = || fails("ImageNotFound", Answer::default());
-    // A pinned reference adopts nothing, but an admin relies on its tag being watched.
-    assert_eq!(says(&pinned, &pinned, lost(), false, true), "True ImageNotFound");
-    assert_eq!(says(&pinned, &pinned, found(2), true, true), "False AsExpected");
-    assert_eq!(says(&by_digest, &by_digest, lost(), false, true), "False AsExpected");
-    // An air-gapped cluster queries no registry.
-    assert_eq!(says(FOLLOWED, FOLLOWED, lost(), false, false), "Unknown NotPolled");
-    // ImageResolved is about a reference that was not adopted.
     let other = "quay.io/os:other";
-    assert_eq!(says(other, FOLLOWED, lost(), false, true), "Unknown ImageNotResolved");
-    assert_eq!(says(other, FOLLOWED, found(2), true, true), "Unknown ImageNotResolved");
-    assert_eq!(
-        says(other, FOLLOWED, found(2), false, true),
-        "False AsExpected",
-        "adopted just now"
-    );
-    assert_eq!(
-        says("nonsense", FOLLOWED, lost(), false, true),
-        "Unknown ImageNotResolved"
-    );
+    let lost = fails("ImageNotFound", Answer::default());
+    for (reference, of, answer, is_refused, polled, expected) in [
+        // A pinned reference adopts nothing, but an admin relies on its tag being watched.
+        (&*pinned, &*pinned, &lost, false, true, "True ImageNotFound"),
+        (&pinned, &pinned, &found(2), true, true, "False AsExpected"),
+        (&by_digest, &by_digest, &lost, false, true, "False AsExpected"),
+        // An air-gapped cluster queries no registry.
+        (FOLLOWED, FOLLOWED, &lost, false, false, "Unknown NotPolled"),
+        // ImageResolved is about a reference that was not adopted.
+        (other, FOLLOWED, &lost, false, true, "Unknown ImageNotResolved"),
+        (other, FOLLOWED, &found(2), true, true, "Unknown ImageNotResolved"),
+        ("nonsense", FOLLOWED, &lost, false, true, "Unknown ImageNotResolved"),
+        // The other reference was adopted just now.
+        (other, FOLLOWED, &found(2), false, true, "False AsExpected"),
+    ] {
+        let said = says(reference, of, answer.clone(), is_refused, polled);
+        assert_eq!(said, expected, "{reference} {of}");
+    }
 }
 
 #[test]

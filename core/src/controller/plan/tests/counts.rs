@@ -6,22 +6,18 @@ use super::*;
 
 #[test]
 fn a_smaller_capacity_waits_for_offers() {
-    let total = |k: usize, berths: [Berth; 2]| {
-        let mut f = facts(k, names(&["n1", "n2", "n3"]), berths.map(seen).into());
+    for (k, second, total) in [
+        // No other node can take one.
+        (1, taken(1, "n2"), 1),
+        // There is room for the offer.
+        (2, offered(1, "n2"), 2),
+        (1, offered(1, "n2"), 3),
+    ] {
+        let berths = vec![seen(taken(0, "n1")), seen(second)];
+        let mut f = facts(k, names(&["n1", "n2", "n3"]), berths);
         f.published = 3;
-        now(&f).counts.total
-    };
-    assert_eq!(
-        total(1, [taken(0, "n1"), taken(1, "n2")]),
-        1,
-        "no other node can take one"
-    );
-    assert_eq!(
-        total(2, [taken(0, "n1"), offered(1, "n2")]),
-        2,
-        "there is room for the offer"
-    );
-    assert_eq!(total(1, [taken(0, "n1"), offered(1, "n2")]), 3);
+        assert_eq!(now(&f).counts.total, total);
+    }
 }
 
 #[test]
@@ -44,13 +40,6 @@ fn each_berth_counts_as_what_it_is() {
 
 #[test]
 fn a_node_has_one_berth() {
-    let both = |first: SeenBerth| {
-        now(&facts(
-            3,
-            names(&["n1"]),
-            vec![first, seen(offered(1, "n1")), seen(closed(2))],
-        ))
-    };
     let why = WriteReason::Withdrawn("the node has another berth");
     for first in [
         seen(taken(0, "n1")),
@@ -58,7 +47,8 @@ fn a_node_has_one_berth() {
         seen(offered(0, "n1")),
         refused(offered(0, "n1")),
     ] {
-        let plan = both(first.clone());
+        let berths = vec![first.clone(), seen(offered(1, "n1")), seen(closed(2))];
+        let plan = now(&facts(3, names(&["n1"]), berths));
         let [BerthWrite::Update { lease, why: is, .. }] = plan.writes.as_slice() else {
             panic!("{first:?}: {:?}", plan.writes);
         };

@@ -7,7 +7,7 @@ use berth_api::pool::WaveState;
 use super::*;
 
 #[test]
-fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
+fn a_later_wave_waits_for_the_earlier_one() {
     let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(closed(1))]);
     f.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)];
     f.members[0].wave = 2;
@@ -41,7 +41,7 @@ fn a_later_wave_waits_until_the_earlier_one_is_proven_and_has_soaked() {
 }
 
 #[test]
-fn a_node_that_leaves_counts_as_before_and_is_offered_nothing() {
+fn a_leaving_node_counts_and_is_offered_nothing() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.members[0].leaving = true;
     let plan = now(&f);
@@ -64,7 +64,7 @@ fn a_node_that_leaves_counts_as_before_and_is_offered_nothing() {
 }
 
 #[test]
-fn nothing_is_opened_by_what_may_be_outdated_and_nothing_is_taken_away() {
+fn outdated_facts_neither_offer_nor_revoke() {
     let berths = vec![seen(closed(0)), seen(offered(1, "n1")), seen(taken(2, "n2"))];
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
     assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
@@ -75,7 +75,7 @@ fn nothing_is_opened_by_what_may_be_outdated_and_nothing_is_taken_away() {
 }
 
 #[test]
-fn a_node_that_was_not_released_in_time_counts_while_it_is_down_and_holds_up_no_wave() {
+fn an_abandoned_node_counts_but_blocks_no_wave() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     (f.members[0].leaving, f.members[0].abandoned) = (true, true);
     f.members[1].wave = 1;
@@ -103,26 +103,31 @@ fn a_pool_without_waves_says_nothing_of_any() {
 }
 
 #[test]
-fn a_wave_that_nobody_follows_need_not_soak() {
+fn the_last_wave_need_not_soak() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.waves = vec![wave("canary", 60, 0), wave(REST, 60, 0), wave(CONTROL_PLANE, 60, 0)];
     f.members.iter_mut().for_each(|m| m.booted = Some(digest(2)));
-    let waves = |f: &PoolFacts| -> Vec<(String, u32, WaveState)> {
-        let waves = now(f).waves.into_iter();
-        waves.map(|w| (w.name, w.total, w.state)).collect()
-    };
-    let one = |name: &str, total, state| (name.to_owned(), total, state);
-    assert_eq!(waves(&f), [one("canary", 2, WaveState::Done)]);
-    f.members[1].wave = 1;
-    let both = [one("canary", 1, WaveState::Soaking), one("rest", 1, WaveState::Waiting)];
-    assert_eq!(waves(&f), both);
-    f.members[0].wave = 1;
-    let empty = [one("canary", 0, WaveState::Done), one("rest", 2, WaveState::Done)];
-    assert_eq!(waves(&f), empty, "one that the spec names is shown without members too");
+    for (wave_of, expected) in [
+        ([0, 0], vec![("canary", 2, WaveState::Done)]),
+        (
+            [0, 1],
+            vec![("canary", 1, WaveState::Soaking), ("rest", 1, WaveState::Waiting)],
+        ),
+        // A wave that the spec names is shown without members too.
+        (
+            [1, 1],
+            vec![("canary", 0, WaveState::Done), ("rest", 2, WaveState::Done)],
+        ),
+    ] {
+        (f.members[0].wave, f.members[1].wave) = (wave_of[0], wave_of[1]);
+        let waves = now(&f).waves;
+        let waves: Vec<_> = waves.iter().map(|w| (w.name.as_str(), w.total, w.state)).collect();
+        assert_eq!(waves, expected);
+    }
 }
 
 #[test]
-fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_without() {
+fn a_broken_node_of_a_later_wave_is_repaired() {
     let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
     f.members[1].wave = 1;
     f.members[1].unschedulable = true;
@@ -137,7 +142,7 @@ fn a_broken_node_of_a_later_wave_is_repaired_when_the_earlier_one_cannot_go_on_w
 }
 
 #[test]
-fn a_node_that_is_held_back_counts_as_before_and_is_offered_nothing() {
+fn a_held_node_counts_and_is_offered_nothing() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.members[0].held_back = true;
     let plan = now(&f);
@@ -164,15 +169,12 @@ fn a_node_that_is_held_back_counts_as_before_and_is_offered_nothing() {
 }
 
 #[test]
-fn to_hold_a_node_back_withdraws_its_offer_and_leaves_its_turn_alone() {
+fn a_hold_withdraws_an_offer_but_no_turn() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.members[0].held_back = true;
     let withdrawn = WriteReason::Withdrawn("the node is held back by an admin");
-    let why = |f: &PoolFacts| match now(f).writes.first() {
-        Some(BerthWrite::Update { why, .. }) => Some(*why),
-        _ => None,
-    };
-    assert_eq!(why(&f), Some(withdrawn));
+    let plan = now(&f);
+    assert!(matches!(plan.writes.first(), Some(BerthWrite::Update { why, .. }) if *why == withdrawn));
     for berth in [taken(0, "n1"), committed(0, "n1")] {
         f.berths = vec![seen(berth)];
         let plan = now(&f);
@@ -182,7 +184,7 @@ fn to_hold_a_node_back_withdraws_its_offer_and_leaves_its_turn_alone() {
 }
 
 #[test]
-fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
+fn an_unproven_wave_asks_later_holders_back() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
     f.members[1].wave = 1;
     f.members[0].booted = Some(digest(2));
@@ -193,7 +195,7 @@ fn a_wave_that_is_no_longer_proven_asks_the_later_ones_to_give_back() {
 }
 
 #[test]
-fn a_stuck_holder_of_a_later_wave_goes_on_before_the_earlier_ones_which_wait_for_its_berth() {
+fn a_stuck_holder_of_a_later_wave_continues() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(committed(0, "n2"))]);
     f.members[1].wave = 1;
     for m in &mut f.members {
@@ -231,7 +233,7 @@ fn the_zone_with_the_fewest_nodes_down_goes_first() {
 }
 
 #[test]
-fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
+fn a_failed_digest_halts_the_rollout() {
     let mut f = facts(
         2,
         names(&["n1", "n2", "n3"]),
@@ -263,7 +265,7 @@ fn a_failed_digest_halts_the_rollout_until_it_changes_or_is_retried() {
 }
 
 #[test]
-fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
+fn a_failure_is_recorded_before_its_berth_opens() {
     let failed = committed(0, "n1")
         .releasing(Outcome::Failed, BootId::from("b1"))
         .unwrap()
@@ -291,18 +293,19 @@ fn a_failure_is_on_record_before_its_berth_opens_again_or_goes() {
 fn a_full_record_keeps_no_berth_closed() {
     let failed = committed(0, "n1").ended(ClosedReason::Excluded).unwrap();
     let mut f = facts(1, names(&["n2"]), vec![seen(failed)]);
-    let record = |others: usize| -> Failures {
+    for (others, writes) in [
+        // There is room to name n1.
+        (MAX_NAMED - 1, &[][..]),
+        (MAX_NAMED, &["p-0 Recorded", "p-0 Offer n2"]),
+    ] {
         let names = (0..others).map(|n| NodeName::new(format!("old{n}")));
-        [(digest(2), names.collect())].into()
-    };
-    f.failures = record(MAX_NAMED - 1);
-    assert!(now(&f).writes.is_empty(), "there is room to name n1");
-    f.failures = record(MAX_NAMED);
-    assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
+        f.failures = [(digest(2), names.collect())].into();
+        assert_eq!(words(&now(&f)), writes);
+    }
 }
 
 #[test]
-fn a_failure_of_a_deleted_node_is_not_its_successors() {
+fn a_new_node_inherits_no_failure() {
     let failed = committed(0, "n1").ended(ClosedReason::Gone).unwrap();
     let mut f = facts(2, names(&["n1"]), vec![seen(failed), seen(closed(1))]);
     f.members[0].uid = uid("new");
@@ -313,7 +316,7 @@ fn a_failure_of_a_deleted_node_is_not_its_successors() {
 }
 
 #[test]
-fn a_lost_excluded_node_is_closed_and_counts_as_a_failure_once_it_was_committed() {
+fn a_lost_excluded_node_is_closed() {
     for (berth, failed) in [(taken(0, "n1"), false), (committed(0, "n1"), true)] {
         let mut f = facts(1, names(&["n2"]), vec![seen(berth)]);
         f.lost.insert(uid("n1"));
@@ -324,7 +327,7 @@ fn a_lost_excluded_node_is_closed_and_counts_as_a_failure_once_it_was_committed(
 }
 
 #[test]
-fn under_a_window_only_what_fits_is_offered_and_the_offer_ends_in_time() {
+fn an_offer_must_fit_into_the_window() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.closes = Some(at(50 + 100));
     let minute = Duration::from_secs(60);
@@ -392,7 +395,7 @@ fn a_control_plane_node_waits_for_another_api_server() {
 }
 
 #[test]
-fn what_is_not_known_of_the_servers_withholds_an_offer_and_takes_nothing_back() {
+fn unknown_servers_withhold_offers_but_revoke_none() {
     let unknown = Some(Verdict {
         withhold: Some(Cause::NotKnown),
         ..Verdict::default()
@@ -411,7 +414,7 @@ fn what_is_not_known_of_the_servers_withholds_an_offer_and_takes_nothing_back() 
 }
 
 #[test]
-fn a_plan_offers_a_berth_to_one_control_plane_node() {
+fn one_control_plane_node_is_offered_a_berth() {
     let berths = (0..4).map(|i| seen(closed(i))).collect();
     let mut f = facts(4, names(&["c1", "c2", "n1"]), berths);
     f.members[0].control_plane = Some(Verdict::default());

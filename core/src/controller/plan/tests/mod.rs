@@ -188,38 +188,37 @@ fn berths_are_created_closed_and_offered_later() {
 
 #[test]
 fn a_large_capacity_creates_few_berths() {
-    let of = |berths: Vec<SeenBerth>| now(&facts(1_000_000, names(&["n1", "n2"]), berths));
-    let plan = of(vec![]);
-    assert_eq!(
-        (words(&plan), plan.counts.total),
-        (vec!["p-0 Create".into(), "p-1 Create".into()], 1_000_000)
-    );
-    assert_eq!(
-        words(&of(vec![seen(closed(0)), seen(closed(1))])),
-        ["p-0 Offer n1", "p-1 Offer n2"]
-    );
+    let closed_berths = [0, 1].map(|index| seen(closed(index)));
+    let plan = now(&facts(1_000_000, names(&["n1", "n2"]), closed_berths.into()));
+    assert_eq!(words(&plan), ["p-0 Offer n1", "p-1 Offer n2"]);
     // A member cannot use berths of other nodes, unreadable berths, or berths with an unrecorded failure.
     let failed = committed(2, "n9").ended(ClosedReason::Gone).unwrap();
     let theirs = vec![seen(taken(0, "n8")), unreadable(1), seen(failed)];
-    let created = |plan: &Plan| {
-        words(plan)
-            .into_iter()
-            .filter(|w| w.ends_with("Create"))
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(created(&of(theirs.clone())), ["p-3 Create", "p-4 Create"]);
-    let and_refused = [theirs, vec![refused(closed(3))]].concat();
-    assert_eq!(created(&of(and_refused)), ["p-4 Create", "p-5 Create"]);
-    assert!(created(&now(&facts(3, vec![], vec![]))).is_empty());
+    let and_refused = [theirs.clone(), vec![refused(closed(3))]].concat();
+    for (berths, expected) in [
+        (vec![], ["p-0 Create", "p-1 Create"]),
+        (theirs, ["p-3 Create", "p-4 Create"]),
+        (and_refused, ["p-4 Create", "p-5 Create"]),
+    ] {
+        let plan = now(&facts(1_000_000, names(&["n1", "n2"]), berths));
+        let mut created = words(&plan);
+        created.retain(|write| write.ends_with("Create"));
+        assert_eq!(
+            (created.as_slice(), plan.counts.total),
+            (&expected.map(str::to_owned)[..], 1_000_000)
+        );
+    }
+    let without_members = words(&now(&facts(3, vec![], vec![])));
+    assert!(!without_members.iter().any(|write| write.ends_with("Create")));
 }
 
 #[test]
 fn one_at_a_time_and_two_at_a_time() {
-    let three = || names(&["n1", "n2", "n3"]);
-    let plan = now(&facts(1, three(), vec![seen(closed(0))]));
+    let three = names(&["n1", "n2", "n3"]);
+    let plan = now(&facts(1, three.clone(), vec![seen(closed(0))]));
     assert_eq!(words(&plan), ["p-0 Offer n1"]);
     assert_eq!(plan.waiting[&"n2".into()], BlockReason::Capacity);
-    let two = now(&facts(2, three(), vec![seen(closed(1)), seen(closed(0))]));
+    let two = now(&facts(2, three, vec![seen(closed(1)), seen(closed(0))]));
     assert_eq!(words(&two), ["p-0 Offer n1", "p-1 Offer n2"]);
     let BerthWrite::Update { berth, .. } = &two.writes[0] else {
         panic!()
@@ -319,18 +318,18 @@ fn only_the_fit_are_offered_a_berth() {
     }
 }
 
+/// Returns the members in the order of their turns.
+fn order(f: &PoolFacts) -> Vec<&str> {
+    let occupancy = Occupancy::of(f, &f.berths);
+    let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
+    std::iter::from_fn(|| queue.next()).map(|m| m.name.as_str()).collect()
+}
+
 #[test]
 fn who_ended_badly_goes_behind_the_others() {
     let mut members = names(&["n1", "n2", "n3"]);
     members[0].last_turn = Some((digest(2), 2));
     members[1].last_turn = Some((digest(2), 1));
-    let order = |f: &PoolFacts| -> Vec<String> {
-        let occupancy = Occupancy::of(f, &f.berths);
-        let mut queue = candidates::Queue::of(f, &f.berths, &occupancy);
-        std::iter::from_fn(|| queue.next())
-            .map(|m| m.name.to_string())
-            .collect()
-    };
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
     f.members[0].last_turn = Some((digest(9), 2));
@@ -339,14 +338,11 @@ fn who_ended_badly_goes_behind_the_others() {
     f.berths = vec![seen(lapsed)];
     assert_eq!(order(&f)[0], "n3");
     let withdrawn = offered(0, "n1").closed(ClosedReason::Withdrawn).unwrap();
-    assert_eq!(
-        order(&PoolFacts {
-            berths: vec![seen(withdrawn)],
-            ..f.clone()
-        })[0],
-        "n1",
-        "the controller took that offer back"
-    );
+    let taken_back = PoolFacts {
+        berths: vec![seen(withdrawn)],
+        ..f.clone()
+    };
+    assert_eq!(order(&taken_back)[0], "n1", "the controller took that offer back");
     f.members[1].ready = false;
     f.members[0].ready = false;
     assert_eq!(
@@ -361,7 +357,7 @@ fn who_ended_badly_goes_behind_the_others() {
 }
 
 #[test]
-fn an_offer_lapses_and_the_next_node_has_its_turn() {
+fn after_a_lapsed_offer_the_next_node_goes() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
     f.berths[0].age = OPEN_FOR - Duration::from_secs(1);
     assert!(
@@ -415,7 +411,7 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
 }
 
 #[test]
-fn a_pause_offers_nothing_and_asks_the_uncommitted_to_give_back() {
+fn a_pause_asks_uncommitted_holders_back() {
     let berths = vec![seen(taken(0, "n1")), seen(committed(1, "n2")), seen(closed(2))];
     let mut f = facts(3, names(&["n1", "n2", "n3"]), berths);
     f.gate = gate(GateReason::Paused);
@@ -444,7 +440,7 @@ fn a_withdrawn_image_reaches_no_further_node() {
 }
 
 #[test]
-fn a_holder_is_revoked_when_target_or_pool_changes_and_not_twice() {
+fn a_holder_is_revoked_once_for_a_change() {
     let mut f = facts(1, names(&["n1"]), vec![seen(taken(0, "n1"))]);
     assert!(now(&f).writes.is_empty());
     f.members[0].desired = Some(digest(3));
@@ -486,7 +482,7 @@ fn a_ghost_is_closed_only_after_a_live_read() {
 }
 
 #[test]
-fn a_new_leader_stamps_every_berth_before_it_offers_any() {
+fn a_new_leader_stamps_berths_before_it_offers() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(committed(0, "n1")), seen(closed(1))]);
     f.epoch = 8;
     let plan = now(&f);
@@ -582,17 +578,18 @@ fn a_pool_that_goes_gives_up_all_its_berths() {
 
 #[test]
 fn an_unwritable_berth_counts_as_used() {
-    let members = || names(&["n1", "n2", "n3"]);
+    let members = names(&["n1", "n2", "n3"]);
     let mut old = closed(0);
     old.epoch = 6;
     for berth in [closed(0), old, offered(0, "n1"), taken(0, "n1"), committed(0, "n1")] {
-        let plan = now(&facts(2, members(), vec![refused(berth.clone()), seen(closed(1))]));
+        let berths = vec![refused(berth.clone()), seen(closed(1))];
+        let plan = now(&facts(2, members.clone(), berths));
         let offers: Vec<String> = plan.writes.iter().map(BerthWrite::lease).collect();
         assert_eq!(offers, ["p-1"], "{berth:?}");
         assert!(plan.writes[0].is_offer());
         assert_eq!((plan.counts.total, plan.used_by.len()), (2, 2), "{berth:?}");
     }
-    let one = now(&facts(1, members(), vec![refused(closed(0))]));
+    let one = now(&facts(1, members, vec![refused(closed(0))]));
     assert!(one.writes.is_empty(), "it takes the only place: {:?}", one.writes);
     assert_eq!(one.used_by[0].words(), "p-0, a Lease that cannot be written");
 }

@@ -121,7 +121,7 @@ fn who_cannot_pull_has_no_leave() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_pulls_after_the_others() {
+fn a_node_not_ready_pulls_last() {
     let mut world = world(&["n1", "n2"], 1);
     let mut broken = node("n1");
     broken.ready = false;

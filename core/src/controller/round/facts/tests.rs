@@ -11,72 +11,77 @@ use crate::controller::membership::MembershipCache;
 use crate::controller::snapshot::Entry;
 use crate::controller::view::PoolView;
 
-#[test]
-fn a_node_counts_until_what_was_done_there_is_undone() {
-    let members_of = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str, overdue: &str| {
-        let mut snapshot = Snapshot::default();
-        let mut node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u1", "labels": { "role": role } } });
-        labels
-            .iter()
-            .for_each(|key| node["metadata"]["labels"][key] = "".into());
-        let mut host = serde_json::json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": metadata,
-            "spec": { "nodeUID": "u1" }, "status": { "phase": phase, "observedGeneration": 1, "nodeUID": "u1" },
-        });
-        host["metadata"]["name"] = "n1".into();
-        host["metadata"]["uid"] = "h1".into();
-        host["metadata"]["generation"] = 1.into();
-        host["metadata"]["labels"] = serde_json::json!({ (keys::LABEL_POOL): "a" });
-        let pool = serde_json::json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "a" },
-            "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } }, "image": { "ref": "r/os:1" } },
-        });
-        let (node, host, pool) = (
-            NodeView::of(&serde_json::from_value(node).unwrap()),
-            BootcNodeView::of(serde_json::from_value(host).unwrap()),
-            PoolView::of(serde_json::from_value(pool).unwrap()),
-        );
-        Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(node));
-        Arc::make_mut(&mut snapshot.bootc_nodes).insert("n1".to_owned(), Entry::new(host));
-        Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
-        let (occupied, none) = (Occupied::default(), BTreeSet::new());
-        let shared = Round {
-            snapshot: &snapshot,
-            membership: &MembershipCache::default().of(&snapshot),
-            leases: &[],
-            occupied: &occupied,
-            in_doubt: &none,
-            refused: &none,
-            confirmed_gone: &BTreeSet::new(),
-            outdated: &BTreeSet::new(),
-            heard: &BTreeSet::new(),
-            overdue: &BTreeSet::from([overdue.to_owned()]),
-            offers: &Offers::default(),
-            soaks: &Soaks::default(),
-            gates: &BTreeMap::new(),
-            now: Moment::default(),
-            epoch: 1,
-        };
-        let facts = shared.of(&Pool::readable(&snapshot.pools)[0]);
-        let members = facts.members.iter().map(|m| (m.leaving, m.abandoned));
-        members.collect::<Vec<_>>()
-    };
-    let members = |role: &str, labels: &[&str], metadata: serde_json::Value, phase: &str| {
-        let members = members_of(role, labels, metadata, phase, "");
-        assert!(members.iter().all(|(_, abandoned)| !abandoned));
-        members.into_iter().map(|(leaving, _)| leaving).collect::<Vec<_>>()
-    };
-    let (as_is, deleted) = (
-        || serde_json::json!({}),
-        serde_json::json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" }),
+/// Returns the only member of pool a, if it has one: whether it is leaving, and whether it is abandoned.
+fn member_of_a(labels: &serde_json::Value, deleted: Option<&str>, phase: &str, overdue: &str) -> Option<(bool, bool)> {
+    let mut snapshot = Snapshot::default();
+    let node = serde_json::json!({ "metadata": { "name": "n1", "uid": "u1", "labels": labels } });
+    let metadata = serde_json::json!({
+        "name": "n1", "uid": "h1", "generation": 1, "labels": { (keys::LABEL_POOL): "a" }, "deletionTimestamp": deleted,
+    });
+    let host = serde_json::json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode", "metadata": metadata,
+        "spec": { "nodeUID": "u1" }, "status": { "phase": phase, "observedGeneration": 1, "nodeUID": "u1" },
+    });
+    let pool = serde_json::json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "a" },
+        "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } }, "image": { "ref": "r/os:1" } },
+    });
+    let (node, host, pool) = (
+        NodeView::of(&serde_json::from_value(node).unwrap()),
+        BootcNodeView::of(serde_json::from_value(host).unwrap()),
+        PoolView::of(serde_json::from_value(pool).unwrap()),
     );
-    assert_eq!(members("worker", &[], as_is(), "Waiting"), [false]);
-    assert_eq!(members("worker", &[], deleted, "Waiting"), [true], "its BootcNode goes");
-    assert_eq!(members("infra", &[], as_is(), "Waiting"), [true], "the node goes");
-    assert!(members("infra", &[], as_is(), "Released").is_empty());
-    let late = members_of("infra", &[], as_is(), "Waiting", "h1");
-    assert_eq!(late, [(true, true)], "it counts for as long as its BootcNode is there");
-    assert!(members("infra", &[keys::LABEL_EXCLUDE], as_is(), "Waiting").is_empty());
+    Arc::make_mut(&mut snapshot.nodes).insert("n1".to_owned(), Entry::new(node));
+    Arc::make_mut(&mut snapshot.bootc_nodes).insert("n1".to_owned(), Entry::new(host));
+    Arc::make_mut(&mut snapshot.pools).insert("a".to_owned(), Entry::new(pool));
+    let (occupied, none) = (Occupied::default(), BTreeSet::new());
+    let shared = Round {
+        snapshot: &snapshot,
+        membership: &MembershipCache::default().of(&snapshot),
+        leases: &[],
+        occupied: &occupied,
+        in_doubt: &none,
+        refused: &none,
+        confirmed_gone: &BTreeSet::new(),
+        outdated: &BTreeSet::new(),
+        heard: &BTreeSet::new(),
+        overdue: &BTreeSet::from([overdue.to_owned()]),
+        offers: &Offers::default(),
+        soaks: &Soaks::default(),
+        gates: &BTreeMap::new(),
+        now: Moment::default(),
+        epoch: 1,
+    };
+    let facts = shared.of(&Pool::readable(&snapshot.pools)[0]);
+    assert!(facts.members.len() <= 1);
+    facts.members.first().map(|member| (member.leaving, member.abandoned))
+}
+
+#[test]
+fn a_node_counts_until_it_is_released() {
+    let worker = serde_json::json!({ "role": "worker" });
+    let infra = serde_json::json!({ "role": "infra" });
+    let excluded = serde_json::json!({ "role": "infra", (keys::LABEL_EXCLUDE): "" });
+    let deleted = Some("2026-01-01T00:00:00Z");
+    for (what, labels, deleted, phase, overdue, expected) in [
+        ("a member", &worker, None, "Waiting", "", Some((false, false))),
+        (
+            "its BootcNode goes",
+            &worker,
+            deleted,
+            "Waiting",
+            "",
+            Some((true, false)),
+        ),
+        ("the node goes", &infra, None, "Waiting", "", Some((true, false))),
+        ("the node is released", &infra, None, "Released", "", None),
+        // The node counts for as long as its BootcNode is there.
+        ("the node is lost", &infra, None, "Waiting", "h1", Some((true, true))),
+        ("the node is excluded", &excluded, None, "Waiting", "", None),
+    ] {
+        let member = member_of_a(labels, deleted, phase, overdue);
+        assert_eq!(member, expected, "{what}");
+    }
 }
 
 /// A berth of that pool, offered to the node or held by it.
@@ -147,18 +152,18 @@ fn berths_of_other_pools_are_seen() {
 
 #[test]
 fn only_an_excluded_node_that_is_down_is_lost() {
-    let is_lost = |node: serde_json::Value| {
+    for (uid, ready, label, is_lost) in [
+        ("u1", false, keys::LABEL_EXCLUDE, true),
+        // Its agent gives back.
+        ("u1", true, keys::LABEL_EXCLUDE, false),
+        ("u1", false, "x", false),
+        // A live read shows first whether the holder is gone.
+        ("u2", false, keys::LABEL_EXCLUDE, false),
+    ] {
+        let node = worker("n1", uid, ready, label);
         let facts = facts_of(&[node], &[lease("a", 0, ("n1", "u1"), true)]);
-        facts.lost.contains(&"u1".into())
-    };
-    let exclude = keys::LABEL_EXCLUDE;
-    assert!(is_lost(worker("n1", "u1", false, exclude)));
-    assert!(!is_lost(worker("n1", "u1", true, exclude)), "its agent gives back");
-    assert!(!is_lost(worker("n1", "u1", false, "x")));
-    assert!(
-        !is_lost(worker("n1", "u2", false, exclude)),
-        "a live read shows first whether the holder is gone"
-    );
+        assert_eq!(facts.lost.contains(&"u1".into()), is_lost, "{uid} {ready} {label}");
+    }
 }
 
 #[test]

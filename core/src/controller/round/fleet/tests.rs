@@ -26,7 +26,8 @@ const EPOCH: u64 = 7;
 
 /// A BootcNode of that pool, prepared for image 2, that runs image `booted`.
 pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView {
-    let image = |n: u8| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true });
+    let [booted, staged] =
+        [booted, 2].map(|n| json!({ "image": "i", "digest": digest(n), "architecture": "amd64", "locked": true }));
     let prepared = json!({ "type": "UpdatePrepared", "status": "True", "reason": "Staged", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let host = json!({
@@ -37,8 +38,7 @@ pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView
             "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
         },
         "status": {
-            "observedGeneration": 1, "nodeUID": name, "booted": image(booted), "staged": image(2),
-            "conditions": [prepared],
+            "observedGeneration": 1, "nodeUID": name, "booted": booted, "staged": staged, "conditions": [prepared],
         },
     });
     BootcNodeView::of(serde_json::from_value(host).unwrap())
@@ -173,6 +173,11 @@ impl Site {
         self.plans_without(&BTreeSet::new())
     }
 
+    /// Returns the use of the fleet's limit in the plan of this pool.
+    fn fleet_use(&self, pool: &str) -> FleetUse {
+        self.plans()[&pool.into()].fleet.clone().unwrap()
+    }
+
     /// Plans with these pools known to be outdated.
     fn plans_without(&self, outdated: &BTreeSet<PoolName>) -> BTreeMap<PoolName, Plan> {
         let membership = MembershipCache::default().of(&self.snapshot);
@@ -255,23 +260,39 @@ fn ready() -> Asked {
 fn offered(plans: &BTreeMap<PoolName, Plan>) -> Vec<String> {
     let writes = plans.values().flat_map(|plan| &plan.writes);
     let offers = writes.filter(|write| write.is_offer());
-    let node = |write: &BerthWrite| match write {
+    let nodes = offers.filter_map(|write| match write {
         BerthWrite::Update { berth, .. } => Some(berth.offer()?.node.to_string()),
         _ => None,
-    };
-    offers.filter_map(node).collect()
+    });
+    nodes.collect()
+}
+
+/// Two pools of two nodes each.
+fn two_and_two(limit: Value) -> Site {
+    Site::new(limit, &["a1", "a2"], &["b1", "b2"])
+}
+
+/// Two pools of two nodes each. This pool has a berth that a former leader may still open.
+fn unstamped(limit: Value, pool: &str) -> Site {
+    let mut site = two_and_two(limit);
+    site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
+    site
 }
 
 #[test]
 fn the_pools_share_what_the_fleet_has_left() {
-    let site = |limit: Value| Site::new(limit, &["a1", "a2"], &["b1", "b2"]);
-    assert_eq!(site(Value::Null).offered(), ["a1", "a2", "b1", "b2"], "no limit");
-    assert_eq!(site(json!(1)).offered(), ["a1"]);
-    assert_eq!(site(json!(1)).wait("b1"), Some(BlockReason::FleetCapacity));
-    assert_eq!(site(json!(3)).offered(), ["a1", "a2", "b1"]);
-    assert_eq!(site(json!("75%")).offered(), ["a1", "a2", "b1"]);
-    assert_eq!(site(json!("1%")).offered(), ["a1"], "never below one");
-    assert_eq!(site(json!(100)).offered().len(), 4);
+    for (limit, offered) in [
+        (Value::Null, &["a1", "a2", "b1", "b2"][..]),
+        (json!(1), &["a1"]),
+        (json!(3), &["a1", "a2", "b1"]),
+        (json!("75%"), &["a1", "a2", "b1"]),
+        // Never below one.
+        (json!("1%"), &["a1"]),
+        (json!(100), &["a1", "a2", "b1", "b2"]),
+    ] {
+        assert_eq!(two_and_two(limit).offered(), offered);
+    }
+    assert_eq!(two_and_two(json!(1)).wait("b1"), Some(BlockReason::FleetCapacity));
 }
 
 #[test]
@@ -293,12 +314,7 @@ fn each_unavailable_node_counts_once() {
 
 #[test]
 fn an_unwritable_berth_affects_no_other_pool() {
-    let unstamped = |pool: &str| {
-        let mut site = Site::new(json!(2), &["a1", "a2"], &["b1", "b2"]);
-        site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
-        site
-    };
-    let mut site = unstamped("b");
+    let mut site = unstamped(json!(2), "b");
     assert!(site.offered().is_empty(), "a former leader may still open it");
     site.refused.insert("b-0".to_owned());
     assert_eq!(site.offered(), ["a1"], "it takes one of two places");
@@ -332,17 +348,12 @@ fn unlabelled_api_servers_go_one_at_a_time() {
 
 #[test]
 fn a_refused_stamp_affects_only_its_own_pool() {
-    let unstamped = |pool: &str| {
-        let mut site = Site::new(Value::Null, &["a1", "a2"], &["b1", "b2"]);
-        site.lease(Berth::new(pool.into(), 0, EPOCH - 1));
-        site
-    };
     // A late offer of a pool without control plane nodes cannot go to a control plane node.
-    let mut site = unstamped("b");
+    let mut site = unstamped(Value::Null, "b");
     site.servers = ["a1", "a2"].into();
     site.refused.insert("b-0".to_owned());
     assert_eq!(site.offered(), ["a1", "b1"]);
-    let mut site = unstamped("a");
+    let mut site = unstamped(Value::Null, "a");
     site.servers = ["a1", "a2", "b1"].into();
     site.refused.insert("a-0".to_owned());
     assert_eq!(site.offered(), ["b2"], "one of this pool can be");
@@ -353,15 +364,18 @@ fn users_of_the_fleets_limit_are_named() {
     let mut site = Site::new(json!(3), &["a1", "a2", "a3"], &["b1", "b2"]);
     site.offer("b", 0, "b1");
     site.ready("b2", false);
-    let words = |site: &Site, pool: &str| site.plans()[&pool.into()].fleet.as_ref().map(FleetUse::words);
     let up =
         "maxUnavailable of BootcFleet cluster is used up, 3 of 3 over all pools: b1, offered a berth, b2, not Ready";
     let offered = format!("{up}, a1, offered a berth");
-    assert_eq!(words(&site, "a"), Some(offered), "offers of this pass count as well");
+    assert_eq!(
+        site.fleet_use("a").words(),
+        offered,
+        "offers of this pass count as well"
+    );
     for node in ["a1", "a2", "a3", "b1"] {
         site.ready(node, false);
     }
-    let words = words(&site, "b").unwrap();
+    let words = site.fleet_use("b").words();
     assert!(
         words.contains("5 of 3 over all pools: a1, ") && words.contains("b1, offered a berth"),
         "{words}"
@@ -382,8 +396,7 @@ fn an_older_leader_may_still_offer_in_any_pool() {
 fn unreadable_pools_with_unfenced_berths_are_named() {
     let mut site = Site::new(json!(2), &["a1"], &["b1"]);
     site.lease(Berth::new("b".into(), 0, EPOCH - 1));
-    let unreadable = |site: &Site| site.plans()[&"a".into()].fleet.clone().unwrap().unreadable;
-    assert!(unreadable(&site).is_empty(), "this pass fences it");
+    assert!(site.fleet_use("a").unreadable.is_empty(), "this pass fences it");
     let pools = Arc::make_mut(&mut site.snapshot.pools);
     let view = PoolView {
         name: "b".into(),
@@ -391,23 +404,26 @@ fn unreadable_pools_with_unfenced_berths_are_named() {
     };
     pools.insert("b".to_owned(), Entry::new(view));
     assert_eq!(site.wait("a1"), Some(BlockReason::Fencing));
-    assert_eq!(unreadable(&site), ["b".into()]);
+    assert_eq!(site.fleet_use("a").unreadable, ["b".into()]);
     site.lease(Berth::new("b".into(), 0, EPOCH));
-    assert!(unreadable(&site).is_empty());
+    assert!(site.fleet_use("a").unreadable.is_empty());
     assert_eq!(site.offered(), ["a1"]);
+}
+
+/// Returns the Leases whose offers are withdrawn for the fleet's limit.
+fn withdrawn(site: &Site) -> Vec<String> {
+    let expected = WriteReason::Withdrawn("the limit of the fleet is used up");
+    let mut withdrawn = vec![];
+    for write in site.plans().values().flat_map(|plan| &plan.writes) {
+        if matches!(write, BerthWrite::Update { why, .. } if *why == expected) {
+            withdrawn.push(write.lease());
+        }
+    }
+    withdrawn
 }
 
 #[test]
 fn a_smaller_limit_withdraws_open_offers() {
-    let withdrawn = |site: &Site| -> Vec<String> {
-        let plans = site.plans();
-        let writes = plans.values().flat_map(|plan| &plan.writes);
-        let is_withdrawn = |write: &&BerthWrite| {
-            let why = "the limit of the fleet is used up";
-            matches!(write, BerthWrite::Update { why: WriteReason::Withdrawn(w), .. } if *w == why)
-        };
-        writes.filter(is_withdrawn).map(BerthWrite::lease).collect()
-    };
     let mut site = Site::new(json!(3), &["a1", "a2"], &["b1", "b2"]);
     site.offer("a", 0, "a1");
     site.offer("b", 0, "b1");
@@ -428,7 +444,7 @@ fn a_smaller_limit_withdraws_open_offers() {
 }
 
 #[test]
-fn a_pool_whose_nodes_take_no_offer_starves_no_other() {
+fn a_pool_that_takes_no_offer_starves_no_other() {
     let mut site = Site::new(json!(1), &["a1"], &["b1"]);
     assert_eq!(site.offered(), ["a1"]);
     site.offers.lapsed(&Offer {
@@ -499,22 +515,27 @@ fn a_node_that_uses_up_the_limit_goes_first() {
 
 #[test]
 fn a_pool_changed_since_the_watch_offers_nothing() {
-    let names = |names: &[&str]| -> Vec<String> { names.iter().map(|name| (*name).to_owned()).collect() };
     let mut site = Site::new(json!(1), &["a1"], &["b1"]);
-    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a"])));
+    let (offered, read) = site.offered_after(&[], false);
+    assert_eq!(offered, ["a1"]);
+    assert_eq!(read, ["a"]);
     assert!(
         site.offered_after(&["a"], false).0.is_empty(),
         "b has room now but was not read"
     );
     assert!(site.offered_after(&[], true).0.is_empty());
     site.fleet(Value::Null);
-    assert_eq!(site.offered_after(&["a"], false), (names(&["b1"]), names(&["a", "b"])));
+    let (offered, read) = site.offered_after(&["a"], false);
+    assert_eq!(offered, ["b1"]);
+    assert_eq!(read, ["a", "b"]);
     assert!(site.offered_after(&[], true).0.is_empty());
     // The pool that goes first is read as well, although nothing is offered there.
     site.pool("c", 1, &["b"]);
     site.node("b1", "b", 2);
     site.pool("a", 1, &["b"]);
-    assert_eq!(site.offered_after(&[], false), (names(&["a1"]), names(&["a", "b"])));
+    let (offered, read) = site.offered_after(&[], false);
+    assert_eq!(offered, ["a1"]);
+    assert_eq!(read, ["a", "b"]);
     assert!(
         site.offered_after(&["b"], false).0.is_empty(),
         "b may have another image"
