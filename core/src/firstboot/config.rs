@@ -283,60 +283,36 @@ mod tests {
             ("image = 3", "line 1: invalid type"),
             ("image = \"os\"", "image: \"os\" names no registry"),
             ("nonsense", "line 1: "),
+        ] {
+            let error = Config::parse(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(words), "{text:?}: {error}");
+        }
+        for (more, words) in [
+            ("onviolation = \"warn\"", "line 2: unknown field `onviolation`"),
+            ("onViolation = \"ask\"", "line 2: unknown variant `ask`"),
+            ("deadline = \"soon\"", "deadline: \"soon\" is not a duration"),
+            ("deadline = \"0\"", "deadline: must be from 1s to 24h"),
+            ("deadline = \"25h\"", "deadline: must be from"),
+            ("overrideFile = \"go\"", "overrideFile: \"go\" is not an absolute path"),
             (
-                "image = \"r.io/os:1\"\nonviolation = \"warn\"",
-                "line 2: unknown field `onviolation`",
-            ),
-            (
-                "image = \"r.io/os:1\"\nonViolation = \"ask\"",
-                "line 2: unknown variant `ask`",
-            ),
-            (
-                "image = \"r.io/os:1\"\ndeadline = \"soon\"",
-                "deadline: \"soon\" is not a duration",
-            ),
-            (
-                "image = \"r.io/os:1\"\ndeadline = \"0\"",
-                "deadline: must be from 1s to 24h",
-            ),
-            ("image = \"r.io/os:1\"\ndeadline = \"25h\"", "deadline: must be from"),
-            (
-                "image = \"r.io/os:1\"\noverrideFile = \"go\"",
-                "overrideFile: \"go\" is not an absolute path",
-            ),
-            (
-                "image = \"r.io/os:1\"\noverrideFile = \"/root/go\"",
+                "overrideFile = \"/root/go\"",
                 "overrideFile: berth-firstboot.service cannot access files in /root",
             ),
             (
-                "image = \"r.io/os:1\"\nkubeconfig = \"/tmp/kubeconfig\"",
+                "kubeconfig = \"/tmp/kubeconfig\"",
                 "kubeconfig: berth-firstboot.service cannot access files in /tmp",
             ),
+            ("nodeFiles = [\"pods\"]", "nodeFiles: \"pods\" is not an absolute path"),
             (
-                "image = \"r.io/os:1\"\nnodeFiles = [\"pods\"]",
-                "nodeFiles: \"pods\" is not an absolute path",
-            ),
-            (
-                "image = \"r.io/os:1\"\nnodeProcesses = [\"/usr/bin/node\"]",
+                "nodeProcesses = [\"/usr/bin/node\"]",
                 "nodeProcesses: \"/usr/bin/node\" is not the name of a process",
             ),
-            (
-                "image = \"r.io/os:1\"\n[limit]\nminimum = \"9\"",
-                "line 3: unknown field `minimum`",
-            ),
-            (
-                "image = \"r.io/os:1\"\n[limit]\nminimumVersion = \"new\"",
-                "limit.minimumVersion: ",
-            ),
-            (
-                "image = \"r.io/os:1\"\n[limit]\nmaxMajorSkew = -1",
-                "line 3: invalid value",
-            ),
-            (
-                "image = \"r.io/os:1\"\n[limit]\nmaxMajorSkew = 1001",
-                "limit.maxMajorSkew: must be a number",
-            ),
+            ("[limit]\nminimum = \"9\"", "line 3: unknown field `minimum`"),
+            ("[limit]\nminimumVersion = \"new\"", "limit.minimumVersion: "),
+            ("[limit]\nmaxMajorSkew = -1", "line 3: invalid value"),
+            ("[limit]\nmaxMajorSkew = 1001", "limit.maxMajorSkew: must be a number"),
         ] {
+            let text = format!("{LEAST}{more}");
             let error = Config::parse(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(words), "{text:?}: {error}");
         }
@@ -345,19 +321,24 @@ mod tests {
 
     #[test]
     fn the_files_limit_overrides_the_images() {
-        let limit = |minimum: Option<&str>, most, error: Option<&str>| BootImageLimit {
-            minimum_version: minimum.map(str::to_owned),
-            max_major_skew: most,
-            error: error.map(str::to_owned),
+        let of_image = BootImageLimit {
+            minimum_version: Some("9.2".to_owned()),
+            max_major_skew: None,
+            error: Some("its label is \"x\"".to_owned()),
         };
-        let of_image = limit(Some("9.2"), None, Some("its label is \"x\""));
+        let another_minimum = BootImageLimit {
+            minimum_version: Some("9.0".to_owned()),
+            ..of_image.clone()
+        };
+        let two_majors = BootImageLimit {
+            max_major_skew: Some(2),
+            error: None,
+            ..of_image.clone()
+        };
         for (text, expected) in [
             ("", of_image.clone()),
-            (
-                "minimumVersion = \"9.0\"",
-                limit(Some("9.0"), None, Some("its label is \"x\"")),
-            ),
-            ("maxMajorSkew = 2", limit(Some("9.2"), Some(2), None)),
+            ("minimumVersion = \"9.0\"", another_minimum),
+            ("maxMajorSkew = 2", two_majors),
         ] {
             let config = Config::parse(format!("{LEAST}[limit]\n{text}").as_bytes()).unwrap();
             assert_eq!(config.limit_for(Some(&of_image)), expected, "{text}");

@@ -115,24 +115,18 @@ mod tests {
     #[test]
     fn a_kubelet_is_recognized_by_its_port() {
         const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue\n";
-        let table = |local: &str, remote: &str, state: &str| {
-            format!("{HEAD}   0: {local} {remote} {state} 00000000:00000000\n")
-        };
-        assert!(has_kubelet_port(&table("00000000:280A", "00000000:0000", "0A")));
-        assert!(has_kubelet_port(&table(
-            "00000000000000000000000000000000:280A",
-            "0:0000",
-            "0A"
-        )));
-        assert!(
-            !has_kubelet_port(&table("00000000:280A", "0100007F:0050", "01")),
-            "a connection"
-        );
-        assert!(
-            !has_kubelet_port(&table("00000000:0050", "0100007F:280A", "0A")),
-            "the other end"
-        );
-        assert!(!has_kubelet_port(&table("00000000:2808", "00000000:0000", "0A")));
+        for (line, expected) in [
+            ("00000000:280A 00000000:0000 0A", true),
+            ("00000000000000000000000000000000:280A 0:0000 0A", true),
+            // A connection.
+            ("00000000:280A 0100007F:0050 01", false),
+            // The other end.
+            ("00000000:0050 0100007F:280A 0A", false),
+            ("00000000:2808 00000000:0000 0A", false),
+        ] {
+            let table = format!("{HEAD}   0: {line} 00000000:00000000\n");
+            assert_eq!(has_kubelet_port(&table), expected, "{line}");
+        }
         assert!(!has_kubelet_port(HEAD) && !has_kubelet_port(""));
     }
 }

@@ -23,25 +23,25 @@ fn condition(type_: &str, reason: &str, message: &str) -> Condition {
 
 /// The record of an update with these durations of drain and reboot, in seconds.
 fn measured(drain: i64, reboot: i64) -> Timeline {
-    let chapter = |name, start, end| Chapter {
+    let (committed, proven) = (drain, drain + reboot);
+    let chapters = [
+        (ChapterName::Drained, 0, committed),
+        (ChapterName::Rebooted, committed, proven - 1),
+        (ChapterName::Proven, proven - 1, proven),
+        (ChapterName::Completed, proven, proven),
+    ]
+    .map(|(name, start, end)| Chapter {
         name,
         start_time: Some(Time::from(at(start))),
         end_time: Some(Time::from(at(end))),
-    };
-    let (committed, proven) = (drain, drain + reboot);
-    let chapters = vec![
-        chapter(ChapterName::Drained, 0, committed),
-        chapter(ChapterName::Rebooted, committed, proven - 1),
-        chapter(ChapterName::Proven, proven - 1, proven),
-        chapter(ChapterName::Completed, proven, proven),
-    ];
+    });
     let update = NodeUpdate {
         from: None,
         to: ImageVersion {
             digest: digest('1'),
             version: None,
         },
-        chapters,
+        chapters: chapters.into(),
         clock_set: false,
     };
     Timeline {
@@ -171,9 +171,12 @@ fn the_reason_for_a_held_node_is_reported() {
     );
 }
 
+fn cordoned(f: &mut Inputs<'_>) {
+    f.unavailable = Some(vec![Unavailable::Unschedulable]);
+}
+
 #[test]
 fn an_update_is_not_unavailability_and_errors_go_first() {
-    let cordoned = |f: &mut Inputs<'_>| f.unavailable = Some(vec![Unavailable::Unschedulable]);
     let mut drains = status(Phase::Draining);
     drains.drain_blockers.push(DrainBlocker {
         pod: "shop/db-0".to_owned(),
@@ -213,11 +216,15 @@ fn an_update_is_not_unavailability_and_errors_go_first() {
     );
 }
 
+const SILENT: &str = "no word from its agent";
+
+fn silent(f: &mut Inputs<'_>) {
+    f.silent = Some(SILENT);
+}
+
 /// The last report of a silent agent stays, except for its error and its estimate, which are outdated.
 #[test]
 fn a_silent_agent_degrades_its_node() {
-    const SILENT: &str = "no word from its agent";
-    let silent = |f: &mut Inputs<'_>| f.silent = Some(SILENT);
     for (phase, desired, expected) in [
         (Phase::Updated, '1', "Degraded Updated 1.0 ? no word from its agent"),
         (Phase::Updated, '2', "Degraded Pending 1.0 ? no word from its agent"),
@@ -227,10 +234,10 @@ fn a_silent_agent_degrades_its_node() {
         (Phase::Rebooting, '2', "Degraded Rebooting 1.0 ? no word from its agent"),
     ] {
         assert_eq!(line(&status(phase), desired, silent), expected, "{phase:?}");
-        let not_ready = |f: &mut Inputs<'_>| {
+        let not_ready = line(&status(phase), desired, |f| {
             (f.silent, f.unavailable) = (Some(SILENT), Some(vec![Unavailable::NotReady]));
-        };
-        assert_eq!(line(&status(phase), desired, not_ready), expected, "{phase:?}");
+        });
+        assert_eq!(not_ready, expected, "{phase:?}");
     }
     let nothing = BootcNodeStatus::default();
     assert_eq!(
@@ -296,13 +303,10 @@ fn an_insight_keeps_times_and_needs_a_pool() {
     let drains = status(Phase::Draining);
     facts.status = &drains;
     let third = insight(&facts, Some(&second), at(3)).unwrap();
-    let since = |insight: &NodeInsight, type_| {
-        condition::find(&insight.conditions, type_)
-            .unwrap()
-            .last_transition_time
-            .0
-    };
-    assert_eq!((since(&third, UPDATING), since(&third, AVAILABLE)), (at(3), at(1)));
+    for (type_, since) in [(UPDATING, at(3)), (AVAILABLE, at(1))] {
+        let condition = condition::find(&third.conditions, type_).unwrap();
+        assert_eq!(condition.last_transition_time.0, since, "{type_}");
+    }
     facts.pool = "";
     assert_eq!(insight(&facts, Some(&third), at(4)), None);
     let released = status(Phase::Released);

@@ -10,8 +10,12 @@ fn sources(conf: &str, reference: &str) -> Result<Vec<String>, SourceError> {
     let sources = RegistriesConf::parse(conf)
         .unwrap()
         .sources(&reference.parse().unwrap())?;
-    let shown = |source: Source| format!("{}{}", source.reference, if source.insecure { " insecure" } else { "" });
-    Ok(sources.into_iter().map(shown).collect())
+    let mut lines = vec![];
+    for source in sources {
+        let insecure = if source.insecure { " insecure" } else { "" };
+        lines.push(format!("{}{insecure}", source.reference));
+    }
+    Ok(lines)
 }
 
 #[test]
@@ -65,10 +69,6 @@ fn matching_mirrors_come_first() {
 
 #[test]
 fn the_longest_prefix_wins_and_covers_whole_segments() {
-    let conf = |prefixes: &[&str]| {
-        let table = |p: &&str| format!("[[registry]]\nprefix = \"{p}\"\nlocation = \"x.example/{}\"\n", p.len());
-        prefixes.iter().map(table).collect::<String>()
-    };
     let pinned = format!("quay.io/a/os@{}", pin());
     for (prefixes, reference, expected) in [
         (&["quay.io", "quay.io/a"][..], "quay.io/a/os:1", "x.example/9/os:1"),
@@ -96,8 +96,12 @@ fn the_longest_prefix_wins_and_covers_whole_segments() {
         ),
         (&["quay.io/a/os"], &pinned, "x.example/12@sha256:"),
     ] {
-        let found = sources(&conf(prefixes), reference);
-        match found {
+        let mut conf = String::new();
+        for prefix in prefixes {
+            let location = format!("x.example/{}", prefix.len());
+            conf += &format!("[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{location}\"\n");
+        }
+        match sources(&conf, reference) {
             Ok(found) => assert!(found[0].starts_with(expected), "{prefixes:?} {reference}: {found:?}"),
             // A prefix with a tag leaves only the location.
             Err(error) => assert!(
@@ -171,8 +175,8 @@ proptest! {
     #[test]
     fn never_panics(text in ".{0,100}", prefix in "\\PC{0,20}", location in "\\PC{0,20}", reference in "[a-z.*:/@]{1,30}") {
         let _ = RegistriesConf::parse(&text);
-        let quote = |text: &str| text.replace(['"', '\\'], "");
-        let conf = format!("[[registry]]\nprefix = \"{}\"\nlocation = \"{}\"", quote(&prefix), quote(&location));
+        let [prefix, location] = [prefix, location].map(|text| text.replace(['"', '\\'], ""));
+        let conf = format!("[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{location}\"");
         if let (Ok(conf), Ok(reference)) = (RegistriesConf::parse(&conf), reference.parse()) {
             let _ = conf.sources(&reference);
         }

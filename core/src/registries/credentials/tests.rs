@@ -31,101 +31,72 @@ fn found(keys: &[&str], registry: &str, repository: &str) -> Option<String> {
 }
 
 #[test]
-fn an_entry_is_found_by_host_port_and_the_longest_path() {
+fn the_longest_matching_entry_is_used() {
     for (keys, registry, repository, expected) in [
-        (&["quay.io"][..], "quay.io", "a/os", Some("quay.io")),
-        (&["https://quay.io"], "quay.io", "a/os", Some("https://quay.io")),
-        (&["http://quay.io/v2/"], "quay.io", "a/os", Some("http://quay.io/v2/")),
-        (&["QUAY.io"], "quay.io", "a/os", Some("QUAY.io")),
-        (
-            &["quay.io", "quay.io/a", "quay.io/a/os"],
-            "quay.io",
-            "a/os",
-            Some("quay.io/a/os"),
-        ),
-        (
-            &["quay.io", "quay.io/a", "quay.io/b"],
-            "quay.io",
-            "a/os",
-            Some("quay.io/a"),
-        ),
-        (&["quay.io/v1/a"], "quay.io", "a/os", Some("quay.io/v1/a")),
-        (&["quay.io/a/"], "quay.io", "a/os", Some("quay.io/a/")),
+        (&["quay.io"][..], "quay.io", "a/os", Some(0)),
+        (&["https://quay.io"], "quay.io", "a/os", Some(0)),
+        (&["http://quay.io/v2/"], "quay.io", "a/os", Some(0)),
+        (&["QUAY.io"], "quay.io", "a/os", Some(0)),
+        (&["quay.io", "quay.io/a", "quay.io/a/os"], "quay.io", "a/os", Some(2)),
+        (&["quay.io", "quay.io/a", "quay.io/b"], "quay.io", "a/os", Some(1)),
+        (&["quay.io/v1/a"], "quay.io", "a/os", Some(0)),
+        (&["quay.io/a/"], "quay.io", "a/os", Some(0)),
         (&["quay.io/a"], "quay.io", "ab/os", None),
         (&["quay.io/a/o"], "quay.io", "a/os", None),
         (&["quay.io:443"], "quay.io", "a/os", None),
         (&["quay.io"], "quay.io:443", "a/os", None),
-        (&["r:5000/a"], "r:5000", "a/os", Some("r:5000/a")),
-        (&["*.example.com"], "eu.example.com", "os", Some("*.example.com")),
-        (
-            &["*.example.com", "eu.example.com"],
-            "eu.example.com",
-            "os",
-            Some("eu.example.com"),
-        ),
+        (&["r:5000/a"], "r:5000", "a/os", Some(0)),
+        (&["*.example.com"], "eu.example.com", "os", Some(0)),
+        (&["*.example.com", "eu.example.com"], "eu.example.com", "os", Some(1)),
         (
             &["*.example.com/a", "eu.example.com"],
             "eu.example.com",
             "a/os",
-            Some("*.example.com/a"),
+            Some(0),
         ),
         (&["*.example.com"], "a.eu.example.com", "os", None),
         (&["*.example.com"], "example.com", "os", None),
-        (
-            &["eu*-r.*.com:5000"],
-            "eu1-r.example.com:5000",
-            "os",
-            Some("eu*-r.*.com:5000"),
-        ),
-        (&["e*u*"], "exuy", "os", Some("e*u*")),
+        (&["eu*-r.*.com:5000"], "eu1-r.example.com:5000", "os", Some(0)),
+        (&["e*u*"], "exuy", "os", Some(0)),
         (&["ab*ba"], "aba", "os", None),
-        (
-            &["https://index.docker.io/v1/"],
-            "docker.io",
-            "library/os",
-            Some("https://index.docker.io/v1/"),
-        ),
-        (&["docker.io/a"], "index.docker.io", "a/os", Some("docker.io/a")),
-        (
-            &["registry-1.docker.io"],
-            "docker.io",
-            "a/os",
-            Some("registry-1.docker.io"),
-        ),
+        (&["https://index.docker.io/v1/"], "docker.io", "library/os", Some(0)),
+        (&["docker.io/a"], "index.docker.io", "a/os", Some(0)),
+        (&["registry-1.docker.io"], "docker.io", "a/os", Some(0)),
         (&[], "quay.io", "os", None),
         (&["", "/", "*"], "quay.io", "os", None),
     ] {
-        assert_eq!(
-            found(keys, registry, repository).as_deref(),
-            expected,
-            "{keys:?} {registry}/{repository}"
-        );
+        let expected = expected.map(|index: usize| keys[index]);
+        let found = found(keys, registry, repository);
+        assert_eq!(found.as_deref(), expected, "{keys:?} {registry}/{repository}");
     }
+}
+
+fn parsed(file: Value) -> AuthFile {
+    AuthFile::parse(file.to_string().as_bytes()).unwrap()
 }
 
 #[test]
 fn each_form_of_an_entry_is_read() {
-    let of = |entry: Value| {
-        let file = AuthFile::parse(json!({"auths": {"r.io": entry}}).to_string().as_bytes()).unwrap();
-        file.credentials("r.io", "os")
+    let trimmed = Credentials::Basic {
+        username: "a".into(),
+        password: "b".into(),
     };
-    assert_eq!(of(entry("me")), Ok(Some(basic("me"))));
-    assert_eq!(of(json!({"auth": "bWU6cDp3"})), Ok(Some(basic("me"))));
-    assert_eq!(
-        of(json!({"auth": "YTpi\n", "username": "other"})).unwrap().unwrap(),
-        Credentials::Basic {
-            username: "a".into(),
-            password: "b".into()
-        }
-    );
-    assert_eq!(
-        of(json!({"auth": "YQ", "identitytoken": "t"})),
-        Ok(Some(Credentials::IdentityToken("t".into())))
-    );
-    assert_eq!(
-        of(json!({"registrytoken": "t", "auth": null})),
-        Ok(Some(Credentials::RegistryToken("t".into())))
-    );
+    for (entry, expected) in [
+        (entry("me"), basic("me")),
+        (json!({"auth": "bWU6cDp3"}), basic("me")),
+        (json!({"auth": "YTpi\n", "username": "other"}), trimmed),
+        (
+            json!({"auth": "YQ", "identitytoken": "t"}),
+            Credentials::IdentityToken("t".into()),
+        ),
+        (
+            json!({"registrytoken": "t", "auth": null}),
+            Credentials::RegistryToken("t".into()),
+        ),
+    ] {
+        let file = parsed(json!({"auths": {"r.io": entry}}));
+        assert_eq!(file.credentials("r.io", "os"), Ok(Some(expected)), "{entry}");
+    }
     for bad in [
         json!({"auth": "not base64!"}),
         json!({"auth": "/////w=="}),
@@ -136,7 +107,8 @@ fn each_form_of_an_entry_is_read() {
         json!("secret"),
         json!({}),
     ] {
-        let error = of(bad.clone()).unwrap_err();
+        let file = parsed(json!({"auths": {"r.io": bad}}));
+        let error = file.credentials("r.io", "os").unwrap_err();
         assert!(
             matches!(&error, CredentialsError::Entry { key, .. } if key == "r.io"),
             "{bad} {error}"
@@ -156,8 +128,7 @@ fn a_bad_entry_affects_only_its_registry() {
 
 #[test]
 fn helpers_are_refused_with_a_remedy() {
-    let file = |value: Value| AuthFile::parse(value.to_string().as_bytes()).unwrap();
-    let store = file(json!({"auths": {"r.io": {}, "in.io": entry("me")}, "credsStore": "desktop"}));
+    let store = parsed(json!({"auths": {"r.io": {}, "in.io": entry("me")}, "credsStore": "desktop"}));
     for registry in ["r.io", "other.io"] {
         let error = store.credentials(registry, "os").unwrap_err().to_string();
         assert!(
@@ -166,7 +137,7 @@ fn helpers_are_refused_with_a_remedy() {
         );
     }
     assert_eq!(store.credentials("in.io", "os"), Ok(Some(basic("me"))));
-    let helpers = file(json!({"auths": {}, "credHelpers": {"https://gcr.io": "gcloud"}}));
+    let helpers = parsed(json!({"auths": {}, "credHelpers": {"https://gcr.io": "gcloud"}}));
     assert!(
         matches!(helpers.credentials("gcr.io", "os"), Err(CredentialsError::Helper { helper, .. }) if helper == "gcloud")
     );
@@ -218,22 +189,25 @@ proptest! {
         path in "[ab]{1,2}(/[ab]{1,2}){0,2}",
     ) {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let fits = |key: &str| {
-            let key = key.strip_prefix("https://").unwrap_or(key);
-            let (pattern, prefix) = key.split_once('/').unwrap_or((key, ""));
-            let prefix: Vec<_> = prefix.split('/').filter(|s| !s.is_empty()).collect();
-            let path: Vec<_> = path.split('/').collect();
-            path.starts_with(&prefix) && glob(pattern.as_bytes(), host.as_bytes())
-        };
-        let longest = keys.iter().filter(|key| fits(key)).map(|key| key.matches('/').count() - 2 * key.matches("//").count()).max();
+        let fitting = keys.iter().filter(|key| fits(key, &host, &path));
+        let longest = fitting.map(|key| key.matches('/').count() - 2 * key.matches("//").count()).max();
         match found(&keys, &host, &path) {
             Some(key) => {
-                prop_assert!(fits(&key));
+                prop_assert!(fits(&key, &host, &path));
                 prop_assert_eq!(Some(key.matches('/').count() - 2 * key.matches("//").count()), longest);
             }
             None => prop_assert_eq!(longest, None),
         }
     }
+}
+
+/// True if the entry with this key is for this image.
+fn fits(key: &str, host: &str, path: &str) -> bool {
+    let key = key.strip_prefix("https://").unwrap_or(key);
+    let (pattern, prefix) = key.split_once('/').unwrap_or((key, ""));
+    let prefix: Vec<_> = prefix.split('/').filter(|s| !s.is_empty()).collect();
+    let path: Vec<_> = path.split('/').collect();
+    path.starts_with(&prefix) && glob(pattern.as_bytes(), host.as_bytes())
 }
 
 /// Reference implementation of the match: a star stands for any characters except dot and colon.
