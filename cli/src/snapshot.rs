@@ -5,6 +5,7 @@ use berth_api::fleet::{self, BootcFleet};
 use berth_api::keys;
 use berth_api::node::BootcNode;
 use berth_api::pool::BootcNodePool;
+use berth_core::controller::snapshot;
 use http::HeaderValue;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -128,6 +129,13 @@ impl Snapshot {
             }
         }
         this
+    }
+
+    /// Returns the objects as the controller sees them.
+    pub(crate) fn seen(&self) -> snapshot::Snapshot {
+        let leases = self.leases.iter();
+        let berths = leases.filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
+        snapshot::Snapshot::of(&self.pools, &self.bootc_nodes, &self.nodes, berths, self.fleet.as_ref())
     }
 
     /// Returns the names of all pools, sorted.

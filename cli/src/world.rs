@@ -9,7 +9,7 @@ use berth_api::berth::{BerthState, HoldPhase};
 use berth_api::condition::{self, pool as types};
 use berth_api::membership::Membership;
 use berth_api::waves::is_control_plane;
-use berth_api::{NodeName, PoolName, keys};
+use berth_api::{NodeName, PoolName};
 use berth_core::Moment;
 use berth_core::controller::explain::Rules;
 use berth_core::controller::gates::{Gates, gates};
@@ -23,11 +23,10 @@ use berth_core::controller::pool::Pool;
 use berth_core::controller::quorum::ControlPlane;
 use berth_core::controller::round::Round;
 use berth_core::controller::servers::{Answers, Asked};
-use berth_core::controller::snapshot::{self, Entry};
-use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
+use berth_core::controller::snapshot;
+use berth_core::controller::view::{LeaseView, NodeView};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::core::DeserializeGuard;
 
 use crate::nodes::silence;
 use crate::snapshot::Snapshot;
@@ -55,7 +54,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Self {
-        let seen = seen(snapshot);
+        let seen = snapshot.seen();
         let leases: Vec<LeaseView> = seen.leases.values().map(|entry| entry.view.as_ref().clone()).collect();
         let fleet = seen.fleet_spec().unwrap_or_default();
         let pools = Pool::readable(&seen.pools).into_iter();
@@ -236,32 +235,4 @@ fn is_clock_synchronized(pool: &Pool) -> bool {
     let status = pool.object.as_ref().and_then(|object| object.status.as_ref());
     let window = status.and_then(|status| condition::find(&status.conditions, types::WINDOW_OPEN));
     window.is_none_or(|window| window.reason != "ClockNotSynchronized")
-}
-
-fn seen(snapshot: &Snapshot) -> snapshot::Snapshot {
-    let pools = snapshot.pools.iter();
-    let pools = pools.map(|o| entry(o, PoolView::of(DeserializeGuard(Ok(o.clone())))));
-    let bootc_nodes = snapshot.bootc_nodes.iter();
-    let bootc_nodes = bootc_nodes.map(|o| entry(o, BootcNodeView::of(DeserializeGuard(Ok(o.clone())))));
-    let fleet = snapshot.fleet.clone();
-    let berths = snapshot
-        .leases
-        .iter()
-        .filter(|lease| lease.labels().contains_key(keys::LABEL_POOL));
-    snapshot::Snapshot {
-        pools: Arc::new(pools.collect()),
-        bootc_nodes: Arc::new(bootc_nodes.collect()),
-        nodes: Arc::new(snapshot.nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
-        leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
-        fleet: fleet.map(|o| entry(&o.clone(), FleetView::of(DeserializeGuard(Ok(o)))).1),
-        stale: BTreeSet::new(),
-    }
-}
-
-fn entry<V>(object: &impl ResourceExt, view: V) -> (String, Entry<V>) {
-    let entry = Entry {
-        version: object.resource_version().unwrap_or_default(),
-        ..Entry::new(view)
-    };
-    (object.name_any(), entry)
 }

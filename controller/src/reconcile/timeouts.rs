@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use berth_api::berth::{HoldPhase, Holding};
+use berth_api::NodeUid;
+use berth_api::berth::Holding;
 use berth_api::condition::{Verdict, Why, node as types};
 use berth_api::node::BootcNode;
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
-use berth_api::{NodeUid, keys};
-use berth_core::controller::overdue::{Holder, Timeouts};
+use berth_core::controller::overdue::{self, Holder, Timeouts};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::view::{LeaseView, NodeView};
 
@@ -76,7 +76,7 @@ impl Reconciler {
                     .allowed(&holding.phase, node.view.ready);
                 (
                     Why::RebootTimedOut,
-                    timeout_message(&node.view, lease, &holding.phase, allowed.as_secs()),
+                    overdue::message(&node.view, lease, &holding.phase, allowed),
                 )
             }
             Some(_) => (Why::HeardAgain, format!("node {name} was heard from again")),
@@ -131,20 +131,4 @@ fn holder<'a>(
         lively: observed.heard.contains(&node.name),
         timeouts: this.timeouts_of(observed, lease),
     }
-}
-
-/// Returns the message for a lost holder. It gives the length of the silence, not its start: its readers have other
-/// clocks than this machine.
-fn timeout_message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: u64) -> String {
-    let what = match phase {
-        HoldPhase::Committed => "has not come back from its reboot",
-        HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent during its turn",
-    };
-    format!(
-        "node {} {what}: no sign of it for {allowed} s; it keeps berth {} until it is back: repair it, \
-         delete its Node, or label the Node {}",
-        node.name,
-        lease.name(),
-        keys::LABEL_EXCLUDE
-    )
 }

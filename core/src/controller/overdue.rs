@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use berth_api::NodeUid;
 use berth_api::berth::{HoldPhase, Holding};
+use berth_api::{NodeUid, keys};
 
 use crate::Moment;
 use crate::controller::proof::is_unproven;
-use crate::controller::view::{BootcNodeView, NodeView};
+use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
 /// Maximum silence of a holder.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +74,23 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
         None => false,
     };
     back && says
+}
+
+/// Returns the message of `RebootTimedOut` for a lost holder. It gives the length of the silence, not its start: its
+/// readers have other clocks than this machine.
+pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: Duration) -> String {
+    let what = match phase {
+        HoldPhase::Committed => "has not come back from its reboot",
+        HoldPhase::Taken | HoldPhase::Releasing(_) => "is silent during its turn",
+    };
+    format!(
+        "node {} {what}: no sign of it for {} s; it keeps berth {} until it is back: repair it, delete its Node, or \
+         label the Node {}",
+        node.name,
+        allowed.as_secs(),
+        lease.name(),
+        keys::LABEL_EXCLUDE
+    )
 }
 
 /// Last reports of the holders that this process considers lost.

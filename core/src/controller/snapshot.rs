@@ -3,7 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::fleet::BootcFleetSpec;
+use berth_api::fleet::{BootcFleet, BootcFleetSpec};
+use berth_api::node::BootcNode;
+use berth_api::pool::BootcNodePool;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::core::DeserializeGuard;
 
 use crate::Moment;
 use crate::controller::gate::FleetGate;
@@ -41,6 +47,14 @@ impl<V> Clone for Entry<V> {
     }
 }
 
+fn entry<V>(object: &impl ResourceExt, view: V) -> (String, Entry<V>) {
+    let entry = Entry {
+        version: object.resource_version().unwrap_or_default(),
+        ..Entry::new(view)
+    };
+    (object.name_any(), entry)
+}
+
 /// All objects of one kind, by name.
 pub type Objects<V> = BTreeMap<String, Entry<V>>;
 
@@ -62,6 +76,30 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the snapshot of these objects, with no agent heard of.
+    pub fn of<'a>(
+        pools: &[BootcNodePool],
+        bootc_nodes: &[BootcNode],
+        nodes: &[Node],
+        berths: impl Iterator<Item = &'a Lease>,
+        fleet: Option<&BootcFleet>,
+    ) -> Self {
+        let pools = pools
+            .iter()
+            .map(|o| entry(o, PoolView::of(DeserializeGuard(Ok(o.clone())))));
+        let bootc_nodes = bootc_nodes.iter();
+        let bootc_nodes = bootc_nodes.map(|o| entry(o, BootcNodeView::of(DeserializeGuard(Ok(o.clone())))));
+        let fleet = fleet.map(|o| entry(o, FleetView::of(DeserializeGuard(Ok(o.clone())))));
+        Self {
+            pools: Arc::new(pools.collect()),
+            bootc_nodes: Arc::new(bootc_nodes.collect()),
+            nodes: Arc::new(nodes.iter().map(|o| entry(o, NodeView::of(o))).collect()),
+            leases: Arc::new(berths.map(|o| entry(o, LeaseView::of(o.clone()))).collect()),
+            fleet: fleet.map(|(_, entry)| entry),
+            stale: BTreeSet::new(),
+        }
+    }
+
     /// Returns why the BootcFleet closes all pools.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
