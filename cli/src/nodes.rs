@@ -180,7 +180,7 @@ fn waiting(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> NodeMe
         let times = format!(" (turn {}, next {again})", turn.attempts);
         return NodeMessage::with(&format!("last turn: {}: {}", turn.outcome, turn.message), &times);
     }
-    if status.phase == Some(Phase::Pending) && node.spec.staging == Staging::Held {
+    if status.phase == Some(Phase::Pending) && node.spec.image.is_some() && node.spec.staging == Staging::Held {
         return NodeMessage::new("waits for its turn to pull");
     }
     NodeMessage::default()

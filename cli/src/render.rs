@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use berth_api::condition::Why;
 use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use berth_api::text::names;
 use jiff::Timestamp;
@@ -150,14 +151,20 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
         let waves: Vec<_> = view.waves.iter().map(wave_text).collect();
         lines.push(format!("  waves: {}", waves.join(", ")));
     }
-    let progressing = view.progressing.as_ref();
-    if let Some(p) = progressing.filter(|p| p.status == "True" || !p.message.is_empty()) {
-        lines.push(format!("  {}", condition_text(p, now)));
-    }
+    let progressing = view.progressing.as_ref().filter(|p| is_worth_a_line(p));
+    lines.extend(progressing.map(|p| format!("  {}", condition_text(p, now))));
     lines.extend(view.window.iter().map(|w| format!("  {}", condition_text(w, now))));
     lines.extend(excluded_text(view).map(|text| format!("  {text}")));
     lines.extend(view.failures.iter().map(|f| format!("  {}", failure_text(f, view))));
     lines.iter().map(|line| wrapped(line, width, 4)).collect()
+}
+
+/// True unless the lines about the pool's nodes show what this `Progressing` says.
+fn is_worth_a_line(progressing: &Warning) -> bool {
+    let is_shown = [Why::Updated, Why::NoNodes]
+        .iter()
+        .any(|why| why.as_str() == progressing.reason);
+    progressing.status == "True" || !progressing.message.is_empty() && !is_shown
 }
 
 /// Describes a condition without repetition: `Degraded for 3m: NodeDegraded: …`.

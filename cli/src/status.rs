@@ -165,7 +165,9 @@ fn pool_view(
             .filter(|metadata| *metadata != ImageMetadata::default()),
         berths: berths(snapshot, pool),
         progressing: condition::find(&status.conditions, types::PROGRESSING).map(Warning::from),
-        window: condition::find(&status.conditions, types::WINDOW_OPEN).map(Warning::from),
+        window: condition::find(&status.conditions, types::WINDOW_OPEN)
+            .filter(|c| c.reason != Why::AlwaysOpen.as_str())
+            .map(Warning::from),
         after: pool.spec.after().iter().map(|name| clean(name)).collect(),
         waves: status.waves.iter().map(|wave| wave_view(pool, wave)).collect(),
         failures: failures(status),

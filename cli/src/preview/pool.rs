@@ -209,8 +209,9 @@ impl<'a> Outlook<'a> {
         blocks.extend(silence(status, self.now).map(|age| format!("no word from its agent for {age}")));
         let wait = self.wait(member);
         blocks.extend(wait.and_then(|wait| self.wait_words(wait, member)));
-        let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED);
-        if let Some(c) = degraded.filter(|c| c.status == "True") {
+        let degraded = condition::find_true(&status.conditions, condition::node::NODE_DEGRADED);
+        let is_failed_digest = degraded.is_some_and(|c| c.reason == Why::DigestFailed.as_str());
+        if let Some(c) = degraded.filter(|_| !is_failed_digest || wait != Some(BlockReason::FailedBefore)) {
             blocks.push(format!("{}: {}", c.reason, clean(&c.message)));
         }
         let digest = member.wanted(self.target);
@@ -218,7 +219,9 @@ impl<'a> Outlook<'a> {
             .last_turn
             .as_ref()
             .filter(|t| Some(&t.digest) == digest && t.next_try_time.0 > self.now);
-        if let Some(turn) = turn {
+        // `NodeDegraded` has the last turn's outcome, unless another problem is worse.
+        let said = degraded.map(|c| c.reason.as_str());
+        if let Some(turn) = turn.filter(|turn| said != Some(turn.outcome.as_str())) {
             blocks.push(format!(
                 "last turn: {}, next {}",
                 turn.outcome,
