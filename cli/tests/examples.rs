@@ -1,12 +1,24 @@
-//! Each `examples/NAME.yaml` (a snapshot, a time and a width) must print `examples/NAME.txt`. To add a case, write the YAML
-//! file and run `BERTH_BLESS=1 cargo test -p kubectl-berth`, which writes the text file; then read it.
+//! Each `examples/NAME.yaml` (the facts of a cluster, a time and a width) must print `examples/NAME.txt`. To add a case, write
+//! the YAML file and run `BERTH_BLESS=1 cargo test -p kubectl-berth`, which writes the text file; then read it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail like the test")]
 
-use std::fs;
-use std::path::PathBuf;
+mod cluster;
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use berth_api::berth::Outcome;
+use berth_api::condition::{Reason, Why};
+use berth_api::node::Phase;
+use berth_core::agent::reason;
+use berth_core::controller::gate::GateReason;
+use berth_core::controller::image::ResolveReason;
+use berth_core::controller::quorum::Cause;
+use berth_core::insight::Unavailable;
 use berth_judge::verdict::Terms;
+use cluster::Cluster;
 use jiff::{SignedDuration, Timestamp};
 use kubectl_berth::admin::{self, Change, NoPlan, Plan};
 use kubectl_berth::{
@@ -14,11 +26,13 @@ use kubectl_berth::{
     render_explanation, render_labels, render_preview, render_report, render_story, report, story, what_if,
 };
 use serde::Deserialize;
+use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Example {
+    #[serde(default = "noon")]
     now: Timestamp,
     /// Columns of the terminal; 0 is a file.
     #[serde(default)]
@@ -30,7 +44,12 @@ struct Example {
     /// Colours of a status.
     #[serde(default)]
     colours: bool,
-    snapshot: Snapshot,
+    #[serde(default)]
+    cluster: Cluster,
+}
+
+fn noon() -> Timestamp {
+    "2026-03-01T12:00:00Z".parse().unwrap()
 }
 
 #[derive(Default, Clone, Copy, Deserialize)]
@@ -110,8 +129,24 @@ enum Show {
 }
 
 impl Example {
-    fn print(&self) -> String {
-        let (snapshot, now) = (&self.snapshot, self.now);
+    /// Reads a file. `$2` stands for the digest of image 2's manifest, `$a2` for that of its index.
+    fn read(file: &Path) -> Self {
+        let mut text = fs::read_to_string(file).unwrap();
+        for number in 0..10 {
+            text = text.replace(
+                &format!("$a{number}"),
+                &format!("sha256:{}", format!("a{number}").repeat(32)),
+            );
+            text = text.replace(
+                &format!("${number}"),
+                &format!("sha256:{}", number.to_string().repeat(64)),
+            );
+        }
+        serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    }
+
+    fn print(&self, snapshot: &Snapshot) -> String {
+        let now = self.now;
         match &self.show {
             Show::Status => {
                 let look = Look {
@@ -244,10 +279,8 @@ fn every_example_prints_what_it_should() {
     let inputs = examples();
     assert!(!inputs.is_empty());
     for input in inputs {
-        let text = fs::read_to_string(&input).unwrap();
-        let example: Example =
-            serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", input.display()));
-        let printed = example.print();
+        let example = Example::read(&input);
+        let printed = example.print(&example.cluster.snapshot(example.now));
         if example.width > 0 {
             let widest = printed.lines().map(visible).max();
             assert!(widest <= Some(example.width), "{}", input.display());
@@ -267,23 +300,69 @@ fn every_example_prints_what_it_should() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Returns the reasons that Berth's programs write into conditions.
+fn reasons() -> BTreeSet<&'static str> {
+    fn words<R: Reason>() -> impl Iterator<Item = &'static str> {
+        R::ALL.iter().map(|reason| reason.word())
+    }
+    let of_both = words::<Why>().chain(words::<Outcome>()).chain(words::<Phase>());
+    let of_agent = words::<reason::Reason>().chain(words::<Unavailable>());
+    let of_controller = words::<GateReason>()
+        .chain(words::<ResolveReason>())
+        .chain(words::<Cause>());
+    of_both.chain(of_agent).chain(of_controller).collect()
+}
+
+/// Collects the reasons of all conditions in an object.
+fn collect_reasons(json: &Value, found: &mut BTreeSet<String>) {
+    match json {
+        Value::Array(items) => items.iter().for_each(|item| collect_reasons(item, found)),
+        Value::Object(fields) => {
+            let reason = fields
+                .get("reason")
+                .filter(|_| fields.contains_key("lastTransitionTime"));
+            found.extend(reason.and_then(Value::as_str).map(str::to_owned));
+            fields.values().for_each(|value| collect_reasons(value, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_reason_is_one_that_a_program_writes() {
+    let known = reasons();
+    let mut all = BTreeSet::new();
+    for input in examples() {
+        let example = Example::read(&input);
+        let Snapshot {
+            pools,
+            bootc_nodes,
+            fleet,
+            ..
+        } = example.cluster.snapshot(example.now);
+        let objects = serde_json::to_value((pools, bootc_nodes, fleet)).unwrap();
+        let mut found = BTreeSet::new();
+        collect_reasons(&objects, &mut found);
+        let unknown: Vec<_> = found.iter().filter(|reason| !known.contains(reason.as_str())).collect();
+        assert!(unknown.is_empty(), "{}: {unknown:?}", input.display());
+        all.extend(found);
+    }
+    assert!(all.len() > 50, "{all:?}");
+}
+
 /// `explain` finds settings from the pool's facts alone; with each of them in the objects, the node must be offered a berth.
 #[test]
 fn each_named_setting_gets_the_node_a_berth() {
     let mut settings = 0;
     for input in examples() {
-        let text = fs::read_to_string(&input).unwrap();
-        let example: Example = serde_saphyr::from_str(&text).unwrap();
-        let names = example
-            .snapshot
-            .nodes
-            .iter()
-            .filter_map(|node| node.metadata.name.clone());
+        let example = Example::read(&input);
+        let snapshot = example.cluster.snapshot(example.now);
+        let names = snapshot.nodes.iter().filter_map(|node| node.metadata.name.clone());
         for node in names {
-            let found = explanation(&example.snapshot, &node, example.now).unwrap();
+            let found = explanation(&snapshot, &node, example.now).unwrap();
             let Some(pool) = &found.pool else { continue };
             for setting in found.alone.iter().filter_map(|change| change.setting.clone()) {
-                let then = what_if(&example.snapshot, pool, &[setting.parse().unwrap()]).unwrap();
+                let then = what_if(&snapshot, pool, &[setting.parse().unwrap()]).unwrap();
                 let then = explanation(&then, &node, example.now).unwrap();
                 assert!(
                     then.offered,

@@ -1,0 +1,265 @@
+//! The format of the facts. `$2` in a file is the digest of the manifest of image 2, and `$a2` that of its index. A span of
+//! time such as `10m` ended when the command ran.
+
+use std::collections::BTreeMap;
+
+use berth_api::node::{Failure, Progress};
+use berth_core::agent::facts::Past;
+use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::REPOSITORY;
+
+/// The facts of a cluster.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Cluster {
+    /// What differs from the default in an image, by its number.
+    pub images: BTreeMap<u8, Value>,
+    pub pools: BTreeMap<String, PoolFacts>,
+    pub nodes: BTreeMap<String, NodeFacts>,
+    /// The berths of each pool from number 0. The others are new.
+    pub berths: BTreeMap<String, Vec<BerthFacts>>,
+    pub fleet: Option<FleetFacts>,
+    /// Durations of the last pull, drain and reboot that each node measured, in seconds.
+    pub took: Option<[i64; 3]>,
+    pub raw: Raw,
+    pub notes: Vec<String>,
+    pub fleet_unread: Option<String>,
+    /// True if the Nodes could not be read.
+    pub nodes_unread: bool,
+    pub only: Option<String>,
+}
+
+/// Objects that Berth's programs did not write as they are.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Raw {
+    /// Why the objects are written by hand.
+    pub because: String,
+    pub leases: Vec<Lease>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct PoolFacts {
+    /// Tag, digest or both, after the repository.
+    #[serde(rename = "ref")]
+    reference: String,
+    /// Fields of the spec beside the selector and the reference.
+    pub spec: Value,
+    /// Number of the image that was resolved; 0 if none was.
+    pub target: u8,
+    /// Reference that was resolved, if it is not the reference of the spec.
+    pub target_ref: Option<String>,
+    /// Earlier status, where it is the only record of what happened.
+    pub was: Value,
+    pub registry: RegistryFacts,
+    /// How long the image that the tag points to has been seen.
+    pub seen: SignedDuration,
+    /// Token of a poll that was asked for and served.
+    pub poll: Option<String>,
+    pub created: SignedDuration,
+    /// Since when the pool has been as it is.
+    pub since: SignedDuration,
+    pub edit: Option<Edit>,
+}
+
+impl Default for PoolFacts {
+    fn default() -> Self {
+        Self {
+            reference: ":stable".to_owned(),
+            spec: json!({}),
+            target: 2,
+            target_ref: None,
+            was: json!({}),
+            registry: RegistryFacts::default(),
+            seen: SignedDuration::ZERO,
+            poll: None,
+            created: SignedDuration::from_hours(24),
+            since: SignedDuration::from_mins(10),
+            edit: None,
+        }
+    }
+}
+
+impl PoolFacts {
+    /// Returns the reference of the spec.
+    pub fn reference(&self) -> String {
+        match self.reference.as_str() {
+            more if more.starts_with([':', '@']) => format!("{REPOSITORY}{more}"),
+            whole => whole.to_owned(),
+        }
+    }
+}
+
+/// The registry's answer about a pool's tag; without a field, it is the pool's target.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct RegistryFacts {
+    /// Number of the image that the tag points to.
+    pub tag: Option<u8>,
+    /// Why there is no answer: a reason and its message.
+    pub trouble: Option<(String, String)>,
+    pub since: SignedDuration,
+}
+
+/// A change of a pool's spec that the controller has not read.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edit {
+    pub ago: SignedDuration,
+    pub spec: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct FleetFacts {
+    pub spec: Map<String, Value>,
+    pub annotations: Option<Value>,
+    /// Machines that are held back on their first boot.
+    pub held: Vec<Value>,
+    /// Changes of the spec that the controller has not read.
+    pub edit: Map<String, Value>,
+}
+
+/// What the kubelet reports about its readiness.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ready {
+    #[default]
+    True,
+    False,
+    Unknown,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct NodeFacts {
+    /// Value of the label `role`, which pools select.
+    pub pool: String,
+    pub labels: BTreeMap<String, String>,
+    pub ready: Ready,
+    pub kubelet_since: SignedDuration,
+    /// Other conditions of the Node.
+    pub conditions: Vec<Value>,
+    /// True if an admin cordoned it.
+    pub cordoned: bool,
+    pub address: Option<String>,
+    pub arch: Option<String>,
+
+    /// Number of the image that the host runs; 0 if no agent has reported.
+    pub runs: u8,
+    /// Number of the image that is staged and locked.
+    pub staged: Option<u8>,
+    pub pulls: Option<Progress>,
+    /// Version of the image that the machine was installed from, if not image 1.
+    pub installed: Option<String>,
+    /// True if the host has rebooted since it took its berth.
+    pub rebooted: bool,
+    /// True if the API server did not refuse the agent's writes to other nodes' objects.
+    pub unguarded: bool,
+    pub drain: Option<DrainFacts>,
+    pub failure: Option<Failure>,
+    pub past: Past,
+    /// Earlier status, for what only the status keeps.
+    pub was: Value,
+    /// Since when the node has been as it is.
+    pub since: SignedDuration,
+    /// When its agent last reported, if it was not just now.
+    heard: Option<SignedDuration>,
+}
+
+impl Default for NodeFacts {
+    fn default() -> Self {
+        Self {
+            pool: "workers".to_owned(),
+            labels: BTreeMap::new(),
+            ready: Ready::True,
+            kubelet_since: SignedDuration::from_hours(1),
+            conditions: vec![],
+            cordoned: false,
+            address: None,
+            arch: None,
+            runs: 1,
+            staged: None,
+            pulls: None,
+            installed: None,
+            rebooted: false,
+            unguarded: false,
+            drain: None,
+            failure: None,
+            past: Past::default(),
+            was: json!({}),
+            since: SignedDuration::from_mins(10),
+            heard: None,
+        }
+    }
+}
+
+impl NodeFacts {
+    /// When its agent last reported.
+    pub fn heard(&self) -> SignedDuration {
+        self.heard.unwrap_or(SignedDuration::from_mins(1).min(self.since))
+    }
+
+    pub fn architecture(&self) -> &str {
+        self.arch.as_deref().unwrap_or("amd64")
+    }
+}
+
+/// A drain that is not over.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainFacts {
+    pub since: SignedDuration,
+    /// Why each pod is still there.
+    #[serde(default)]
+    pub pods: BTreeMap<String, String>,
+}
+
+/// How far the turn of a node has come, or how it ended.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum BerthFacts {
+    New,
+    Offered(String),
+    Taken(String),
+    Committed(String),
+    /// A deleted Node of this name had committed.
+    Former(String),
+    /// The node has proven its boot and gives the berth back.
+    Proven(String),
+    /// The node could not be drained and gives the berth back.
+    TimedOut(String),
+    Released(String),
+    /// The image failed on the node.
+    Failed(String),
+    Excluded(String),
+    Admin(String),
+}
+
+impl BerthFacts {
+    /// Returns the node of the berth's last turn or offer.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::New => None,
+            Self::Offered(node)
+            | Self::Taken(node)
+            | Self::Committed(node)
+            | Self::Former(node)
+            | Self::Proven(node)
+            | Self::TimedOut(node)
+            | Self::Released(node)
+            | Self::Failed(node)
+            | Self::Excluded(node)
+            | Self::Admin(node) => Some(node),
+        }
+    }
+
+    /// True if the node is in its turn, and has not undone its cordon.
+    pub fn is_cordoned(&self) -> bool {
+        matches!(self, Self::Taken(_) | Self::Committed(_))
+    }
+}
