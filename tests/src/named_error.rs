@@ -25,7 +25,6 @@ impl NamedError {
         Self::new(&format!("org.freedesktop.systemd1.{name}"), message)
     }
 
-    /// The error for invalid arguments.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new("org.freedesktop.DBus.Error.InvalidArgs", message)
     }

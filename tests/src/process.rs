@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::locked::locked;
+
 type Request = (Command, mpsc::Sender<std::io::Result<Child>>);
 
 /// Returns the same command, killed when the thread that starts it ends.
@@ -51,12 +53,8 @@ pub fn spawn_lasting(command: Command) -> Result<Child> {
     });
     let (reply, answer) = mpsc::channel();
     let program = format!("{:?}", command.get_program());
-    spawner
-        .lock()
-        .map_err(|_| anyhow::anyhow!("the lock of the spawner is poisoned"))?
-        .send((command, reply))
-        .ok()
-        .context("the spawner thread has ended")?;
+    let sent = locked(spawner).send((command, reply));
+    sent.ok().context("the spawner thread has ended")?;
     answer
         .recv()
         .context("the spawner thread has ended")?

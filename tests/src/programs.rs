@@ -31,7 +31,6 @@ impl Programs {
     }
 }
 
-/// Paths of built programs, by name.
 type Paths = BTreeMap<String, PathBuf>;
 
 /// All shipped programs. Built together: any other selection would rebuild the libraries with other features.

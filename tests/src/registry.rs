@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::controlplane::pki::Pair;
 use crate::images::RegistryClient;
+use crate::locked::locked;
 use crate::ports::Port;
 use crate::process::Process;
 use crate::scratch::Scratch;
@@ -107,22 +108,29 @@ impl Registry {
             // Otherwise it would look for a collector of traces.
             .env("OTEL_TRACES_EXPORTER", "none");
         let process = Process::start("registry", &command, &self.log())?;
-        self.with_process(|slot| *slot = Some(process))?;
+        *locked(&self.process) = Some(process);
         let started = Instant::now();
         while tokio::net::TcpStream::connect(self.address).await.is_err() {
-            self.with_process(|slot| slot.as_mut().map_or(Ok(()), Process::check))??;
-            if started.elapsed() > Duration::from_secs(30) {
-                let words = self.with_process(|slot| slot.as_ref().map(Process::log_tail))?;
-                bail!("the registry does not answer; {}", words.unwrap_or_default());
-            }
+            self.check(started)?;
             tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    fn check(&self, started: Instant) -> Result<()> {
+        let mut process = locked(&self.process);
+        let process = process.as_mut().context("the registry was stopped")?;
+        process.check()?;
+        if started.elapsed() > Duration::from_secs(30) {
+            bail!("the registry does not answer; {}", process.log_tail());
         }
         Ok(())
     }
 
     /// Stops the registry; its clients get connection errors until [`Self::restart`].
     pub fn stop(&self) -> Result<()> {
-        self.with_process(|slot| drop(slot.take()))
+        drop(locked(&self.process).take());
+        Ok(())
     }
 
     /// `http://address:port`
@@ -148,14 +156,5 @@ impl Registry {
     /// Directory of its content (`data/docker/registry/v2/…`).
     pub fn data(&self) -> PathBuf {
         self.data.clone()
-    }
-
-    fn with_process<T>(&self, change: impl FnOnce(&mut Option<Process>) -> T) -> Result<T> {
-        let mut slot = self
-            .process
-            .lock()
-            .ok()
-            .context("a thread panicked while it held the registry")?;
-        Ok(change(&mut slot))
     }
 }

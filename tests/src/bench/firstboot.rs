@@ -16,14 +16,12 @@ use crate::hosts::sim::{Catalog, SimHost, SimHostConfig};
 use crate::images::Image;
 use crate::registry::Registry;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
+pub(super) const BENCHES: [&str; 2] = ["firstboot", "firstboot-memory"];
 
 /// Number of checks in one run. The figure of a run is their median time, or their highest memory.
 const CHECKS: u64 = 10;
 /// Interval between two reads of a running check's memory.
 const MEMORY_READ_INTERVAL: Duration = Duration::from_micros(200);
-/// Timeout of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A host whose first boot is allowed.

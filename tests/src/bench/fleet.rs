@@ -8,7 +8,7 @@ use kube::api::PatchParams;
 use serde_json::json;
 
 use crate::audit::{AuditLog, Record};
-use crate::cluster::{Cluster, ClusterOptions, Published};
+use crate::cluster::{Cluster, ClusterOptions, Published, is_ready};
 use crate::hosts::sim::SimHost;
 
 /// Number of hosts.
@@ -95,13 +95,7 @@ impl Fleet {
         let boot = host.facts().boot_id.context("the host is down after its reboot")?;
         let nodes = self.cluster.nodes();
         loop {
-            let status = nodes.get(host.name()).await?.status.unwrap_or_default();
-            let ready = status
-                .conditions
-                .iter()
-                .flatten()
-                .any(|c| c.type_ == "Ready" && c.status == "True");
-            if ready && status.node_info.is_some_and(|info| info.boot_id == boot) {
+            if is_ready(nodes.get(host.name()).await?, &boot) {
                 return Ok(start.elapsed().as_secs_f64());
             }
             if start.elapsed() > TIMEOUT {

@@ -21,12 +21,10 @@ use super::waiting::Waiting;
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::controlplane::Bound;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"];
+pub(super) const BENCHES: [&str; 3] = ["handover", "handover-p99", "handover-conflicts"];
 
 /// Number of berths in the second measurement; the first has one.
 const MANY: usize = 10;
-/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 struct Bench {
@@ -121,7 +119,6 @@ impl Bench {
         Waiting::start(&name, &identity.path, &self.cluster.client(), hold).await
     }
 
-    /// Runs this number of turns with this number of berths.
     async fn run(&mut self, berths: usize, turns: usize) -> Result<Measured> {
         let wanted = self.done.load(Ordering::Relaxed) + turns;
         let start = Start::now()?;

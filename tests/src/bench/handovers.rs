@@ -15,7 +15,6 @@ use crate::cluster::Cluster;
 /// Turn of one node with a berth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Time of the offer.
     pub(super) offered: Timestamp,
     /// Time when the node took the berth.
     pub(super) taken: Timestamp,
@@ -39,14 +38,12 @@ pub(super) struct Handover {
     pub(super) to_take: f64,
 }
 
-/// Start of a measurement.
 pub(super) struct Start {
     at: Timestamp,
     usage: Usage,
 }
 
 impl Start {
-    /// Starts now.
     pub(super) fn now() -> Result<Self> {
         let (at, usage) = (Timestamp::now(), Usage::now()?);
         Ok(Self { at, usage })

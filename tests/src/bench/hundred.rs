@@ -15,8 +15,7 @@ use super::settings::{Run, runs, setting};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::sim::Settings;
 
-/// The figure of this module.
-pub const BENCHES: [&str; 1] = ["rollout-hundred"];
+pub(super) const BENCHES: [&str; 1] = ["rollout-hundred"];
 
 /// The pool with all hosts but one, and the pool with that one.
 const MANY: &str = "many";
@@ -27,7 +26,6 @@ const LABEL: &str = "bench.berth.dev/pool";
 const AT_ONCE: usize = 10;
 /// Number of turns of the single node; their median is the ideal.
 const SINGLE_TURNS: usize = 3;
-/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 struct Bench {

@@ -15,8 +15,7 @@ use super::progress::Progress;
 use super::settings::{Run, idle_time, setting};
 use crate::audit::Record;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
+pub(super) const BENCHES: [&str; 3] = ["agent-memory", "agent-memory-anonymous", "idle-requests"];
 /// The figure of [`size`].
 pub const SIZE: &str = "agent-size";
 

@@ -21,10 +21,8 @@ use super::thousand;
 use crate::audit::{AuditLog, Record};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 
-/// The figures of this module.
-pub const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
+pub(super) const BENCHES: [&str; 2] = ["leader-writes", "unpause-to-offer"];
 
-/// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a new leader is watched. Writes after that are not due to the change.
 const SETTLE_TIME: Duration = Duration::from_secs(15);

@@ -16,8 +16,7 @@ use super::thousand;
 use crate::cluster::{Cluster, ClusterOptions, LONG};
 use crate::controlplane::Options;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
+pub(super) const BENCHES: [&str; 3] = ["many-nodes-memory", "many-nodes-relist", "many-nodes-slope"];
 /// Numbers of Nodes to measure.
 const SIZES: [usize; 3] = [1_000, 5_000, 20_000];
 /// Number of Nodes with a target, and the target in MiB.
@@ -162,7 +161,6 @@ fn uid(number: usize) -> String {
     format!("00000000-0000-4000-9000-{number:012x}")
 }
 
-/// Returns the object with another name and UID.
 fn identified(object: &Value, name: &str, uid: &str) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {

@@ -11,8 +11,7 @@ use super::figure::{Figure, median};
 use super::settings::Run;
 use crate::programs;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 3] = ["planner", "planner-one-pool", "planner-racks"];
+pub(super) const BENCHES: [&str; 3] = ["planner", "planner-one-pool", "planner-racks"];
 /// For each figure: nodes, how they are spread, and the target in milliseconds.
 const WORLDS: [(&str, &str, f64); 3] = [
     ("5000", "100 pools", 20.0),
@@ -28,7 +27,6 @@ struct Line {
     milliseconds: Vec<f64>,
 }
 
-/// Measures all figures.
 pub(super) async fn measure(run: &Run) -> Result<()> {
     let progress = run.progress;
     progress.say("building the planner with the shipped settings");

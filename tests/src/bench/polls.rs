@@ -15,8 +15,7 @@ use super::settings::{Run, runs};
 use crate::cluster::{Cluster, ClusterOptions, Published};
 use crate::hosts::HostChange;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 2] = ["poll-to-pull", "polls-per-interval"];
+pub(super) const BENCHES: [&str; 2] = ["poll-to-pull", "polls-per-interval"];
 
 const POOL: &str = "followed";
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -29,8 +29,7 @@ const AMD64: Platform<'static> = Platform {
     variant: Variant::NotReported,
 };
 
-/// The figures of this module.
-pub const BENCHES: [&str; 5] = [
+pub(super) const BENCHES: [&str; 5] = [
     "controller-memory",
     "controller-memory-anonymous",
     "controller-memory-relist",

@@ -29,7 +29,6 @@ pub struct Recorded {
     pub machine: String,
 }
 
-/// Figures by name and number of nodes.
 type Figures = BTreeMap<(String, Option<u64>), Recorded>;
 
 /// Recorded figures, and the figures of this run.
@@ -75,7 +74,6 @@ impl Book {
         })
     }
 
-    /// Recorded figures.
     #[cfg(test)]
     pub(super) fn last(&self) -> impl Iterator<Item = &Recorded> {
         self.last.values()

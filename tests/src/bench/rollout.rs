@@ -11,8 +11,7 @@ use super::settings::{Run, runs};
 use super::turns;
 use crate::writes::{Kind, Writes};
 
-/// The figures of this module.
-pub const BENCHES: [&str; 5] = [
+pub(super) const BENCHES: [&str; 5] = [
     "rollout-overhead",
     "rollout-writes",
     "rollout-lease-writes",
@@ -35,7 +34,6 @@ struct Measured {
     stretches: BTreeMap<&'static str, Vec<f64>>,
 }
 
-/// Measures all figures.
 pub(super) async fn measure(fleet: &Fleet, run: &Run) -> Result<()> {
     let (selected, progress) = (run, run.progress);
     let mut all = Measured::default();

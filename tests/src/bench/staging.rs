@@ -20,8 +20,7 @@ use crate::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, Re
 use crate::process::Process;
 use crate::registry::Registry;
 
-/// The figure of this module.
-pub const BENCHES: [&str; 1] = ["real-staging"];
+pub(super) const BENCHES: [&str; 1] = ["real-staging"];
 
 const NODE: &str = "host1";
 const TIMEOUT: Duration = Duration::from_secs(180);

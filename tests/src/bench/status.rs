@@ -12,8 +12,7 @@ use super::many;
 use super::settings::{Run, runs, setting};
 use crate::programs;
 
-/// The figures of this module.
-pub const BENCHES: [&str; 2] = ["status-text", "status-list"];
+pub(super) const BENCHES: [&str; 2] = ["status-text", "status-list"];
 
 /// Output of `cli/examples/status.rs`.
 #[derive(Deserialize)]

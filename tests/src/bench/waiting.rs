@@ -24,10 +24,8 @@ use tokio::sync::watch;
 
 /// Longest sleep of the shipped loop.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Namespace of the berths.
 const NAMESPACE: &str = "berth-system";
 
-/// A waiting agent.
 pub(super) struct Waiting {
     facts: AgentFacts,
     object: watch::Receiver<Seen>,

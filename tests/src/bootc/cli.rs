@@ -109,9 +109,6 @@ pub struct Switch {
     /// Don't display progress
     #[arg(long)]
     pub quiet: bool,
-    /// The transport; e.g. registry, oci, oci-archive
-    #[arg(long, default_value = "registry")]
-    pub transport: String,
     /// Require a default policy that requires signatures
     #[arg(long)]
     pub enforce_container_sigpolicy: bool,
@@ -177,10 +174,7 @@ mod tests {
     #[test]
     fn the_agents_calls_are_accepted() {
         assert_eq!(code(&["bootc", "switch", "--progress-fd", "3", "q.io/a@sha256:1"]), 0);
-        assert_eq!(
-            code(&["bootc", "switch", "--quiet", "--retain", "--transport", "oci", "/x"]),
-            0
-        );
+        assert_eq!(code(&["bootc", "switch", "--quiet", "--retain", "/x"]), 0);
         assert_eq!(code(&["bootc", "status", "--format=json", "--format-version=1"]), 0);
         assert_eq!(code(&["bootc", "status", "--json"]), 0);
         assert_eq!(code(&["bootc", "upgrade", "--from-downloaded"]), 0);

@@ -8,32 +8,29 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// Name of an image.
+/// Name of an image in a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageReference {
     pub image: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
-    pub transport: String,
+    pub transport: &'static str,
 }
 
 impl ImageReference {
-    /// An image in a registry, verified by the signature policy if `signed`.
+    /// An image, verified by the signature policy if `signed`.
     pub fn registry(name: &str, signed: bool) -> Self {
         Self {
             image: name.to_owned(),
             signature: signed.then(|| "containerPolicy".to_owned()),
-            transport: "registry".to_owned(),
+            transport: "registry",
         }
     }
 
     /// Returns the reference in skopeo's syntax.
     pub fn skopeo(&self) -> String {
-        match self.transport.as_str() {
-            "registry" => format!("docker://{}", self.image),
-            transport => format!("{transport}:{}", self.image),
-        }
+        format!("docker://{}", self.image)
     }
 }
 

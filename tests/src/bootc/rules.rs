@@ -67,10 +67,7 @@ pub fn decide(verb: &Verb, host: &Host) -> Result<Change, &'static str> {
 }
 
 fn switched(switch: &Switch, host: &Host) -> Change {
-    let target = ImageReference {
-        transport: switch.transport.clone(),
-        ..ImageReference::registry(&switch.target, switch.enforce_container_sigpolicy)
-    };
+    let target = ImageReference::registry(&switch.target, switch.enforce_container_sigpolicy);
     if host.spec.image.as_ref() == Some(&target) {
         return Change::Nothing {
             words: "Image specification is unchanged.",

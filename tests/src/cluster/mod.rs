@@ -16,5 +16,5 @@ pub use limits::{LONG, SOON};
 pub use part::{Part, Scenario, is_prepared, together};
 pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
-pub use site::{Published, Site};
+pub use site::{Published, Site, is_ready};
 pub use ways::Ways;

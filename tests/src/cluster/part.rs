@@ -22,7 +22,6 @@ use crate::audit::AuditLog;
 use crate::hosts::HostChange;
 use crate::hosts::sim::SimHost;
 
-/// Label with the part of a node.
 const LABEL: &str = "part";
 
 /// True if a berth could be offered to the node: its agent has read the published spec and reports that it is prepared.

@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::controllers::{ControllerSettings, Controllers};
-use super::site::{Published, REPOSITORY, Site, all};
+use super::site::{Published, REPOSITORY, Site, all, is_ready};
 use super::tail::tail;
 use super::workload::Workload;
 use crate::controlplane::{ControlPlane, Options};
@@ -174,18 +174,8 @@ impl RealCluster {
     /// True if the Node of a host is Ready with the current boot ID.
     pub async fn is_ready(&self, host: &RealHost) -> Result<bool> {
         let Some(boot) = host.boot() else { return Ok(false) };
-        let status = self
-            .nodes()
-            .get_opt(host.name())
-            .await?
-            .and_then(|node| node.status)
-            .unwrap_or_default();
-        let ready = status
-            .conditions
-            .iter()
-            .flatten()
-            .any(|c| c.type_ == "Ready" && c.status == "True");
-        Ok(ready && status.node_info.is_some_and(|info| info.boot_id == boot.boot_id))
+        let node = self.nodes().get_opt(host.name()).await?;
+        Ok(node.is_some_and(|node| is_ready(node, &boot.boot_id)))
     }
 
     /// Returns the host with this number, from 1.

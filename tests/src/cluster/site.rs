@@ -31,7 +31,6 @@ use berth_judge::{Evidence, Truth};
 /// Longest delay that a scenario causes for a request or watch.
 const LAG: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
 
-/// Repository of the OS images.
 pub(super) const REPOSITORY: &str = "os";
 
 /// A pushed image.
@@ -352,6 +351,14 @@ impl Site {
         }
         text + &self.controllers.tail(25)
     }
+}
+
+/// True if the Node is Ready in the boot with this ID.
+pub fn is_ready(node: Node, boot_id: &str) -> bool {
+    let status = node.status.unwrap_or_default();
+    let mut conditions = status.conditions.iter().flatten();
+    let is_ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");
+    is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id)
 }
 
 /// True if a condition has this status and reason, and its message contains these words.

@@ -14,6 +14,7 @@ use super::kubeconfig::Kubeconfig;
 use super::options::Options;
 use super::pki::{Authority, Credential, kubeconfig};
 use super::servers::Layout;
+use crate::locked::locked;
 use crate::ports::Port;
 use crate::process::Process;
 use crate::programs::workspace_root;
@@ -72,11 +73,7 @@ impl Servers {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // The processes must end even if another thread panicked.
-        match self.servers.lock() {
-            Ok(mut servers) => servers.stop_all(),
-            Err(poisoned) => poisoned.into_inner().stop_all(),
-        }
+        locked(&self.servers).stop_all();
     }
 }
 
@@ -119,20 +116,18 @@ impl ControlPlane {
 
     async fn start_all(&self) -> Result<()> {
         let etcd = self.layout.etcd(self.tools.path(Tool::Etcd)?)?;
-        self.with_servers(|servers| servers.etcd = Some(etcd))?;
+        locked(&self.servers).etcd = Some(etcd);
         self.start_apiserver().await?;
         let options = &self.layout.options;
-        let mut controllers = Vec::new();
-        if options.controller_manager {
-            let program = self.tools.path(Tool::KubeControllerManager)?;
-            controllers.push(self.layout.controller_manager(program, &self.authority)?);
-        }
         if options.scheduler {
             let program = self.tools.path(Tool::KubeScheduler)?;
-            controllers.push(self.layout.scheduler(program, &self.authority)?);
+            let scheduler = self.layout.scheduler(program, &self.authority)?;
+            locked(&self.servers).controllers.push(scheduler);
         }
-        self.with_servers(|servers| servers.controllers = controllers)?;
         if options.controller_manager {
+            let program = self.tools.path(Tool::KubeControllerManager)?;
+            let manager = self.layout.controller_manager(program, &self.authority)?;
+            locked(&self.servers).controllers.push(manager);
             self.wait("controller manager", async || self.has_default_account().await)
                 .await?;
         }
@@ -147,7 +142,7 @@ impl ControlPlane {
 
     /// Stops the API server. Its clients get connection errors until [`Self::start_apiserver`].
     pub async fn stop_apiserver(&self) -> Result<()> {
-        let server = self.with_servers(|servers| servers.apiserver.take())?;
+        let server = locked(&self.servers).apiserver.take();
         if let Some(mut server) = server {
             tokio::task::spawn_blocking(move || server.stop(Duration::from_secs(2))).await?;
         }
@@ -157,7 +152,7 @@ impl ControlPlane {
     /// Starts the API server, with the same port and data as before, and waits until it is ready.
     pub async fn start_apiserver(&self) -> Result<()> {
         let server = self.layout.apiserver(self.tools.path(Tool::KubeApiserver)?)?;
-        self.with_servers(|servers| servers.apiserver = Some(server))?;
+        locked(&self.servers).apiserver = Some(server);
         self.wait("API server", async || self.is_ready().await).await
     }
 
@@ -181,26 +176,15 @@ impl ControlPlane {
     async fn wait(&self, what: &str, mut ready: impl AsyncFnMut() -> bool) -> Result<()> {
         let (started, limit) = (Instant::now(), self.layout.options.ready_deadline);
         while !ready().await {
-            self.with_servers(|servers| servers.all().try_for_each(Process::check))??;
+            locked(&self.servers).all().try_for_each(Process::check)?;
             if started.elapsed() > limit {
-                let words = self.with_servers(|servers| {
-                    let tails: Vec<String> = servers.all().map(|server| server.log_tail()).collect();
-                    tails.join("\n")
-                })?;
-                bail!("the {what} was not ready within {limit:?}; {words}");
+                let words: Vec<String> = locked(&self.servers).all().map(|server| server.log_tail()).collect();
+                bail!("the {what} was not ready within {limit:?}; {}", words.join("\n"));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         tracing::debug!(what, time = ?started.elapsed(), "ready");
         Ok(())
-    }
-
-    fn with_servers<T>(&self, change: impl FnOnce(&mut Servers) -> T) -> Result<T> {
-        let mut servers = self
-            .servers
-            .lock()
-            .map_err(|_| anyhow::anyhow!("a thread panicked while it held the servers"))?;
-        Ok(change(&mut servers))
     }
 
     /// Returns a client with all permissions (`system:masters`).

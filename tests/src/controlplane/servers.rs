@@ -83,7 +83,6 @@ impl Layout {
         self.directory.join("audit.log")
     }
 
-    /// Port of etcd, on loopback.
     pub(super) fn etcd_port(&self) -> u16 {
         let [_, etcd, _] = self.ports;
         etcd
@@ -180,7 +179,6 @@ impl Layout {
         self.run(name, program, &arguments)
     }
 
-    /// Starts the controller manager.
     pub(super) fn controller_manager(&self, program: &Path, authority: &Authority) -> Result<Process> {
         let mut controllers = vec!["*".to_owned()];
         let disabled = self.options.disabled_controllers.iter();
@@ -199,7 +197,6 @@ impl Layout {
         self.run(name, program, &arguments)
     }
 
-    /// Starts the scheduler.
     pub(super) fn scheduler(&self, program: &Path, authority: &Authority) -> Result<Process> {
         let name = "kube-scheduler";
         let mut arguments = vec![self.kubeconfig(name, authority)?];
@@ -231,7 +228,6 @@ fn single_instance_flags() -> [String; 4] {
     .map(str::to_owned)
 }
 
-/// URL of the etcd on this port of loopback.
 pub(super) fn etcd_url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }

@@ -129,7 +129,6 @@ impl Layer {
         })
     }
 
-    /// Descriptor of the layer for a manifest.
     pub(super) fn descriptor(&self) -> Value {
         json!({
             "mediaType": self.compression.media_type(),

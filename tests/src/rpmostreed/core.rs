@@ -18,7 +18,6 @@ use super::transaction::Transaction;
 use crate::locked::locked;
 use crate::named_error::NamedError;
 
-/// Interval of the check for idleness.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Configuration of a daemon.

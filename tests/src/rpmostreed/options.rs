@@ -27,7 +27,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("skip-purge", "b"),
 ];
 
-/// The checked options.
 #[derive(Debug)]
 pub(super) struct Options(HashMap<String, OwnedVariant>);
 

@@ -26,7 +26,6 @@ pub(super) struct Names {
     pub(super) method: String,
     /// Method and all arguments: an identical call joins the transaction.
     pub(super) fingerprint: String,
-    /// Title for display.
     pub(super) title: String,
     /// Title for display before the work begins.
     pub(super) first_title: String,
@@ -48,7 +47,6 @@ pub(super) struct Transaction {
     cancelled: watch::Sender<bool>,
     finished: Mutex<Option<(bool, String)>>,
     peers: Mutex<Vec<Connection>>,
-    /// Number of connected clients.
     clients: watch::Sender<usize>,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -99,7 +97,6 @@ impl Transaction {
         self.started.load(Ordering::SeqCst)
     }
 
-    /// Current title for display.
     pub(super) fn title(&self) -> &str {
         if self.is_started() {
             return &self.names.title;
@@ -135,12 +132,10 @@ impl Transaction {
         }
     }
 
-    /// Sends the end to a client.
     pub(super) async fn send_end(peer: &Connection, result: &(bool, String)) {
         emit(peer, "Finished", result).await;
     }
 
-    /// Sends a progress event to all clients.
     pub(super) async fn send(&self, event: &ProgressEvent) {
         if self.names.output_to_self {
             return;

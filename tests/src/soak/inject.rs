@@ -24,13 +24,11 @@ pub const POOL: &str = "workers";
 pub const SPARE: &str = "spare";
 /// Label of the nodes in that pool.
 pub const LABEL_SPARE: &str = "soak.berth.test/spare";
-/// Timeout for the moment of a scene.
 const MOMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the added latency of a scene lasts after the start of its last fault.
 const SLOW_AFTER_FAULTS: Duration = Duration::from_secs(1);
 /// How long a stopped host may still go down for a reboot that it had requested.
 const PENDING_REBOOT_MAX: Duration = Duration::from_secs(2);
-/// Timeout for the reboot request that is to be lost.
 const REBOOT_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an admin's change is retried, because Nodes come and go here.
 const ADMIN_RETRY_MAX: Duration = Duration::from_secs(20);

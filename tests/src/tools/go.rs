@@ -76,7 +76,6 @@ fn build_all(tools: &[Tool], names: &str) -> Result<()> {
     all_well
 }
 
-/// A build of one module.
 struct Build {
     tools: Vec<Tool>,
     packages: Vec<&'static str>,
@@ -181,7 +180,6 @@ impl Build {
     }
 }
 
-/// Progress event of a build.
 enum BuildEvent {
     /// The sources are downloaded; this many packages are to be compiled.
     Packages(u64),

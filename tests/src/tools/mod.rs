@@ -162,7 +162,6 @@ fn version_of(tool: Tool, path: &Path) -> String {
     )
 }
 
-/// Major and minor version.
 fn minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse::<u32>);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))

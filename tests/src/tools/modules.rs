@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 
-/// A Go module of this repository.
 #[derive(Debug)]
 pub(super) struct GoModule {
     pub(super) go_mod: &'static str,

@@ -3,9 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Interval of lines in a log.
 const LOG_INTERVAL: Duration = Duration::from_secs(20);
-/// Interval of updates on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Progress on standard error: on a terminal one line that is updated, elsewhere a new line every 20 s.

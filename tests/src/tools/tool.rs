@@ -60,7 +60,6 @@ impl Tool {
         }
     }
 
-    /// Go module that builds the tool.
     pub(super) fn module(self) -> &'static GoModule {
         match self {
             Self::Registry => &modules::REGISTRY,

@@ -22,11 +22,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::screen::Screen;
 use crate::stage::Stage;
 
-/// The pool of the demo.
 const POOL: &str = "workers";
-/// Number of hosts.
 const HOSTS: usize = 3;
-/// Number of pods to drain.
 const PODS: usize = 6;
 /// How long an interrupted demo waits for a build that still runs.
 const GRACE: Duration = Duration::from_secs(2);
@@ -49,7 +46,6 @@ struct Arguments {
     svg: Option<PathBuf>,
 }
 
-/// Kind of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Hosts {
     /// Simulated: the harness plays systemd and logind on a bus. Needs no root.

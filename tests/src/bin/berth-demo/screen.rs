@@ -13,10 +13,8 @@ use kubectl_berth::{Detail, Look, Picture, Scope, Snapshot, picture, render, rep
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 /// Width of a picture without a terminal.
 const DEFAULT_WIDTH: usize = 100;
-/// Namespace of the programs.
 const NAMESPACE: &str = berth_api::keys::NAMESPACE;
 
-/// The table on the screen.
 pub(crate) struct Screen {
     client: Client,
     began: Instant,
@@ -26,7 +24,6 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Creates an empty screen.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,

@@ -20,7 +20,6 @@ struct Part {
     boots: Vec<(Timestamp, String, String)>,
 }
 
-/// Events since a time, by host.
 fn parts(events: &[HostEvent], from: Timestamp) -> BTreeMap<String, Part> {
     let mut parts: BTreeMap<String, Part> = BTreeMap::new();
     let mut pulling: BTreeMap<String, Timestamp> = BTreeMap::new();

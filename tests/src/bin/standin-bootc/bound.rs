@@ -43,7 +43,6 @@ fn images(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Target of a link inside a root.
 fn in_root(root: &Path, link: &Path, target: &Path) -> PathBuf {
     match target.strip_prefix("/") {
         Ok(inside) => root.join(inside),

@@ -11,10 +11,8 @@ use crate::sysroot::Sysroot;
 
 /// Refs of layers, shared by all images.
 pub(crate) const BLOBS: &str = "ostree/container/blob";
-/// Refs of images.
 pub(crate) const IMAGES: &str = "ostree/container/image";
 
-/// A layer in a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) digest: String,
@@ -70,7 +68,6 @@ impl Image {
         Ok(())
     }
 
-    /// Status of this image.
     pub(crate) fn status(&self, reference: &ImageReference) -> Result<ImageStatus> {
         let config = self.parsed()?;
         let labels = config.config.unwrap_or_default().labels.unwrap_or_default();
@@ -104,7 +101,6 @@ impl Image {
     }
 }
 
-/// Value of the first of these labels that an image has.
 fn first(names: &[&str], labels: &BTreeMap<String, String>) -> Option<String> {
     names.iter().find_map(|name| labels.get(*name).cloned())
 }
@@ -123,7 +119,6 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Ref of an image.
 pub(crate) fn image_ref(image: &ImageReference) -> String {
     ostree::image_ref(&image.skopeo())
 }

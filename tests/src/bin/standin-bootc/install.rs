@@ -10,7 +10,6 @@ use crate::progress::Progress;
 use crate::pull;
 use crate::sysroot::Sysroot;
 
-/// Stateroot that `bootc install` creates.
 const STATEROOT: &str = "default";
 
 /// Pulls an image from a source in skopeo's syntax and deploys it under the name `target`. Prints the deployment's checksum.

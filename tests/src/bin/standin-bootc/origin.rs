@@ -1,10 +1,13 @@
 //! Image references, and the origin files of ostree deployments.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use berth_tests::bootc::document::ImageReference;
 
 /// Key in an origin file with the image reference of the deployment.
 const KEY: &str = "container-image-reference=";
+/// Schemes of references in an origin.
+const SIGNED: &str = "ostree-image-signed:docker://";
+const UNVERIFIED: &str = "ostree-unverified-registry:";
 /// Origin groups that only rpm-ostree writes: bootc does not update such a deployment.
 const FOREIGN: [&str; 4] = ["[rpmostree]", "[packages]", "[overrides]", "[modules]"];
 
@@ -18,7 +21,6 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Parses an origin file.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let incompatible = text.lines().any(|line| FOREIGN.contains(&line.trim()));
         let image = text
@@ -30,43 +32,20 @@ impl Origin {
     }
 }
 
-/// Text of an origin file for an image.
 pub(crate) fn text(image: &ImageReference) -> String {
-    let name = match image.transport.as_str() {
-        "registry" => image.image.clone(),
-        transport => format!("{transport}:{}", image.image),
-    };
-    let kind = match image.signature.as_deref() {
-        Some(_) if image.transport == "registry" => format!("ostree-image-signed:docker://{name}"),
-        Some(_) => format!("ostree-image-signed:{name}"),
-        None if image.transport == "registry" => format!("ostree-unverified-registry:{name}"),
-        None => format!("ostree-unverified-image:{name}"),
-    };
-    format!("[origin]\n{KEY}{kind}\n")
+    let scheme = if image.signature.is_some() { SIGNED } else { UNVERIFIED };
+    format!("[origin]\n{KEY}{scheme}{}\n", image.image)
 }
 
 fn parse_reference(text: &str) -> Result<ImageReference> {
-    let (kind, rest) = text
-        .trim()
-        .split_once(':')
-        .with_context(|| format!("Parsing image reference {text}"))?;
-    let signature = match kind {
-        "ostree-unverified-registry" => return Ok(ImageReference::registry(rest, false)),
-        "ostree-unverified-image" => None,
-        "ostree-image-signed" => Some("containerPolicy".to_owned()),
-        _ => bail!("Parsing image reference {text}: Invalid ostree image reference scheme {kind}"),
-    };
-    let (transport, image) = match rest.strip_prefix("docker://") {
-        Some(image) => ("registry", image),
-        None => rest
-            .split_once(':')
-            .with_context(|| format!("Parsing image reference {text}"))?,
-    };
-    Ok(ImageReference {
-        image: image.to_owned(),
-        signature,
-        transport: transport.to_owned(),
-    })
+    let text = text.trim();
+    if let Some(image) = text.strip_prefix(SIGNED) {
+        return Ok(ImageReference::registry(image, true));
+    }
+    let image = text.strip_prefix(UNVERIFIED);
+    let image =
+        image.with_context(|| format!("Parsing image reference {text}: Invalid ostree image reference scheme"))?;
+    Ok(ImageReference::registry(image, false))
 }
 
 #[cfg(test)]
@@ -75,15 +54,11 @@ mod tests {
 
     #[test]
     fn origins_come_back_as_they_were_written() {
-        let mut image = ImageReference::registry("q.io/a/os@sha256:11", false);
-        for signature in [None, Some("containerPolicy".to_owned())] {
-            for transport in ["registry", "oci"] {
-                image.signature = signature.clone();
-                image.transport = transport.to_owned();
-                let origin = Origin::parse(&text(&image)).unwrap();
-                assert_eq!(origin.image.as_ref(), Some(&image));
-                assert!(!origin.incompatible);
-            }
+        for signed in [false, true] {
+            let image = ImageReference::registry("q.io/a/os@sha256:11", signed);
+            let origin = Origin::parse(&text(&image)).unwrap();
+            assert_eq!(origin.image, Some(image));
+            assert!(!origin.incompatible);
         }
     }
 

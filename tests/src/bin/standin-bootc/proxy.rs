@@ -21,7 +21,6 @@ const AUTH: [&str; 3] = [
     "/usr/lib/ostree/auth.json",
 ];
 
-/// A running proxy.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     socket: OwnedFd,
@@ -40,7 +39,6 @@ struct Reply {
 }
 
 impl Proxy {
-    /// Starts skopeo.
     pub(crate) fn start() -> Result<Self> {
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .context("skopeo spawn error")?;

@@ -7,7 +7,6 @@ use berth_tests::bootc::document::{BootEntry, Host, Listed, OstreeEntry};
 
 use crate::image::Image;
 use crate::origin::Origin;
-use crate::run::output;
 use crate::sysroot::{Deployment, Sysroot};
 
 /// True on a host booted by ostree. In a container on such a host bootc reports nothing.
@@ -23,9 +22,8 @@ pub(crate) fn in_container() -> bool {
 
 /// Builds the document of a locked sysroot.
 pub(crate) fn read(sysroot: &Sysroot) -> Result<Host> {
-    let soft = soft_reboots();
     let list = sysroot.deployments()?;
-    let listed = list.iter().map(|deployment| listed(sysroot, deployment, soft));
+    let listed = list.iter().map(|deployment| listed(sysroot, deployment));
     Ok(Host::of(listed.collect::<Result<_>>()?))
 }
 
@@ -41,7 +39,7 @@ pub(crate) fn print() -> Result<()> {
     Ok(())
 }
 
-fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<Listed> {
+fn listed(sysroot: &Sysroot, deployment: &Deployment) -> Result<Listed> {
     let origin = Origin::parse(&sysroot.origin(deployment)?)?;
     let image = match &origin.image {
         Some(reference) if !origin.incompatible => Image::of_commit(sysroot, &deployment.checksum)?
@@ -61,7 +59,7 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<List
             stateroot: deployment.stateroot.clone(),
         }),
         pinned: deployment.pinned,
-        soft_reboot_capable: soft,
+        soft_reboot_capable: false,
         store: Some("ostreeContainer"),
     };
     Ok(Listed {
@@ -69,14 +67,4 @@ fn listed(sysroot: &Sysroot, deployment: &Deployment, soft: bool) -> Result<List
         staged: deployment.staged,
         entry,
     })
-}
-
-/// True if this libostree can prepare soft reboots. All test images have one kernel, so that is all bootc would check.
-fn soft_reboots() -> bool {
-    let text = output("ostree", &["--version"]).unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.trim().strip_prefix("Version:"))
-        .and_then(|v| v.trim().trim_matches('\'').split_once('.'))
-        .and_then(|(year, number)| Some((year.parse::<u32>().ok()?, number.parse::<u32>().ok()?)))
-        .is_some_and(|version| version >= (2025, 3))
 }

@@ -20,7 +20,6 @@ const ORIGIN: &str = "/run/standin-bootc.origin";
 /// The sysroot of the booted host, or one that is being created.
 #[derive(Debug)]
 pub(crate) struct Sysroot {
-    /// Path of the sysroot for this process.
     pub(crate) path: PathBuf,
     /// The kernel releases it when the process ends for any reason.
     _lock: Option<SysrootLock>,
@@ -81,7 +80,6 @@ impl Sysroot {
         Ok(sysroot)
     }
 
-    /// The repository of the sysroot.
     pub(crate) fn repo(&self) -> PathBuf {
         self.path.join("ostree/repo")
     }
@@ -130,14 +128,12 @@ impl Sysroot {
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// The stateroot of the booted deployment.
     pub(crate) fn booted_stateroot(&self) -> Result<String> {
         let all = self.deployments()?;
         let booted = all.into_iter().find(|d| d.booted).context(NOT_BOOTED)?;
         Ok(booted.stateroot)
     }
 
-    /// Stages a commit with this origin.
     pub(crate) fn stage(&self, origin: &str, commit: &str, lock: bool) -> Result<()> {
         std::fs::write(ORIGIN, origin).context("Writing origin")?;
         let stateroot = format!("--stateroot={}", self.booted_stateroot()?);

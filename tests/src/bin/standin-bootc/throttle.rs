@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 /// File with the speed limit of a test host's pulls (`rate=BYTES_PER_SECOND`).
 const FILE: &str = "/etc/standin-bootc.conf";
-/// Environment variable with the limit; overrides the file.
-const VARIABLE: &str = "STANDIN_BOOTC_RATE";
 
 /// Keeps a pull at or below a number of bytes per second.
 #[derive(Debug)]
@@ -16,7 +14,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Reads the limit from the environment or the host's file; unlimited if neither has one.
+    /// Reads the limit from the host's file; unlimited if it has none.
     pub(crate) fn from_host() -> Self {
         Self::at(set())
     }
@@ -53,12 +51,8 @@ impl Throttle {
     }
 }
 
-/// Returns the current rate.
 fn set() -> Option<u64> {
-    std::env::var(VARIABLE)
-        .ok()
-        .and_then(|v| v.trim().parse().ok())
-        .or_else(|| parse(&std::fs::read_to_string(FILE).unwrap_or_default()))
+    parse(&std::fs::read_to_string(FILE).unwrap_or_default())
 }
 
 fn parse(text: &str) -> Option<u64> {

@@ -13,7 +13,6 @@ use crate::{bound, origin, status};
 /// File that shows the operating system that a reboot is required.
 const REBOOT_REQUIRED: &str = "/run/reboot-required";
 
-/// Runs a command.
 pub(crate) fn run(verb: &Verb) -> Result<()> {
     let done = match verb {
         Verb::Status(_) => status::print(),

@@ -5,7 +5,6 @@ use anyhow::{Context, Result};
 use crate::pull::Pulled;
 use crate::sysroot::Sysroot;
 
-/// Directory of the package files.
 const FILES: &str = "usr/lib/layered-packages";
 
 /// Creates the commit of an image with these packages. Like a real one it has no image metadata.

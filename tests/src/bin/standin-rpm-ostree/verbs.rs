@@ -19,7 +19,6 @@ use crate::{fetch, layers, origin, pull};
 /// Origin group with the packages that rpm-ostree layers.
 const PACKAGES: &str = "\n[packages]\nrequested=";
 
-/// Runs a verb.
 pub(crate) fn dispatch(verb: &str, argument: Option<&str>) -> Result<()> {
     let argument = argument.unwrap_or_default();
     match verb {
@@ -136,7 +135,6 @@ fn stage(wanted: &StageRequest) -> Result<()> {
     pull::forget_unused(&sysroot).context("Cleaning up")
 }
 
-/// Time of an image.
 fn time_of(image: &Image, reference: &ImageReference) -> Result<Option<jiff::Timestamp>> {
     Ok(image.status(reference)?.timestamp.and_then(|t| t.parse().ok()))
 }
@@ -148,7 +146,6 @@ fn is_older(sysroot: &Sysroot, image: &Image, reference: &ImageReference) -> Res
     Ok(time_of(image, reference)? < time_of(&booted, reference)?)
 }
 
-/// Position of the booted deployment.
 fn booted(all: &[sysroot::Deployment]) -> Result<usize> {
     let booted = all.iter().position(|d| d.booted);
     booted.context("there is no booted deployment")

@@ -16,7 +16,6 @@ pub(super) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Creates an empty cgroup.
     pub(super) fn new(machine: &str) -> Result<Self> {
         let path = unified().join(format!("{PREFIX}{machine}"));
         let group = Self { path };
@@ -25,7 +24,6 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Directory of the cgroup.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

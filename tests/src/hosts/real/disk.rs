@@ -11,7 +11,6 @@ use super::ostree::{META_CONFIG, META_DIGEST, image_ref, unquote};
 use super::shell::{run, tool};
 use super::{bls, cache, content};
 
-/// The only stateroot.
 const STATEROOT: &str = "ostree/deploy/default";
 /// Reference in the template's deployment; each copy gets a real one.
 const TEMPLATE_REFERENCE: &str = "template.invalid/os";
@@ -26,7 +25,6 @@ mount -t tmpfs tmpfs "$root/run"
 exec chroot "$root" /mnt/bootc standin-install /mnt/sysroot oci:/mnt/layout "$target"
 "#;
 
-/// Sysroot of a host.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     pub(super) sysroot: PathBuf,

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result};
 
-use super::blocking::blocking;
 use super::host::RealHost;
 use super::rpm_ostree::{is_rpm_ostree_real, rpm_ostree};
+use super::shell::blocking;
 
 /// Installs rpm-ostree on a running host.
 pub async fn give_rpm_ostree(host: &RealHost) -> Result<()> {

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::blocking::blocking;
 use super::machine::{Boot, Machine};
-use super::site::Site;
+use super::run_dir::Site;
+use super::shell::blocking;
 use super::{network, shell};
 use crate::process::with_parent;
 

@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
 
-use super::blocking::blocking;
 use super::disk::Disk;
 use super::host::RealHost;
 use super::machine::{Hardware, Machine};
 use super::network::Bridge;
 use super::osimage::{OsImage, OsImages};
 use super::rpm_ostree::HostFile;
-use super::run_dir::{self, RunDirectory};
-use super::site::Site;
+use super::run_dir::{self, RunDirectory, Site};
+use super::shell::blocking;
 use crate::hosts::HostLog;
 
 /// Credentials that make a host a node.

@@ -19,7 +19,6 @@ pub(super) struct Layer {
     pub(super) diff: String,
     /// Size of the compressed blob in bytes.
     pub(super) size: u64,
-    /// Path of the blob.
     #[serde(skip)]
     pub(super) path: PathBuf,
 }
@@ -39,7 +38,6 @@ pub(super) fn ensure(key: &str, fill: impl FnOnce(&Path) -> Result<(PathBuf, Vec
     Ok(layer)
 }
 
-/// Archives a tree reproducibly.
 fn archive(to: &Path, tree: &Path, arguments: &[String]) -> Result<()> {
     let tar = to.join("layer.tar");
     let mut command = Command::new("tar");

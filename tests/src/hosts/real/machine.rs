@@ -44,16 +44,13 @@ const ROOTED: &str = r#"
 mount --no-canonicalize --namespace "$$" --rbind "/proc/$$/root" / && exec nsenter --mount="/proc/$$/ns/mnt" -- "$@"
 "#;
 
-/// Parts of a machine.
 #[derive(Debug)]
 pub(super) struct Hardware {
-    /// Name of the host and its Node.
     pub(super) host: String,
     /// Name of the machine, unique on this computer.
     pub(super) machine: String,
     pub(super) bridge: String,
     pub(super) disk: Disk,
-    /// A private directory.
     pub(super) directory: PathBuf,
     pub(super) log: HostLog,
 }

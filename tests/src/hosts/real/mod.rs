@@ -6,7 +6,6 @@
 //! Needs root and Debian's packages (see [`unavailable`]). Everything built is cached; see `tests/osimage` for the image's
 //! content.
 
-mod blocking;
 mod bls;
 mod cache;
 mod cgroup;
@@ -22,13 +21,11 @@ mod network;
 mod osimage;
 pub mod ostree;
 mod outside;
-mod packages;
 mod programs;
 mod root;
 mod rpm_ostree;
 mod run_dir;
 mod shell;
-mod site;
 pub mod sysroot_lock;
 
 use anyhow::Result;

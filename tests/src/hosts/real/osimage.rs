@@ -14,6 +14,17 @@ use super::root::{self, Root};
 use super::shell::{sha256, sha256_file, tool};
 use super::{content, guest, programs};
 
+/// Packages that the machine needs in addition to every Debian's.
+const PACKAGES: [&str; 7] = [
+    "mmdebstrap",
+    "systemd-container",
+    "skopeo",
+    "ostree",
+    "iproute2",
+    "util-linux",
+    "e2fsprogs",
+];
+
 /// Layers shared by all OS images of a run.
 #[derive(Debug, Clone)]
 pub struct OsImages {
@@ -76,7 +87,7 @@ impl OsImages {
     /// The first run takes a minute or two, later ones milliseconds. `BERTH_TEST_BOOTC` may be the path of a real bootc,
     /// `BERTH_TEST_RPM_OSTREE` a directory with a real rpm-ostree.
     pub fn ensure(kubelet: Option<&Path>) -> Result<Self> {
-        super::packages::ensure()?;
+        crate::tools::ensure_packages(&PACKAGES)?;
         let real = std::env::var_os("BERTH_TEST_BOOTC").map(PathBuf::from);
         let rpm_ostree = super::rpm_ostree::real();
         let root = root::ensure(real.is_some(), rpm_ostree.is_some())?;
@@ -228,7 +239,6 @@ fn debian(root: &Root) -> Result<Layer> {
     })
 }
 
-/// A layer with one program.
 fn binary_layer(path: &str, binary: &Path) -> Result<Layer> {
     let hash = sha256_file(binary).with_context(|| format!("reading {}", binary.display()))?;
     let name = path.rsplit('/').next().unwrap_or(path);
@@ -279,7 +289,6 @@ fn payload_layer(version: &str, number: usize, bytes: u64) -> Result<Layer> {
     })
 }
 
-/// The layer with the name of the version.
 fn version_layer(version: &OsVersion) -> Result<Layer> {
     let hash = sha256(format!("{} {:?} {:?}", version.version, version.files, version.links).as_bytes());
     layers::ensure(&format!("version-{}", short(&hash)), |work| {

@@ -15,7 +15,6 @@ pub type HostFile = (String, u32, Vec<u8>);
 /// polkit.
 const REAL: &str = "BERTH_TEST_RPM_OSTREE";
 
-/// Directory of the real rpm-ostree, if hosts have one.
 pub(super) fn real() -> Option<PathBuf> {
     std::env::var_os(REAL).map(PathBuf::from)
 }
@@ -25,7 +24,6 @@ pub fn is_rpm_ostree_real() -> bool {
     real().is_some()
 }
 
-/// Files of the service.
 const SERVICE: [(&str, &str); 3] = [
     (
         "etc/systemd/system/rpm-ostreed.service",

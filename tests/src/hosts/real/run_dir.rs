@@ -2,12 +2,23 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU8;
 
 use anyhow::{Context, Result};
 
+use super::network::Bridge;
 use super::{cache, cgroup, machine, network};
 use crate::scratch::{LOCK, is_abandoned};
 use crate::tools::cache_dir;
+
+/// Resources shared by the hosts of a test.
+#[derive(Debug)]
+pub(super) struct Site {
+    // Drop order: the bridge goes last, because its name also reserves the directory's.
+    pub(super) directory: RunDirectory,
+    pub(super) bridge: Bridge,
+    pub(super) next: AtomicU8,
+}
 
 /// A directory for hosts, beside the cache so that files can be hard links. Named like the bridge. Removed when dropped.
 #[derive(Debug)]

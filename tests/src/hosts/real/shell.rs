@@ -28,6 +28,12 @@ pub(super) fn check(program: &str, out: &Output) -> Result<()> {
     Ok(())
 }
 
+/// Runs work that waits for processes and files on a blocking thread of the runtime.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.context("a blocking thread panicked")?
+}
+
 /// [`run`] with arguments.
 pub(super) fn tool<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<String> {
     run(Command::new(program).args(args))

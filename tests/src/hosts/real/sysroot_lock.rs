@@ -56,7 +56,6 @@ pub fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// An exclusive lock on the whole file.
 fn exclusive() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

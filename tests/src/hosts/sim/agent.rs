@@ -185,7 +185,6 @@ impl Agents {
         *locked(&self.wanted) = count;
     }
 
-    /// Starts the missing agents.
     pub(super) fn start(&self) {
         let Some(command) = &self.command else { return };
         let wanted = *locked(&self.wanted);
@@ -230,12 +229,10 @@ impl Agents {
         }
     }
 
-    /// PIDs of the running agents.
     pub(super) fn pids(&self) -> Vec<u32> {
         locked(&self.slots).iter().filter_map(|s| *locked(&s.pid)).collect()
     }
 
-    /// Path of an agent's log.
     pub(super) fn log(&self, index: usize) -> PathBuf {
         self.dir.join(format!("agent-{index}.log"))
     }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::catalog::digest_of;
 use crate::bootc::document::{BootEntry, Host, ImageReference, ImageStatus, Listed, OstreeEntry};
 
-/// Name of the stateroot.
 pub(super) const STATEROOT: &str = "default";
 
 /// A deployed image.

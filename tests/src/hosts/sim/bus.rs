@@ -44,7 +44,6 @@ impl Bus {
         format!("unix:path={}", self.socket.display())
     }
 
-    /// Connects to the bus.
     pub(super) async fn connect(&self) -> Result<zbus::Connection> {
         let connection = zbus::connection::Builder::address(self.address().as_str()).build();
         connection

@@ -127,7 +127,6 @@ impl Machine {
         Ok(())
     }
 
-    /// Restarts the kubelet for the current boot.
     pub(super) async fn restart_kubelet(&self) {
         if let (Some(up), Some(kubelet)) = (self.power.lock().await.as_ref(), &self.kubelet) {
             kubelet.start(up.boot.clone());

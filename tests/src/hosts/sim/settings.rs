@@ -239,7 +239,6 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Release of the host's bootc.
     pub(super) fn bootc(&self) -> Release {
         Release {
             has_progress_fd: !self.no_progress_fd,

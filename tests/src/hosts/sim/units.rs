@@ -149,7 +149,6 @@ impl Units {
         }
     }
 
-    /// Connection for signals, if there is one.
     pub(super) fn bus(&self) -> Option<Connection> {
         locked(&self.bus).clone()
     }
@@ -173,12 +172,10 @@ impl Units {
             .unwrap_or_else(|| Unit::absent(name))
     }
 
-    /// Returns the unit with this name if it is loaded.
     pub(super) fn loaded(&self, name: &str) -> Result<Unit, NamedError> {
         self.state().units.get(name).cloned().ok_or_else(|| no_such_unit(name))
     }
 
-    /// Names of all loaded units.
     pub(super) fn names(&self) -> Vec<String> {
         self.state().units.keys().cloned().collect()
     }
@@ -204,7 +201,6 @@ impl Units {
         state.units.insert(name.to_owned(), unit);
     }
 
-    /// Returns the number of a new job.
     pub(super) fn new_job(&self) -> u32 {
         self.state().job()
     }
@@ -435,7 +431,6 @@ impl Units {
         self.state().collect();
     }
 
-    /// Resets a failed unit to inactive.
     pub(super) fn reset_failed(&self, name: &str) -> Result<Vec<Notice>, NamedError> {
         let mut state = self.state();
         let unit = state.units.get_mut(name).ok_or_else(|| no_such_unit(name))?;

@@ -9,7 +9,6 @@ use flate2::write::GzEncoder;
 
 use super::*;
 
-/// Behaviour of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Site {
     Serves,
