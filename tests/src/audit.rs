@@ -70,11 +70,6 @@ impl AuditLog {
     pub fn forbidden(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().filter(|record| record.code == 403)
     }
-
-    /// Number of writes that succeeded, by program and resource: `("berth-agent", "leases") -> 4`.
-    pub fn write_counts(&self) -> BTreeMap<(String, String), usize> {
-        count(self.writes())
-    }
 }
 
 /// Counts records by program and resource.
@@ -114,7 +109,7 @@ mod tests {
             ..record.clone()
         };
         assert!(!dry.is_write(), "a dry run changes nothing");
-        let counts = log.write_counts();
+        let counts = count(log.writes());
         assert_eq!(counts[&("berth-agent".to_owned(), "leases".to_owned())], 2);
     }
 

@@ -19,6 +19,7 @@ pub mod registry;
 pub mod rpmostreed;
 pub mod scratch;
 pub mod soak;
+mod statistics;
 pub mod tools;
 pub mod walk;
 pub mod writes;

@@ -107,9 +107,7 @@ impl Process {
 
     /// Last lines of the output, below a line with the process's name; for error messages.
     pub fn log_tail(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        format!("last lines of {}:\n{}", self.name, last_lines(&text, 15))
+        format!("last lines of {}:\n{}", self.name, tail(&self.log, 15))
     }
 
     /// Returns an error if the process has ended.
@@ -156,6 +154,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns the last `count` lines of a file.
+pub(crate) fn tail(path: &Path, count: usize) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    last_lines(&String::from_utf8_lossy(&text), count)
 }
 
 /// Returns the last `count` lines of a text.

@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::Value;
 
 use crate::audit::Record;
-use crate::bench::round;
+use crate::statistics::round;
 
 /// Kind of a write, by its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub(super) use crate::statistics::{median, round};
+
 /// A measured figure.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figure {
@@ -82,23 +84,6 @@ pub fn skip(bench: &str, why: &str) {
     println!("{}", json!({ "bench": bench, "skipped": why }));
 }
 
-/// Median; the mean of the two middle values if their number is even; 0 if there are none.
-pub fn median(runs: &[f64]) -> f64 {
-    let mut sorted = runs.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    match sorted.as_slice() {
-        [] => 0.0,
-        all if all.len() % 2 == 1 => all[half],
-        all => (all[half - 1] + all[half]) / 2.0,
-    }
-}
-
-/// Rounds to three decimals.
-pub(crate) fn round(value: f64) -> f64 {
-    (value * 1000.0).round() / 1000.0
-}
-
 /// Recorded value and machine, printed with a new figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Last {
@@ -110,17 +95,4 @@ pub struct Last {
     /// Machine of the recorded value, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(&[]), 0.0);
-        assert_eq!(median(&[3.0]), 3.0);
-        assert_eq!(median(&[4.0, 1.0]), 2.5);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
-    }
 }

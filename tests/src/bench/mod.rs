@@ -25,7 +25,6 @@ mod thousand;
 mod turns;
 mod waiting;
 
-pub(crate) use figure::{median, round};
 pub use groups::{measure, names};
 pub use progress::Progress;
 pub use settings::{Run, Selection};

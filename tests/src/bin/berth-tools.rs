@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use berth_tests::hosts::real::unavailable;
 use berth_tests::programs;
-use berth_tests::tools::{Tool, Tools, cache_dir, ensure_packages};
+use berth_tests::tools::{Tool, Tools, cache_dir};
 use clap::{Parser, Subcommand};
 
 /// The programs that Berth's tests run.
@@ -18,20 +18,14 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Find or build all programs, and print their paths.
-    Fetch {
-        /// Distribution packages to install as well.
-        #[arg(long = "package")]
-        packages: Vec<String>,
-    },
+    Fetch,
 }
 
 fn main() -> Result<()> {
-    let Action::Fetch { packages } = Arguments::parse().command;
+    let Action::Fetch = Arguments::parse().command;
     let started = Instant::now();
     println!("cache: {}", cache_dir()?.display());
     build_programs()?;
-    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
-    ensure_packages(&packages)?;
     for (tool, path) in Tools::ensure(&Tool::ALL)?.iter() {
         println!("{:<24} {}", tool.file_name(), path.display());
     }

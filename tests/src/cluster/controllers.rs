@@ -10,10 +10,9 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use tokio::task::AbortHandle;
 
-use super::tail::tail;
 use crate::controlplane::{Bound, ControlPlane};
 use crate::locked::locked;
-use crate::process::Process;
+use crate::process::{Process, tail};
 use crate::registry::Registry;
 
 /// Delay before a controller that exited is started again, as by a Deployment.

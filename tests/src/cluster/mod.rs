@@ -7,7 +7,6 @@ mod part;
 mod real;
 mod simulated;
 mod site;
-mod tail;
 mod ways;
 pub mod workload;
 

@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 
 use super::controllers::{ControllerSettings, Controllers};
 use super::site::{Published, REPOSITORY, Site, all, is_ready};
-use super::tail::tail;
 use super::workload::Workload;
 use crate::controlplane::{ControlPlane, Options};
 use crate::hosts::HostLog;
 use crate::hosts::real::{GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, OsVersion, RealHost, RealHosts};
 use crate::images::ImageSpec;
+use crate::process::tail;
 use crate::programs;
 use crate::registry::{AUTH, Guard, HTPASSWD, Registry};
 use crate::tools::{Tool, Tools};

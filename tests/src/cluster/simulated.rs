@@ -13,7 +13,6 @@ use kube::api::{ObjectMeta, PostParams};
 
 use super::controllers::{ControllerSettings, Controllers};
 use super::site::{Published, REPOSITORY, Site};
-use super::tail::tail;
 use super::ways::Ways;
 use crate::controlplane::{Bound, ControlPlane, Options};
 use crate::hosts::HostLog;
@@ -21,6 +20,7 @@ use crate::hosts::sim::{
     AgentConfig, Catalog, CatalogImage, KubeletConfig, Settings, SimFleet, SimHost, SimHostConfig, Updaters,
 };
 use crate::images::{Image, Index};
+use crate::process::tail;
 use crate::programs::{self, Programs};
 use crate::registry::Registry;
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use crate::bench::median;
+use crate::statistics::median;
 
 /// Results of a run so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use super::rpm_ostree::is_rpm_ostree_real;
 use super::shell::{sha256, tool};
 use crate::hosts::{HostChange, HostLog};
 use crate::locked::locked;
-use crate::process::{last_lines, spawn_lasting};
+use crate::process::{spawn_lasting, tail};
 
 /// File with the boot ID from the kernel, or from nspawn.
 const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
@@ -148,8 +148,7 @@ impl Machine {
 
     /// Last lines of the host's console.
     pub(super) fn console(&self) -> String {
-        let text = fs::read(self.firmware.hardware.console()).unwrap_or_default();
-        last_lines(&String::from_utf8_lossy(&text), 25)
+        tail(&self.firmware.hardware.console(), 25)
     }
 }
 
