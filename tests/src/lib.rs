@@ -21,6 +21,7 @@ pub mod scratch;
 pub mod soak;
 mod statistics;
 pub mod tools;
+pub mod wait;
 pub mod walk;
 pub mod writes;
 

@@ -44,6 +44,11 @@ pub fn workspace_root() -> PathBuf {
     package.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
+/// Reads a file of the repository.
+pub fn read(path: &str) -> Result<String> {
+    fs::read_to_string(workspace_root().join(path)).with_context(|| format!("reading {path}"))
+}
+
 /// Programs that [`choose`] has set.
 static CHOSEN: OnceLock<Programs> = OnceLock::new();
 

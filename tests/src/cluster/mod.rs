@@ -12,8 +12,8 @@ pub mod workload;
 
 pub use controllers::{ControllerSettings, Controllers};
 pub use limits::{LONG, SOON};
-pub use part::{Part, Scenario, is_prepared, together};
+pub use part::{Part, Scenarios, is_prepared, name_of};
 pub use real::RealCluster;
 pub use simulated::{Cluster, ClusterOptions};
-pub use site::{Published, Site, is_ready};
+pub use site::{ConditionWords, Published, Site, has_condition, is_ready, soon, until_degraded, until_so};
 pub use ways::Ways;

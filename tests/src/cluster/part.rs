@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use berth_api::berth::{Berth, Holding, lease};
 use berth_api::condition;
-use berth_api::node::BootcNode;
+use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::BootcNodePoolStatus;
 use futures::future::{LocalBoxFuture, join_all};
 use jiff::Timestamp;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::limits::SOON;
 use super::simulated::Cluster;
-use super::site::{Published, has_condition};
+use super::site::{ConditionWords, Published};
 use crate::audit::AuditLog;
 use crate::hosts::HostChange;
 use crate::hosts::sim::SimHost;
@@ -79,23 +79,12 @@ impl<'a> Part<'a> {
 
     /// Sets or removes a label of a Node.
     pub async fn label(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
-        self.patch_node(node, json!({ "metadata": { "labels": { key: value } } }))
-            .await
+        self.cluster.label(node, key, value).await
     }
 
     /// Cordons or uncordons a Node, as its admin does.
     pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
         self.cluster.cordon(node, unschedulable).await
-    }
-
-    async fn patch_node(&self, node: &str, patch: Value) -> Result<()> {
-        let patched = self
-            .cluster
-            .nodes()
-            .patch(node, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        patched.with_context(|| format!("cannot change Node {node}"))?;
-        Ok(())
     }
 
     /// True if the Node is unschedulable.
@@ -166,7 +155,7 @@ impl<'a> Part<'a> {
     pub async fn roll_once_staged(&self, image: &Published, mut rollout: Value) -> Result<()> {
         rollout["paused"] = json!(true);
         self.pool(image, rollout).await?;
-        self.until("all members wait", SOON, || async {
+        self.soon("all members wait", || async {
             let status = self.status().await?;
             let is_target = status.target.is_some_and(|t| t.image == image.reference);
             Ok(is_target && status.nodes.staged == status.nodes.total && self.are_prepared().await?)
@@ -204,6 +193,16 @@ impl<'a> Part<'a> {
     /// Reads the pool's status.
     pub async fn status(&self) -> Result<BootcNodePoolStatus> {
         self.cluster.pool_status(&self.name).await
+    }
+
+    /// Changes the pool's spec by a merge patch.
+    pub async fn patch(&self, spec: Value) -> Result<()> {
+        self.cluster.patch_pool(&self.name, spec).await
+    }
+
+    /// Reads the status of a BootcNode; the default one if there is none.
+    pub async fn node_status(&self, node: &str) -> Result<BootcNodeStatus> {
+        self.cluster.node_status(node).await
     }
 
     /// Reads the BootcNode of a node.
@@ -261,39 +260,37 @@ impl<'a> Part<'a> {
         self.cluster.until(&format!("{}: {what}", self.name), limit, ask).await
     }
 
+    /// Waits until a query returns true, for as long as a single change may take.
+    pub async fn soon<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl FnMut() -> F) -> Result<()> {
+        self.until(what, SOON, ask).await
+    }
+
     /// Waits until a condition of the pool has this status and reason, and its message contains these words.
-    pub async fn until_says(
-        &self,
-        type_: &str,
-        status: &str,
-        reason: &str,
-        words: &str,
-        limit: Duration,
-    ) -> Result<()> {
+    async fn until_says(&self, type_: &str, status: &str, reason: &str, words: &str) -> Result<()> {
         self.cluster
-            .until_says(&self.name, (type_, status, reason, words), limit)
+            .until_says(&self.name, (type_, status, reason, words), SOON)
             .await
     }
 
+    /// Waits until a condition of the pool is true for this reason, and its message contains these words.
+    pub async fn until_true(&self, type_: &str, reason: &str, words: &str) -> Result<()> {
+        self.until_says(type_, "True", reason, words).await
+    }
+
+    /// Waits until a condition of the pool is false for this reason, and its message contains these words.
+    pub async fn until_false(&self, type_: &str, reason: &str, words: &str) -> Result<()> {
+        self.until_says(type_, "False", reason, words).await
+    }
+
     /// Waits until a condition of a node has this status and reason, and its message contains these words.
-    pub async fn until_node_says(
-        &self,
-        node: &str,
-        (type_, status, reason, words): (&str, &str, &str, &str),
-        limit: Duration,
-    ) -> Result<()> {
-        let what = format!("{node} reports {type_}={status}, {reason}: {words:?}");
-        self.until(&what, limit, || async {
-            let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
-            Ok(has_condition(&conditions, type_, status, reason, words))
-        })
-        .await
+    pub async fn until_node_says(&self, node: &str, said: ConditionWords<'_>) -> Result<()> {
+        self.cluster.until_node_says(node, said, SOON).await
     }
 
     /// Waits until each of these nodes reports a wait reason of its own.
-    pub async fn until_waiting(&self, nodes: &[&str], reason: &str, words: &str, limit: Duration) -> Result<()> {
+    pub async fn until_waiting(&self, nodes: &[&str], reason: &str, words: &str) -> Result<()> {
         for node in nodes {
-            self.until_node_says(node, (condition::node::WAITING, "True", reason, words), limit)
+            self.until_node_says(node, (condition::node::WAITING, "True", reason, words))
                 .await?;
         }
         Ok(())
@@ -302,7 +299,7 @@ impl<'a> Part<'a> {
     /// Fails if one of these nodes reports a wait reason: reasons that concern the whole pool belong to the pool.
     pub async fn is_said_of_none(&self, nodes: &[&str]) -> Result<()> {
         for node in nodes {
-            let conditions = self.bootc_node(node).await?.status.unwrap_or_default().conditions;
+            let conditions = self.node_status(node).await?.conditions;
             if let Some(waiting) = condition::find_true(&conditions, condition::node::WAITING) {
                 bail!("{node} reports a wait reason: {waiting:?}");
             }
@@ -311,18 +308,15 @@ impl<'a> Part<'a> {
     }
 
     /// Waits until a node is in the given phase.
-    pub async fn until_phase(&self, node: &str, phase: &str, limit: Duration) -> Result<()> {
-        self.until(&format!("{node} is {phase}"), limit, || async {
-            Ok(self.cluster.phase(node).await? == phase)
-        })
-        .await
+    pub async fn until_phase(&self, node: &str, phase: &str) -> Result<()> {
+        self.cluster.until_phase(node, phase).await
     }
 
     /// Waits until exactly these nodes hold a berth.
-    pub async fn until_hold(&self, nodes: &[&str], limit: Duration) -> Result<()> {
+    pub async fn until_hold(&self, nodes: &[&str]) -> Result<()> {
         let mut wanted: Vec<_> = nodes.iter().map(ToString::to_string).collect();
         wanted.sort();
-        self.until(&format!("{wanted:?} hold berths"), limit, || async {
+        self.soon(&format!("{wanted:?} hold berths"), || async {
             Ok(self.holders().await? == wanted)
         })
         .await
@@ -352,7 +346,9 @@ impl<'a> Part<'a> {
     pub async fn until_all_run(&self, image: &Published, limit: Duration) -> Result<()> {
         let all: Vec<_> = (1..=self.hosts.len()).collect();
         self.until_run(image, &all, limit).await?;
-        self.until_says("Progressing", "False", "Updated", "", limit).await
+        self.cluster
+            .until_says(&self.name, ("Progressing", "False", "Updated", ""), limit)
+            .await
     }
 
     /// Names of the hosts, in the order of their first boot of an image.
@@ -382,38 +378,79 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A named scenario on a part of a cluster.
-pub type Scenario<'a> = (&'static str, LocalBoxFuture<'a, Result<()>>);
-
 /// Waits until a controller leads and knows the cluster. With this many agents starting at once that may take a while, so it does
 /// not count for a scenario.
 async fn until_a_controller_leads(cluster: &Cluster) -> Result<()> {
     let nobody = Part::new(cluster, "nobody", []).await?;
     nobody.roll_to("1.0.0", json!({})).await?;
-    nobody
-        .until_says("ImageResolved", "True", "Resolved", "", Duration::from_secs(120))
-        .await
+    let resolved = ("ImageResolved", "True", "Resolved", "");
+    cluster.until_says("nobody", resolved, Duration::from_secs(120)).await
 }
 
-/// Runs scenarios on different parts of one cluster at the same time, prints their times, and checks the ground truth.
-///
-/// With the failures of all scenarios.
-pub async fn together(cluster: &Cluster, scenarios: Vec<Scenario<'_>>) -> Result<()> {
-    until_a_controller_leads(cluster).await?;
-    let start = Instant::now();
-    let timed = scenarios.into_iter().map(|(name, scenario)| async move {
-        let result = scenario.await;
-        let word = if result.is_ok() { "ok" } else { "FAILED" };
-        println!("{name:<44} {:>5.1} s {word}", start.elapsed().as_secs_f64());
-        result.err().map(|error| format!("{name}: {error:#}"))
-    });
-    let failed: Vec<_> = join_all(timed).await.into_iter().flatten().collect();
-    ensure!(
-        failed.is_empty(),
-        "{} scenarios failed\n{}\n{}",
-        failed.len(),
-        cluster.describe().await,
-        failed.join("\n")
-    );
-    cluster.judge()
+/// Name of a function, without the modules above it.
+pub fn name_of<F>(_: &F) -> &'static str {
+    std::any::type_name::<F>().rsplit("::").next().unwrap_or_default()
+}
+
+/// Scenarios on different parts of one cluster, which run at the same time.
+#[expect(missing_debug_implementations, reason = "a future has none")]
+pub struct Scenarios<'a> {
+    cluster: &'a Cluster,
+    /// Number of hosts that the parts so far have.
+    taken: usize,
+    all: Vec<(&'static str, LocalBoxFuture<'a, Result<()>>)>,
+}
+
+impl<'a> Scenarios<'a> {
+    /// No scenario yet.
+    pub fn of(cluster: &'a Cluster) -> Self {
+        Self {
+            cluster,
+            taken: 0,
+            all: vec![],
+        }
+    }
+
+    /// Adds a scenario on a part of this name, with the next `hosts` hosts. The scenario has the name of its function.
+    pub fn on(mut self, part: &'a str, hosts: usize, body: impl AsyncFnOnce(&Part<'a>) -> Result<()> + 'a) -> Self {
+        let (cluster, first) = (self.cluster, self.taken + 1);
+        self.taken += hosts;
+        let hosts = first..=self.taken;
+        self.all.push((
+            name_of(&body),
+            Box::pin(async move { body(&Part::new(cluster, part, hosts).await?).await }),
+        ));
+        self
+    }
+
+    /// Adds a scenario that makes its own parts.
+    pub fn with(mut self, body: impl AsyncFnOnce(&'a Cluster) -> Result<()> + 'a) -> Self {
+        self.all.push((name_of(&body), Box::pin(body(self.cluster))));
+        self
+    }
+
+    /// Runs the scenarios, prints their times, and checks the ground truth.
+    ///
+    /// # Errors
+    /// With the failures of all scenarios.
+    pub async fn run(self) -> Result<()> {
+        let cluster = self.cluster;
+        until_a_controller_leads(cluster).await?;
+        let start = Instant::now();
+        let timed = self.all.into_iter().map(|(name, scenario)| async move {
+            let result = scenario.await;
+            let word = if result.is_ok() { "ok" } else { "FAILED" };
+            println!("{name:<44} {:>5.1} s {word}", start.elapsed().as_secs_f64());
+            result.err().map(|error| format!("{name}: {error:#}"))
+        });
+        let failed: Vec<_> = join_all(timed).await.into_iter().flatten().collect();
+        ensure!(
+            failed.is_empty(),
+            "{} scenarios failed\n{}\n{}",
+            failed.len(),
+            cluster.describe().await,
+            failed.join("\n")
+        );
+        cluster.judge()
+    }
 }

@@ -12,6 +12,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
 use super::controllers::{ControllerSettings, Controllers};
+use super::limits::LONG;
 use super::site::{Published, REPOSITORY, Site};
 use super::ways::Ways;
 use crate::controlplane::{Bound, ControlPlane, Options};
@@ -58,6 +59,14 @@ pub struct ClusterOptions {
 }
 
 impl ClusterOptions {
+    /// Options of a cluster with this many hosts.
+    pub fn of(hosts: usize) -> Self {
+        Self {
+            hosts,
+            ..Self::default()
+        }
+    }
+
     /// Options of a cluster whose Nodes have no hosts.
     pub fn without_hosts() -> Self {
         Self {
@@ -265,6 +274,34 @@ impl Cluster {
                 }
             }
             Ok(self.held().await?.is_empty())
+        })
+        .await
+    }
+
+    /// Changes the settings of all hosts.
+    pub fn settings(&self, change: impl Fn(&mut Settings)) {
+        for host in &self.fleet.hosts {
+            host.settings(&change);
+        }
+    }
+
+    /// Restarts all agents, which look at their hosts at once.
+    pub fn kill_agents(&self) {
+        for host in &self.fleet.hosts {
+            host.kill_agent();
+        }
+    }
+
+    /// Number of hosts that run an image.
+    pub fn running(&self, image: &Published) -> usize {
+        self.fleet.running(&image.digest.to_string())
+    }
+
+    /// Waits until these hosts, numbered from 1, have booted an image.
+    pub async fn until_booted(&self, image: &Published, hosts: &[usize]) -> Result<()> {
+        let digest = image.digest.to_string();
+        self.until(&format!("{hosts:?} boot {}", image.reference), LONG, || async {
+            Ok(hosts.iter().all(|n| self.host(*n).facts().booted == digest))
         })
         .await
     }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use berth_api::fleet::{self, BootcFleet};
-use berth_api::node::BootcNode;
+use berth_api::fleet::{self, BootcFleet, BootcFleetStatus};
+use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_api::{Digest, condition, keys};
 use jiff::Timestamp;
@@ -20,6 +20,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::controllers::Controllers;
+use super::limits::{LONG, SOON};
 use super::workload::Workload;
 use crate::audit::AuditLog;
 use crate::controlplane::ControlPlane;
@@ -160,6 +161,34 @@ impl Site {
         Ok(())
     }
 
+    /// Reads the status of the BootcFleet; the default one if there is none.
+    pub async fn fleet_status(&self) -> Result<BootcFleetStatus> {
+        let fleet = Api::<BootcFleet>::all(self.client()).get_opt(fleet::NAME).await?;
+        Ok(fleet.and_then(|fleet| fleet.status).unwrap_or_default())
+    }
+
+    /// Pauses the fleet or resumes it, and waits until the BootcFleet reports that.
+    pub async fn pause_fleet(&self, paused: bool) -> Result<()> {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": fleet::NAME },
+            "spec": { "paused": paused },
+        });
+        let fleets = Api::<BootcFleet>::all(self.client());
+        let params = PatchParams::apply("admin").force();
+        let generation = fleets
+            .patch(fleet::NAME, &params, &Patch::Apply(&object))
+            .await
+            .context("cannot apply the BootcFleet")?
+            .metadata
+            .generation;
+        self.soon(&format!("the BootcFleet reports paused: {paused}"), || async {
+            let status = self.fleet_status().await?;
+            let is_read = status.observed_generation == generation;
+            Ok(is_read && condition::is_true(&status.conditions, "Paused") == paused)
+        })
+        .await
+    }
+
     /// Sets the most holders that the judge accepts in a pool, over the whole test.
     pub fn allow(&self, pool: &str, most: usize) {
         let mut capacity = locked(&self.capacity);
@@ -187,27 +216,66 @@ impl Site {
         Ok(self.pools().get(pool).await?.status.unwrap_or_default())
     }
 
+    /// Sets the image of a pool.
+    pub async fn set_image(&self, pool: &str, reference: &str) -> Result<()> {
+        self.patch_pool(pool, json!({ "image": { "ref": reference } })).await
+    }
+
+    /// Pauses a pool, or resumes it.
+    pub async fn pause(&self, pool: &str, paused: bool) -> Result<()> {
+        self.patch_pool(pool, json!({ "rollout": { "paused": paused } })).await
+    }
+
     /// Waits until a condition of a pool has this status and reason, and its message contains these words.
-    pub async fn until_says(
-        &self,
-        pool: &str,
-        (type_, status, reason, words): (&str, &str, &str, &str),
-        limit: Duration,
-    ) -> Result<()> {
-        let what = format!("pool {pool} reports {type_}={status}, {reason}: {words:?}");
-        self.until(&what, limit, || async {
-            let conditions = self.pool_status(pool).await?.conditions;
-            Ok(has_condition(&conditions, type_, status, reason, words))
+    pub async fn until_says(&self, pool: &str, said: ConditionWords<'_>, limit: Duration) -> Result<()> {
+        self.until(&format!("pool {pool} reports {said:?}"), limit, || async {
+            Ok(has_condition(&self.pool_status(pool).await?.conditions, said))
         })
         .await
     }
 
-    /// Cordons or uncordons a Node, as its admin does.
-    pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
-        let patch = Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
-        let patched = self.nodes().patch(node, &PatchParams::default(), &patch).await;
+    /// Waits until a condition of a node has this status and reason, and its message contains these words.
+    pub async fn until_node_says(&self, node: &str, said: ConditionWords<'_>, limit: Duration) -> Result<()> {
+        self.until(&format!("{node} reports {said:?}"), limit, || async {
+            Ok(has_condition(&self.node_status(node).await?.conditions, said))
+        })
+        .await
+    }
+
+    /// Waits until a node is in the given phase.
+    pub async fn until_phase(&self, node: &str, phase: &str) -> Result<()> {
+        self.soon(&format!("{node} is {phase}"), || async {
+            Ok(self.phase(node).await? == phase)
+        })
+        .await
+    }
+
+    /// Waits until a node has no BootcNode: Berth has removed its own marks.
+    pub async fn until_released(&self, node: &str) -> Result<()> {
+        self.soon(&format!("{node} is released"), || async {
+            Ok(self.bootc_nodes().get_opt(node).await?.is_none())
+        })
+        .await
+    }
+
+    /// Changes a Node by a merge patch, as its admin does.
+    pub async fn patch_node(&self, node: &str, patch: Value) -> Result<()> {
+        let params = PatchParams::default();
+        let patched = self.nodes().patch(node, &params, &Patch::Merge(patch)).await;
         patched.with_context(|| format!("cannot change Node {node}"))?;
         Ok(())
+    }
+
+    /// Sets or removes a label of a Node.
+    pub async fn label(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
+        self.patch_node(node, json!({ "metadata": { "labels": { key: value } } }))
+            .await
+    }
+
+    /// Cordons or uncordons a Node, as its admin does.
+    pub async fn cordon(&self, node: &str, unschedulable: bool) -> Result<()> {
+        self.patch_node(node, json!({ "spec": { "unschedulable": unschedulable } }))
+            .await
     }
 
     /// True if the Node is cordoned.
@@ -231,10 +299,15 @@ impl Site {
         Api::namespaced(self.client(), "berth-system")
     }
 
+    /// Reads the status of a BootcNode; the default one if there is none.
+    pub async fn node_status(&self, node: &str) -> Result<BootcNodeStatus> {
+        let object = self.bootc_nodes().get_opt(node).await?;
+        Ok(object.and_then(|object| object.status).unwrap_or_default())
+    }
+
     /// Phase in a BootcNode's status; empty if there is none.
     pub async fn phase(&self, node: &str) -> Result<String> {
-        let object = self.bootc_nodes().get_opt(node).await?;
-        let phase = object.and_then(|o| o.status).and_then(|s| s.phase);
+        let phase = self.node_status(node).await?.phase;
         Ok(phase.map(|p| p.as_str().to_owned()).unwrap_or_default())
     }
 
@@ -257,6 +330,11 @@ impl Site {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         bail!("timed out after {limit:?}: {what} {last}\n{}", self.describe().await)
+    }
+
+    /// Waits until a query returns true, for as long as a single change may take.
+    pub async fn soon<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl FnMut() -> F) -> Result<()> {
+        self.until(what, SOON, ask).await
     }
 
     /// Names of the nodes that hold a berth.
@@ -361,8 +439,27 @@ pub fn is_ready(node: Node, boot_id: &str) -> bool {
     is_ready && status.node_info.is_some_and(|info| info.boot_id == boot_id)
 }
 
-/// True if a condition has this status and reason, and its message contains these words.
-pub(super) fn has_condition(conditions: &[Condition], type_: &str, status: &str, reason: &str, words: &str) -> bool {
+/// Type, status and reason of a condition, and a part of its message.
+pub type ConditionWords<'a> = (&'a str, &'a str, &'a str, &'a str);
+
+/// True if one of the conditions says this.
+pub fn has_condition(conditions: &[Condition], (type_, status, reason, words): ConditionWords<'_>) -> bool {
     condition::find(conditions, type_)
         .is_some_and(|c| c.status == status && c.reason == reason && c.message.contains(words))
+}
+
+/// Waits until a condition of the hosts is true, for as long as a single change may take.
+pub async fn until_so(site: &Site, what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
+    site.soon(what, || std::future::ready(Ok(is_so()))).await
+}
+
+/// Waits until `NodeDegraded` of a node is true for this reason, with these words.
+pub async fn until_degraded(site: &Site, node: &str, reason: &str, words: &str) -> Result<()> {
+    let said = (condition::node::NODE_DEGRADED, "True", reason, words);
+    site.until_node_says(node, said, LONG).await
+}
+
+/// Waits until a query returns true, for as long as a single change may take.
+pub async fn soon<F: Future<Output = Result<bool>>>(site: &Site, what: &str, ask: impl FnMut() -> F) -> Result<()> {
+    site.soon(what, ask).await
 }

@@ -9,28 +9,17 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_agent::host::{AuthSource, BootcStatus, BootcVersion, Host, HostRoot, HostStatus, PullState, failure};
 use berth_api::node::DesiredImage;
 use berth_core::agent::host_policy::credentials::{Claim, PLACES};
-use berth_core::agent::storage::Storage;
-use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
-use berth_tests::hosts::{HostLog, ostrees_lock};
-use berth_tests::registry::{AUTH, Guard, HTPASSWD, Registry};
+use berth_tests::hosts::ostrees_lock;
+use berth_tests::hosts::real::{OsVersion, RealHost};
+use berth_tests::registry::{AUTH, Guard, HTPASSWD};
 use berth_tests::scratch::Scratch;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 
+use crate::one_host::{OneHost, ended, failure_of_pull, is_skipped, lock, of_three_layers, unknown};
+
 async fn agent(host: &RealHost) -> Result<Host> {
     Host::connect(Some(&host.bus_address()?), HostRoot::new(host.path("/")?)).await
-}
-
-fn desired(image: &OsImage, registry: &Registry) -> Result<DesiredImage> {
-    let digest: berth_api::Digest = image.digest.parse()?;
-    let reference = image.reference(&registry.host(), "os");
-    Ok(DesiredImage {
-        reference,
-        index_digest: digest.clone(),
-        digest,
-        version: None,
-        signature: berth_api::pool::SignatureRule::AsBooted,
-    })
 }
 
 async fn status(host: &Host) -> Result<HostStatus> {
@@ -40,59 +29,30 @@ async fn status(host: &Host) -> Result<HostStatus> {
     }
 }
 
-/// Waits until the pull has ended; returns its result and the number of bytes reported before.
-async fn pull_ends(host: &Host) -> Result<(Option<PullState>, u64)> {
-    let mut changes = host.changes();
-    let mut bytes = 0;
-    for _ in 0..600 {
-        bytes = host.pull_progress().map_or(bytes, |p| p.bytes.max(bytes));
-        match host.find_pull(None).await?.map(|pull| pull.state) {
-            Some(PullState::Running) => {}
-            ended => return Ok((ended, bytes)),
-        }
-        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
-    }
-    bail!("the pull does not end")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        eprintln!("{reason}");
+    if is_skipped() {
         return Ok(());
     }
-    let images = tokio::task::spawn_blocking(|| OsImages::ensure(None)).await??;
-    let of = |name: &str| {
-        images.version(&OsVersion {
-            payload: vec![1 << 20; 3],
-            ..OsVersion::new(name)
-        })
-    };
-    let [v1, v2] = [of("1.0.0")?, of("2.0.0")?];
-    let hosts = RealHosts::new(images, HostLog::default()).await?;
-    let registry = Registry::start(hosts.gateway().into()).await?;
-    for version in [&v1, &v2] {
-        version.push(&registry.host(), "os", &version.version)?;
-    }
-    let real = hosts.add(HostOptions::new("host1", &v1, &registry.host())).await?;
-    real.start().await?;
+    let versions = vec![of_three_layers("1.0.0"), of_three_layers("2.0.0")];
+    let rig = OneHost::start(versions, vec![]).await?;
+    let (real, registry, v1) = (&rig.host, &rig.registry, &rig.versions[0]);
     let begin = Instant::now();
-    let passed = |what: &str| eprintln!("{what}: {:?}", begin.elapsed());
 
-    let host = agent(&real).await?;
+    let host = agent(real).await?;
     let boot = real.boot().context("down")?;
     assert_eq!(host.boot_id()?.as_str(), boot.boot_id);
     assert!(matches!(host.bootc_version().await?, BootcVersion::Version { .. }));
     assert_eq!(status(&host).await?.booted.digest, Some(v1.digest.parse()?));
     assert!(host.inhibitors().await?.is_empty() && host.rivals().await?.is_empty());
     assert!(!host.shutting_down().await? && !host.finalization_failed().await?);
-    passed("asked");
+    eprintln!("asked: {:?}", begin.elapsed());
 
-    let image = desired(&v2, &registry)?;
-    fails_for_an_unknown_digest(&host, &real, &image).await?;
-    passed("failed");
-    goes_through_the_proxy_of_a_drop_in(&host, &real, &image, hosts.gateway()).await?;
-    passed("asked a proxy");
+    let image = rig.desired(2)?;
+    fails_for_an_unknown_digest(&host, real, &image).await?;
+    eprintln!("failed: {:?}", begin.elapsed());
+    goes_through_the_proxy_of_a_drop_in(&host, real, &image, rig.hosts.gateway()).await?;
+    eprintln!("asked a proxy: {:?}", begin.elapsed());
     let guard = Guard {
         htpasswd: Some(HTPASSWD),
         ..Guard::default()
@@ -105,40 +65,46 @@ async fn a_real_host_does_all_that_the_agent_asks() -> Result<()> {
     };
     // From here on the origin is away, and everything comes from a mirror that requires a password.
     registry.stop()?;
-    is_refused_without_credentials(&host, &real, &image, &registry.host(), &door.host()).await?;
+    is_refused_without_credentials(&host, real, &image, &registry.host(), &door.host()).await?;
     let host = host.with_auth(auth.clone());
-    has_credentials(&host, &real, &auth, &door.host())?;
-    passed("has credentials");
-    is_adopted_and_locked(host, &real, &image).await?;
-    passed("staged");
+    has_credentials(&host, real, &auth, &door.host())?;
+    eprintln!("has credentials: {:?}", begin.elapsed());
+    is_adopted_and_locked(host, real, &image).await?;
+    eprintln!("staged: {:?}", begin.elapsed());
 
-    let host = agent(&real).await?.with_auth(auth.clone());
+    is_unlocked_and_booted(real, &image, &auth, &door.host()).await?;
+    eprintln!("rebooted: {:?}", begin.elapsed());
+    Ok(())
+}
+
+/// The staged image is removed, pulled again, unlocked and booted. The reboot clears the credentials, and the next agent writes
+/// them again.
+async fn is_unlocked_and_booted(real: &RealHost, image: &DesiredImage, auth: &AuthSource, mirror: &str) -> Result<()> {
+    let before = real.boot().context("down")?;
+    let host = agent(real).await?.with_auth(auth.clone());
     let staged = status(&host).await?.staged.context("nothing staged")?;
     host.unstage(&staged).await?;
     assert!(status(&host).await?.staged.is_none());
-    host.start_pull(&image, ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?.0, Some(PullState::Succeeded));
+    host.start_pull(image, ostrees_lock()?).await?;
+    assert_eq!(ended(&host).await?.0, PullState::Succeeded);
     host.unlock().await?;
     assert!(!status(&host).await?.staged.context("nothing staged")?.locked);
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    lock(&host).await?;
     assert!(status(&host).await?.staged.context("nothing staged")?.locked);
     host.unlock().await?;
-    passed("unlocked");
     host.reboot().await?;
-    let boot = real.wait_boot(Some(&boot.boot_id), Duration::from_secs(60)).await?;
+    let boot = real.wait_boot(Some(&before.boot_id), Duration::from_secs(60)).await?;
     assert_eq!(
-        (boot.digest.as_str(), boot.version.as_str()),
-        (v2.digest.as_str(), "2.0.0")
+        (boot.digest, boot.version.as_str()),
+        (image.digest.to_string(), "2.0.0")
     );
-    let host = agent(&real).await?.with_auth(auth.clone());
+    let host = agent(real).await?.with_auth(auth.clone());
     let file = real.path(PLACES[0])?;
     assert!(!file.exists(), "the file is gone after the reboot");
-    has_credentials(&host, &real, &auth, &door.host())?;
+    has_credentials(&host, real, auth, mirror)?;
     assert!(host.keep_auth(Claim::Released).changed && !file.exists());
-    assert_eq!(status(&host).await?.booted.digest, Some(image.digest));
+    assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&image.digest));
     assert!(host.find_pull(None).await?.is_none());
-    passed("rebooted");
     Ok(())
 }
 
@@ -157,9 +123,7 @@ async fn is_refused_without_credentials(
     let path = "/etc/containers/registries.conf.d/with-mirror.conf";
     real.write(path, &config).await?;
     host.start_pull(image, ostrees_lock()?).await?;
-    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else {
-        bail!("did not fail")
-    };
+    let message = failure_of_pull(host).await?;
     let reason = failure::classify(&message).reason.as_str();
     assert_eq!(reason, "Unauthorized", "{message}");
     ensure!(
@@ -190,28 +154,20 @@ const WINDOW: &str = "S=/run/ostree/staged-deployment; until [ -e $S ]; do :; do
 #[tokio::test(flavor = "multi_thread")]
 async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {
     const BOUND: &str = "bound.test:5999/app:1";
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        eprintln!("{reason}");
+    if is_skipped() {
         return Ok(());
     }
-    let images = tokio::task::spawn_blocking(|| OsImages::ensure(None)).await??;
-    let v1 = images.version(&OsVersion::new("1.0.0"))?;
-    let v2 = images.version(&OsVersion::new("2.0.0").bound_to(BOUND))?;
-    let hosts = RealHosts::new(images, HostLog::default()).await?;
-    let registry = Registry::start(hosts.gateway().into()).await?;
-    for version in [&v1, &v2] {
-        version.push(&registry.host(), "os", &version.version)?;
-    }
-    let real = hosts.add(HostOptions::new("host1", &v1, &registry.host())).await?;
-    real.start().await?;
+    let versions = vec![OsVersion::new("1.0.0"), OsVersion::new("2.0.0").bound_to(BOUND)];
+    let rig = OneHost::start(versions, vec![]).await?;
+    let real = &rig.host;
     // A registry that accepts connections and never answers.
-    let silent = TcpListener::bind((hosts.gateway(), 5999)).await?;
-    let names = format!("127.0.0.1 localhost\n{} bound.test\n", hosts.gateway());
+    let silent = TcpListener::bind((rig.hosts.gateway(), 5999)).await?;
+    let names = format!("127.0.0.1 localhost\n{} bound.test\n", rig.hosts.gateway());
     real.write("/etc/hosts", &names).await?;
 
-    let host = agent(&real).await?;
+    let host = agent(real).await?;
     host.bootc_version().await?;
-    let image = desired(&v2, &registry)?;
+    let image = rig.desired(2)?;
     let measure = ["timeout", "60", "bash", "-c", WINDOW];
     let (window, started) = tokio::join!(real.exec(&measure), host.start_pull(&image, ostrees_lock()?));
     started?;
@@ -231,23 +187,15 @@ async fn a_staged_image_is_locked_while_bootc_runs() -> Result<()> {
 
 /// The tool's own error text is reported, and the host is not left degraded.
 async fn fails_for_an_unknown_digest(host: &Host, real: &RealHost, image: &DesiredImage) -> Result<()> {
-    let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
-    let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
-    let unknown_image = DesiredImage {
-        reference,
-        digest: unknown.clone(),
-        ..image.clone()
-    };
-    host.start_pull(&unknown_image, ostrees_lock()?).await?;
-    let (Some(PullState::Failed { message }), _) = pull_ends(host).await? else {
-        bail!("did not fail")
-    };
+    let unknown = unknown(image)?;
+    host.start_pull(&unknown, ostrees_lock()?).await?;
+    let message = failure_of_pull(host).await?;
     assert_eq!(
         failure::classify(&message).reason.as_str(),
         "ImageNotFound",
         "{message}"
     );
-    host.forget_pull(&unknown).await?;
+    host.forget_pull(&unknown.digest).await?;
     let failed = real
         .exec(&["systemctl", "list-units", "--failed", "--no-legend", "berth-*"])
         .await?;
@@ -281,7 +229,7 @@ async fn goes_through_the_proxy_of_a_drop_in(
         .context("a reference without a registry")?;
     ensure!(request.starts_with(&format!("GET http://{registry}/v2/")), "{request}");
     drop((connection, proxy));
-    ensure!(matches!(pull_ends(host).await?.0, Some(PullState::Failed { .. })));
+    failure_of_pull(host).await?;
     host.forget_pull(&image.digest).await?;
 
     real.exec(&["rm", "-r", DROP_INS]).await?;
@@ -297,8 +245,8 @@ async fn is_adopted_and_locked(first: Host, real: &RealHost, image: &DesiredImag
     let second = agent(real).await?;
     let pull = second.find_pull(None).await?.context("not found")?;
     assert_eq!((&pull.digest, pull.state), (&image.digest, PullState::Running));
-    let (end, bytes) = pull_ends(&second).await?;
-    assert_eq!(end, Some(PullState::Succeeded));
+    let (end, bytes) = ended(&second).await?;
+    assert_eq!(end, PullState::Succeeded);
     ensure!(bytes > 0, "no progress was reported");
     second.forget_pull(&image.digest).await?;
     real.limit_pulls(None).await?;

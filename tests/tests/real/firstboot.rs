@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_core::firstboot::messages::MESSAGE_ID;
+use berth_tests::cluster::name_of;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::real::{HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts};
@@ -104,6 +105,14 @@ impl Rig {
         })
     }
 
+    /// Runs a scenario, and prints its name and duration.
+    async fn scenario(&self, body: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
+        let (begin, name) = (Instant::now(), name_of(&body));
+        body(self).await?;
+        println!("{name:<56} {:>5.1} s", begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+
     /// Resets the host to its first boot, installed from this version, with a configuration.
     async fn prepare(&self, installed_from: Option<&str>, more: &str) -> Result<()> {
         let host = &self.host;
@@ -190,17 +199,14 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
         "{issue}"
     );
     let login = rig.host.read(LOGIN).await?;
-    ensure!(
-        login == rig.host.read(ISSUE).await?,
-        "the login shows the same text: {login}"
-    );
-    let is_logged = || async {
+    ensure!(login == rig.host.read(ISSUE).await?, "the login shows: {login}");
+    rig.until("the journal's record", || async {
         let query = format!("MESSAGE_ID={MESSAGE_ID}");
         let text = rig.host.exec(&["journalctl", "--output=json", &query]).await?;
         let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default())?;
         Ok(last["BERTH_OUTCOME"] == "Refused" && last["BERTH_KUBELET_HELD"] == "true")
-    };
-    rig.until("the journal's record", is_logged).await?;
+    })
+    .await?;
     an_event_is_on_the_cluster(rig).await?;
 
     a_reboot_lets_it_go_no_further(rig).await?;
@@ -214,10 +220,7 @@ async fn a_refused_machine_does_not_start_its_kubelet(rig: &Rig) -> Result<()> {
         .context("a dry run changes nothing")?;
     ensure!(rig.kubelet_runs().await?, "{}", rig.host.journal(UNIT).await?);
     let record = rig.expect("Overridden", true).await?;
-    ensure!(
-        record["status"]["held"] == true,
-        "the record does not mention the refusal: {record:#}"
-    );
+    ensure!(record["status"]["held"] == true, "the refusal is lost: {record:#}");
     ensure!(!rig.has(ISSUE).await?, "the notice is still there");
     Ok(())
 }
@@ -228,17 +231,17 @@ async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
     let first = host.boot().context("down")?.boot_id;
     host.reboot_now().await?;
     host.wait_boot(Some(&first), Duration::from_secs(60)).await?;
-    let ended = || async {
+    rig.until("the refusal of the next boot", || async {
         let status = ["systemctl", "show", "--property=ExecMainStatus,ActiveState", UNIT];
         let status = host.exec(&status).await?;
         Ok(status.contains("ActiveState=failed") && status.contains("ExecMainStatus=3"))
-    };
-    rig.until("the refusal of the next boot", ended).await?;
-    let quiet = || async {
+    })
+    .await?;
+    rig.until("the end of the kubelet's job", || async {
         let jobs = host.exec(&["systemctl", "list-jobs", "--no-legend"]).await?;
         Ok(!jobs.contains("kubelet.service"))
-    };
-    rig.until("the end of the kubelet's job", quiet).await?;
+    })
+    .await?;
     let journal = host.journal(UNIT).await?;
     ensure!(!rig.has(RAN).await?, "the kubelet ran after the reboot; {journal}");
     let login = host.read(LOGIN).await.context(journal)?;
@@ -253,7 +256,7 @@ async fn a_reboot_lets_it_go_no_further(rig: &Rig) -> Result<()> {
 async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
     let events: Api<Event> = Api::all(rig.control_plane.admin_client());
     let selector = ListParams::default().fields("reason=FirstBootRefused");
-    let is_there = async || {
+    rig.until("the event on the cluster", async || {
         let name = rig.host.name();
         let events = events.list(&selector).await?.items;
         let words = [
@@ -262,13 +265,12 @@ async fn an_event_is_on_the_cluster(rig: &Rig) -> Result<()> {
             "older than the minimum 1.5.0",
             "from a newer boot image",
         ];
-        let says = |event: &Event| {
+        Ok(events.iter().any(|event: &Event| {
             let message = event.message.as_deref().unwrap_or_default();
             event.involved_object.name.as_deref() == Some(name) && words.iter().all(|word| message.contains(word))
-        };
-        Ok(events.iter().any(says))
-    };
-    rig.until("the event on the cluster", is_there).await
+        }))
+    })
+    .await
 }
 
 async fn an_unknown_boot_image_is_reported_and_boots(rig: &Rig) -> Result<()> {
@@ -292,10 +294,7 @@ async fn an_unknown_boot_image_is_reported_and_boots(rig: &Rig) -> Result<()> {
     let message = record["status"]["message"].as_str().unwrap_or_default();
     ensure!(message.contains("sets a limit"), "{message}");
     rig.prepare(Some("1.6.0"), "nonsense = 1\n").await?;
-    ensure!(
-        rig.kubelet_runs().await?,
-        "a mistake in the file must not hold the kubelet back"
-    );
+    ensure!(rig.kubelet_runs().await?, "a bad file must not hold the kubelet back");
     rig.expect("InvalidConfig", true).await.map(drop)
 }
 
@@ -323,14 +322,14 @@ async fn a_registry_that_comes_back_is_awaited(rig: &Rig) -> Result<()> {
     rig.host
         .exec(&["systemctl", "start", "--no-block", "kubelet.service"])
         .await?;
-    let waits = || async {
+    rig.until("the wait", || async {
         Ok(rig
             .host
             .journal(UNIT)
             .await?
             .contains("cannot get the target from the registry"))
-    };
-    rig.until("the wait", waits).await?;
+    })
+    .await?;
     ensure!(!rig.has(RAN).await?, "the kubelet ran during the wait");
     rig.registry.restart().await?;
     rig.until("the kubelet", || rig.has(RAN)).await?;
@@ -389,17 +388,19 @@ async fn a_power_cut_does_not_keep_a_machine_from_its_target(rig: &Rig) -> Resul
     let first = host.boot().context("down")?.boot_id;
     host.exec(&["systemctl", "start", "--no-block", "kubelet.service"])
         .await?;
-    let pulls = || async {
+    rig.until("the pull", || async {
         let units = host
             .exec(&["systemctl", "list-units", "--no-legend", "berth-pull-*"])
             .await?;
         Ok(units.contains("berth-pull-"))
-    };
-    rig.until("the pull", pulls).await?;
+    })
+    .await?;
     host.power_cut();
     host.wait_boot(Some(&first), Duration::from_secs(60)).await?;
-    let arrived = || async { Ok(host.boot().is_some_and(|boot| boot.digest == rig.target.digest)) };
-    rig.until("the boot into the target", arrived).await?;
+    rig.until("the boot into the target", || async {
+        Ok(host.boot().is_some_and(|boot| boot.digest == rig.target.digest))
+    })
+    .await?;
     rig.until("the kubelet", || rig.has(RAN)).await?;
     let record = rig.expect("Allowed", true).await?;
     ensure!(
@@ -412,26 +413,15 @@ async fn a_power_cut_does_not_keep_a_machine_from_its_target(rig: &Rig) -> Resul
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_is_compared_before_it_is_a_node() -> Result<()> {
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        println!("{reason}");
+    if crate::one_host::is_skipped() {
         return Ok(());
     }
-    let mut begin = Instant::now();
-    let mut done = |name: &str| {
-        println!("{name:<56} {:>5.1} s", begin.elapsed().as_secs_f64());
-        begin = Instant::now();
-    };
+    let begin = Instant::now();
     let rig = Rig::new().await?;
-    done("the rig is ready");
-    a_refused_machine_does_not_start_its_kubelet(&rig).await?;
-    done("a_refused_machine_does_not_start_its_kubelet");
-    an_unknown_boot_image_is_reported_and_boots(&rig).await?;
-    done("an_unknown_boot_image_is_reported_and_boots");
-    a_missing_or_broken_program_holds_no_machine(&rig).await?;
-    done("a_missing_or_broken_program_holds_no_machine");
-    a_registry_that_comes_back_is_awaited(&rig).await?;
-    done("a_registry_that_comes_back_is_awaited");
-    a_power_cut_does_not_keep_a_machine_from_its_target(&rig).await?;
-    done("a_power_cut_does_not_keep_a_machine_from_its_target");
-    Ok(())
+    println!("{:<56} {:>5.1} s", "the rig is ready", begin.elapsed().as_secs_f64());
+    rig.scenario(a_refused_machine_does_not_start_its_kubelet).await?;
+    rig.scenario(an_unknown_boot_image_is_reported_and_boots).await?;
+    rig.scenario(a_missing_or_broken_program_holds_no_machine).await?;
+    rig.scenario(a_registry_that_comes_back_is_awaited).await?;
+    rig.scenario(a_power_cut_does_not_keep_a_machine_from_its_target).await
 }

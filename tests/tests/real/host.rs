@@ -1,73 +1,46 @@
 //! The real hosts of the harness, tested without Berth. Berth relies on this behaviour of bootc, ostree, systemd and the kubelet.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::real::{
-    GUEST_IMAGE, HostOptions, NodeIdentity, OsImage, OsImages, OsVersion, RealHost, RealHosts, guest_program,
+    GUEST_IMAGE, HostOptions, NodeIdentity, OsImages, OsVersion, RealHost, RealHosts, guest_program,
 };
 use berth_tests::hosts::{HostChange, HostLog};
 use berth_tests::images::ImageSpec;
 use berth_tests::registry::Registry;
 use berth_tests::tools::{Tool, Tools};
+use berth_tests::wait::eventually;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::Value;
 
+use crate::one_host::{OneHost, is_skipped, of_three_layers};
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A host with v1, and a registry that has v1 to v3.
-struct Rig {
-    host: RealHost,
-    registry: Registry,
-    log: HostLog,
-    versions: Vec<OsImage>,
-    _hosts: RealHosts,
+struct Rig(OneHost);
+
+impl Deref for Rig {
+    type Target = OneHost;
+
+    fn deref(&self) -> &OneHost {
+        &self.0
+    }
 }
 
 impl Rig {
     async fn new() -> Result<Self> {
         tracing_subscriber::fmt().with_writer(std::io::stderr).try_init().ok();
-        let begin = Instant::now();
-        let (images, versions) = tokio::task::spawn_blocking(|| -> Result<_> {
-            let images = OsImages::ensure(None)?;
-            let mut versions = Vec::new();
-            for (name, payload) in [
-                ("1.0.0", vec![1 << 20]),
-                ("2.0.0", vec![1 << 20; 3]),
-                ("3.0.0", vec![1 << 20]),
-            ] {
-                let version = OsVersion {
-                    payload,
-                    ..OsVersion::new(name)
-                };
-                versions.push(images.version(&version)?);
-            }
-            Ok((images, versions))
-        })
-        .await??;
-        eprintln!("images: {:?}", begin.elapsed());
-        let log = HostLog::default();
-        let hosts = RealHosts::new(images, log.clone()).await?;
-        let registry = Registry::start(hosts.gateway().into()).await?;
-        for version in &versions {
-            version.push(&registry.host(), "os", &version.version)?;
+        let mut versions = ["1.0.0", "2.0.0", "3.0.0"].map(of_three_layers);
+        for small in [0, 2] {
+            versions[small].payload.truncate(1);
         }
-        eprintln!("pushed: {:?}", begin.elapsed());
-        let first = versions.first().context("a version")?;
-        let host = hosts.add(HostOptions::new("host1", first, &registry.host())).await?;
-        eprintln!("installed: {:?}", begin.elapsed());
-        host.start().await?;
-        eprintln!("booted: {:?}", begin.elapsed());
-        Ok(Self {
-            host,
-            registry,
-            log,
-            versions,
-            _hosts: hosts,
-        })
+        Ok(Self(OneHost::start(versions.into(), vec![]).await?))
     }
 
     fn digest(&self, version: usize) -> &str {
@@ -126,17 +99,9 @@ impl Rig {
     }
 }
 
-fn skipped() -> bool {
-    let reason = berth_tests::hosts::real::unavailable();
-    if let Some(reason) = &reason {
-        eprintln!("{reason}");
-    }
-    reason.is_some()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn staged_locked_unlocked_booted_rolled_back() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let rig = Rig::new().await.unwrap();
@@ -196,7 +161,7 @@ async fn staged_locked_unlocked_booted_rolled_back() {
 /// release.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_locked_without_waiting_for_bootc() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let rig = Rig::new().await.unwrap();
@@ -211,11 +176,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
     rig.host.exec(&link).await.unwrap();
     rig.reboot().await.unwrap();
-    assert_eq!(
-        rig.host.boot().unwrap().digest,
-        first,
-        "the lock file keeps the image from being applied"
-    );
+    assert_eq!(rig.host.boot().unwrap().digest, first, "the lock file is ignored");
 
     // Locked twice, unlocked once.
     rig.host.exec(&["bootc", "switch", &reference]).await.unwrap();
@@ -249,7 +210,7 @@ async fn an_image_is_locked_without_waiting_for_bootc() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_pull_resumes() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let rig = Rig::new().await.unwrap();
@@ -290,10 +251,7 @@ async fn a_killed_pull_resumes() {
     assert_eq!(events[1]["task"], "pulling");
     assert_eq!(events[1]["id"], rig.digest(2));
     let left = events[1]["bytesTotal"].as_u64().unwrap();
-    assert!(
-        left < 5 << 19,
-        "one of three layers should be there: {left} bytes to go"
-    );
+    assert!(left < 5 << 19, "one of three layers should be there: {left} bytes left");
     let last = events.last().unwrap();
     assert_eq!(
         (&last["task"], &last["steps"]),
@@ -316,7 +274,7 @@ async fn a_killed_pull_resumes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_have_bootcs_words() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let rig = Rig::new().await.unwrap();
@@ -370,7 +328,7 @@ async fn layers(host: &RealHost, count: usize) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_kubelet_is_a_node_with_the_hosts_boot_id() {
-    if skipped() {
+    if is_skipped() {
         return;
     }
     let (images, first) = tokio::task::spawn_blocking(|| -> Result<_> {
@@ -467,14 +425,10 @@ async fn ready(cluster: &ControlPlane, host: &RealHost) -> Result<()> {
 
 /// Waits until a pod's container runs and has been restarted this often.
 async fn running(pods: &Api<Pod>, name: &str, restarts: i32) -> Result<()> {
-    let begin = Instant::now();
-    loop {
+    eventually(name, MINUTE, async || {
         let status = pods.get(name).await?.status.unwrap_or_default();
         let mut containers = status.container_statuses.iter().flatten();
-        if containers.any(|c| c.ready && c.restart_count == restarts) {
-            return Ok(());
-        }
-        ensure!(begin.elapsed() < MINUTE, "{name} does not run: {status:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        Ok(containers.any(|c| c.ready && c.restart_count == restarts))
+    })
+    .await
 }

@@ -3,6 +3,7 @@
 mod agent_host;
 mod firstboot;
 mod host;
+mod one_host;
 mod rollout;
 mod rpm_ostree;
 mod service;

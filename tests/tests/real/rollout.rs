@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use berth_api::backend::Backend;
-use berth_tests::cluster::{Published, RealCluster};
+use berth_tests::cluster::{Published, RealCluster, name_of};
 use berth_tests::golden;
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::real::RealHost;
@@ -61,7 +61,8 @@ struct Rig {
 
 impl Rig {
     /// Runs a scenario unless it is left out, asks the judge, and prints the duration.
-    async fn scenario(&mut self, name: &str, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    async fn scenario(&mut self, body: impl AsyncFnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let name = name_of(&body);
         if let Some((_, why)) = LEFT_OUT.iter().find(|(left_out, _)| *left_out == name && !all()) {
             println!("{ONLY_IN_TEST_REAL}{name}: {why}");
             return Ok(());
@@ -81,10 +82,7 @@ impl Rig {
             return Err(error.context(name.to_owned()));
         }
         let violations = self.cluster.violations()?;
-        ensure!(
-            violations.is_empty(),
-            "{name}: the ground truth has violations: {violations:#?}"
-        );
+        ensure!(violations.is_empty(), "{name}: {violations:#?}");
         let total = self.begin.elapsed().as_secs_f64();
         println!(
             "{name:<44} {:>5.1} s, total {total:>5.1} s",
@@ -130,22 +128,18 @@ impl Rig {
     /// Waits until an image is staged and locked on a host that waits for its turn. A waiting host may still have the previous
     /// image staged.
     async fn until_staged(&self, host: &RealHost, image: &Published) -> Result<()> {
-        let is_staged = || async {
-            let staged = staged(host).await?;
-            Ok(staged.is_some_and(|staged| staged.locked && staged.digest == image.digest.to_string()))
-        };
         let what = format!("{} has staged and locked {}", host.name(), image.reference);
-        self.cluster.until(&what, SOON, is_staged).await?;
+        self.cluster
+            .until(&what, SOON, || async {
+                let staged = staged(host).await?;
+                Ok(staged.is_some_and(|staged| staged.locked && staged.digest == image.digest.to_string()))
+            })
+            .await?;
         self.until_phase(host, "Waiting").await
     }
 
     async fn until_phase(&self, host: &RealHost, phase: &str) -> Result<()> {
-        let what = format!("{} is {phase}", host.name());
-        self.cluster
-            .until(&what, SOON, || async {
-                Ok(self.cluster.phase(host.name()).await? == phase)
-            })
-            .await
+        self.cluster.until_phase(host.name(), phase).await
     }
 
     /// Compares the host's conditions since the image was requested with a golden file, which simulated hosts share.
@@ -161,15 +155,16 @@ impl Rig {
     /// Waits until some node is in a phase, and returns its host.
     async fn some_in(&self, phase: &str) -> Result<&RealHost> {
         let found = Cell::new(None);
-        let ask = || async {
-            for host in &self.cluster.hosts {
-                if self.cluster.phase(host.name()).await? == phase {
-                    found.set(Some(host));
+        self.cluster
+            .until(&format!("some node is {phase}"), SOON, || async {
+                for host in &self.cluster.hosts {
+                    if self.cluster.phase(host.name()).await? == phase {
+                        found.set(Some(host));
+                    }
                 }
-            }
-            Ok(found.get().is_some())
-        };
-        self.cluster.until(&format!("some node is {phase}"), SOON, ask).await?;
+                Ok(found.get().is_some())
+            })
+            .await?;
         found.get().context("no host")
     }
 
@@ -205,10 +200,7 @@ async fn one_at_a_time(rig: &mut Rig) -> Result<()> {
     }
     // The controller uses the credentials of its Secret: the registry rejects requests without them.
     let asked = std::fs::read_to_string(rig.cluster.origin.log())?;
-    ensure!(
-        asked.contains("/v2/os/manifests/stable"),
-        "the origin received no request"
-    );
+    ensure!(asked.contains("/v2/os/manifests/stable"), "the origin got no request");
     is_closed_to_strangers(&rig.cluster.origin).await?;
     // All other requests use the credentials of the hosts' Secret, at a mirror of an origin that is away.
     for host in &rig.cluster.hosts {
@@ -229,10 +221,7 @@ async fn is_closed_to_strangers(registry: &Registry) -> Result<()> {
     connection.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     connection.read_to_string(&mut answer).await?;
-    ensure!(
-        answer.starts_with("HTTP/1.1 401 "),
-        "the registry answers without a password: {answer}"
-    );
+    ensure!(answer.starts_with("HTTP/1.1 401 "), "no 401: {answer}");
     Ok(())
 }
 
@@ -263,33 +252,32 @@ async fn an_unrelated_reboot_applies_nothing(rig: &mut Rig) -> Result<()> {
         booted.version
     );
     // The image is staged again, from layers that were pulled before.
-    let again = || async { Ok(staged(host).await?.is_some_and(|s| s.locked)) };
-    rig.cluster.until("it is staged and locked again", SOON, again).await?;
+    rig.cluster
+        .until("it is staged and locked again", SOON, || async {
+            Ok(staged(host).await?.is_some_and(|s| s.locked))
+        })
+        .await?;
     rig.until_phase(host, "Waiting").await
 }
 
 async fn a_revert_while_one_is_done(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let v4 = rig.roll_to("4.0.0", 1).await?;
-    let one = || async { Ok(rig.cluster.running(&v4) == 1) };
-    rig.cluster.until("one host runs 4.0.0", LONG, one).await?;
+    rig.cluster
+        .until("one host runs 4.0.0", LONG, || async {
+            Ok(rig.cluster.running(&v4) == 1)
+        })
+        .await?;
     rig.desire(&rig.now, 1).await?;
     rig.cluster.until_all_run(&rig.now, LONG).await?;
     for host in &rig.cluster.hosts {
         let staged = staged(host).await?;
-        ensure!(
-            staged.is_none(),
-            "{}: the withdrawn image is not staged: {staged:?}",
-            host.name()
-        );
+        ensure!(staged.is_none(), "{}: {staged:?}", host.name());
     }
     let boots = rig.cluster.boots();
     let went: usize = boots.iter().map(|(host, n)| n - before.get(host).unwrap_or(&0)).sum();
     // A node whose reboot has begun when the target is withdrawn also goes there and back.
-    ensure!(
-        went == 2 || went == 4,
-        "one or two hosts go there and back: {before:?}, then {boots:?}"
-    );
+    ensure!(went == 2 || went == 4, "{before:?}, then {boots:?}");
     rig.cluster.judge()
 }
 
@@ -298,44 +286,32 @@ async fn a_budget_blocks_then_yields(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let v4 = rig.roll_to("4.0.0", 1).await?;
     let host = rig.some_in("Draining").await?;
-    let named = || async {
-        let status = rig
-            .cluster
-            .bootc_nodes()
-            .get(host.name())
-            .await?
-            .status
-            .unwrap_or_default();
-        let is_named =
-            |b: &berth_api::node::DrainBlocker| b.pod.starts_with("default/web-") && b.reason.contains("web");
-        Ok(status.drain_blockers.iter().any(is_named))
-    };
     rig.cluster
-        .until("the status names the pod and the budget", SOON, named)
+        .until("the status names the pod and the budget", SOON, || async {
+            let status = rig.cluster.node_status(host.name()).await?;
+            let is_named =
+                |b: &berth_api::node::DrainBlocker| b.pod.starts_with("default/web-") && b.reason.contains("web");
+            Ok(status.drain_blockers.iter().any(is_named))
+        })
         .await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     ensure!(rig.cluster.boots() == before, "a blocked drain reboots nothing");
     // The holder gives back while the pool is paused.
-    let pause = |paused: bool| {
-        rig.cluster
-            .patch_pool("workers", json!({ "rollout": { "paused": paused } }))
-    };
-    pause(true).await?;
+    rig.cluster.pause("workers", true).await?;
     rig.until_phase(host, "Waiting").await?;
     rig.ensure_walk_to(host, &v4, "taken-back")?;
-    pause(false).await?;
+    rig.cluster.pause("workers", false).await?;
     rig.cluster.remove_budget("web").await?;
     rig.until_all_run(&v4, &before).await
 }
 
 /// Waits until the agent of a host is another process than this one.
 async fn until_another_agent(rig: &Rig, host: &RealHost, old: &str) -> Result<()> {
-    let another = || async {
-        let now = rig.cluster.agent_process(host).await?;
-        Ok(!now.is_empty() && !now.contains(old))
-    };
     rig.cluster
-        .until(&format!("{} has another agent", host.name()), SOON, another)
+        .until(&format!("{} has another agent", host.name()), SOON, || async {
+            let now = rig.cluster.agent_process(host).await?;
+            Ok(!now.is_empty() && !now.contains(old))
+        })
         .await
 }
 
@@ -347,13 +323,18 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     let v5 = rig.roll_to("5.0.0", 1).await?;
     for host in rig.cluster.hosts.iter().take(2) {
         rig.until_phase(host, "Staging").await?;
-        let pull = || pull(rig.backend, host, &v5);
-        let running = || async { Ok(!pull().await?.is_empty()) };
-        rig.cluster.until("the pull runs", SOON, running).await?;
-        let (invocation, agent) = (pull().await?, rig.cluster.agent_process(host).await?);
+        rig.cluster
+            .until("the pull runs", SOON, || async {
+                Ok(!pull(rig.backend, host, &v5).await?.is_empty())
+            })
+            .await?;
+        let (invocation, agent) = (
+            pull(rig.backend, host, &v5).await?,
+            rig.cluster.agent_process(host).await?,
+        );
         rig.cluster.kill_agent(host).await?;
         until_another_agent(rig, host, &agent).await?;
-        let now = pull().await?;
+        let now = pull(rig.backend, host, &v5).await?;
         ensure!(
             now == invocation,
             "{}: the next agent must adopt the running pull, not repeat it: {invocation}, {now:?}",
@@ -362,8 +343,11 @@ async fn an_agent_killed_mid_pull_adopts_it(rig: &mut Rig) -> Result<()> {
     }
     for host in &rig.cluster.hosts {
         host.limit_pulls(None).await?;
-        let staged = || async { Ok(staged(host).await?.is_some_and(|s| s.digest == v5.digest.to_string())) };
-        rig.cluster.until("the pull ends", SOON, staged).await?;
+        rig.cluster
+            .until("the pull ends", SOON, || async {
+                Ok(staged(host).await?.is_some_and(|s| s.digest == v5.digest.to_string()))
+            })
+            .await?;
     }
     Ok(())
 }
@@ -400,12 +384,18 @@ async fn an_agent_killed_mid_drain_and_at_the_reboot(rig: &mut Rig) -> Result<()
         &["org.freedesktop.login1.Manager", "PreparingForShutdown"],
     ]
     .concat();
-    let prepares = || async { Ok(host.exec(&going).await?.trim() == "b true") };
-    rig.cluster.until("the reboot was asked for", SOON, prepares).await?;
+    rig.cluster
+        .until("the reboot was asked for", SOON, || async {
+            Ok(host.exec(&going).await?.trim() == "b true")
+        })
+        .await?;
     let agent = rig.cluster.agent_process(host).await?;
     rig.cluster.kill_agent(host).await?;
     until_another_agent(rig, host, &agent).await?;
-    ensure!(prepares().await?, "the next agent finds the host going down");
+    ensure!(
+        host.exec(&going).await?.trim() == "b true",
+        "the next agent finds the host going down"
+    );
     host.exec(&["systemctl", "stop", "slow-shutdown"]).await?;
     rig.until_all_run(&v5, &before).await
 }
@@ -417,16 +407,21 @@ async fn an_image_without_its_bound_image(rig: &mut Rig) -> Result<()> {
     let v7 = rig.cluster.publish_bound("7.0.0", &bound).await?;
     rig.desire(&v7, 3).await?;
     for host in &rig.cluster.hosts {
-        let named = || async {
-            let object = rig.cluster.bootc_nodes().get(host.name()).await?;
-            let failure = object.status.unwrap_or_default().failure;
-            Ok(failure.is_some_and(|f| f.reason == "ImageNotFound" && f.message.contains(&bound) && f.attempts > 1))
-        };
         rig.cluster
-            .until("the status names the bound image", SOON, named)
+            .until("the status names the bound image", SOON, || async {
+                let object = rig.cluster.bootc_nodes().get(host.name()).await?;
+                let failure = object.status.unwrap_or_default().failure;
+                Ok(
+                    failure
+                        .is_some_and(|f| f.reason == "ImageNotFound" && f.message.contains(&bound) && f.attempts > 1),
+                )
+            })
             .await?;
-        let removed = || async { Ok(staged(host).await?.is_none()) };
-        rig.cluster.until("nothing stays staged", SOON, removed).await?;
+        rig.cluster
+            .until("nothing stays staged", SOON, || async {
+                Ok(staged(host).await?.is_none())
+            })
+            .await?;
     }
     ensure!(rig.cluster.boots() == before, "no host boots it");
     rig.desire(&rig.now, 1).await?;
@@ -445,33 +440,21 @@ async fn the_api_server_is_away(rig: &mut Rig) -> Result<()> {
     rig.cluster.control_plane.stop_apiserver().await?;
     tokio::time::sleep(Duration::from_secs(30)).await;
     let down = rig.downs() - downs;
-    ensure!(
-        down == 1,
-        "a committed node reboots, and no new turn begins: {down} hosts went down"
-    );
+    ensure!(down == 1, "only the committed node reboots: {down} hosts went down");
     rig.cluster.control_plane.start_apiserver().await?;
     rig.until_all_run(&v6, &before).await
 }
 
 async fn scenarios(rig: &mut Rig) -> Result<()> {
-    rig.scenario("one_at_a_time", one_at_a_time).await?;
-    rig.scenario("two_at_once", two_at_once).await?;
-    rig.scenario(
-        "an_unrelated_reboot_applies_nothing",
-        an_unrelated_reboot_applies_nothing,
-    )
-    .await?;
-    rig.scenario("a_revert_while_one_is_done", a_revert_while_one_is_done)
-        .await?;
-    rig.scenario("a_budget_blocks_then_yields", a_budget_blocks_then_yields)
-        .await?;
-    rig.scenario("an_image_without_its_bound_image", an_image_without_its_bound_image)
-        .await?;
-    rig.scenario("an_agent_killed_mid_pull_adopts_it", an_agent_killed_mid_pull_adopts_it)
-        .await?;
-    let name = "an_agent_killed_mid_drain_and_at_the_reboot";
-    rig.scenario(name, an_agent_killed_mid_drain_and_at_the_reboot).await?;
-    rig.scenario("the_api_server_is_away", the_api_server_is_away).await
+    rig.scenario(one_at_a_time).await?;
+    rig.scenario(two_at_once).await?;
+    rig.scenario(an_unrelated_reboot_applies_nothing).await?;
+    rig.scenario(a_revert_while_one_is_done).await?;
+    rig.scenario(a_budget_blocks_then_yields).await?;
+    rig.scenario(an_image_without_its_bound_image).await?;
+    rig.scenario(an_agent_killed_mid_pull_adopts_it).await?;
+    rig.scenario(an_agent_killed_mid_drain_and_at_the_reboot).await?;
+    rig.scenario(the_api_server_is_away).await
 }
 
 /// Prepares the rig: hosts that run the first version.
@@ -492,8 +475,7 @@ async fn ready() -> Result<Rig> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_real_hosts() -> Result<()> {
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        println!("{reason}");
+    if crate::one_host::is_skipped() {
         return Ok(());
     }
     let mut rig = ready().await?;
@@ -506,8 +488,7 @@ async fn three_real_hosts() -> Result<()> {
 /// The scenarios of the rollout, with the other backend from the first pool on.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_real_hosts_of_rpm_ostree() -> Result<()> {
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        println!("{reason}");
+    if crate::one_host::is_skipped() {
         return Ok(());
     }
     if !all() {

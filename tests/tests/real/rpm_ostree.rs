@@ -1,6 +1,7 @@
 //! rpm-ostree as the backend of a real host: the agent's host side uses a stand-in for its daemon, which the host's systemd and
 //! D-Bus start, over the host's own ostree deployments. The agent's loop is not here.
 
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,13 +9,11 @@ use berth_agent::host::{Host, HostRoot, PullState, Terms, failure};
 use berth_api::backend::{Backend, BackendRule};
 use berth_api::node::DesiredImage;
 use berth_core::agent::facts::{Deployments, Os};
-use berth_core::agent::storage::Storage;
-use berth_tests::hosts::real::{
-    FromOutside, HostOptions, OsImage, OsImages, OsVersion, RealHost, RealHosts, is_rpm_ostree_real, rpm_ostree,
-};
-use berth_tests::hosts::{HostLog, both_locks};
-use berth_tests::registry::Registry;
+use berth_tests::hosts::both_locks;
+use berth_tests::hosts::real::{FromOutside, is_rpm_ostree_real, rpm_ostree};
 use tokio::sync::Mutex;
+
+use crate::one_host::{OneHost, ended, failure_of_pull, is_skipped, lock, of_three_layers, unknown};
 
 /// Terms of a pool that requires this backend.
 const ASKED: Terms = Terms {
@@ -29,75 +28,41 @@ const RIVALS: [&str; 2] = ["zincati.service", "rpm-ostreed-automatic.timer"];
 
 /// A host with rpm-ostree beside its bootc, and a registry with two images.
 struct Rig {
-    real: RealHost,
+    one: OneHost,
     /// Access to the files of each boot. The earlier ones stay open for their users.
     ways: Mutex<Vec<FromOutside>>,
-    registry: Registry,
-    _hosts: RealHosts,
-    v1: OsImage,
-    v2: OsImage,
+}
+
+impl Deref for Rig {
+    type Target = OneHost;
+
+    fn deref(&self) -> &OneHost {
+        &self.one
+    }
 }
 
 impl Rig {
     async fn new() -> Result<Self> {
-        let (images, v1, v2, files) = tokio::task::spawn_blocking(|| -> Result<_> {
-            let images = OsImages::ensure(None)?;
-            let of = |name: &str| {
-                images.version(&OsVersion {
-                    payload: vec![1 << 20; 3],
-                    ..OsVersion::new(name)
-                })
-            };
-            let (v1, v2) = (of("1.0.0")?, of("2.0.0")?);
-            Ok((images, v1, v2, rpm_ostree()?))
-        })
-        .await??;
-        let hosts = RealHosts::new(images, HostLog::default()).await?;
-        let registry = Registry::start(hosts.gateway().into()).await?;
-        for version in [&v1, &v2] {
-            version.push(&registry.host(), "os", &version.version)?;
-        }
-        let mut options = HostOptions::new("host1", &v1, &registry.host());
-        options.files.extend(files);
-        let real = hosts.add(options).await?;
-        real.start().await?;
+        let files = tokio::task::spawn_blocking(rpm_ostree).await??;
+        let versions = vec![of_three_layers("1.0.0"), of_three_layers("2.0.0")];
         Ok(Self {
-            real,
+            one: OneHost::start(versions, files).await?,
             ways: Mutex::default(),
-            registry,
-            _hosts: hosts,
-            v1,
-            v2,
         })
     }
 
     /// Another agent.
     async fn agent(&self) -> Result<Host> {
-        let way = FromOutside::of(&self.real)?;
+        let way = FromOutside::of(&self.host)?;
         let root = HostRoot::new(way.root());
         self.ways.lock().await.push(way);
-        Host::connect(Some(&self.real.bus_address()?), root).await
-    }
-
-    fn desired(&self, image: &OsImage) -> Result<DesiredImage> {
-        let digest: berth_api::Digest = image.digest.parse()?;
-        Ok(DesiredImage {
-            reference: image.reference(&self.registry.host(), "os"),
-            index_digest: digest.clone(),
-            digest,
-            version: None,
-            signature: berth_api::pool::SignatureRule::AsBooted,
-        })
+        Host::connect(Some(&self.host.bus_address()?), root).await
     }
 
     /// Waits for the next boot, and returns its version.
     async fn boots_after(&self, before: &str) -> Result<String> {
-        let boot = self.real.wait_boot(Some(before), BOOT).await;
+        let boot = self.host.wait_boot(Some(before), BOOT).await;
         Ok(boot.context("the host does not come back after its reboot")?.version)
-    }
-
-    fn boot_id(&self) -> Result<String> {
-        Ok(self.real.boot().context("the host is down")?.boot_id)
     }
 }
 
@@ -106,22 +71,6 @@ async fn look(host: &Host, terms: &Terms) -> Result<Deployments> {
         Os::Bootc(known) => Ok(*known),
         other => bail!("no deployments: {other:?}"),
     }
-}
-
-/// Waits until the pull has ended; returns its result and the number of bytes reported before.
-async fn ended(host: &Host) -> Result<(PullState, u64)> {
-    let mut changes = host.changes();
-    let mut bytes = 0;
-    for _ in 0..300 {
-        bytes = host.pull_progress().map_or(bytes, |p| p.bytes.max(bytes));
-        match host.find_pull(None).await?.map(|pull| pull.state) {
-            Some(PullState::Running) => {}
-            Some(ended) => return Ok((ended, bytes)),
-            None => bail!("the pull is gone"),
-        }
-        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
-    }
-    bail!("the pull does not end")
 }
 
 /// Pulls an image to its end, and forgets the pull.
@@ -152,14 +101,13 @@ async fn reports_bytes(host: &Host) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_host_does_with_rpm_ostree_all_that_the_agent_asks() -> Result<()> {
-    if let Some(reason) = berth_tests::hosts::real::unavailable() {
-        eprintln!("{reason}");
+    if is_skipped() {
         return Ok(());
     }
     let rig = Rig::new().await?;
     let done = goes_through_all(&rig).await;
     if done.is_err() {
-        match rig.real.journal("rpm-ostreed.service").await {
+        match rig.host.journal("rpm-ostreed.service").await {
             Ok(journal) => eprintln!("{journal}"),
             Err(error) => eprintln!("the journal of rpm-ostreed cannot be read: {error:#}"),
         }
@@ -169,55 +117,46 @@ async fn a_real_host_does_with_rpm_ostree_all_that_the_agent_asks() -> Result<()
 
 async fn goes_through_all(rig: &Rig) -> Result<()> {
     let begin = Instant::now();
-    let passed = |what: &str| eprintln!("{what}: {:?}", begin.elapsed());
     let host = rig.agent().await?;
     let known = look(&host, &ASKED).await?;
     assert_eq!(
         (known.backend.name, known.backend.reason.as_str()),
         (Backend::RpmOstree, "AskedByPool")
     );
-    assert_eq!(known.booted.digest, Some(rig.v1.digest.parse()?));
+    assert_eq!(known.booted.digest, Some(rig.versions[0].digest.parse()?));
     ensure!(known.staged.is_none() && known.rollback.is_none(), "{known:?}");
     assert_eq!(look(&host, &Terms::default()).await?.backend.name, Backend::Bootc);
     look(&host, &ASKED).await?;
-    passed("asked");
+    eprintln!("asked: {:?}", begin.elapsed());
 
     failures_are_reported(rig, &host).await?;
-    passed("failed");
+    eprintln!("failed: {:?}", begin.elapsed());
     is_adopted(rig, host).await?;
-    passed("adopted and staged");
+    eprintln!("adopted and staged: {:?}", begin.elapsed());
     applies_nothing_locked(rig).await?;
-    passed("a reboot applied nothing");
+    eprintln!("a reboot applied nothing: {:?}", begin.elapsed());
     applies_what_is_unlocked(rig).await?;
-    passed("updated");
+    eprintln!("updated: {:?}", begin.elapsed());
     shows_pins(rig).await?;
     keeps_layers(rig).await?;
-    passed("went back with a package");
+    eprintln!("went back with a package: {:?}", begin.elapsed());
     names_rivals(rig).await
 }
 
 /// A digest that does not exist, and a daemon that dies in the middle of a pull.
 async fn failures_are_reported(rig: &Rig, host: &Host) -> Result<()> {
-    let image = rig.desired(&rig.v2)?;
-    let unknown: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
-    let reference = image.reference.replace(&image.digest.to_string(), &unknown.to_string());
-    let missing = DesiredImage {
-        reference,
-        digest: unknown,
-        ..image.clone()
-    };
+    let image = rig.desired(2)?;
+    let missing = unknown(&image)?;
     let words = words_of_failed_pull(host, &missing).await?;
     assert_eq!(failure::classify(&words).reason.as_str(), "ImageNotFound", "{words}");
 
-    rig.real.limit_pulls(Some(256 << 10)).await?;
+    rig.host.limit_pulls(Some(256 << 10)).await?;
     host.start_pull(&image, both_locks()?).await?;
     reports_bytes(host).await?;
-    rig.real
+    rig.host
         .exec(&["systemctl", "kill", "--signal=KILL", "rpm-ostreed.service"])
         .await?;
-    let (PullState::Failed { message }, _) = ended(host).await? else {
-        bail!("the daemon is dead")
-    };
+    let message = failure_of_pull(host).await?;
     ensure!(message.contains("rpm-ostreed ended during the pull"), "{message}");
     host.forget_pull(&image.digest).await?;
     // D-Bus and systemd start it again.
@@ -227,8 +166,8 @@ async fn failures_are_reported(rig: &Rig, host: &Host) -> Result<()> {
 
 /// The pull continues without an agent; the next agent joins it and receives its end.
 async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
-    let image = rig.desired(&rig.v2)?;
-    rig.real.limit_pulls(Some(512 << 10)).await?;
+    let image = rig.desired(2)?;
+    rig.host.limit_pulls(Some(512 << 10)).await?;
     first.start_pull(&image, both_locks()?).await?;
     drop(first);
     let second = rig.agent().await?;
@@ -238,14 +177,14 @@ async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
     assert_eq!(state, PullState::Succeeded);
     ensure!(bytes > 0, "no progress was reported");
     second.forget_pull(&image.digest).await?;
-    rig.real.limit_pulls(None).await?;
+    rig.host.limit_pulls(None).await?;
     let staged = look(&second, &ASKED).await?.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&image.digest), true));
     // bootc and ostree see the same lock. It is part of the deployment's state; no lock file exists.
-    let status = rig.real.exec(&["bootc", "status", "--json"]).await?;
+    let status = rig.host.exec(&["bootc", "status", "--json"]).await?;
     ensure!(status.contains(r#""version":"2.0.0""#), "{status}");
     ensure!(status.contains(r#""downloadOnly":true"#), "{status}");
-    let file = rig.real.path("/run/ostree/staged-deployment-locked")?;
+    let file = rig.host.path("/run/ostree/staged-deployment-locked")?;
     ensure!(!file.try_exists()?, "rpm-ostree locks without a file");
     Ok(())
 }
@@ -253,7 +192,7 @@ async fn is_adopted(rig: &Rig, first: Host) -> Result<()> {
 /// A reboot discards what rpm-ostree has locked.
 async fn applies_nothing_locked(rig: &Rig) -> Result<()> {
     let before = rig.boot_id()?;
-    rig.real.reboot_now().await?;
+    rig.host.reboot_now().await?;
     assert_eq!(rig.boots_after(&before).await?, "1.0.0");
     let host = rig.agent().await?;
     let known = look(&host, &ASKED).await?;
@@ -261,8 +200,14 @@ async fn applies_nothing_locked(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
+/// True if the staged image is locked.
+async fn is_locked(host: &Host) -> Result<bool> {
+    let staged = look(host, &ASKED).await?.staged.context("nothing staged")?;
+    Ok(staged.locked)
+}
+
 async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
-    let image = rig.desired(&rig.v2)?;
+    let image = rig.desired(2)?;
     let host = rig.agent().await?;
     look(&host, &ASKED).await?;
     assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
@@ -270,18 +215,13 @@ async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
     host.unstage(&staged).await?;
     ensure!(look(&host, &ASKED).await?.staged.is_none());
     assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
-    let is_locked = async || -> Result<bool> {
-        let staged = look(&host, &ASKED).await?.staged.context("nothing staged")?;
-        Ok(staged.locked)
-    };
-    ensure!(is_locked().await?, "locked from the first instant");
+    ensure!(is_locked(&host).await?, "locked from the first instant");
     host.unlock().await?;
-    ensure!(!is_locked().await?, "unlocked");
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
-    ensure!(is_locked().await?, "locked again");
+    ensure!(!is_locked(&host).await?, "unlocked");
+    lock(&host).await?;
+    ensure!(is_locked(&host).await?, "locked again");
     host.unlock().await?;
-    ensure!(!is_locked().await?, "unlocked again");
+    ensure!(!is_locked(&host).await?, "unlocked again");
     let before = rig.boot_id()?;
     host.reboot().await?;
     assert_eq!(rig.boots_after(&before).await?, "2.0.0");
@@ -290,7 +230,7 @@ async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
     assert_eq!(known.booted.digest, Some(image.digest));
     assert_eq!(
         known.rollback.and_then(|r| r.digest),
-        Some(rig.v1.digest.parse()?),
+        Some(rig.versions[0].digest.parse()?),
         "to roll back to"
     );
     Ok(())
@@ -299,22 +239,22 @@ async fn applies_what_is_unlocked(rig: &Rig) -> Result<()> {
 /// Both backends report which deployments are pinned.
 async fn shows_pins(rig: &Rig) -> Result<()> {
     let host = rig.agent().await?;
-    rig.real.exec(&["ostree", "admin", "pin", "1"]).await?;
+    rig.host.exec(&["ostree", "admin", "pin", "1"]).await?;
     for (terms, backend) in [(ASKED, Backend::RpmOstree), (Terms::default(), Backend::Bootc)] {
         let known = look(&host, &terms).await?;
         assert_eq!(known.backend.name, backend);
         let rollback = known.rollback.context("nothing to roll back to")?;
         ensure!(rollback.pinned && !known.booted.pinned, "{backend:?}: {rollback:?}");
     }
-    rig.real.exec(&["ostree", "admin", "pin", "--unpin", "1"]).await?;
+    rig.host.exec(&["ostree", "admin", "pin", "--unpin", "1"]).await?;
     Ok(())
 }
 
 /// An admin installs a package. Its deployment is locked, and the next image is staged over it and keeps the package.
 async fn keeps_layers(rig: &Rig) -> Result<()> {
-    let image = rig.desired(&rig.v1)?;
+    let image = rig.desired(1)?;
     // An admin who uses `rpm-ostree` on the host.
-    let way = FromOutside::of(&rig.real)?;
+    let way = FromOutside::of(&rig.host)?;
     way.client().await?.install(&["htop"]).await?;
     let host = rig.agent().await?;
     let known = look(&host, &Terms::default()).await?;
@@ -324,9 +264,11 @@ async fn keeps_layers(rig: &Rig) -> Result<()> {
     );
     ensure!(known.staged_layers, "a package is layered");
     let staged = known.staged.context("nothing staged")?;
-    assert_eq!((staged.digest, staged.locked), (Some(rig.v2.digest.parse()?), false));
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    assert_eq!(
+        (staged.digest, staged.locked),
+        (Some(rig.versions[1].digest.parse()?), false)
+    );
+    lock(&host).await?;
     ensure!(look(&host, &ASKED).await?.staged.is_some_and(|s| s.locked), "locked");
 
     assert_eq!(pull(&host, &image).await?, PullState::Succeeded);
@@ -342,9 +284,10 @@ async fn keeps_layers(rig: &Rig) -> Result<()> {
     assert_eq!(known.backend.name, Backend::RpmOstree);
     assert_eq!(known.backend.layered_packages, ["htop"]);
     assert_eq!(known.booted.digest, Some(image.digest));
-    match is_rpm_ostree_real() {
-        true => rig.real.exec(&["test", "-x", "/usr/bin/htop"]).await.map(drop)?,
-        false => assert_eq!(rig.real.read("/usr/lib/layered-packages/htop").await?, "htop\n"),
+    if is_rpm_ostree_real() {
+        rig.host.exec(&["test", "-x", "/usr/bin/htop"]).await?;
+    } else {
+        assert_eq!(rig.host.read("/usr/lib/layered-packages/htop").await?, "htop\n");
     }
     Ok(())
 }
@@ -355,11 +298,11 @@ async fn names_rivals(rig: &Rig) -> Result<()> {
     ensure!(host.rivals().await?.is_empty());
     let [service, timer] = RIVALS;
     let text = "[Service]\nExecStart=/usr/bin/sleep infinity\n";
-    rig.real.write(&format!("/run/systemd/system/{service}"), text).await?;
+    rig.host.write(&format!("/run/systemd/system/{service}"), text).await?;
     let text = "[Timer]\nOnActiveSec=1h\nUnit=zincati.service\n";
-    rig.real.write(&format!("/run/systemd/system/{timer}"), text).await?;
-    rig.real.exec(&["systemctl", "daemon-reload"]).await?;
-    rig.real.exec(&["systemctl", "start", service, timer]).await?;
+    rig.host.write(&format!("/run/systemd/system/{timer}"), text).await?;
+    rig.host.exec(&["systemctl", "daemon-reload"]).await?;
+    rig.host.exec(&["systemctl", "start", service, timer]).await?;
     let mut found = host.rivals().await?;
     found.sort();
     let mut expected = RIVALS;

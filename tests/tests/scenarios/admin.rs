@@ -1,12 +1,11 @@
 //! Actions of an admin through the shipped `kubectl berth`: a lost node is excluded, a node that cannot be proven is released,
 //! failed images are retried. Hosts are simulated, everything else is real.
 
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_api::node::BootcNode;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, SOON};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Published, has_condition, soon, until_so};
 use berth_tests::controlplane::Bound;
 use berth_tests::golden;
 use berth_tests::hosts::sim::{SimHost, Updaters};
@@ -17,51 +16,11 @@ use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::process::Command;
+
+use crate::said::berth;
 
 /// The policy of the BootcNodes' status.
 const OWN_STATUS: &str = "berth-agent-own-status";
-
-/// Output of the program, and its exit status.
-#[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    /// Fails unless the exit status is 0 and standard output contains each of these texts.
-    fn well(self, texts: &[&str]) -> Result<Self> {
-        ensure!(self.code == Some(0), "exit status 0: {self:?}");
-        for text in texts {
-            ensure!(self.out.contains(text), "the output contains {text:?}:\n{}", self.out);
-        }
-        Ok(self)
-    }
-}
-
-/// Runs `kubectl berth` as the admin tom, without a terminal for questions.
-async fn berth(cluster: &Cluster, arguments: &[&str]) -> Result<Said> {
-    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
-    let config = cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .arg("--kubeconfig")
-        .arg(&config.path)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(SOON, command.output())
-        .await
-        .context("kubectl berth does not end")??;
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said {
-        code: output.status.code(),
-        out: text(&output.stdout),
-        err: text(&output.stderr),
-    })
-}
 
 async fn start(hosts: usize) -> Result<(Cluster, Instant)> {
     start_with(hosts, &[]).await
@@ -90,10 +49,7 @@ fn ended(name: &str, cluster: &Cluster, start: Instant, by_hand: Option<&str>) -
             let [one] = violations.as_slice() else {
                 bail!("only the manual reboot may be a violation: {violations:#?}")
             };
-            ensure!(
-                one.starts_with(&known),
-                "only the manual reboot may be a violation: {one}"
-            );
+            ensure!(one.starts_with(&known), "not the manual reboot: {one}");
         }
     }
     println!("{name:<44} scenario {:>5.1} s", start.elapsed().as_secs_f64());
@@ -110,17 +66,16 @@ async fn roll_to(cluster: &Cluster, version: &str, max_failures: u32) -> Result<
 /// Waits until a holder is in this phase of the node, and returns its host.
 async fn holder_in<'a>(cluster: &'a Cluster, phase: &str) -> Result<&'a SimHost> {
     let found = std::cell::RefCell::new(String::new());
-    cluster
-        .until(&format!("a holder is {phase}"), SOON, || async {
-            for name in cluster.held().await? {
-                if cluster.phase(&name).await? == phase {
-                    *found.borrow_mut() = name;
-                    return Ok(true);
-                }
+    soon(cluster, &format!("a holder is {phase}"), || async {
+        for name in cluster.held().await? {
+            if cluster.phase(&name).await? == phase {
+                *found.borrow_mut() = name;
+                return Ok(true);
             }
-            Ok(false)
-        })
-        .await?;
+        }
+        Ok(false)
+    })
+    .await?;
     cluster
         .fleet
         .host(&found.borrow())
@@ -144,17 +99,31 @@ async fn say_not_ready(cluster: &Cluster, node: &str) -> Result<()> {
 
 /// Waits until a host's Node is Ready under the current boot.
 async fn until_ready(cluster: &Cluster, host: &SimHost) -> Result<()> {
-    cluster
-        .until(&format!("{} is Ready", host.name()), SOON, || async {
-            let status = cluster.nodes().get(host.name()).await?.status.unwrap_or_default();
-            let ready = status
-                .conditions
-                .iter()
-                .flatten()
-                .any(|c| c.type_ == "Ready" && c.status == "True");
-            Ok(ready && status.node_info.map(|info| info.boot_id) == host.facts().boot_id)
-        })
-        .await
+    soon(cluster, &format!("{} is Ready", host.name()), || async {
+        let status = cluster.nodes().get(host.name()).await?.status.unwrap_or_default();
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == "Ready" && c.status == "True");
+        Ok(ready && status.node_info.map(|info| info.boot_id) == host.facts().boot_id)
+    })
+    .await
+}
+
+/// Boots another image on a host, by hand. Its agent does not run afterwards.
+async fn reboot_into(cluster: &Cluster, host: &SimHost, image: &Published) -> Result<()> {
+    cluster.excuse(host.name());
+    host.stop_agent().await;
+    host.stage_behind_the_agent(&image.pinned, &image.digest.to_string());
+    host.reboot_now().await
+}
+
+async fn until_uncordoned(cluster: &Cluster, node: &str) -> Result<()> {
+    soon(cluster, &format!("{node} is uncordoned"), || async {
+        Ok(!cluster.is_cordoned(node).await?)
+    })
+    .await
 }
 
 async fn is_excluded(cluster: &Cluster, node: &str) -> Result<bool> {
@@ -170,7 +139,7 @@ async fn identity(cluster: &Cluster) -> Result<String> {
 
 /// True if the pool's status records a failure of the image on this node.
 async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result<bool> {
-    let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+    let status = cluster.pool_status("workers").await?;
     Ok(status
         .failures
         .iter()
@@ -180,9 +149,7 @@ async fn is_recorded(cluster: &Cluster, image: &Published, node: &str) -> Result
 #[tokio::test]
 async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     let (cluster, start) = start(3).await?;
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.shutdown_time = Duration::from_secs(2));
-    }
+    cluster.settings(|s| s.shutdown_time = Duration::from_secs(2));
     let v2 = roll_to(&cluster, "2.0.0", 2).await?;
     let lost = holder_in(&cluster, "Rebooting").await?;
     let name = lost.name();
@@ -190,8 +157,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     lost.power_loss().await;
     say_not_ready(&cluster, name).await?;
     // Without --yes and without a terminal nothing happens.
-    let refused = berth(&cluster, &["exclude", name]).await?;
-    ensure!(refused.code == Some(2) && refused.err.contains("--yes"), "{refused:?}");
+    berth(&cluster, &["exclude", name]).await?.ends(2, &["--yes"])?;
     let counts = format!("counts as failed on {name}");
     let texts = [
         "It holds berth workers-0",
@@ -208,9 +174,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
         .well(&[&format!("Node {name} is excluded.")])?;
     ensure!(is_excluded(&cluster, name).await?, "the node has no label");
     let rest = others(&cluster, lost);
-    cluster
-        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
-        .await?;
+    soon(&cluster, "the failure is recorded", || is_recorded(&cluster, &v2, name)).await?;
     cluster.until_run(&v2, &rest, LONG).await?;
     berth(&cluster, &["status"])
         .await?
@@ -221,11 +185,7 @@ async fn a_lost_node_is_excluded_and_comes_back() -> Result<()> {
     // The node comes back with its previous image. It becomes a member again only by another command of an admin.
     lost.power_on().await?;
     until_ready(&cluster, lost).await?;
-    cluster
-        .until("it is uncordoned", SOON, || async {
-            Ok(!cluster.is_cordoned(name).await?)
-        })
-        .await?;
+    until_uncordoned(&cluster, name).await?;
     let again = berth(&cluster, &["include", name, "--yes"]).await?;
     again.well(&[
         "3 nodes instead of 2",
@@ -243,37 +203,22 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
     let (cluster, start) = start(2).await?;
     let v2 = cluster.publish("2.0.0").await?;
     let v9 = cluster.publish("9.0.0").await?;
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.never_ready = [v2.digest.to_string()].into());
-    }
+    cluster.settings(|s| s.never_ready = [v2.digest.to_string()].into());
     roll_to(&cluster, "2.0.0", 2).await?;
     let stuck = holder_in(&cluster, "Proving").await?;
     let name = stuck.name();
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.never_ready.clear());
-    }
+    cluster.settings(|s| s.never_ready.clear());
     // Its admin repairs the host by hand, with an image that Berth did not request.
-    cluster.excuse(name);
-    stuck.stop_agent().await;
-    stuck.stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
-    stuck.reboot_now().await?;
-    ensure!(
-        stuck.facts().version == "9.0.0",
-        "it runs the third image: {:?}",
-        stuck.facts()
-    );
+    reboot_into(&cluster, stuck, &v9).await?;
+    ensure!(stuck.facts().version == "9.0.0", "{:?}", stuck.facts());
     stuck.start_agent();
-    cluster
-        .until("its agent reports the third image", SOON, || async {
-            let status = cluster.bootc_nodes().get(name).await?.status.unwrap_or_default();
-            Ok(status.booted.and_then(|b| b.digest).as_ref() == Some(&v9.digest))
-        })
-        .await?;
+    soon(&cluster, "its agent reports the third image", || async {
+        let status = cluster.node_status(name).await?;
+        Ok(status.booted.and_then(|b| b.digest).as_ref() == Some(&v9.digest))
+    })
+    .await?;
     until_ready(&cluster, stuck).await?;
-    ensure!(
-        identity(&cluster).await? == name,
-        "a node that cannot be proven keeps its berth"
-    );
+    ensure!(identity(&cluster).await? == name, "an unproven node keeps its berth");
     let counts = format!("counts as failed on {name}");
     let texts = [
         "closes berth workers-0 on your authority (closed:admin)",
@@ -282,11 +227,7 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
         &counts,
     ];
     let planned = berth(&cluster, &["release", name, "--dry-run"]).await?.well(&texts)?;
-    ensure!(
-        !planned.out.contains('!'),
-        "release finds no objection:\n{}",
-        planned.out
-    );
+    ensure!(!planned.out.contains('!'), "an objection:\n{}", planned.out);
     ensure!(identity(&cluster).await? == name, "a dry run changes nothing");
     let released = berth(&cluster, &["release", name, "--yes"])
         .await?
@@ -296,14 +237,8 @@ async fn a_node_that_cannot_be_proven_is_released() -> Result<()> {
         .await?
         .well(&["holds no berth; nothing to release"])?;
     has_event(&cluster, name).await?;
-    cluster
-        .until("it is uncordoned", SOON, || async {
-            Ok(!cluster.is_cordoned(name).await?)
-        })
-        .await?;
-    cluster
-        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
-        .await?;
+    until_uncordoned(&cluster, name).await?;
+    soon(&cluster, "the failure is recorded", || is_recorded(&cluster, &v2, name)).await?;
     cluster.until_run(&v2, &others(&cluster, stuck), LONG).await?;
     ensure!(
         stuck.facts().version == "9.0.0",
@@ -339,89 +274,67 @@ async fn has_event(cluster: &Cluster, node: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until an event about the Node has this reason.
+async fn until_event(cluster: &Cluster, node: &str, reason: &str) -> Result<()> {
+    let events = Api::<Event>::namespaced(cluster.client(), "default");
+    let selector = format!("reason={reason},regarding.kind=Node,regarding.name={node}");
+    let of_node = ListParams::default().fields(&selector);
+    soon(cluster, &format!("an event {reason}"), || async {
+        Ok(!events.list(&of_node).await?.items.is_empty())
+    })
+    .await
+}
+
 #[tokio::test]
 async fn a_failed_image_is_retried() -> Result<()> {
     let (cluster, start) = start(2).await?;
     cluster.deploy("web", 2).await?;
     let v1 = cluster.publish("1.0.0").await?;
     let v2 = cluster.publish("2.0.0").await?;
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.never_ready = [v2.digest.to_string()].into());
-    }
-    berth(&cluster, &["retry", "workers", "--yes"]).await.and_then(|said| {
-        ensure!(
-            said.code == Some(1) && said.err.contains("there is no pool"),
-            "{said:?}"
-        );
-        Ok(())
-    })?;
+    cluster.settings(|s| s.never_ready = [v2.digest.to_string()].into());
+    berth(&cluster, &["retry", "workers", "--yes"])
+        .await?
+        .ends(1, &["there is no pool"])?;
     roll_to(&cluster, "2.0.0", 1).await?;
     let bad = holder_in(&cluster, "Proving").await?;
     let name = bad.name();
     // Its admin rolls it back by hand.
-    cluster.excuse(name);
-    bad.stop_agent().await;
-    bad.stage_behind_the_agent(&v1.pinned, &v1.digest.to_string());
-    bad.reboot_now().await?;
+    reboot_into(&cluster, bad, &v1).await?;
     bad.start_agent();
     cluster
         .until("the image has failed", LONG, || async {
             Ok(identity(&cluster).await? == "closed:failed")
         })
         .await?;
-    cluster
-        .until("the failure is recorded", SOON, || is_recorded(&cluster, &v2, name))
-        .await?;
-    cluster
-        .until("the rollout is halted", SOON, || async {
-            let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
-            Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
-        })
-        .await?;
-    cluster
-        .until("the node says so", SOON, || async {
-            Ok(cluster.phase(name).await? == "Degraded")
-        })
-        .await?;
+    soon(&cluster, "the failure is recorded", || is_recorded(&cluster, &v2, name)).await?;
+    soon(&cluster, "the rollout is halted", || async {
+        let status = cluster.pool_status("workers").await?;
+        Ok(berth_api::condition::is_true(&status.conditions, "RolloutHalted"))
+    })
+    .await?;
+    soon(&cluster, "the node says so", || async {
+        Ok(cluster.phase(name).await? == "Degraded")
+    })
+    .await?;
     golden::ensure_walk(&cluster.control_plane.audit_log(), name, "failed")?;
     let failed = format!("failed on {name} (1; the rollout halts at 1)");
     let halted = "The rollout of pool workers is halted";
     berth(&cluster, &["status"]).await?.well(&[&failed, halted])?;
-    ensure!(
-        cluster.fleet.running(&v2.digest.to_string()) == 0,
-        "no other node tries the image"
-    );
+    ensure!(cluster.running(&v2) == 0, "another node tries it");
     // The cause, which is outside of the image, is fixed.
-    for host in &cluster.fleet.hosts {
-        host.settings(|s| s.never_ready.clear());
-    }
-    let texts = [
-        format!("is retried on {name}."),
-        "The halted rollout continues.".to_owned(),
-    ];
+    cluster.settings(|s| s.never_ready.clear());
     berth(&cluster, &["retry", "workers", "--yes"]).await?.well(&[
-        &texts[0],
-        &texts[1],
+        &format!("is retried on {name}."),
+        "The halted rollout continues.",
         "Pool workers retries its failed images.",
     ])?;
     cluster.until_all_run(&v2, LONG).await?;
-    cluster
-        .until("nothing is recorded as failed", SOON, || async {
-            Ok(!is_recorded(&cluster, &v2, name).await?)
-        })
-        .await?;
-    for reason in ["NodeDegraded", "NodeRecovered"] {
-        let has_event = async || {
-            let events = Api::<Event>::namespaced(cluster.client(), "default");
-            let events = events.list(&ListParams::default()).await?.items.into_iter();
-            let mut of_node = events.filter(|e| {
-                let about = e.regarding.as_ref();
-                about.is_some_and(|r| r.kind.as_deref() == Some("Node") && r.name.as_deref() == Some(name))
-            });
-            Ok(of_node.any(|e| e.reason.as_deref() == Some(reason)))
-        };
-        cluster.until(&format!("an event {reason}"), SOON, has_event).await?;
-    }
+    soon(&cluster, "nothing is recorded as failed", || async {
+        Ok(!is_recorded(&cluster, &v2, name).await?)
+    })
+    .await?;
+    until_event(&cluster, name, "NodeDegraded").await?;
+    until_event(&cluster, name, "NodeRecovered").await?;
     berth(&cluster, &["retry", "workers", "--yes"])
         .await?
         .well(&["nothing to retry"])?;
@@ -461,34 +374,27 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(cluster.client());
     for (policy, version) in [("berth-agent-own-berth", "2.0.0"), (OWN_STATUS, "3.0.0")] {
         bindings.delete(policy, &DeleteParams::default()).await?;
-        cluster
-            .until("nothing is refused any more", SOON, || is_allowed(&cluster, policy))
-            .await?;
+        soon(&cluster, "nothing is refused any more", || is_allowed(&cluster, policy)).await?;
         // An agent tests this when it starts, and then about every hour.
-        for host in &cluster.fleet.hosts {
-            host.kill_agent();
-        }
+        cluster.kill_agents();
         let image = roll_to(&cluster, version, 2).await?;
         for host in &cluster.fleet.hosts {
             let said = format!("{} reports that it is unguarded", host.name());
-            let reports = || reports_unguarded(&cluster, host.name());
-            cluster.until(&said, SOON, reports).await?;
-            let is_staged = async || Ok(host.facts().staged.as_ref() == Some(&image.digest.to_string()));
-            cluster
-                .until("the image is staged nevertheless", SOON, is_staged)
-                .await?;
+            soon(&cluster, &said, || reports_unguarded(&cluster, host.name())).await?;
+            until_so(&cluster, "the image is staged nevertheless", || {
+                host.facts().staged.as_ref() == Some(&image.digest.to_string())
+            })
+            .await?;
         }
         berth(&cluster, &["status"])
             .await?
             .well(&["Unguarded: the API server lets"])?;
-        let running = cluster.fleet.running(&image.digest.to_string());
+        let running = cluster.running(&image);
         ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
         cluster.control_plane.apply_manifests(&policies).await?;
         if policy == OWN_STATUS {
             // The agent also tries again automatically, each time later: the first round shows that.
-            for host in &cluster.fleet.hosts {
-                host.kill_agent();
-            }
+            cluster.kill_agents();
         }
         cluster.until_all_run(&image, LONG).await?;
     }
@@ -497,11 +403,10 @@ async fn without_its_admission_policies_a_cluster_is_not_updated() -> Result<()>
 }
 
 async fn reports_unguarded(cluster: &Cluster, node: &str) -> Result<bool> {
-    let status = cluster.bootc_nodes().get(node).await?.status.unwrap_or_default();
-    let has = |type_: &str, value: &str| {
-        let condition = berth_api::condition::find(&status.conditions, type_);
-        let has = |words| condition.is_some_and(|c| c.message.contains(words));
-        condition.is_some_and(|c| c.status == value && c.reason == "Unguarded") && has("admission-policies.yaml")
-    };
-    Ok(has("NodeDegraded", "True") && has("UpdatePrepared", "False"))
+    let status = cluster.node_status(node).await?;
+    let words = "admission-policies.yaml";
+    Ok(
+        has_condition(&status.conditions, ("NodeDegraded", "True", "Unguarded", words))
+            && has_condition(&status.conditions, ("UpdatePrepared", "False", "Unguarded", words)),
+    )
 }

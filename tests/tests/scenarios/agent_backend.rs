@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use berth_agent::host::{Host, HostError, Pull, PullState, Terms};
+use berth_agent::host::{Host, HostError, PullState, Terms, failure};
 use berth_api::backend::{Backend, BackendRule};
 use berth_core::agent::facts::{Deployments, Os};
 use berth_core::agent::reason::Reason;
-use berth_core::agent::storage::Storage;
 use berth_tests::hosts::both_locks;
 use berth_tests::hosts::sim::Updaters;
 use berth_tests::rpmostreed::{Broken, Faults, SOCKET};
 use zbus::Variant;
 
-use super::one_host::{REPOSITORY, World, image};
+use super::one_host::{REPOSITORY, World, ended, image, is_pulling, lock};
 
 async fn world(updaters: Updaters, pull_time: Duration) -> Result<World> {
     World::start(|config| {
@@ -53,20 +52,6 @@ async fn look(host: &Host) -> Result<Deployments> {
     }
 }
 
-/// Waits for signals of the host until the pull has ended.
-async fn ended(host: &Host) -> Result<PullState> {
-    let mut changes = host.changes();
-    for _ in 0..600 {
-        match host.find_pull(None).await?.map(|pull| pull.state) {
-            Some(PullState::Running) => {}
-            Some(ended) => return Ok(ended),
-            None => bail!("the pull is gone"),
-        }
-        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
-    }
-    bail!("the pull does not end")
-}
-
 #[tokio::test]
 async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
     let world = world(Updaters::Layered, Duration::from_millis(300)).await?;
@@ -86,10 +71,7 @@ async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
     let after = look(&host).await?;
     let staged = after.staged.context("nothing staged")?;
     assert_eq!((staged.digest.as_ref(), staged.locked), (Some(&world.v2), true));
-    ensure!(
-        !after.staged_layers && world.sim.armed_times().is_empty(),
-        "locked from the first instant"
-    );
+    ensure!(!after.staged_layers && world.sim.armed_times().is_empty(), "late");
     // The agent sets every option, rather than rely on the daemon's defaults.
     let asked = options_of(&world, "Rebase");
     let asked = asked.first().context("no Rebase")?;
@@ -107,8 +89,7 @@ async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
     world.sim.kill_rpm_ostree().await;
     host.unlock().await?;
     ensure!(!world.sim.facts().locked && !look(&host).await?.staged.is_some_and(|s| s.locked));
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    lock(&host).await?;
     ensure!(world.sim.facts().locked && look(&host).await?.staged.is_some_and(|s| s.locked));
     // Another pull of the same digest finds it staged.
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
@@ -116,15 +97,15 @@ async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
         image: "registry.test/other".to_owned(),
         ..staged.clone()
     };
-    ensure!(
-        host.unstage(&other)
-            .await
-            .is_err_and(|e| e.to_string().contains("in place of"))
-    );
+    let refused = host.unstage(&other).await;
+    ensure!(refused.is_err_and(|e| e.to_string().contains("in place of")));
     host.unstage(&staged).await?;
     ensure!(world.sim.facts().staged.is_none());
     host.unstage(&staged).await?;
+    terms_are_heeded(&host).await
+}
 
+async fn terms_are_heeded(host: &Host) -> Result<()> {
     // A pool that rules out rpm-ostree: the error names the package that would be lost.
     let only_bootc = Terms {
         rule: BackendRule::Bootc,
@@ -150,16 +131,10 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
     let first = world.agent().await?;
     look(&first).await?;
     begin(&world, &first).await?;
-    ensure!(
-        first.survey(&Terms::default()).await.is_err(),
-        "no query runs during a pull"
-    );
+    ensure!(first.survey(&Terms::default()).await.is_err(), "queried during a pull");
     drop(first);
     let second = world.agent().await?;
-    assert_eq!(
-        second.find_pull(None).await?.map(|pull| pull.state),
-        Some(PullState::Running)
-    );
+    ensure!(is_pulling(&second).await?);
     second.cancel_pull(&world.v2).await?;
     ensure!(second.find_pull(Some(&world.v2)).await?.is_none() && world.sim.facts().staged.is_none());
     // A pull that exceeds its time limit is canceled automatically.
@@ -177,10 +152,7 @@ async fn the_next_agent_joins_the_transaction_and_cancels_it() -> Result<()> {
         bail!("the pull exceeded its time limit")
     };
     ensure!(message.contains("the pull did not end within 2 h"), "{message}");
-    assert_eq!(
-        berth_agent::host::failure::classify(&message).reason,
-        Reason::PullTimedOut
-    );
+    assert_eq!(failure::classify(&message).reason, Reason::PullTimedOut);
     free(&world).await?;
     ensure!(world.sim.facts().staged.is_none(), "it was canceled");
     second.forget_pull(&world.v2).await?;
@@ -213,10 +185,7 @@ async fn daemon_errors_are_reported_verbatim() -> Result<()> {
     let PullState::Failed { message } = pull(&world, &host).await? else {
         bail!("the transaction failed")
     };
-    assert_eq!(
-        berth_agent::host::failure::classify(&message).reason,
-        Reason::LayeringFailed
-    );
+    assert_eq!(failure::classify(&message).reason, Reason::LayeringFailed);
     // A daemon that exits between a call and its reply, and missing keys.
     world.sim.rpm_ostree(|f| {
         f.no_reply = 2;
@@ -251,12 +220,8 @@ async fn the_daemon_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     ensure!(world.sim.facts().locked, "the deployment stays locked on the host");
     drop(host);
     let host = world.agent().await?;
-    ensure!(
-        look(&host).await?.staged.is_some_and(|s| !s.locked),
-        "the next agent reads the note"
-    );
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    ensure!(look(&host).await?.staged.is_some_and(|s| !s.locked), "the note is lost");
+    lock(&host).await?;
     ensure!(look(&host).await?.staged.is_some_and(|s| s.locked));
     host.unlock().await?;
     // A transaction by others is not a refusal.
@@ -487,16 +452,13 @@ async fn an_unstarted_transaction_is_released() -> Result<()> {
     look(&host).await?;
     assert_eq!(pull(&world, &host).await?, PullState::Succeeded);
     let staged = look(&host).await?.staged.context("nothing staged")?;
-    let lock = || host.lock(Storage::Ostree.ostree_lock().expect("ostree locks"));
-    let no_socket = |f: &mut Faults| f.no_socket = 1;
-    let no_reply = |f: &mut Faults| f.loses_reply_of.push_back("FinalizeDeployment".to_owned());
-    for fault in [no_socket as fn(&mut Faults), no_reply] {
+    for fault in [no_socket as fn(&mut Faults), no_reply_to_finalize] {
         host.unlock().await?;
         world.sim.rpm_ostree(fault);
         let refused = host.reboot().await.err().context("the transaction was started")?;
         ensure!(matches!(refused, HostError::RebootRefused(_)), "{refused:?}");
         free(&world).await?;
-        lock().await?;
+        lock(&host).await?;
     }
     world.sim.rpm_ostree(no_socket);
     let failed = host
@@ -509,6 +471,14 @@ async fn an_unstarted_transaction_is_released() -> Result<()> {
     host.unstage(&staged).await?;
     ensure!(world.sim.facts().staged.is_none());
     Ok(())
+}
+
+fn no_socket(faults: &mut Faults) {
+    faults.no_socket = 1;
+}
+
+fn no_reply_to_finalize(faults: &mut Faults) {
+    faults.loses_reply_of.push_back("FinalizeDeployment".to_owned());
 }
 
 /// Waits until the daemon has noticed that the agent disconnected.
@@ -535,20 +505,13 @@ async fn a_pull_that_does_not_stop_has_not_ended() -> Result<()> {
     let socket = world.sim.root().join("run").join(SOCKET);
     let away = socket.with_extension("away");
     std::fs::rename(&socket, &away)?;
-    ensure!(
-        host.find_pull(None).await.is_err(),
-        "the state of the pull must be unknown"
-    );
+    ensure!(host.find_pull(None).await.is_err(), "the pull's state is unknown");
     ensure!(host.cancel_pull(&world.v2).await.is_err(), "canceling must fail");
     std::fs::rename(&away, &socket)?;
-    let running = |pull: Option<Pull>| pull.is_some_and(|pull| pull.state == PullState::Running);
-    ensure!(running(host.find_pull(None).await?));
+    ensure!(is_pulling(&host).await?);
     world.sim.rpm_ostree(|f| f.leaves_on_cancel = 1);
-    ensure!(
-        host.cancel_pull(&world.v2).await.is_err(),
-        "canceling a running pull must fail"
-    );
-    ensure!(running(host.find_pull(None).await?));
+    ensure!(host.cancel_pull(&world.v2).await.is_err(), "the pull still runs");
+    ensure!(is_pulling(&host).await?);
     host.cancel_pull(&world.v2).await?;
     ensure!(host.find_pull(None).await?.is_none() && world.sim.facts().staged.is_none());
     Ok(())

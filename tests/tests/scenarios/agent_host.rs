@@ -1,35 +1,23 @@
 //! The agent's host side against a simulated host: its bus, its bootc, its faults. The agent's loop is not here.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_agent::host::clock::Clock;
-use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostStatus, PullState};
+use berth_agent::host::{BootcStatus, BootcVersion, Host, HostError, HostStatus, PullState, failure};
 use berth_core::agent::reason::Reason;
 use berth_core::agent::storage::{StagingLock, Storage};
 use berth_tests::hosts::sim::{Inhibitor, RebootFault};
 use berth_tests::hosts::{both_locks, ostrees_lock};
+use berth_tests::wait::eventually;
 
-use super::one_host::{World, image};
+use super::one_host::{World, ended, failure_of_pull, image, is_pulling, lock};
 
 async fn status(host: &Host) -> Result<HostStatus> {
     match host.status().await? {
         BootcStatus::Host(status) => Ok(*status),
         other => bail!("not a bootc host: {other:?}"),
     }
-}
-
-/// Waits for signals of the host until the pull has ended.
-async fn pull_ends(host: &Host) -> Result<Option<PullState>> {
-    let mut changes = host.changes();
-    for _ in 0..200 {
-        match host.find_pull(None).await?.map(|pull| pull.state) {
-            Some(PullState::Running) => {}
-            ended => return Ok(ended),
-        }
-        let _ = tokio::time::timeout(Duration::from_millis(500), changes.changed()).await;
-    }
-    bail!("the pull does not end")
 }
 
 #[tokio::test]
@@ -47,7 +35,7 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
     assert_eq!(host.boot_id()?.as_str(), world.sim.facts().boot_id.context("down")?);
 
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     host.forget_pull(&world.v2).await?;
     assert!(host.find_pull(Some(&world.v2)).await?.is_none());
     let staged = status(&host).await?.staged.context("nothing staged")?;
@@ -55,8 +43,7 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
 
     host.unlock().await?;
     assert!(!world.sim.facts().locked);
-    host.lock(Storage::Ostree.ostree_lock().context("ostree locks")?)
-        .await?;
+    lock(&host).await?;
     assert!(world.sim.facts().locked);
     // Another process stages another image between the query and the removal.
     world
@@ -93,30 +80,22 @@ async fn an_image_is_locked_before_its_pull_ends() -> Result<()> {
         };
         let lock = StagingLock::of(Storage::Ostree, download_only).context("ostree locks")?;
         host.start_pull(&image(&world.v2), lock).await?;
-        let began = Instant::now();
-        while !world.sim.facts().locked {
-            ensure!(
-                began.elapsed() < Duration::from_secs(10),
-                "the image was not locked in time"
-            );
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        eventually("the lock", Duration::from_secs(10), async || {
+            Ok(world.sim.facts().locked)
+        })
+        .await?;
         let armed = world.sim.armed_times();
-        let state = host.find_pull(None).await?.map(|pull| pull.state);
-        assert_eq!(state, Some(PullState::Running), "{version}");
+        ensure!(is_pulling(&host).await?, "the pull has ended");
         println!("bootc {version}: staged and not locked for {armed:?}, in a pull that runs for 8 s after staging");
         match version {
             "1.17.0" => ensure!(armed.is_empty(), "{armed:?}"),
             _ => ensure!(armed.iter().all(|t| *t < Duration::from_secs(4)), "{armed:?}"),
         }
-        assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+        assert_eq!(ended(&host).await?, PullState::Succeeded);
         host.forget_pull(&world.v2).await?;
         ensure!(status(&host).await?.staged.is_some_and(|s| s.locked), "{version}");
         host.unlock().await?;
-        ensure!(
-            !world.sim.facts().locked,
-            "{version}: the early lock leaves nothing behind"
-        );
+        ensure!(!world.sim.facts().locked, "{version}: the early lock stays");
     }
     Ok(())
 }
@@ -130,22 +109,19 @@ async fn an_adopted_pulls_image_is_locked_early() -> Result<()> {
     host.bootc_version().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     drop(host);
-    let until = async |what: &str, holds: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !holds() {
-            ensure!(began.elapsed() < Duration::from_secs(10), "{what} takes too long");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
-    };
-    until("the staging", &|| world.sim.facts().staged.is_some()).await?;
+    eventually("the staging", Duration::from_secs(10), async || {
+        Ok(world.sim.facts().staged.is_some())
+    })
+    .await?;
     ensure!(!world.sim.facts().locked, "the image is locked already");
     let host = world.agent().await?;
     host.find_pull(None).await?;
-    until("the lock", &|| world.sim.facts().locked).await?;
-    let state = host.find_pull(None).await?.map(|pull| pull.state);
-    assert_eq!(state, Some(PullState::Running));
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    eventually("the lock", Duration::from_secs(10), async || {
+        Ok(world.sim.facts().locked)
+    })
+    .await?;
+    ensure!(is_pulling(&host).await?, "the pull has ended");
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     host.forget_pull(&world.v2).await?;
     host.unlock().await?;
     ensure!(!world.sim.facts().locked, "the image was locked again");
@@ -166,12 +142,9 @@ async fn a_failing_help_means_no_download_only() -> Result<()> {
     };
     assert_eq!(host.bootc_version().await?, expected);
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     host.forget_pull(&world.v2).await?;
-    ensure!(
-        status(&host).await?.staged.is_some_and(|s| s.locked),
-        "the image is locked nevertheless"
-    );
+    ensure!(status(&host).await?.staged.is_some_and(|s| s.locked), "not locked");
     Ok(())
 }
 
@@ -188,7 +161,7 @@ async fn an_image_staged_by_others_is_locked() -> Result<()> {
         .stage_behind_the_agent(&image.reference, &world.v2.to_string());
     let both = both_locks()?;
     host.start_pull(&image, both).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     assert!(world.sim.facts().locked);
     Ok(())
 }
@@ -241,7 +214,7 @@ async fn reports_progress_without_querying_bootc() -> Result<()> {
     }
     let seen = seen.context("no progress")?;
     assert!(seen.bytes_total > seen.bytes && seen.bytes > 0, "{seen:?}");
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     assert_eq!((host.pull_progress(), world.pulls()), (None, 1));
     Ok(())
 }
@@ -259,13 +232,12 @@ async fn a_pull_ends_without_its_agent() -> Result<()> {
     let agent = world.agent().await?;
     agent.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     drop(agent);
-    let started = Instant::now();
-    while !world.sim.facts().locked {
-        ensure!(started.elapsed() < Duration::from_secs(15), "bootc is blocked");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the lock", Duration::from_secs(15), async || {
+        Ok(world.sim.facts().locked)
+    })
+    .await?;
     let next = world.agent().await?;
-    assert_eq!(pull_ends(&next).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&next).await?, PullState::Succeeded);
     next.forget_pull(&world.v2).await?;
     let left: Vec<_> = world
         .sim
@@ -295,7 +267,7 @@ async fn the_next_agent_continues_reading_the_progress() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     ensure!(seen.is_some_and(|p| p.bytes > 0), "{seen:?}");
-    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&second).await?, PullState::Succeeded);
     Ok(())
 }
 
@@ -311,15 +283,11 @@ async fn the_next_agent_adopts_the_pull() -> Result<()> {
     let pull = second.find_pull(None).await?.context("not found")?;
     assert_eq!((pull.digest, pull.state), (world.v2.clone(), PullState::Running));
     second.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&second).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&second).await?, PullState::Succeeded);
     drop(second);
 
     let third = world.agent().await?;
-    assert_eq!(
-        pull_ends(&third).await?,
-        Some(PullState::Succeeded),
-        "the pull is still on record"
-    );
+    assert_eq!(ended(&third).await?, PullState::Succeeded, "still on record");
     assert_eq!(world.pulls(), 1);
     // The running pull of the desired image is found even without its note.
     third.forget_pull(&world.v2).await?;
@@ -337,39 +305,23 @@ async fn a_failure_is_reported_until_forgotten() -> Result<()> {
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
     for host in [&host, &world.agent().await?] {
-        let Some(PullState::Failed { message }) = pull_ends(host).await? else {
-            bail!("did not fail")
-        };
+        let message = failure_of_pull(host).await?;
         ensure!(message.contains("connection refused"), "{message}");
-        assert_eq!(
-            berth_agent::host::failure::classify(&message).reason.as_str(),
-            "RegistryUnavailable"
-        );
+        assert_eq!(failure::classify(&message).reason.as_str(), "RegistryUnavailable");
     }
-    assert!(
-        status(&host).await?.staged.is_none(),
-        "other commands work after a failed pull"
-    );
+    assert!(status(&host).await?.staged.is_none(), "a failed pull staged an image");
     world.sim.settings(|s| s.registry_down = false);
     // The failed unit does not block the next pull, whether or not it was forgotten.
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
 
     world.sim.settings(|s| s.lock_failures = 1);
     host.forget_pull(&world.v2).await?;
     host.start_pull(&image(&world.v3), ostrees_lock()?).await?;
-    let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
-        bail!("did not fail")
-    };
-    assert_eq!(
-        berth_agent::host::failure::classify(&message).reason.as_str(),
-        "LockFailed"
-    );
+    let message = failure_of_pull(&host).await?;
+    assert_eq!(failure::classify(&message).reason.as_str(), "LockFailed");
     let staged = status(&host).await?.staged.context("nothing staged")?;
-    assert!(
-        !staged.locked,
-        "bootc shows the image as unlocked: the agent must see that"
-    );
+    assert!(!staged.locked, "the agent must see the image as bootc does");
     Ok(())
 }
 
@@ -380,13 +332,11 @@ async fn a_bootc_without_the_hidden_flag_pulls_without_progress() -> Result<()> 
     world.sim.settings(|s| s.no_progress_fd = true);
     let host = world.agent().await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    let Some(PullState::Failed { message }) = pull_ends(&host).await? else {
-        bail!("did not fail")
-    };
+    let message = failure_of_pull(&host).await?;
     ensure!(message.contains("--progress-fd"), "{message}");
     host.forget_pull(&world.v2).await?;
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     Ok(())
 }
 
@@ -402,7 +352,7 @@ async fn a_pull_can_be_cancelled() -> Result<()> {
     host.cancel_pull(&world.v2).await?;
     world.sim.settings(|s| s.pull_time = Duration::from_millis(10));
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     Ok(())
 }
 
@@ -417,11 +367,8 @@ async fn a_broker_that_restarts_is_found_again() -> Result<()> {
     tokio::time::timeout(Duration::from_secs(20), changes.changed())
         .await
         .context("no signal of the new broker")??;
-    assert_eq!(
-        host.find_pull(None).await?.map(|pull| pull.state),
-        Some(PullState::Running)
-    );
-    assert_eq!(pull_ends(&host).await?, Some(PullState::Succeeded));
+    ensure!(is_pulling(&host).await?, "the pull has ended");
+    assert_eq!(ended(&host).await?, PullState::Succeeded);
     assert!(status(&host).await?.staged.is_some());
     assert_eq!(world.pulls(), 1);
     Ok(())
@@ -474,7 +421,7 @@ async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
         s.finalization_failures = 1;
     });
     host.start_pull(&image(&world.v2), ostrees_lock()?).await?;
-    pull_ends(&host).await?;
+    ended(&host).await?;
     host.unlock().await?;
     let before = host.boot_id()?;
     host.reboot().await?;
@@ -486,10 +433,7 @@ async fn reboots_through_logind_and_names_who_blocks() -> Result<()> {
     }
     assert_ne!(host.boot_id()?, before);
     assert!(host.finalization_failed().await?);
-    assert!(
-        host.find_pull(None).await?.is_none(),
-        "a pull of an earlier boot does not count"
-    );
+    assert!(host.find_pull(None).await?.is_none(), "the pull is of an earlier boot");
     assert_eq!(status(&host).await?.booted.digest.as_ref(), Some(&world.v1));
     Ok(())
 }

@@ -4,13 +4,11 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_api::condition::find;
 use berth_api::fleet::{self, BootcFleet};
-use berth_tests::cluster::{LONG, Part, Published, SOON};
+use berth_tests::cluster::{LONG, Part, Published, has_condition};
 use berth_tests::controlplane::Bound;
 use berth_tests::hosts::sim::SimHost;
 use berth_tests::hosts::{INSTALLERS_NOTE, installers_note};
@@ -22,7 +20,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::images::{begin, berth, command};
+use crate::images::{begin, berth};
+use crate::said::{self, Said};
 
 /// Writes the installer's note on a host.
 fn installed_from(host: &SimHost, version: &str) -> Result<()> {
@@ -34,19 +33,19 @@ fn installed_from(host: &SimHost, version: &str) -> Result<()> {
 
 /// Moves the pool's tag to an image that requires machines installed from this version or newer, and polls it. Returns the image,
 /// and the output.
-async fn demanding(part: &Part<'_>, version: &str, minimum: &str) -> Result<(Published, String)> {
+async fn demanding(part: &Part<'_>, version: &str, minimum: &str) -> Result<(Published, Said)> {
     let version = format!("{version}-{}", part.name);
     let labels = [("berth.dev/min-boot-image", minimum)];
     let image = part.cluster.move_tag_to_labelled(&part.name, &version, &labels).await?;
-    Ok((image, berth(part, &["poll"]).await?.1))
+    Ok((image, berth(part, &["poll"]).await?))
 }
 
 async fn boot_image(part: &Part<'_>, rules: Value) -> Result<()> {
-    part.cluster.patch_pool(&part.name, json!({ "bootImage": rules })).await
+    part.patch(json!({ "bootImage": rules })).await
 }
 
 /// An old installer's note, an image that requires a newer one, and the remedies of an admin.
-pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
+pub async fn an_image_for_newer_boot_images_is_refused(part: &Part<'_>) -> Result<()> {
     installed_from(part.host(1), "9.0.1")?;
     let provisioned = "2021-01-25T15:17:13Z";
     let result = json!({ "provisioningBootID": "b", "provisioningDate": provisioned });
@@ -55,43 +54,34 @@ pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
         format!("{result:#}\n"),
     )?;
     let v1 = begin(part).await?;
-    let noted = || async {
-        let status = part.bootc_node(part.node(1)).await?.status.unwrap_or_default();
+    part.soon("the agent reports the boot image", || async {
+        let status = part.node_status(part.node(1)).await?;
         Ok(status.boot_image.is_some_and(|image| {
             let time = image.provisioned_time.map(|time| time.0.to_string());
             image.version.as_deref() == Some("9.0.1") && time.as_deref() == Some(provisioned) && image.error.is_none()
         }))
-    };
-    part.until("the agent reports the boot image", SOON, noted).await?;
-    part.until_says("BootImageSkew", "False", "NoLimit", "", SOON).await?;
+    })
+    .await?;
+    part.until_false("BootImageSkew", "NoLimit", "").await?;
     let labels = [("berth.dev/min-boot-image", "9.2")];
     let v2 = part
         .cluster
         .move_tag_to_labelled(&part.name, "10.1.0-aged-machine", &labels)
         .await?;
-    let (_, said) = berth(part, &["poll"]).await?;
     let why = "was installed from 9.0.1, which is older than the minimum 9.2";
-    ensure!(said.contains(why), "{said}");
-    part.until_says("BootImageSkew", "True", "NextImageRefused", why, SOON)
+    berth(part, &["poll"]).await?.says(&[why])?;
+    part.until_true("BootImageSkew", "NextImageRefused", why).await?;
+    part.until_true("ImageResolved", "BootImageSkew", "is not adopted")
         .await?;
-    part.until_says("ImageResolved", "True", "BootImageSkew", "is not adopted", SOON)
-        .await?;
-    let (_, said) = berth(part, &["status", "--preview"]).await?;
     let closed = "the next image is refused (BootImageSkew)";
-    ensure!(said.contains(closed) && said.contains(why), "{said}");
+    berth(part, &["status", "--preview"]).await?.says(&[closed, why])?;
     let target = part.status().await?.target.context("there is no target")?;
-    ensure!(
-        target.digest == v1.digest,
-        "the refused image was published: {target:?}"
-    );
+    ensure!(target.digest == v1.digest, "the target is {target:?}");
     // From now on machines are installed from a newer image.
     let record = json!({ "source": "Manual", "manual": { "version": "9.4" } });
-    part.cluster
-        .patch_pool(&part.name, json!({ "bootImage": record }))
-        .await?;
+    part.patch(json!({ "bootImage": record })).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
-        .await?;
+    part.until_false("BootImageSkew", "WithinLimit", "").await?;
     let boot_image = part.status().await?.boot_image.context("there is no boot image")?;
     ensure!(
         boot_image.version.as_deref() == Some("9.4")
@@ -104,15 +94,14 @@ pub async fn an_old_machine(part: &Part<'_>) -> Result<()> {
 
 /// The newest machine counts and the older one is named. If the newest is deleted or silent, its report still counts. The admin
 /// may choose a warning instead, or disable the check.
-pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
+pub async fn machines_of_two_boot_images(part: &Part<'_>) -> Result<()> {
     let (old, new) = (part.host(1), part.host(2));
     installed_from(old, "9.0.1")?;
     installed_from(new, "9.4")?;
     let v1 = begin(part).await?;
     let (v2, _) = demanding(part, "10.1.0", "9.2").await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("BootImageSkew", "False", "WithinLimit", "", SOON)
-        .await?;
+    part.until_false("BootImageSkew", "WithinLimit", "").await?;
     let status = part.status().await?.boot_image.context("there is no boot image")?;
     ensure!(
         status.node.as_deref() == Some(new.name()) && status.version.as_deref() == Some("9.4"),
@@ -125,16 +114,13 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
 
     let (v3, said) = demanding(part, "10.2.0", "9.5").await?;
     let why = format!("the newest machine, {}, was installed from 9.4", new.name());
-    ensure!(said.contains(&why), "{said}");
-    part.until_says("BootImageSkew", "True", "NextImageRefused", &why, SOON)
-        .await?;
+    said.says(&[&why])?;
+    part.until_true("BootImageSkew", "NextImageRefused", &why).await?;
     // The newest machine is deleted. The other one does not count for the next machine.
     part.leave(new).await?;
     let gone = format!("the newest machine so far, {}, which is gone or silent", new.name());
-    part.until_says("BootImageSkew", "True", "NextImageRefused", &gone, SOON)
-        .await?;
-    let (_, said) = berth(part, &["poll"]).await?;
-    ensure!(said.contains(&gone), "{said}");
+    part.until_true("BootImageSkew", "NextImageRefused", &gone).await?;
+    berth(part, &["poll"]).await?.says(&[&gone])?;
     let target = part.status().await?.target.context("there is no target")?;
     ensure!(
         target.digest == v2.digest && target.digest != v1.digest,
@@ -143,11 +129,9 @@ pub async fn a_mixed_pool(part: &Part<'_>) -> Result<()> {
 
     boot_image(part, json!({ "enforcement": "Warn" })).await?;
     part.until_run(&v3, &[1], LONG).await?;
-    part.until_says("BootImageSkew", "True", "BootImageTooOld", &gone, SOON)
-        .await?;
+    part.until_true("BootImageSkew", "BootImageTooOld", &gone).await?;
     boot_image(part, json!({ "enforcement": "Disabled" })).await?;
-    part.until_says("BootImageSkew", "False", "Disabled", "not checked", SOON)
-        .await?;
+    part.until_false("BootImageSkew", "Disabled", "not checked").await?;
     let (v4, _) = demanding(part, "10.3.0", "9.6").await?;
     part.until_run(&v4, &[1], LONG).await?;
     let status = part.status().await?.boot_image.unwrap_or_default();
@@ -188,24 +172,18 @@ impl FirstBoot<'_> {
         Ok(())
     }
 
-    /// Runs the check. Returns its exit status and output.
-    async fn check(&self) -> Result<(i32, String)> {
+    /// Runs the check.
+    async fn check(&self) -> Result<Said> {
         self.check_with(&[]).await
     }
 
-    /// Runs the check with these arguments as well. Returns its exit status and output.
-    async fn check_with(&self, arguments: &[&str]) -> Result<(i32, String)> {
+    /// Runs the check with these arguments as well.
+    async fn check_with(&self, arguments: &[&str]) -> Result<Said> {
         let programs = tokio::task::spawn_blocking(programs::programs).await??;
         let mut command = Command::new(programs.agent);
         command.args(["firstboot", "--bus", &self.host.bus_address(), "--host-root"]);
         command.arg(self.host.root()).args(arguments);
-        command.stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(LONG, command.output())
-            .await
-            .context("the check does not end")??;
-        let said = [output.stdout, output.stderr].concat();
-        let code = output.status.code().context("it was killed")?;
-        Ok((code, String::from_utf8_lossy(&said).into_owned()))
+        said::run(command).await
     }
 
     fn record(&self) -> Result<Value> {
@@ -227,7 +205,7 @@ impl FirstBoot<'_> {
 
 /// A first boot is refused, with an event; a registry does not answer; the override releases the boot, and the node reports it
 /// later.
-pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
+pub async fn a_refused_first_boot_is_reported(part: &Part<'_>) -> Result<()> {
     begin(part).await?;
     let cluster = part.cluster;
     let first = FirstBoot {
@@ -249,8 +227,7 @@ pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
         .await?;
 
     first.configure(&image.reference, "")?;
-    let (code, said) = first.check().await?;
-    ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
+    first.check().await?.ends(3, &["Refused: "])?;
     an_event_is_there(&first, &image).await?;
     a_registry_that_does_not_speak(&first).await?;
     the_hosts_own_credentials_count(&first, &image).await?;
@@ -259,11 +236,9 @@ pub async fn a_first_boot(part: &Part<'_>) -> Result<()> {
 
     first.forget()?;
     first.configure(&image.reference, "")?;
-    let (code, said) = first.check().await?;
-    ensure!(code == 3, "{code}: {said}");
+    first.check().await?.ends(3, &[])?;
     fs::write(first.host.root().join("etc/berth/firstboot.override"), "")?;
-    let (code, said) = first.check().await?;
-    ensure!(code == 0 && said.contains("Overridden: "), "{code}: {said}");
+    first.check().await?.ends(0, &["Overridden: "])?;
     first.host.start_agent();
     the_node_reports_its_first_boot(&first).await
 }
@@ -274,8 +249,10 @@ async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<(
     let events: Api<Event> = Api::all(first.part.cluster.client());
     let events = events.list(&ListParams::default().fields(selector)).await?.items;
     let name = first.host.name();
-    let of = |event: &&Event| event.involved_object.name.as_deref() == Some(name);
-    let event = events.iter().find(of).context("no event")?;
+    let event = events
+        .iter()
+        .find(|event: &&Event| event.involved_object.name.as_deref() == Some(name))
+        .context("no event")?;
     let message = event.message.as_deref().unwrap_or_default();
     let remedy = "install the machine from a newer boot image";
     for part in [name, "9.0.1", "older than the minimum 9.2", &image.reference, remedy] {
@@ -286,6 +263,14 @@ async fn an_event_is_there(first: &FirstBoot<'_>, image: &Published) -> Result<(
         "{event:?}"
     );
     Ok(())
+}
+
+/// True if the BootcFleet names a machine that is held back.
+async fn is_named(fleets: &Api<BootcFleet>, machine: &str) -> Result<bool> {
+    let status = fleets.get(fleet::NAME).await?.status.unwrap_or_default();
+    let words = format!("{machine}: installed from");
+    let said = ("BootstrapHealthy", "False", "MachinesHeld", words.as_str());
+    Ok(has_condition(&status.conditions, said) && status.held_machines.iter().any(|held| held.name == machine))
 }
 
 /// A machine that is held back and has no Node is named until it is dismissed, even after its event is gone and another
@@ -305,31 +290,22 @@ pub async fn a_machine_that_never_joins(part: &Part<'_>) -> Result<()> {
         .create(&PostParams::default(), &serde_json::from_value(event)?)
         .await?;
     let fleets: Api<BootcFleet> = Api::all(client.clone());
-    let named = || async {
-        let status = fleets.get("cluster").await?.status.unwrap_or_default();
-        let condition = find(&status.conditions, "BootstrapHealthy").cloned();
-        let is_named =
-            condition.is_some_and(|c| c.status == "False" && c.message.contains("never-joined: installed from"));
-        Ok(is_named
-            && status
-                .held_machines
-                .iter()
-                .any(|machine| machine.name == "never-joined"))
-    };
-    part.until("the machine is named", LONG, named).await?;
+    part.until("the machine is named", LONG, || is_named(&fleets, "never-joined"))
+        .await?;
     events.delete("never-joined.1", &DeleteParams::default()).await?;
     // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
-    let (well, said) = command(part, &["dismiss", "other", "--yes"]).await?;
-    ensure!(
-        !well && said.contains("never-joined"),
-        "another controller forgot the machine: {said}"
-    );
-    let (well, said) = command(part, &["dismiss", "never-joined", "--yes"]).await?;
-    ensure!(well && said.contains("is dismissed"), "{said}");
-    part.until("the machine is forgotten", LONG, || async { Ok(!named().await?) })
-        .await
+    crate::said::berth(part.cluster, &["dismiss", "other", "--yes"])
+        .await?
+        .ends(1, &["never-joined"])?;
+    crate::said::berth(part.cluster, &["dismiss", "never-joined", "--yes"])
+        .await?
+        .well(&["is dismissed"])?;
+    part.until("the machine is forgotten", LONG, || async {
+        Ok(!is_named(&fleets, "never-joined").await?)
+    })
+    .await
 }
 
 /// A registry that accepts connections and never answers: the boot waits until the deadline only.
@@ -338,8 +314,7 @@ async fn a_registry_that_does_not_speak(first: &FirstBoot<'_>) -> Result<()> {
     first.forget()?;
     first.configure(&format!("{}/os:1", mute.local_addr()?), "deadline = \"2s\"\n")?;
     let begin = Instant::now();
-    let (code, said) = first.check().await?;
-    ensure!(code == 0 && said.contains("RegistryAway: "), "{code}: {said}");
+    first.check().await?.ends(0, &["RegistryAway: "])?;
     let took = begin.elapsed();
     ensure!(took < Duration::from_secs(30), "a deadline of 2 s took {took:?}");
     let record = first.record()?;
@@ -352,9 +327,10 @@ async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Publishe
     first.host.settings(|s| s.login = Some("dTpvbmU=".to_owned()));
     first.forget()?;
     first.configure(&image.reference, "deadline = \"8s\"\n")?;
-    let (code, said) = first.check().await?;
-    let is_reported = said.contains("ImageUnavailable: ") && said.contains("unauthorized: authentication required");
-    ensure!(code == 0 && is_reported, "{code}: {said}");
+    first
+        .check()
+        .await?
+        .ends(0, &["ImageUnavailable: ", "unauthorized: authentication required"])?;
     let file = first.host.root().join("etc/ostree/auth.json");
     fs::create_dir_all(file.parent().context("a file without a directory")?)?;
     fs::write(
@@ -363,11 +339,17 @@ async fn the_hosts_own_credentials_count(first: &FirstBoot<'_>, image: &Publishe
     )?;
     first.forget()?;
     first.configure(&image.reference, "")?;
-    let (code, said) = first.check().await?;
-    ensure!(code == 3 && said.contains("Refused: "), "{code}: {said}");
+    first.check().await?.ends(3, &["Refused: "])?;
     fs::remove_file(file)?;
     first.host.settings(|s| s.login = None);
     Ok(())
+}
+
+/// Number of pulls that were started on a host.
+fn pulls(host: &SimHost) -> usize {
+    let commands = host.commands().into_iter();
+    let switches = commands.filter(|c| c.starts_with("/usr/bin/bootc switch "));
+    switches.filter(|c| !c.ends_with("--help")).count()
 }
 
 /// A dry run only prints the change. The change itself takes too long here: the pull is stopped, and the boot continues.
@@ -375,34 +357,30 @@ async fn a_change_that_outlives_the_deadline_is_undone(first: &FirstBoot<'_>, im
     first.forget()?;
     let more = "deadline = \"10s\"\npivot = true\n[limit]\nminimumVersion = \"9.0\"\n";
     first.configure(&image.reference, more)?;
-    let (code, said) = first.check_with(&["--dry-run"]).await?;
+    let said = first.check_with(&["--dry-run"]).await?;
     let would = format!(
         "would change to {} ({}): this machine was installed from 9.0.1",
         image.reference, image.digest
     );
-    ensure!(code == 0 && said.contains(&would), "{code}: {said}");
+    said.ends(0, &[&would])?;
     ensure!(first.record().is_err(), "a dry run changes nothing");
-    let is_switch = |c: &&String| c.starts_with("/usr/bin/bootc switch ") && !c.ends_with("--help");
-    let pulls = || first.host.commands().iter().filter(is_switch).count();
-    let (boots, pulled) = (first.part.boots(1), pulls());
+    let (boots, pulled) = (first.part.boots(1), pulls(first.host));
     let usual = first.host.settings(|s| std::mem::replace(&mut s.pull_time, LONG));
     let begin = Instant::now();
-    let (code, said) = first.check().await?;
+    let said = first.check().await?;
     let took = begin.elapsed();
     first.host.settings(|s| s.pull_time = usual);
-    let is_reported = said.contains("PivotFailed: ") && said.contains("the pull did not end before the deadline");
-    ensure!(code == 0 && is_reported, "{code}: {said}");
+    said.ends(0, &["PivotFailed: ", "the pull did not end before the deadline"])?;
     let bounds = Duration::from_secs(10)..Duration::from_secs(60);
     ensure!(bounds.contains(&took), "a deadline of 10 s took {took:?}");
     ensure!(
-        pulls() == pulled + 1,
+        pulls(first.host) == pulled + 1,
         "the dry run pulled, or nothing did: {:?}",
         first.host.commands()
     );
     let (facts, units) = (first.host.facts(), first.host.units());
-    let is_pull = |unit: &String| unit.starts_with("berth-pull-");
     ensure!(
-        facts.staged.is_none() && !units.iter().any(is_pull),
+        facts.staged.is_none() && !units.iter().any(|unit: &String| unit.starts_with("berth-pull-")),
         "{facts:?}, {units:?}"
     );
     let record = first.record()?;
@@ -420,8 +398,7 @@ async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &P
     first.configure(&image.reference, "pivot = true\n[limit]\nminimumVersion = \"9.0\"\n")?;
     symlink("/nowhere/at/all", first.host.root().join("var/lib/berth"))?;
     let boots = first.part.boots(1);
-    let (code, said) = first.check().await?;
-    ensure!(code == 0 && said.contains("PivotFailed: "), "{code}: {said}");
+    first.check().await?.ends(0, &["PivotFailed: "])?;
     let facts = first.host.facts();
     ensure!(facts.staged.is_none(), "{facts:?}");
     ensure!(first.part.boots(1) == boots, "the machine was rebooted");
@@ -430,8 +407,8 @@ async fn a_change_without_a_record_is_not_begun(first: &FirstBoot<'_>, image: &P
 
 async fn the_node_reports_its_first_boot(first: &FirstBoot<'_>) -> Result<()> {
     let (part, name) = (first.part, first.host.name());
-    part.until("status.firstboot and its chapter", SOON, || async {
-        let status = part.bootc_node(name).await?.status.unwrap_or_default();
+    part.soon("status.firstboot and its chapter", || async {
+        let status = part.node_status(name).await?;
         let is_reported_held = status
             .firstboot
             .is_some_and(|check| check.held && check.outcome.as_str() == "Overridden");
@@ -440,11 +417,11 @@ async fn the_node_reports_its_first_boot(first: &FirstBoot<'_>) -> Result<()> {
     })
     .await?;
     let fleets: Api<BootcFleet> = Api::all(part.cluster.client());
-    part.until("BootstrapHealthy counts it", SOON, || async {
+    part.soon("BootstrapHealthy counts it", || async {
         let conditions = fleets.get(fleet::NAME).await?.status.unwrap_or_default().conditions;
-        let said = conditions.iter().find(|c| c.type_ == "BootstrapHealthy");
         let words = format!("{name} (held back at first, then Overridden)");
-        Ok(said.is_some_and(|c| c.status == "False" && c.reason == "FirstBootFailed" && c.message.contains(&words)))
+        let said = ("BootstrapHealthy", "False", "FirstBootFailed", words.as_str());
+        Ok(has_condition(&conditions, said))
     })
     .await
 }

@@ -1,5 +1,6 @@
 //! The test harness itself: checks that a control plane and a registry behave as the other tests assume.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -7,6 +8,7 @@ use berth_tests::audit::AuditLog;
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::images::{Image, Index};
 use berth_tests::registry::Registry;
+use berth_tests::wait::eventually;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview, TokenReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -92,14 +94,15 @@ async fn a_bound_token_carries_the_node_claim() -> Result<()> {
             Some("system:serviceaccount:berth-system:berth-agent")
         );
         let extra = user.extra.unwrap_or_default();
-        let claim = |name: &str| {
-            let values = extra.get(&format!("authentication.kubernetes.io/{name}"))?;
-            values.first().map(String::as_str)
-        };
-        assert_eq!(claim("node-name"), expected, "{bound:?}");
-        assert_eq!(claim("node-uid"), expected.map(|_| uid.as_str()), "{bound:?}");
+        assert_eq!(claim(&extra, "node-name"), expected, "{bound:?}");
+        assert_eq!(claim(&extra, "node-uid"), expected.map(|_| uid.as_str()), "{bound:?}");
     }
     a_token_dies_with_its_pod(&plane).await
+}
+
+fn claim<'a>(extra: &'a BTreeMap<String, Vec<String>>, name: &str) -> Option<&'a str> {
+    let values = extra.get(&format!("authentication.kubernetes.io/{name}"))?;
+    values.first().map(String::as_str)
 }
 
 async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
@@ -119,18 +122,11 @@ async fn a_token_dies_with_its_pod(plane: &ControlPlane) -> Result<()> {
         ..TokenReview::default()
     };
     // The server caches a good token for up to ten seconds.
-    let started = Instant::now();
-    loop {
+    eventually("the token is invalid", Duration::from_secs(30), async || {
         let answer = reviews.create(&PostParams::default(), &review).await?;
-        if answer.status.and_then(|status| status.authenticated) != Some(true) {
-            return Ok(());
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "the token outlived its pod"
-        );
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+        Ok(answer.status.and_then(|status| status.authenticated) != Some(true))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -157,15 +153,11 @@ async fn a_scheduler_places_pods_if_asked_for() -> Result<()> {
     nodes
         .patch_status("n1", &PatchParams::default(), &Patch::Merge(status))
         .await?;
-    let started = Instant::now();
-    loop {
+    eventually("the pod is scheduled", Duration::from_secs(30), async || {
         let spec = pods.get("p").await?.spec.context("no spec")?;
-        if spec.node_name.as_deref() == Some("n1") {
-            return Ok(());
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "not scheduled");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        Ok(spec.node_name.as_deref() == Some("n1"))
+    })
+    .await
 }
 
 #[tokio::test]

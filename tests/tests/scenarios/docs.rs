@@ -8,41 +8,15 @@ use anyhow::{Context, Result, ensure};
 use berth_api::berth::Outcome;
 use berth_api::condition::{self, Reason};
 use berth_api::node::Phase;
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::{read, workspace_root};
 use clap::CommandFactory;
 
 /// Flags of other programs that the documentation names.
-const FOREIGN: [&str; 29] = [
-    "--all",
-    "--allow-missing-checksum",
-    "--bound-object-kind",
-    "--bound-object-name",
-    "--bound-object-uid",
-    "--docker-password",
-    "--docker-server",
-    "--docker-username",
-    "--duration",
-    "--enforce-container-sigpolicy",
-    "--features",
-    "--field-selector",
-    "--for",
-    "--from-file",
-    "--list",
-    "--now",
-    "--pending",
-    "--preserve-digests",
-    "--profile",
-    "--progress-fd",
-    "--release",
-    "--server-side",
-    "--strict",
-    "--subresource",
-    "--target",
-    "--test",
-    "--type",
-    "--unlock",
-    "--world",
-];
+const FOREIGN: &str = "
+    --all --allow-missing-checksum --bound-object-kind --bound-object-name --bound-object-uid
+    --docker-password --docker-server --docker-username --duration --enforce-container-sigpolicy
+    --features --field-selector --for --from-file --list --now --pending --preserve-digests --profile
+    --progress-fd --release --server-side --strict --subresource --target --test --type --unlock --world";
 
 /// The pages, with their text.
 fn pages() -> Result<Vec<(PathBuf, String)>> {
@@ -53,11 +27,13 @@ fn pages() -> Result<Vec<(PathBuf, String)>> {
     }
     files.retain(|file| file.extension().is_some_and(|e| e == "md"));
     files.sort();
-    let read = |file: PathBuf| {
-        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        Ok((file, text))
-    };
-    files.into_iter().map(read).collect()
+    files
+        .into_iter()
+        .map(|file: PathBuf| {
+            let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+            Ok((file, text))
+        })
+        .collect()
 }
 
 /// The code of a page: lines of fenced blocks, and text between backticks.
@@ -92,6 +68,10 @@ fn is_flag(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
 }
 
+fn has_flag(help: &str, flag: &str) -> bool {
+    words(help, "--", is_flag).any(|known| known == flag)
+}
+
 fn is_variable(c: char) -> bool {
     c.is_ascii_uppercase() || c == '_'
 }
@@ -116,13 +96,12 @@ fn helps() -> [(&'static str, String); 3] {
 
 #[test]
 fn the_table_of_keys_is_the_keys() -> Result<()> {
-    let root = workspace_root();
-    let source = fs::read_to_string(root.join("api/src/keys.rs"))?;
+    let source = read("api/src/keys.rs")?;
     let constants = source
         .lines()
         .filter_map(|line| line.strip_prefix("pub const ")?.split('"').nth(1));
     let keys: BTreeSet<&str> = constants.filter(|value| value.starts_with("berth.dev/")).collect();
-    let page = fs::read_to_string(root.join("docs/architecture.md"))?;
+    let page = read("docs/architecture.md")?;
     let rows = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `berth.dev/")?.split('`').next());
@@ -131,7 +110,7 @@ fn the_table_of_keys_is_the_keys() -> Result<()> {
     ensure!(rows.len() == listed.len(), "the table lists a key twice: {rows:?}");
     ensure!(
         !keys.is_empty() && keys == listed,
-        "keys.rs has {keys:#?}, docs/architecture.md lists {listed:#?}"
+        "the code has {keys:#?}, the page {listed:#?}"
     );
     Ok(())
 }
@@ -147,11 +126,11 @@ fn listed(page: &str, heading: &str) -> Vec<String> {
 fn hollow<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
     let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
     let rows = sections.flat_map(|section| section.lines().filter(|line| line.starts_with("| `")));
-    let is_hollow = |row: &&str| {
+    rows.filter(|row: &&str| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         cells.len() < 3 || cells.contains(&"")
-    };
-    rows.filter(is_hollow).collect()
+    })
+    .collect()
 }
 
 fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
@@ -161,7 +140,7 @@ fn words_of<R: Reason>() -> impl Iterator<Item = &'static str> {
 /// Each verdict takes its reason from a type whose values can be listed, so this list is complete.
 #[test]
 fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
-    let page = fs::read_to_string(workspace_root().join("docs/conditions.md"))?;
+    let page = read("docs/conditions.md")?;
     let reasons = words_of::<condition::Why>()
         .chain(words_of::<Outcome>())
         .chain(words_of::<Phase>())
@@ -189,10 +168,7 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
         ("Types of an insight\n", berth_api::insight::conditions::ALL),
     ] {
         let listed = listed(&page, heading);
-        ensure!(
-            listed == types,
-            "{heading}: the page has {listed:?}, the code {types:?}"
-        );
+        ensure!(listed == types, "{heading}: {listed:?}, the code {types:?}");
     }
     Ok(())
 }
@@ -200,9 +176,8 @@ fn the_page_of_conditions_has_every_type_and_reason() -> Result<()> {
 /// Uninstalling leaves only Berth's keys on Nodes in the cluster.
 #[test]
 fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
-    let root = workspace_root();
-    let keys = fs::read_to_string(root.join("docs/architecture.md"))?;
-    let page = fs::read_to_string(root.join("docs/install.md"))?;
+    let keys = read("docs/architecture.md")?;
+    let page = read("docs/install.md")?;
     let (_, section) = page.split_once("## Taking it away").context("no such section")?;
     let mut named = 0;
     for row in keys.lines().filter(|line| line.starts_with("| `berth.dev/")) {
@@ -220,7 +195,7 @@ fn the_page_on_uninstalling_names_all_that_stays_on_nodes() -> Result<()> {
 
 #[test]
 fn every_make_target_exists() -> Result<()> {
-    let makefile = fs::read_to_string(workspace_root().join("Makefile"))?;
+    let makefile = read("Makefile")?;
     let targets: BTreeSet<&str> = makefile
         .lines()
         .filter_map(|line| line.split_once(':'))
@@ -231,11 +206,7 @@ fn every_make_target_exists() -> Result<()> {
     for (file, page) in pages()? {
         for line in code(&page).iter().filter_map(|line| line.strip_prefix("make ")) {
             let target = line.split_whitespace().next().unwrap_or_default();
-            ensure!(
-                targets.contains(target),
-                "{}: there is no make {target}",
-                file.display()
-            );
+            ensure!(targets.contains(target), "{}: no make {target}", file.display());
             named += 1;
         }
     }
@@ -246,15 +217,17 @@ fn every_make_target_exists() -> Result<()> {
 #[test]
 fn every_flag_exists() -> Result<()> {
     let helps = helps();
-    let has = |help: &str, flag: &str| words(help, "--", is_flag).any(|known| known == flag);
     let mut named = 0;
     for (file, page) in pages()? {
         for line in code(&page) {
             let program = helps.iter().find(|(name, _)| line.starts_with(name));
             for flag in words(&line, "--", is_flag) {
                 let known = match program {
-                    Some((_, help)) => has(help, flag),
-                    None => FOREIGN.contains(&flag) || helps.iter().any(|(_, help)| has(help, flag)),
+                    Some((_, help)) => has_flag(help, flag),
+                    None => {
+                        FOREIGN.split_whitespace().any(|foreign| foreign == flag)
+                            || helps.iter().any(|(_, help)| has_flag(help, flag))
+                    }
                 };
                 ensure!(known, "{}: no program has {flag}, in: {line}", file.display());
                 named += 1;
@@ -269,19 +242,15 @@ fn every_flag_exists() -> Result<()> {
 #[test]
 fn every_flag_of_manifests_and_units_exists() -> Result<()> {
     let [(_, agent), (_, controller), _] = helps();
-    let root = workspace_root();
     for (file, help) in [
         ("manifests/agent-daemonset.yaml", &agent),
         ("manifests/controller-deployment.yaml", &controller),
         ("systemd/berth-agent.service", &agent),
         ("systemd/berth-firstboot.service", &agent),
     ] {
-        let text = fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))?;
+        let text = read(file)?;
         for flag in words(&text, "--", is_flag) {
-            ensure!(
-                words(help, "--", is_flag).any(|known| known == flag),
-                "{file}: no flag {flag}"
-            );
+            ensure!(has_flag(help, flag), "{file}: no flag {flag}");
         }
     }
     Ok(())
@@ -303,10 +272,7 @@ fn every_help_is_a_manual_page() -> Result<()> {
             ensure!(help.contains(part), "the help of {name} has no {part}");
         }
         let wide = help.lines().find(|line| line.chars().count() > 120);
-        ensure!(
-            wide.is_none(),
-            "the help of {name} has a line that is too wide: {wide:?}"
-        );
+        ensure!(wide.is_none(), "the help of {name} has a wide line: {wide:?}");
     }
     Ok(())
 }
@@ -331,7 +297,7 @@ fn variables_of_the_tests_are_documented_and_exist() -> Result<()> {
     for directory in ["agent/src", "controller/src", "cli", "tests/src", "scripts"] {
         sources(&root.join(directory), &mut source)?;
     }
-    let page = fs::read_to_string(root.join("docs/testing.md"))?;
+    let page = read("docs/testing.md")?;
     let documented: BTreeSet<&str> = words(&page, "BERTH_", is_variable).collect();
     let used: BTreeSet<&str> = words(&source, "BERTH_", is_variable).collect();
     for name in &documented {
@@ -353,11 +319,7 @@ fn every_link_leads_to_a_file() -> Result<()> {
             if target.is_empty() || target.contains("://") {
                 continue;
             }
-            ensure!(
-                directory.join(target).exists(),
-                "{}: {target} does not exist",
-                file.display()
-            );
+            ensure!(directory.join(target).exists(), "{}: no {target}", file.display());
         }
     }
     Ok(())
@@ -366,24 +328,15 @@ fn every_link_leads_to_a_file() -> Result<()> {
 #[test]
 fn files_that_the_pages_name_exist() -> Result<()> {
     let root = workspace_root();
-    let tops = [
-        "api/",
-        "core/",
-        "agent/",
-        "controller/",
-        "cli/",
-        "model/",
-        "tests/",
-        "docs/",
-        "manifests/",
-        "systemd/",
-        "scripts/",
-    ];
+    let tops = "api/ core/ agent/ controller/ cli/ model/ tests/ docs/ manifests/ systemd/ scripts/";
     for (file, page) in pages()? {
         for span in code(&page) {
-            let is_path = tops.iter().any(|top| span.starts_with(top));
-            let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-            if is_path && span.chars().all(plain) {
+            let is_path = tops.split(' ').any(|top| span.starts_with(top));
+            if is_path
+                && span
+                    .chars()
+                    .all(|c: char| c.is_ascii_alphanumeric() || "/._-".contains(c))
+            {
                 ensure!(root.join(&span).exists(), "{}: {span} does not exist", file.display());
             }
         }

@@ -79,11 +79,18 @@ impl<'a> Stage<'a> {
             .create(&PostParams::default(), &serde_json::from_value(pod)?)
             .await
             .context(name.clone())?;
-        let runs = async || {
+        until(&format!("{name} runs"), async || {
             let pod = self.pods().get(&name).await?;
             Ok((pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).then_some(pod))
-        };
-        until(&format!("{name} runs"), runs).await
+        })
+        .await
+    }
+
+    async fn until_gone(&self, pod: &str) -> Result<()> {
+        until(&format!("{pod} is gone"), async || {
+            Ok(self.pods().get_opt(pod).await?.is_none().then_some(()))
+        })
+        .await
     }
 
     async fn managed(&self, name: &str) -> Result<Pod> {
@@ -137,10 +144,7 @@ impl<'a> Stage<'a> {
                     if blockers.iter().any(|b| b.reason.contains(reason)) {
                         return Ok(blockers);
                     }
-                    ensure!(
-                        Instant::now() < deadline,
-                        "nothing is in the way for {reason}: {blockers:?}"
-                    );
+                    ensure!(Instant::now() < deadline, "not blocked by {reason}: {blockers:?}");
                     sleep(next).await;
                 }
             }
@@ -157,13 +161,13 @@ impl<'a> Stage<'a> {
         budgets
             .create(&PostParams::default(), &serde_json::from_value(budget)?)
             .await?;
-        let observed = async || {
+        until(&format!("budget {name} is observed"), async || {
             let status = budgets.get(name).await?.status;
             Ok(status
                 .filter(|s| s.observed_generation == Some(1) && s.current_healthy > 0)
                 .map(drop))
-        };
-        until(&format!("budget {name} is observed"), observed).await
+        })
+        .await
     }
 
     async fn node_status(&self, status: Value) -> Result<()> {
@@ -198,21 +202,22 @@ fn unmanaged() -> Value {
 async fn fleet(plane: &ControlPlane, count: usize) -> Result<SimFleet> {
     let catalog = Catalog::default();
     let digest = catalog.publish("1.0.0");
-    let config = |i: usize| {
-        let name = format!("n{i}");
-        let mut config = SimHostConfig::new(&name, "registry.test/os", &digest, &catalog, &HostLog::default());
-        let kubeconfig = plane.node_kubeconfig(&name)?.path;
-        config.kubelet = Some(KubeletConfig {
-            kubeconfig,
-            ..KubeletConfig::default()
-        });
-        Ok(config)
-    };
-    let configs: Vec<_> = (0..count).map(config).collect::<Result<_>>()?;
+    let configs: Vec<_> = (0..count)
+        .map(|i: usize| {
+            let name = format!("n{i}");
+            let mut config = SimHostConfig::new(&name, "registry.test/os", &digest, &catalog, &HostLog::default());
+            let kubeconfig = plane.node_kubeconfig(&name)?.path;
+            config.kubelet = Some(KubeletConfig {
+                kubeconfig,
+                ..KubeletConfig::default()
+            });
+            Ok(config)
+        })
+        .collect::<Result<_>>()?;
     let fleet = SimFleet::start(count, |i| configs[i].clone()).await?;
     let nodes: Api<Node> = Api::all(plane.admin_client());
     for host in &fleet.hosts {
-        let ready = async || {
+        until(&format!("{} is ready", host.name()), async || {
             let conditions = nodes
                 .get(host.name())
                 .await?
@@ -223,8 +228,8 @@ async fn fleet(plane: &ControlPlane, count: usize) -> Result<SimFleet> {
                 .iter()
                 .any(|c| c.type_ == "Ready" && c.status == "True")
                 .then_some(()))
-        };
-        until(&format!("{} is ready", host.name()), ready).await?;
+        })
+        .await?;
     }
     Ok(fleet)
 }
@@ -239,17 +244,22 @@ async fn the_rules_of_kubectl_drain() -> Result<()> {
         .push("persistentvolume-attach-detach-controller".to_owned());
     let plane = ControlPlane::start(options).await?;
     let fleet = fleet(&plane, 9).await?;
-    let stage = |n: usize| Stage::new(&plane, &fleet.hosts[n]);
+    let mut stages = vec![];
+    for host in &fleet.hosts {
+        stages.push(Stage::new(&plane, host).await?);
+    }
+    let [one, two, three, four, five, six, seven, eight, nine] =
+        <[Stage<'_>; 9]>::try_from(stages).map_err(|stages| anyhow::anyhow!("{} hosts", stages.len()))?;
     futures::try_join!(
-        async { classes(stage(0).await?).await.context("classes") },
-        async { obstacles(stage(1).await?).await.context("obstacles") },
-        async { budgets(stage(2).await?).await.context("budgets") },
-        async { deletion(stage(3).await?).await.context("deletion") },
-        async { force(stage(4).await?).await.context("force") },
-        async { broken_node(stage(5).await?).await.context("broken node") },
-        async { volumes(stage(6).await?).await.context("volumes") },
-        async { selection(stage(7).await?).await.context("selection") },
-        async { identities(stage(8).await?).await.context("identities") },
+        async { classes(one).await.context("classes") },
+        async { obstacles(two).await.context("obstacles") },
+        async { budgets(three).await.context("budgets") },
+        async { deletion(four).await.context("deletion") },
+        async { force(five).await.context("force") },
+        async { broken_node(six).await.context("broken node") },
+        async { volumes(seven).await.context("volumes") },
+        async { selection(eight).await.context("selection") },
+        async { identities(nine).await.context("identities") },
     )?;
     Ok(())
 }
@@ -268,8 +278,10 @@ async fn daemon_set(stage: &Stage<'_>, volumes: Value) -> Result<()> {
     let sets: Api<DaemonSet> = Api::namespaced(stage.admin.clone(), "default");
     sets.create(&PostParams::default(), &serde_json::from_value(set)?)
         .await?;
-    let runs = async || Ok((sets.get(&name).await?.status.is_some_and(|s| s.number_ready == 1)).then_some(()));
-    until(&format!("DaemonSet {name} is ready"), runs).await
+    until(&format!("DaemonSet {name} is ready"), async || {
+        Ok((sets.get(&name).await?.status.is_some_and(|s| s.number_ready == 1)).then_some(()))
+    })
+    .await
 }
 
 async fn classes(mut stage: Stage<'_>) -> Result<()> {
@@ -295,12 +307,8 @@ async fn classes(mut stage: Stage<'_>) -> Result<()> {
         stage.pods().delete(name, &DeleteParams::default()).await?;
     }
     let blockers = stage.blocked("Terminating").await?;
-    ensure!(
-        blockers.iter().any(|b| b.pod == "default/n0-slow"),
-        "a terminating pod is awaited: {blockers:?}"
-    );
-    let gone = async || Ok((stage.pods().get_opt("n0-web").await?.is_none()).then_some(()));
-    until("n0-web is gone", gone).await?;
+    ensure!(blockers.iter().any(|b| b.pod == "default/n0-slow"), "{blockers:?}");
+    stage.until_gone("n0-web").await?;
     let forget = Patch::Merge(json!({"metadata": {"annotations": {NEVER_ENDS: null}}}));
     stage.pods().patch("n0-slow", &PatchParams::default(), &forget).await?;
     let left_behind = stage.done().await?;
@@ -318,28 +326,17 @@ async fn obstacles(mut stage: Stage<'_>) -> Result<()> {
     stage.pod("bare", unmanaged(), json!([])).await?;
     stage.pod("data", json!({}), empty_dir()).await?;
     let blockers = stage.blocked("Unmanaged").await?;
-    let reason = |pod: &str| {
-        blockers
-            .iter()
-            .find(|b| b.pod == pod)
-            .map(|b| b.reason.clone())
-            .unwrap_or_default()
-    };
-    ensure!(reason("default/n1-bare").contains("drain.force"), "{blockers:?}");
-    ensure!(
-        reason("default/n1-data").contains("drain.deleteEmptyDirData"),
-        "{blockers:?}"
-    );
-    ensure!(
-        stage.untouched().await?.len() == 3,
-        "no pod is evicted while the drain is blocked"
-    );
+    for (pod, setting) in [
+        ("default/n1-bare", "drain.force"),
+        ("default/n1-data", "drain.deleteEmptyDirData"),
+    ] {
+        let mut of_pod = blockers.iter().filter(|b| b.pod == pod);
+        ensure!(of_pod.any(|b| b.reason.contains(setting)), "{blockers:?}");
+    }
+    ensure!(stage.untouched().await?.len() == 3, "a pod was evicted");
     stage.settings.force = true;
     stage.blocked("EmptyDir").await?;
-    ensure!(
-        stage.untouched().await?.len() == 3,
-        "a single obstacle blocks all evictions"
-    );
+    ensure!(stage.untouched().await?.len() == 3, "a pod was evicted");
     stage.settings.delete_empty_dir_data = true;
     ensure!(
         stage.done().await?.is_empty() && stage.untouched().await?.is_empty(),
@@ -403,13 +400,9 @@ async fn force(mut stage: Stage<'_>) -> Result<()> {
     );
     (stage.settings.force, stage.settings.delete_empty_dir_data) = (true, true);
     stage.blocked("by force").await?;
-    let gone = async || Ok((stage.pods().get_opt("n4-bare").await?.is_none()).then_some(()));
-    until("n4-bare is gone", gone).await?;
+    stage.until_gone("n4-bare").await?;
     let pod = stage.pods().get("n4-web").await?;
-    ensure!(
-        pod.metadata.deletion_grace_period_seconds == Some(1),
-        "a pod keeps its own grace period: {pod:?}"
-    );
+    ensure!(pod.metadata.deletion_grace_period_seconds == Some(1), "{pod:?}");
     stage.blocked("by force").await?;
     stage.ahead = Duration::from_secs(600);
     let left_behind = stage.done().await?;
@@ -424,10 +417,7 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
     stage.managed("web").await?;
     stage.host.stop_kubelet();
     let blockers = stage.blocked("Terminating").await?;
-    ensure!(
-        blockers[0].pod == "default/n5-web",
-        "the pod is evicted nevertheless: {blockers:?}"
-    );
+    ensure!(blockers[0].pod == "default/n5-web", "not evicted: {blockers:?}");
     stage.blocked("Terminating").await?;
     stage.ahead = Duration::from_secs(600);
     stage
@@ -449,11 +439,14 @@ async fn broken_node(mut stage: Stage<'_>) -> Result<()> {
         "{left_behind:?}"
     );
     let pod = stage.pods().get("n5-web").await?;
-    ensure!(
-        pod.metadata.deletion_timestamp.is_some(),
-        "a pod that may still run is not reported as gone"
-    );
+    ensure!(pod.metadata.deletion_timestamp.is_some(), "the pod may still run");
     Ok(())
+}
+
+/// Volumes as a Node's status lists them.
+fn attached(names: &[&str]) -> Value {
+    let volumes = names.iter().map(|name| json!({"name": name, "devicePath": ""}));
+    volumes.collect()
 }
 
 async fn volumes(mut stage: Stage<'_>) -> Result<()> {
@@ -481,22 +474,13 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
     .await?;
     stage.managed("web").await?;
     let kept = "kubernetes.io/csi/csi.test^kept";
-    let attached = |names: &[&str]| {
-        names
-            .iter()
-            .map(|n| json!({"name": n, "devicePath": ""}))
-            .collect::<Vec<_>>()
-    };
     let both = [kept, "kubernetes.io/csi/csi.test^gone"];
     stage
         .node_status(json!({"volumesInUse": both, "volumesAttached": attached(&both)}))
         .await?;
     let blockers = stage.blocked("still attached").await?;
     let names: Vec<_> = blockers.iter().map(|b| b.pod.as_str()).collect();
-    ensure!(
-        names == ["volume kubernetes.io/csi/csi.test^gone"],
-        "a volume that is still used is not waited for: {names:?}"
-    );
+    ensure!(names == ["volume kubernetes.io/csi/csi.test^gone"], "{names:?}");
     stage.node_status(json!({"volumesInUse": [kept]})).await?;
     stage
         .blocked("still attached")
@@ -512,7 +496,7 @@ async fn volumes(mut stage: Stage<'_>) -> Result<()> {
     let left_behind = stage.done().await?;
     ensure!(
         left_behind.len() == 1 && left_behind[0].pod.contains("gone"),
-        "the volume is named: {left_behind:?}"
+        "{left_behind:?}"
     );
     Ok(())
 }
@@ -543,10 +527,7 @@ async fn identities(stage: Stage<'_>) -> Result<()> {
         };
         let answer = mover.ask(&former).await;
         ensure!(answer == Answer::Gone, "the former pod is gone: {answer:?}");
-        ensure!(
-            stage.untouched().await? == ["web"],
-            "the new pod of that name is not gone"
-        );
+        ensure!(stage.untouched().await? == ["web"], "the new pod is gone");
     }
     former.metadata.uid = uid;
     let mover = ByRequest {
@@ -555,10 +536,7 @@ async fn identities(stage: Stage<'_>) -> Result<()> {
         delete: false,
     };
     stage.host.stop_kubelet();
-    ensure!(
-        mover.ask(&former).await == Answer::Accepted,
-        "the pod is asked to leave"
-    );
+    ensure!(mover.ask(&former).await == Answer::Accepted, "not asked to leave");
     let grace = stage.pods().get("n8-web").await?.metadata.deletion_grace_period_seconds;
     ensure!(grace == Some(7), "with the grace period of the settings: {grace:?}");
     Ok(())

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, ensure};
 use berth_api::node::DrainBlocker;
 use berth_tests::audit::AuditLog;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, Scenarios};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::sim::Updaters;
 use jiff::{SignedDuration, Timestamp};
@@ -27,35 +27,14 @@ async fn drain_settings() -> Result<()> {
         ..ClusterOptions::default()
     })
     .await?;
-    let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
-    let settings = part("settings", 1..=1).await?;
-    let hold = part("hold", 2..=3).await?;
-    let force = part("force", 4..=4).await?;
-    let disabled = part("disabled", 5..=5).await?;
-    let selected = part("selected", 6..=6).await?;
-    together(
-        &cluster,
-        vec![
-            (
-                "the_settings_come_from_the_pool",
-                Box::pin(the_settings_come_from_the_pool(&settings)),
-            ),
-            ("hold_waits_for_an_admin", Box::pin(hold_waits_for_an_admin(&hold))),
-            (
-                "force_deletes_what_is_left",
-                Box::pin(force_deletes_what_is_left(&force)),
-            ),
-            (
-                "without_a_drain_the_pods_stay",
-                Box::pin(without_a_drain_the_pods_stay(&disabled)),
-            ),
-            (
-                "selected_pods_are_deleted",
-                Box::pin(selected_pods_are_deleted(&selected)),
-            ),
-        ],
-    )
-    .await
+    Scenarios::of(&cluster)
+        .on("settings", 1, the_settings_come_from_the_pool)
+        .on("hold", 2, hold_waits_for_an_admin)
+        .on("force", 1, force_deletes_what_is_left)
+        .on("disabled", 1, without_a_drain_the_pods_stay)
+        .on("selected", 1, selected_pods_are_deleted)
+        .run()
+        .await
 }
 
 fn pods(part: &Part<'_>) -> Api<Pod> {
@@ -91,7 +70,7 @@ async fn managed_pod(part: &Part<'_>, name: &str, node: &str) -> Result<()> {
     pods(part)
         .create(&PostParams::default(), &serde_json::from_value(pod)?)
         .await?;
-    part.until(&format!("{name} runs"), SOON, || async {
+    part.soon(&format!("{name} runs"), || async {
         let status = pods(part).get(name).await?.status;
         Ok(status.and_then(|s| s.phase).as_deref() == Some("Running"))
     })
@@ -111,7 +90,7 @@ async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
     budgets(part)
         .create(&PostParams::default(), &serde_json::from_value(budget)?)
         .await?;
-    part.until(&format!("budget {name} is observed"), SOON, || async {
+    part.soon(&format!("budget {name} is observed"), || async {
         let status = budgets(part).get(name).await?.status;
         Ok(status.is_some_and(|s| s.observed_generation == Some(1) && s.current_healthy > 0))
     })
@@ -121,8 +100,8 @@ async fn protect(part: &Part<'_>, name: &str) -> Result<()> {
 /// Waits until a pod blocks the drain of a node for this reason, according to the node's status.
 async fn until_in_the_way(part: &Part<'_>, node: &str, pod: &str, reason: &str) -> Result<DrainBlocker> {
     let found = std::cell::RefCell::new(None);
-    part.until(&format!("{pod} holds up {node}: {reason:?}"), SOON, || async {
-        let status = part.bootc_node(node).await?.status.unwrap_or_default();
+    part.soon(&format!("{pod} holds up {node}: {reason:?}"), || async {
+        let status = part.node_status(node).await?;
         let blocker = status
             .drain_blockers
             .into_iter()
@@ -141,14 +120,10 @@ async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
     let first = until_in_the_way(part, node, "default/bare", "Unmanaged, with EmptyDir").await?;
     ensure!(first.since.0 <= Timestamp::now(), "since when: {first:?}");
-    part.cluster
-        .patch_pool(&part.name, json!({ "drain": { "force": true } }))
-        .await?;
+    part.patch(json!({ "drain": { "force": true } })).await?;
     until_in_the_way(part, node, "default/bare", "drain.deleteEmptyDirData").await?;
     ensure!(part.boots(1) == 1, "a blocked drain reboots nothing");
-    part.cluster
-        .patch_pool(&part.name, json!({ "drain": { "deleteEmptyDirData": true } }))
-        .await?;
+    part.patch(json!({ "drain": { "deleteEmptyDirData": true } })).await?;
     part.until_all_run(&v2, LONG).await?;
     ensure!(pods(part).get_opt("bare").await?.is_none(), "it was evicted");
     Ok(())
@@ -158,7 +133,7 @@ async fn the_settings_come_from_the_pool(part: &Part<'_>) -> Result<()> {
 async fn roll_with(part: &Part<'_>, drain: Value) -> Result<Published> {
     let v2 = part.publish("2.0.0").await?;
     part.pool(&v2, json!({ "maxUnavailable": 1, "paused": true })).await?;
-    part.cluster.patch_pool(&part.name, json!({ "drain": drain })).await?;
+    part.patch(json!({ "drain": drain })).await?;
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 1 })).await?;
     Ok(v2)
 }
@@ -179,8 +154,15 @@ fn asked(part: &Part<'_>, pod: &str) -> Result<Vec<(Timestamp, &'static str, boo
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let of_pod = audit.records().iter().filter(|r| r.resource == "pods" && r.name == pod);
     let moves = of_pod.filter(|r| r.program() == "berth-agent" && r.stage == "ResponseComplete" && r.is_write());
-    let how = |verb: &str| if verb == "delete" { "delete" } else { "evict" };
-    Ok(moves.map(|r| (r.received, how(&r.verb), r.succeeded())).collect())
+    Ok(moves
+        .map(|r| {
+            (
+                r.received,
+                if r.verb == "delete" { "delete" } else { "evict" },
+                r.succeeded(),
+            )
+        })
+        .collect())
 }
 
 async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
@@ -190,39 +172,25 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
     protect(part, "kept").await?;
     let v2 = roll_with(part, json!({ "timeout": "2s", "onTimeout": "Hold" })).await?;
     until_in_the_way(part, n1, "default/kept", "disruption budget kept").await?;
-    part.until("the unprotected pod is gone", SOON, || async {
+    part.soon("the unprotected pod is gone", || async {
         Ok(pods(part).get_opt("moves").await?.is_none())
     })
     .await?;
     let held = "default/kept: ";
-    part.until_node_says(n1, ("Drained", "False", "DrainTimeout", held), SOON)
+    part.until_node_says(n1, ("Drained", "False", "DrainTimeout", held))
         .await?;
     part.until_node_says(
         n1,
         ("NodeDegraded", "True", "DrainTimeout", "held by drain.onTimeout: Hold"),
-        SOON,
     )
     .await?;
-    part.until_says(
-        "Degraded",
-        "True",
-        "NodesDegraded",
-        "held by drain.onTimeout: Hold",
-        SOON,
-    )
-    .await?;
+    part.until_true("Degraded", "NodesDegraded", "held by drain.onTimeout: Hold")
+        .await?;
     // Twice the timeout: even Force would have given up by then.
-    let since = part
-        .bootc_node(n1)
-        .await?
-        .status
-        .map(|s| s.conditions)
-        .unwrap_or_default();
-    let since = berth_api::condition::find(&since, "NodeDegraded")
-        .context("the condition is not True")?
-        .last_transition_time
-        .0;
-    part.until("four seconds have passed", SOON, || async {
+    let conditions = part.node_status(n1).await?.conditions;
+    let degraded = berth_api::condition::find(&conditions, "NodeDegraded").context("not degraded")?;
+    let since = degraded.last_transition_time.0;
+    part.soon("four seconds have passed", || async {
         Ok(Timestamp::now().duration_since(since) > SignedDuration::from_secs(4))
     })
     .await?;
@@ -242,25 +210,27 @@ async fn hold_waits_for_an_admin(part: &Part<'_>) -> Result<()> {
     );
     let turn = part.bootc_node(n1).await?.status.and_then(|s| s.last_turn);
     ensure!(turn.is_none(), "its turn has not ended: {turn:?}");
+    it_ends_without_the_budget(part, &v2).await
+}
+
+async fn it_ends_without_the_budget(part: &Part<'_>, v2: &Published) -> Result<()> {
+    let [n1, n2] = [part.node(1), part.node(2)];
     // An admin deletes the budget; the rest is automatic.
     budgets(part).delete("kept", &DeleteParams::default()).await?;
-    part.until_all_run(&v2, LONG).await?;
-    part.until_says("Degraded", "False", "AsExpected", "", SOON).await?;
+    part.until_all_run(v2, LONG).await?;
+    part.until_false("Degraded", "AsExpected", "").await?;
     let asked = asked(part, "kept")?;
-    ensure!(
-        asked.iter().all(|(_, how, _)| *how == "evict"),
-        "nothing was forced: {asked:?}"
-    );
+    ensure!(asked.iter().all(|(_, how, _)| *how == "evict"), "forced: {asked:?}");
     let evicted = asked
         .iter()
         .find(|(_, _, well)| *well)
         .context("it was evicted in the end")?
         .0;
     ensure!(evicted < down(part, 1)?, "not evicted before the reboot: {evicted}");
-    ensure!(part.order(&v2) == [n1, n2], "one turn each: {:?}", part.order(&v2));
+    ensure!(part.order(v2) == [n1, n2], "one turn each: {:?}", part.order(v2));
     ensure!(
         part.boots(1) == 2 && !part.is_cordoned(n1).await?,
-        "one reboot, and schedulable again"
+        "rebooted twice, or cordoned"
     );
     Ok(())
 }
@@ -289,12 +259,9 @@ async fn force_deletes_what_is_left(part: &Part<'_>) -> Result<()> {
         .0;
     // The drain began before the first try.
     let waited = deleted.duration_since(first);
-    ensure!(
-        waited >= SignedDuration::from_secs(15),
-        "deleted before the timeout: {waited:?}"
-    );
+    ensure!(waited >= SignedDuration::from_secs(15), "deleted after {waited:?}");
     ensure!(deleted < down(part, 1)?, "not deleted before the reboot");
-    let status = part.bootc_node(node).await?.status.unwrap_or_default();
+    let status = part.node_status(node).await?;
     let turn = status.last_turn;
     ensure!(turn.is_none() && part.boots(1) == 2, "one turn was enough: {turn:?}");
     Ok(())
@@ -326,10 +293,7 @@ async fn without_a_drain_the_pods_stay(part: &Part<'_>) -> Result<()> {
         );
     }
     let after = [uid_of(part, pods[0]).await?, uid_of(part, pods[1]).await?];
-    ensure!(
-        before == after && before.iter().all(Option::is_some),
-        "they are still there: {before:?}, {after:?}"
-    );
+    ensure!(before == after && before.iter().all(Option::is_some), "{after:?}");
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let cordons = audit
         .writes()
@@ -358,13 +322,7 @@ async fn selected_pods_are_deleted(part: &Part<'_>) -> Result<()> {
         asked[0].iter().all(|(_, how, well)| *how == "delete" && *well),
         "deleted at once, without an eviction: {asked:?}"
     );
-    ensure!(
-        !asked[0].is_empty() && asked[1].is_empty(),
-        "the unselected pod was not asked: {asked:?}"
-    );
-    ensure!(
-        before.is_some() && uid_of(part, "left").await? == before,
-        "the unselected pod stays"
-    );
+    ensure!(!asked[0].is_empty() && asked[1].is_empty(), "unselected: {asked:?}");
+    ensure!(before.is_some() && uid_of(part, "left").await? == before, "it is gone");
     Ok(())
 }

@@ -107,10 +107,7 @@ impl Machine {
     /// target.
     async fn arrives(&self, tries: u64) -> Result<()> {
         let facts = self.host.facts();
-        ensure!(
-            facts.booted == self.first && facts.staged.is_none(),
-            "nothing may be applied: {facts:?}"
-        );
+        ensure!(facts.booted == self.first && facts.staged.is_none(), "{facts:?}");
         self.host.settings(|s| {
             s.command_time = Duration::from_millis(2);
             s.reboot = RebootFault::Works;
@@ -144,8 +141,9 @@ impl Machine {
 #[tokio::test]
 async fn a_power_cut_while_the_target_is_pulled() -> Result<()> {
     let machine = Machine::start().await?;
-    let staged = || machine.host.facts().staged.is_some();
-    machine.cut_when("the target is staged", staged).await?;
+    machine
+        .cut_when("the target is staged", || machine.host.facts().staged.is_some())
+        .await?;
     machine.arrives(1).await
 }
 
@@ -161,8 +159,9 @@ async fn a_power_cut_between_the_record_and_the_unlock() -> Result<()> {
 #[tokio::test]
 async fn a_power_cut_between_the_unlock_and_the_reboot() -> Result<()> {
     let machine = Machine::start().await?;
-    let unlocked = || machine.is_recorded() && machine.is_armed();
-    machine.cut_when("the target is unlocked", unlocked).await?;
+    machine
+        .cut_when("the target is unlocked", || machine.is_recorded() && machine.is_armed())
+        .await?;
     machine.arrives(2).await
 }
 
@@ -171,8 +170,11 @@ async fn a_power_cut_between_the_reboot_and_the_finalization() -> Result<()> {
     let machine = Machine::start().await?;
     // logind accepts the request, and the power fails before the shutdown finalizes anything.
     machine.host.settings(|s| s.reboots_lost = 1);
-    let is_asked = || machine.host.settings(|s| s.reboots_lost == 0);
-    machine.cut_when("the reboot is asked for", is_asked).await?;
+    machine
+        .cut_when("the reboot is asked for", || {
+            machine.host.settings(|s| s.reboots_lost == 0)
+        })
+        .await?;
     machine.arrives(2).await
 }
 

@@ -2,9 +2,10 @@
 //! agents are real, the hosts are simulated.
 
 use anyhow::{Result, ensure};
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, Scenarios};
 use berth_tests::hosts::HostChange;
 use berth_tests::hosts::sim::Updaters;
+use jiff::Timestamp;
 use serde_json::json;
 
 #[tokio::test]
@@ -16,25 +17,20 @@ async fn fleet() -> Result<()> {
         ..ClusterOptions::default()
     })
     .await?;
-    let servers = Part::new(&cluster, "servers", 1..=2).await?;
-    let workers = Part::new(&cluster, "workers", 3..=4).await?;
-    together(
-        &cluster,
-        vec![(
-            "two_pools_under_one_limit_in_order",
-            Box::pin(two_pools(&servers, &workers)),
-        )],
-    )
-    .await
+    Scenarios::of(&cluster)
+        .with(two_pools_under_one_limit_in_order)
+        .run()
+        .await
 }
 
-async fn two_pools(servers: &Part<'_>, workers: &Part<'_>) -> Result<()> {
-    let cluster = servers.cluster;
+async fn two_pools_under_one_limit_in_order(cluster: &Cluster) -> Result<()> {
+    let servers = Part::new(cluster, "servers", 1..=2).await?;
+    let workers = Part::new(cluster, "workers", 3..=4).await?;
     cluster.limit_fleet(1).await?;
     let rollout = json!({ "maxUnavailable": 2, "after": ["workers", "infra"] });
     let v2 = servers.roll_to("2.0.0", rollout).await?;
     servers
-        .until_says("Degraded", "True", "UnknownPool", "names workers, infra", SOON)
+        .until_true("Degraded", "UnknownPool", "names workers, infra")
         .await?;
     servers.rollout(json!({ "after": ["workers"] })).await?;
     // Either worker may be the first; its drain lasts until the checks below are done.
@@ -44,29 +40,28 @@ async fn two_pools(servers: &Part<'_>, workers: &Part<'_>) -> Result<()> {
     let w2 = workers.publish("2.0.0").await?;
     workers.roll_once_staged(&w2, json!({ "maxUnavailable": 2 })).await?;
     workers
-        .until("one worker drains", SOON, || async {
+        .soon("one worker drains", || async {
             Ok(workers.holders().await?.len() == 1)
         })
         .await?;
     servers
-        .until_says("Progressing", "False", "EarlierPool", "all nodes of workers", SOON)
+        .until_false("Progressing", "EarlierPool", "all nodes of workers")
         .await?;
     for n in [1, 2] {
         workers.unblock(workers.node(n)).await?;
     }
     workers.until_all_run(&w2, LONG).await?;
     servers.until_all_run(&v2, LONG).await?;
-    workers_before_servers(cluster, &w2.digest.to_string(), &v2.digest.to_string())
-}
-
-/// Fails unless the last worker booted its image before the first server did.
-fn workers_before_servers(cluster: &Cluster, workers: &str, servers: &str) -> Result<()> {
-    let booted = |wanted: &str| -> Vec<_> {
-        let events = cluster.log.events().into_iter();
-        let of = events.filter(|e| matches!(&e.change, HostChange::Up { digest, .. } if digest == wanted));
-        of.map(|e| e.at).collect()
-    };
-    let (workers, servers) = (booted(workers), booted(servers));
+    let (workers, servers) = (boots(cluster, &w2), boots(cluster, &v2));
+    // The last worker booted its image before the first server did.
     ensure!(workers.iter().max() < servers.iter().min(), "{workers:?}, {servers:?}");
     Ok(())
+}
+
+/// Times of all boots of an image.
+fn boots(cluster: &Cluster, image: &Published) -> Vec<Timestamp> {
+    let mut events = cluster.log.events();
+    let wanted = image.digest.to_string();
+    events.retain(|e| matches!(&e.change, HostChange::Up { digest, .. } if *digest == wanted));
+    events.into_iter().map(|e| e.at).collect()
 }

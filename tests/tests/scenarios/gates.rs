@@ -4,15 +4,11 @@
 
 use anyhow::{Context, Result, ensure};
 use berth_api::berth::{BerthState, Outcome};
-use berth_api::condition;
-use berth_api::fleet::BootcFleet;
 use berth_api::pool::WaveState;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, Scenarios};
 use berth_tests::hosts::HostChange;
-use jiff::SignedDuration;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
 
 mod windows;
 
@@ -29,59 +25,20 @@ fn options(hosts: usize) -> ClusterOptions {
 #[tokio::test]
 async fn gates() -> Result<()> {
     let cluster = Cluster::start(options(27)).await?;
-    let part = async |name, hosts| Part::new(&cluster, name, hosts).await;
-    let pause = part("pause", 1..=3).await?;
-    let window = part("window", 4..=4).await?;
-    let shutting = part("shutting", 5..=5).await?;
-    let invalid = part("invalid", 6..=6).await?;
-    let clock = part("clock", 7..=9).await?;
-    let waves = part("waves", 10..=13).await?;
-    let zones = part("zones", 14..=17).await?;
-    let budget = part("budget", 18..=21).await?;
-    let splay = part("splay", 22..=22).await?;
-    let short = part("short", 23..=25).await?;
-    let halt = part("halt", 26..=27).await?;
-    together(
-        &cluster,
-        vec![
-            (
-                "a_paused_pool_takes_back_and_resumes",
-                Box::pin(a_paused_pool_takes_back_and_resumes(&pause)),
-            ),
-            ("a_window_opens", Box::pin(windows::a_window_opens(&window))),
-            (
-                "a_window_shuts_over_a_drain",
-                Box::pin(windows::a_window_shuts_over_a_drain(&shutting)),
-            ),
-            (
-                "a_window_that_means_nothing",
-                Box::pin(windows::a_window_that_means_nothing(&invalid)),
-            ),
-            (
-                "a_host_without_the_time",
-                Box::pin(windows::a_host_without_the_time(&clock)),
-            ),
-            ("wave_after_wave", Box::pin(wave_after_wave(&waves))),
-            ("zone_beside_zone", Box::pin(zone_beside_zone(&zones))),
-            (
-                "an_image_that_fails_halts",
-                Box::pin(an_image_that_fails_halts(&budget)),
-            ),
-            (
-                "a_halt_takes_back_from_who_drains",
-                Box::pin(a_halt_takes_back_from_who_drains(&halt)),
-            ),
-            (
-                "a_splay_delays_the_start",
-                Box::pin(windows::a_splay_delays_the_start(&splay)),
-            ),
-            (
-                "a_window_that_is_too_short",
-                Box::pin(windows::a_window_that_is_too_short(&short)),
-            ),
-        ],
-    )
-    .await
+    Scenarios::of(&cluster)
+        .on("pause", 3, a_paused_pool_takes_back_and_resumes)
+        .on("window", 1, windows::a_window_opens)
+        .on("shutting", 1, windows::a_window_shuts_over_a_drain)
+        .on("invalid", 1, windows::a_window_that_means_nothing)
+        .on("clock", 3, windows::a_host_without_the_time)
+        .on("waves", 4, wave_after_wave)
+        .on("zones", 4, zone_beside_zone)
+        .on("budget", 4, an_image_that_fails_halts)
+        .on("splay", 1, windows::a_splay_delays_the_start)
+        .on("short", 3, windows::a_window_that_is_too_short)
+        .on("halt", 2, a_halt_takes_back_from_who_drains)
+        .run()
+        .await
 }
 
 /// Here the controller asks its machine's kernel about the clock, its default.
@@ -92,27 +49,20 @@ async fn fleet() -> Result<()> {
         ..options(3)
     })
     .await?;
-    let part = Part::new(&cluster, "fleet", 1..=2).await?;
-    together(
-        &cluster,
-        vec![("a_paused_fleet_takes_back_and_resumes", Box::pin(paused_fleet(&part)))],
-    )
-    .await?;
-    let part = Part::new(&cluster, "kernel", 3..=3).await?;
-    together(
-        &cluster,
-        vec![(
-            "the_clock_of_the_controller",
-            Box::pin(windows::the_clock_of_the_controller(&part)),
-        )],
-    )
-    .await
+    Scenarios::of(&cluster)
+        .on("fleet", 2, a_paused_fleet_takes_back_and_resumes)
+        .run()
+        .await?;
+    Scenarios::of(&cluster)
+        .with(windows::the_clock_of_the_controller)
+        .run()
+        .await
 }
 
 /// Waits until the node holds no berth: its last turn ended with this outcome, its Node is schedulable, and its host was not
 /// rebooted.
 async fn until_taken_back(part: &Part<'_>, n: usize, outcome: Outcome) -> Result<()> {
-    part.until_hold(&[], SOON).await?;
+    part.until_hold(&[]).await?;
     let berths = part.berths().await?;
     let ended = berths.iter().any(|berth| match &berth.state {
         BerthState::Closed(c) => {
@@ -131,87 +81,76 @@ async fn a_paused_pool_takes_back_and_resumes(part: &Part<'_>) -> Result<()> {
         .roll_to("2.0.0", json!({ "maxUnavailable": 1, "paused": true }))
         .await?;
     for node in nodes {
-        part.until_phase(node, "Waiting", SOON).await?;
+        part.until_phase(node, "Waiting").await?;
     }
-    part.until_says("Paused", "True", "PausedByAdmin", "", SOON).await?;
-    part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
-        .await?;
+    part.until_true("Paused", "PausedByAdmin", "").await?;
+    part.until_false("Progressing", "Paused", "rollout.paused").await?;
     ensure!(part.holders().await?.is_empty(), "a paused pool has no holders");
     part.is_said_of_none(&nodes).await?;
     part.rollout(json!({ "paused": false })).await?;
-    part.until_phase(nodes[0], "Draining", SOON).await?;
+    part.until_phase(nodes[0], "Draining").await?;
     ensure!(part.is_cordoned(nodes[0]).await?, "a draining node is cordoned");
     part.rollout(json!({ "paused": true })).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
-    part.until_says("Progressing", "False", "Paused", "rollout.paused", SOON)
-        .await?;
+    part.until_false("Progressing", "Paused", "rollout.paused").await?;
     part.is_said_of_none(&nodes).await?;
     part.rollout(json!({ "paused": false })).await?;
-    part.until_hold(&nodes[..1], SOON).await?;
+    part.until_hold(&nodes[..1]).await?;
     part.unblock(nodes[0]).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("Paused", "False", "NotPaused", "", SOON).await
+    part.until_false("Paused", "NotPaused", "").await
 }
 
-async fn paused_fleet(part: &Part<'_>) -> Result<()> {
+/// Waits until a single node holds a berth and drains, and returns its number: the node that stages first.
+async fn drains(part: &Part<'_>) -> Result<usize> {
+    part.soon("a node drains", || async {
+        let holders = part.holders().await?;
+        let [holder] = holders.as_slice() else { return Ok(false) };
+        Ok(part.cluster.phase(holder).await? == "Draining")
+    })
+    .await?;
+    let holder = part.holders().await?.pop().context("no node holds a berth")?;
+    let at = part.hosts.iter().position(|host| host.name() == holder);
+    Ok(at.context("the holder is an unknown host")? + 1)
+}
+
+async fn a_paused_fleet_takes_back_and_resumes(part: &Part<'_>) -> Result<()> {
     let nodes = [part.node(1), part.node(2)];
-    let fleet: Api<BootcFleet> = Api::all(part.cluster.client());
-    let pause = async |paused: bool| {
-        let object = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "BootcFleet", "metadata": { "name": "cluster" },
-            "spec": { "paused": paused },
-        });
-        fleet
-            .patch("cluster", &PatchParams::apply("admin").force(), &Patch::Apply(&object))
-            .await?;
-        part.until("the fleet says so", SOON, || async {
-            let status = fleet.get("cluster").await?.status.unwrap_or_default();
-            Ok(condition::is_true(&status.conditions, "Paused") == paused)
-        })
-        .await
-    };
-    // The holder is the node that stages first.
-    let draining = async || {
-        part.until("a node drains", SOON, || async {
-            let holders = part.holders().await?;
-            let [holder] = holders.as_slice() else { return Ok(false) };
-            Ok(part.cluster.phase(holder).await? == "Draining")
-        })
-        .await?;
-        let holder = part.holders().await?.pop().context("no node holds a berth")?;
-        nodes
-            .iter()
-            .position(|node| *node == holder)
-            .map(|n| n + 1)
-            .context("the holder is an unknown host")
-    };
-    pause(true).await?;
+    part.cluster.pause_fleet(true).await?;
     for node in nodes {
         part.block(node).await?;
     }
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 1 })).await?;
-    part.until_says("Paused", "True", "PausedByFleet", "BootcFleet cluster", SOON)
+    part.until_true("Paused", "PausedByFleet", "BootcFleet cluster").await?;
+    part.until_false("Progressing", "FleetPaused", "BootcFleet cluster")
         .await?;
-    part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON)
-        .await?;
-    ensure!(
-        part.hosts.iter().all(|h| h.facts().staged.is_none()),
-        "no node starts a pull"
-    );
-    pause(false).await?;
-    let first = draining().await?;
-    pause(true).await?;
+    ensure!(part.hosts.iter().all(|h| h.facts().staged.is_none()), "a node pulls");
+    part.cluster.pause_fleet(false).await?;
+    let first = drains(part).await?;
+    part.cluster.pause_fleet(true).await?;
     until_taken_back(part, first, Outcome::Revoked).await?;
-    part.until_says("Progressing", "False", "FleetPaused", "BootcFleet cluster", SOON)
+    part.until_false("Progressing", "FleetPaused", "BootcFleet cluster")
         .await?;
     part.is_said_of_none(&nodes).await?;
-    pause(false).await?;
-    draining().await?;
+    part.cluster.pause_fleet(false).await?;
+    drains(part).await?;
     for node in nodes {
         part.unblock(node).await?;
     }
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("Paused", "False", "NotPaused", "", SOON).await
+    part.until_false("Paused", "NotPaused", "").await
+}
+
+fn canary_wave(soak: &str) -> Value {
+    let selector = json!({ "matchLabels": { "tier": "canary" } });
+    json!([{ "name": "first", "nodeSelector": selector, "soakTime": soak }])
+}
+
+/// Time of the last such change of a host.
+fn last_time(part: &Part<'_>, host: &str, is_it: fn(&HostChange) -> bool) -> Result<Timestamp> {
+    let mut events = part.cluster.log.events();
+    events.retain(|e| e.host == host && is_it(&e.change));
+    Ok(events.last().context("the host has not rebooted")?.at)
 }
 
 async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
@@ -223,30 +162,27 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
     for node in [w2, canary] {
         part.block(node).await?;
     }
-    let waves = |soak: &str| {
-        let selector = json!({ "matchLabels": { "tier": "canary" } });
-        json!([{ "name": "first", "nodeSelector": selector, "soakTime": soak }])
-    };
     let v2 = part
-        .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": waves("1h") }))
+        .roll_to("2.0.0", json!({ "maxUnavailable": 4, "waves": canary_wave("1h") }))
         .await?;
-    part.until_hold(&[canary], SOON).await?;
-    part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first is proven", SOON)
+    part.until_hold(&[canary]).await?;
+    part.until_waiting(&[w1, w2, last], "WaveWaiting", "wave first is proven")
         .await?;
     part.unblock(canary).await?;
-    part.until_waiting(&[w1, w2, last], "WaveSoaking", "wave first has soaked", SOON)
+    part.until_waiting(&[w1, w2, last], "WaveSoaking", "wave first has soaked")
         .await?;
-    part.until("the pool reports its waves", SOON, || async {
+    part.soon("the pool reports its waves", || async {
         let waves = part.status().await?.waves;
-        let is = |name: &str, state| waves.iter().any(|w| w.name == name && w.state == state);
-        Ok(is("first", WaveState::Soaking) && is("rest", WaveState::Waiting))
+        let states = waves.iter().map(|w| (w.name.as_str(), w.state));
+        let states: Vec<_> = states.collect();
+        Ok(states.contains(&("first", WaveState::Soaking)) && states.contains(&("rest", WaveState::Waiting)))
     })
     .await?;
-    part.rollout(json!({ "waves": waves("6s") })).await?;
+    part.rollout(json!({ "waves": canary_wave("6s") })).await?;
     part.until_run(&v2, &[1], SOON).await?;
-    part.until_waiting(&[last], "WaveWaiting", "wave rest is proven", SOON)
+    part.until_waiting(&[last], "WaveWaiting", "wave rest is proven")
         .await?;
-    part.until_hold(&[w2], SOON).await?;
+    part.until_hold(&[w2]).await?;
     ensure!(part.order(&v2) == [canary, w1], "only these have gone so far");
     part.unblock(w2).await?;
     part.until_all_run(&v2, LONG).await?;
@@ -255,24 +191,12 @@ async fn wave_after_wave(part: &Part<'_>) -> Result<()> {
         "wave after wave: {:?} of {nodes:?}",
         part.order(&v2)
     );
-    let events = part.cluster.log.events();
-    let at = |host: &str, wanted: fn(&HostChange) -> bool| {
-        events
-            .iter()
-            .rev()
-            .find(|e| e.host == host && wanted(&e.change))
-            .map(|e| e.at)
-            .context("the host has not rebooted")
-    };
-    let proven = at(canary, |c| matches!(c, HostChange::Ready { .. }))?;
-    let next = at(w1, |c| matches!(c, HostChange::Down))?;
-    ensure!(
-        next.duration_since(proven) >= SOAK,
-        "the canary soaked: proven at {proven}, next down at {next}"
-    );
-    part.until_node_says(last, ("Waiting", "False", "NotWaiting", ""), SOON)
+    let proven = last_time(part, canary, |c| matches!(c, HostChange::Ready { .. }))?;
+    let next = last_time(part, w1, |c| matches!(c, HostChange::Down))?;
+    ensure!(next.duration_since(proven) >= SOAK, "{proven}, then {next}");
+    part.until_node_says(last, ("Waiting", "False", "NotWaiting", ""))
         .await?;
-    part.until("all waves are done", SOON, || async {
+    part.soon("all waves are done", || async {
         let waves = part.status().await?.waves;
         Ok(waves.len() == 3 && waves.iter().all(|w| w.state == WaveState::Done))
     })
@@ -288,9 +212,9 @@ async fn zone_beside_zone(part: &Part<'_>) -> Result<()> {
     let v2 = part.publish("2.0.0").await?;
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "zoneKey": "rack" }))
         .await?;
-    part.until_hold(&[z1, z3], SOON).await?;
+    part.until_hold(&[z1, z3]).await?;
     part.unblock(z1).await?;
-    part.until_hold(&[z2, z3], SOON).await?;
+    part.until_hold(&[z2, z3]).await?;
     for node in &nodes[1..] {
         part.unblock(node).await?;
     }
@@ -301,7 +225,7 @@ async fn zone_beside_zone(part: &Part<'_>) -> Result<()> {
 async fn failed(part: &Part<'_>, digest: &berth_api::Digest) -> Result<Vec<String>> {
     let mut failed = vec![];
     for host in &part.hosts {
-        let status = part.bootc_node(host.name()).await?.status.unwrap_or_default();
+        let status = part.node_status(host.name()).await?;
         failed.extend(status.failed_digests.contains(digest).then(|| host.name().to_owned()));
     }
     Ok(failed)
@@ -313,17 +237,21 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
     for host in &part.hosts {
         host.settings(|s| s.finalization_failures = u32::MAX);
     }
-    let rollout = || json!({ "maxUnavailable": 2, "maxFailures": 2 });
-    let v2 = part.roll_to("2.0.0", rollout()).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", LONG)
+    let rollout = json!({ "maxUnavailable": 2, "maxFailures": 2 });
+    let v2 = part.roll_to("2.0.0", rollout.clone()).await?;
+    part.cluster
+        .until_says(
+            &part.name,
+            ("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2"),
+            LONG,
+        )
         .await?;
-    part.until_hold(&[], SOON).await?;
-    part.until_says("Progressing", "False", "RolloutHalted", "publish another image", SOON)
+    part.until_hold(&[]).await?;
+    part.until_false("Progressing", "RolloutHalted", "publish another image")
         .await?;
     // A berth shows a failure before its node's status does.
-    part.until(
+    part.soon(
         "from two to three nodes failed, and all of them are on record",
-        SOON,
         || async {
             let bad = failed(part, &v2.digest).await?;
             let failures = part.status().await?.failures;
@@ -332,31 +260,24 @@ async fn an_image_that_fails_halts(part: &Part<'_>) -> Result<()> {
         },
     )
     .await?;
-    part.until_says(
-        "RolloutHalted",
-        "True",
-        "TooManyFailures",
-        "change rollout.retryToken",
-        SOON,
-    )
-    .await?;
+    part.until_true("RolloutHalted", "TooManyFailures", "change rollout.retryToken")
+        .await?;
     // A rollout of another image continues without an admin.
     for host in &part.hosts {
         host.settings(|s| s.finalization_failures = 0);
     }
-    let v3 = part.roll_to("3.0.0", rollout()).await?;
+    let v3 = part.roll_to("3.0.0", rollout.clone()).await?;
     part.until_all_run(&v3, LONG).await?;
-    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON)
-        .await?;
+    part.until_false("RolloutHalted", "AsExpected", "").await?;
     // The admin sets the failed image again. Nodes where it has not failed would go first, but no node may.
-    part.pool(&v2, rollout()).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", "maxFailures is 2", SOON)
+    part.pool(&v2, rollout.clone()).await?;
+    part.until_true("RolloutHalted", "TooManyFailures", "maxFailures is 2")
         .await?;
     part.rollout(json!({ "retryToken": "mended" })).await?;
     part.until_all_run(&v2, LONG).await?;
     let bad = failed(part, &v2.digest).await?;
     ensure!(bad.is_empty(), "the failures are forgotten: {bad:?}");
-    part.until_says("RolloutHalted", "False", "AsExpected", "", SOON).await
+    part.until_false("RolloutHalted", "AsExpected", "").await
 }
 
 async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
@@ -367,16 +288,14 @@ async fn a_halt_takes_back_from_who_drains(part: &Part<'_>) -> Result<()> {
         .settings(|s| s.never_ready = [v2.digest.to_string()].into());
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 2, "maxFailures": 1 }))
         .await?;
-    part.until_phase(n1, "Proving", SOON).await?;
-    part.until_phase(n2, "Draining", SOON).await?;
-    part.until_hold(&[n1, n2], SOON).await?;
+    part.until_phase(n1, "Proving").await?;
+    part.until_phase(n2, "Draining").await?;
+    part.until_hold(&[n1, n2]).await?;
     // The admin excludes the first node: the image counts as failed there.
     part.label(n1, "berth.dev/exclude", Some("")).await?;
-    part.until_says("RolloutHalted", "True", "TooManyFailures", n1, SOON)
-        .await?;
+    part.until_true("RolloutHalted", "TooManyFailures", n1).await?;
     until_taken_back(part, 2, Outcome::Revoked).await?;
-    part.until_says("Progressing", "False", "RolloutHalted", n1, SOON)
-        .await?;
+    part.until_false("Progressing", "RolloutHalted", n1).await?;
     part.unblock(n2).await?;
     part.rollout(json!({ "retryToken": "mended" })).await?;
     part.until_run(&v2, &[2], LONG).await?;

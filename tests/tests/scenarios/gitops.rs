@@ -2,14 +2,13 @@
 //! Argo CD by Lua, the expressions for Flux by the API server.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_api::pool::BootcNodePool;
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::read;
 use berth_tests::tools::find_program;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -39,7 +38,7 @@ enum Flux {
 }
 
 fn golden() -> Result<BTreeMap<String, Value>> {
-    let text = fs::read_to_string(workspace_root().join("tests/tests/golden/pool-states.json"))?;
+    let text = read("tests/tests/golden/pool-states.json")?;
     let states: BTreeMap<String, Value> = serde_json::from_str(&text)?;
     let known: Vec<&str> = STATES.iter().map(|(name, ..)| *name).collect();
     let all = states.len() == known.len() && known.iter().all(|name| states.contains_key(*name));
@@ -47,13 +46,9 @@ fn golden() -> Result<BTreeMap<String, Value>> {
     Ok(states)
 }
 
-fn page() -> Result<String> {
-    fs::read_to_string(workspace_root().join("docs/gitops.md")).context("docs/gitops.md")
-}
-
 /// The script on the page, without its indentation.
 fn script() -> Result<String> {
-    let page = page()?;
+    let page = read("docs/gitops.md")?;
     let (_, rest) = page
         .split_once("health.berth.dev_BootcNodePool: |\n")
         .context("docs/gitops.md has no script")?;
@@ -74,8 +69,9 @@ fn lua(value: &Value) -> String {
     }
 }
 
-/// Health of an object according to the script.
-fn health(script: &str, object: &Value) -> Result<String> {
+/// Health of a pool according to the script.
+fn health(script: &str, generation: u64, status: &Value) -> Result<String> {
+    let object = json!({"metadata": {"generation": generation}, "status": status});
     let program = find_program("lua5.1").context("lua5.1 is not on PATH; install Debian's package lua5.1")?;
     let mut child = Command::new(program)
         .arg("-")
@@ -86,7 +82,7 @@ fn health(script: &str, object: &Value) -> Result<String> {
         .context("cannot run lua5.1")?;
     let whole = format!(
         "obj = {}\nlocal function health()\n{script}\nend\nlocal out = health()\nassert(out.message)\nprint(out.status)\n",
-        lua(object)
+        lua(&object)
     );
     child.stdin.take().context("no stdin")?.write_all(whole.as_bytes())?;
     let output = child.wait_with_output()?;
@@ -97,19 +93,15 @@ fn health(script: &str, object: &Value) -> Result<String> {
 #[test]
 fn argo_cd_reads_every_state() -> Result<()> {
     let (script, states) = (script()?, golden()?);
-    let object = |generation: u64, status: &Value| json!({"metadata": {"generation": generation}, "status": status});
     for (name, expected, _) in STATES {
         let status = &states[name];
-        let found = health(&script, &object(1, status))?;
+        let found = health(&script, 1, status)?;
         ensure!(found == expected, "{name}: Argo CD shows {found}, expected {expected}");
-        let found = health(&script, &object(2, status))?;
-        ensure!(
-            found == "Progressing",
-            "{name}, of an older spec: Argo CD shows {found}"
-        );
+        let found = health(&script, 2, status)?;
+        ensure!(found == "Progressing", "{name}, of an older spec: {found}");
     }
     for status in [Value::Null, json!({}), json!({"observedGeneration": 1})] {
-        let found = health(&script, &object(1, &status))?;
+        let found = health(&script, 1, &status)?;
         ensure!(found == "Progressing", "{status}: Argo CD shows {found}");
     }
     Ok(())
@@ -142,7 +134,7 @@ pub async fn flux_reads_every_state(client: &Client) -> std::result::Result<(), 
 }
 
 async fn flux(client: &Client) -> Result<()> {
-    let page = page()?;
+    let page = read("docs/gitops.md")?;
     let [in_progress, failed, current] = ["inProgress", "failed", "current"].map(|field| expression(&page, field));
     let (in_progress, failed, current) = (in_progress?, failed?, current?);
     // As in Flux, the first expression that is true counts.

@@ -2,101 +2,57 @@
 //! the registry are real, the hosts are simulated.
 
 use std::fs;
-use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use berth_api::condition::find;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Published, Scenarios};
 use berth_tests::programs;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
-use tokio::process::Command;
 
+use crate::said::{self, Said};
 use crate::{boot_images, variants};
 
 #[tokio::test]
 async fn images() -> Result<()> {
     tokio::task::spawn_blocking(programs::kubectl).await??;
-    let cluster = Cluster::start(ClusterOptions {
-        hosts: 12,
-        ..ClusterOptions::default()
-    })
-    .await?;
-    let follows = Part::new(&cluster, "follows", 1..=2).await?;
-    let pinned = Part::new(&cluster, "pinned", 3..=3).await?;
-    let still = Part::new(&cluster, "still", 4..=4).await?;
-    let aged = Part::new(&cluster, "aged", 5..=5).await?;
-    let aged_machine = Part::new(&cluster, "aged-machine", 6..=6).await?;
-    let mixed = Part::new(&cluster, "mixed", 7..=8).await?;
-    let first_boot = Part::new(&cluster, "first-boot", 9..=9).await?;
-    let variants = Part::new(&cluster, "variants", 10..=12).await?;
-    together(
-        &cluster,
-        vec![
-            (
-                "an_image_for_newer_boot_images_is_refused",
-                Box::pin(boot_images::an_old_machine(&aged_machine)),
-            ),
-            (
-                "machines_of_two_boot_images",
-                Box::pin(boot_images::a_mixed_pool(&mixed)),
-            ),
-            (
-                "a_refused_first_boot_is_reported",
-                Box::pin(boot_images::a_first_boot(&first_boot)),
-            ),
-            (
-                "each_node_gets_the_image_that_its_cpu_runs",
-                Box::pin(variants::of_each_cpu(&variants)),
-            ),
-            ("a_tag_that_moves_is_followed", Box::pin(a_tag_that_moves(&follows))),
-            ("a_pinned_pool_waits_for_approval", Box::pin(a_pinned_pool(&pinned))),
-            (
-                "a_pool_that_is_not_polled_is_not_asked_for",
-                Box::pin(not_polled(&still)),
-            ),
-            (
-                "a_push_that_is_pulled_back_is_not_adopted",
-                Box::pin(pulled_back(&aged)),
-            ),
-        ],
-    )
-    .await?;
-    // Run one after the other: stopping the registry and killing the leader affect all pools.
-    let a_new_leader = async {
-        a_registry_that_is_away(&pinned).await?;
-        not_polled_by_another_leader(&still).await?;
-        boot_images::a_machine_that_never_joins(&first_boot).await
-    };
-    together(
-        &cluster,
-        vec![(
-            "neither_a_registry_that_is_away_nor_another_leader_changes_anything",
-            Box::pin(a_new_leader),
-        )],
-    )
-    .await
-}
-
-/// Runs `kubectl berth` for the pool as an admin, without a terminal for questions. Returns whether it succeeded, and its output.
-pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
-    command(part, &[arguments, &[&part.name]].concat()).await
-}
-
-/// Runs `kubectl berth` with these arguments only. Returns whether it succeeded, and its output.
-pub async fn command(part: &Part<'_>, arguments: &[&str]) -> Result<(bool, String)> {
-    let program = tokio::task::spawn_blocking(programs::kubectl).await??;
-    let config = part.cluster.control_plane.kubeconfig_for("tom", &["system:masters"])?;
-    let mut command = Command::new(program);
-    command.args(arguments).arg("--kubeconfig").arg(&config.path);
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(LONG, command.output())
+    let cluster = Cluster::start(ClusterOptions::of(12)).await?;
+    Scenarios::of(&cluster)
+        .on("follows", 2, a_tag_that_moves_is_followed)
+        .on("pinned", 1, a_pinned_pool_waits_for_approval)
+        .on("still", 1, a_pool_that_is_not_polled)
+        .on("aged", 1, a_push_that_is_pulled_back_is_not_adopted)
+        .on(
+            "aged-machine",
+            1,
+            boot_images::an_image_for_newer_boot_images_is_refused,
+        )
+        .on("mixed", 2, boot_images::machines_of_two_boot_images)
+        .on("first-boot", 1, boot_images::a_refused_first_boot_is_reported)
+        .on("variants", 3, variants::each_node_gets_the_image_that_its_cpu_runs)
+        .run()
+        .await?;
+    Scenarios::of(&cluster)
+        .with(an_outage_and_another_leader_change_nothing)
+        .run()
         .await
-        .context("kubectl berth does not end")??;
-    let text = [output.stdout, output.stderr].concat();
-    Ok((output.status.success(), String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// Steps that affect all pools, one after the other: the registry is stopped, and the leader is killed.
+async fn an_outage_and_another_leader_change_nothing(cluster: &Cluster) -> Result<()> {
+    let pinned = Part::new(cluster, "pinned", [3]).await?;
+    let still = Part::new(cluster, "still", [4]).await?;
+    let first_boot = Part::new(cluster, "first-boot", [9]).await?;
+    a_registry_that_is_away(&pinned).await?;
+    not_polled_by_another_leader(&still).await?;
+    boot_images::a_machine_that_never_joins(&first_boot).await
+}
+
+/// Runs `kubectl berth` for the pool as an admin.
+pub async fn berth(part: &Part<'_>, arguments: &[&str]) -> Result<Said> {
+    said::berth(part.cluster, &[arguments, &[&part.name]].concat()).await
 }
 
 /// Creates the pool with its own tag, and waits until its nodes run that tag's image.
@@ -118,13 +74,13 @@ async fn moved(part: &Part<'_>, version: &str) -> Result<Published> {
 }
 
 async fn image(part: &Part<'_>, image: serde_json::Value) -> Result<()> {
-    part.cluster.patch_pool(&part.name, json!({ "image": image })).await
+    part.patch(json!({ "image": image })).await
 }
 
 async fn until_event(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
     let events = Api::<Event>::namespaced(part.cluster.client(), "default");
     let selector = format!("regarding.name={}", part.name);
-    part.until(&format!("an event {reason}: {words}"), SOON, || async {
+    part.soon(&format!("an event {reason}: {words}"), || async {
         let list = events.list(&ListParams::default().fields(&selector)).await?;
         Ok(list.items.iter().any(|event| {
             event.reason.as_deref() == Some(reason) && event.note.as_ref().is_some_and(|note| note.contains(words))
@@ -133,55 +89,46 @@ async fn until_event(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
     .await
 }
 
-async fn a_tag_that_moves(part: &Part<'_>) -> Result<()> {
+async fn a_tag_that_moves_is_followed(part: &Part<'_>) -> Result<()> {
     begin(part).await?;
     let spec = part.cluster.pools().get(&part.name).await?.metadata.generation;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(
-        well && said.contains("1.0.0-follows") && said.contains("which the pool uses"),
-        "{said}"
-    );
+    berth(part, &["poll"])
+        .await?
+        .well(&["1.0.0-follows", "which the pool uses"])?;
     let v2 = moved(part, "2.0.0").await?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(
-        well && said.contains("2.0.0-follows") && said.contains("which the pool uses"),
-        "{said}"
-    );
+    berth(part, &["poll"])
+        .await?
+        .well(&["2.0.0-follows", "which the pool uses"])?;
     part.until_all_run(&v2, LONG).await?;
     until_event(part, "ImageAdopted", "2.0.0-follows").await?;
-    let (well, said) = berth(part, &["approve", "--yes"]).await?;
-    ensure!(well && said.contains("Nothing to approve"), "{said}");
+    berth(part, &["approve", "--yes"])
+        .await?
+        .well(&["Nothing to approve"])?;
     let now = part.cluster.pools().get(&part.name).await?.metadata.generation;
     ensure!(now == spec, "the pool's spec is unchanged");
     Ok(())
 }
 
-async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
+async fn a_pinned_pool_waits_for_approval(part: &Part<'_>) -> Result<()> {
     let v1 = begin(part).await?;
     image(part, json!({ "ref": format!("{}@{}", v1.reference, v1.digest) })).await?;
-    part.until_says("ImageResolved", "True", "Resolved", "is resolved", SOON)
-        .await?;
+    part.until_true("ImageResolved", "Resolved", "is resolved").await?;
     let boots = part.boots(1);
     let v2 = moved(part, "2.0.0").await?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(
-        well && said.contains("2.0.0-pinned") && said.contains("which the pool does not use yet"),
-        "{said}"
-    );
+    berth(part, &["poll"])
+        .await?
+        .well(&["2.0.0-pinned", "which the pool does not use yet"])?;
     let available = part.status().await?.available.context("nothing is available")?;
     ensure!(available.digest == v2.digest && available.version.as_deref() == Some("2.0.0-pinned"));
     until_event(part, "ImageAvailable", "2.0.0-pinned").await?;
-    let (well, said) = berth(part, &["approve", "--print"]).await?;
-    ensure!(
-        well && said.contains(&format!("ref: {}@{}\n", v1.reference, v2.digest)),
-        "{said}"
-    );
+    berth(part, &["approve", "--print"])
+        .await?
+        .well(&[&format!("ref: {}@{}\n", v1.reference, v2.digest)])?;
     ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
     part.is_untouched(1, boots).await?;
-    let (well, said) = berth(part, &["approve", "--yes"]).await?;
-    ensure!(well && said.contains("is set to"), "{said}");
+    berth(part, &["approve", "--yes"]).await?.well(&["is set to"])?;
     part.until_all_run(&v2, LONG).await?;
-    part.until("nothing is available any more", SOON, || async {
+    part.soon("nothing is available any more", || async {
         Ok(part.status().await?.available.is_none())
     })
     .await
@@ -191,11 +138,13 @@ async fn a_pinned_pool(part: &Part<'_>) -> Result<()> {
 fn asked(part: &Part<'_>) -> Result<usize> {
     let log = fs::read_to_string(part.cluster.registry.log())?;
     let tag = format!("/manifests/{} ", part.name);
-    let questions = |line: &&str| line.contains(&tag) && line.contains("berth-controller");
-    Ok(log.lines().filter(questions).count())
+    Ok(log
+        .lines()
+        .filter(|line: &&str| line.contains(&tag) && line.contains("berth-controller"))
+        .count())
 }
 
-async fn not_polled(part: &Part<'_>) -> Result<()> {
+async fn a_pool_that_is_not_polled(part: &Part<'_>) -> Result<()> {
     let v1 = begin(part).await?;
     image(part, json!({ "pollInterval": "0" })).await?;
     let before = asked(part)?;
@@ -209,7 +158,7 @@ async fn not_polled(part: &Part<'_>) -> Result<()> {
     let pools = part.cluster.pools();
     let apply = PatchParams::apply("admin");
     pools.patch("still-beside", &apply, &Patch::Apply(&other)).await?;
-    part.until("the other pool has the new image", SOON, || async {
+    part.soon("the other pool has the new image", || async {
         let status = pools.get("still-beside").await?.status.unwrap_or_default();
         Ok(status.target.is_some_and(|target| target.digest != v1.digest))
     })
@@ -225,32 +174,23 @@ async fn not_polled_by_another_leader(part: &Part<'_>) -> Result<()> {
     // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(well && said.contains("2.0.0-still"), "{said}");
-    ensure!(
-        asked(part)? <= before + 4,
-        "more requests than two for the other pool and two for the poll request"
-    );
+    berth(part, &["poll"]).await?.well(&["2.0.0-still"])?;
+    ensure!(asked(part)? <= before + 4, "more than four requests");
     Ok(())
 }
 
-async fn pulled_back(part: &Part<'_>) -> Result<()> {
+async fn a_push_that_is_pulled_back_is_not_adopted(part: &Part<'_>) -> Result<()> {
     let v1 = begin(part).await?;
     image(part, json!({ "minimumAge": "25s" })).await?;
     let bad = moved(part, "2.0.0").await?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(well && said.contains("is adopted in"), "{said}");
-    let (_, said) = berth(part, &["approve", "--yes"]).await?;
-    ensure!(
-        said.contains("Nothing to approve") && said.contains("automatically"),
-        "{said}"
-    );
+    berth(part, &["poll"]).await?.well(&["is adopted in"])?;
+    berth(part, &["approve", "--yes"])
+        .await?
+        .well(&["Nothing to approve", "automatically"])?;
     moved(part, "1.0.0").await?;
-    part.until(
-        "the tag was asked once more, and nothing is available",
-        SOON,
-        || async { Ok(part.status().await?.available.is_none()) },
-    )
+    part.soon("the tag was asked once more, and nothing is available", || async {
+        Ok(part.status().await?.available.is_none())
+    })
     .await?;
     ensure!(part.status().await?.target.is_some_and(|t| t.digest == v1.digest));
     ensure!(part.order(&bad).is_empty(), "no node ran the withdrawn image");
@@ -270,39 +210,28 @@ async fn feed_since(part: &Part<'_>) -> Result<(String, String)> {
 async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     let before = part.status().await?.target.context("no target")?;
     part.cluster.registry.stop()?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(!well && said.contains("RegistryUnavailable"), "{said}");
-    part.until_says("ImageResolved", "True", "RegistryUnavailable", "next try at", SOON)
+    berth(part, &["poll"]).await?.ends(1, &["RegistryUnavailable"])?;
+    part.until_true("ImageResolved", "RegistryUnavailable", "next try at")
         .await?;
-    part.until_says("FeedFailing", "True", "RegistryUnavailable", "cannot be queried", SOON)
+    part.until_true("FeedFailing", "RegistryUnavailable", "cannot be queried")
         .await?;
     let failing_since = feed_since(part).await?;
     // Controller 0 leads.
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
-    let (well, said) = berth(part, &["poll"]).await?;
-    ensure!(
-        feed_since(part).await? == failing_since,
-        "the new leader changed the start of the outage"
-    );
-    ensure!(
-        !well && said.contains("since") && said.contains("the pool keeps it"),
-        "{said}"
-    );
-    ensure!(
-        part.status().await?.target.as_ref() == Some(&before),
-        "the pool keeps its digest"
-    );
+    let said = berth(part, &["poll"]).await?;
+    ensure!(feed_since(part).await? == failing_since, "the outage begins anew");
+    said.ends(1, &["since", "the pool keeps it"])?;
+    ensure!(part.status().await?.target.as_ref() == Some(&before), "another target");
     part.cluster.registry.restart().await?;
-    part.until_says("ImageResolved", "True", "Resolved", "is resolved", LONG)
+    part.cluster
+        .until_says(&part.name, ("ImageResolved", "True", "Resolved", "is resolved"), LONG)
         .await?;
-    part.until_says("FeedFailing", "False", "AsExpected", "can be queried", SOON)
-        .await?;
+    part.until_false("FeedFailing", "AsExpected", "can be queried").await?;
     ensure!(part.status().await?.target.as_ref() == Some(&before));
     let v3 = moved(part, "3.0.0").await?;
     for words in [&["poll"][..], &["approve", "--yes"]] {
-        let (well, said) = berth(part, words).await?;
-        ensure!(well, "{said}");
+        berth(part, words).await?.well(&[])?;
     }
     part.until_all_run(&v3, LONG).await
 }

@@ -27,6 +27,7 @@ mod readyz;
 mod registry_access;
 mod roll_forward;
 mod rollout_sim;
+mod said;
 mod samples;
 mod scripts;
 mod sim_host;

@@ -8,15 +8,11 @@ use berth_api::berth::Outcome;
 use berth_api::condition::{Reason as _, Why, fleet, pool};
 use berth_api::node::Phase;
 use berth_core::agent::reason::Reason;
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::{read, workspace_root};
 use berth_tests::prometheus::{Prometheus, Series, promtool};
 use serde_json::{Value, json};
 
 const COMPONENT: &str = "manifests/components/monitoring";
-
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(workspace_root().join(path)).with_context(|| format!("reading {path}"))
-}
 
 /// The rule file for Prometheus from the PrometheusRule.
 pub(super) fn rules() -> Result<Value> {
@@ -68,11 +64,13 @@ fn alerts_are_valid_and_tested() -> Result<()> {
         let cases = tests["tests"].as_array().context("no tests")?.iter();
         let checks = cases.filter_map(|case| case["alert_rule_test"].as_array()).flatten();
         let checks: Vec<_> = checks.filter(|check| check["alertname"] == alert.as_str()).collect();
-        let fires = |check: &&&Value| check["exp_alerts"].as_array().is_some_and(|all| !all.is_empty());
-        let firing = checks.iter().filter(fires).count();
+        let firing = checks
+            .iter()
+            .filter(|check: &&&Value| check["exp_alerts"].as_array().is_some_and(|all| !all.is_empty()))
+            .count();
         ensure!(
             firing > 0 && firing < checks.len(),
-            "{alert}: a test where it fires, or one where it does not fire, is missing"
+            "{alert} has no test, or only one kind"
         );
     }
     Ok(())
@@ -86,10 +84,7 @@ fn alerts_and_runbooks_match() -> Result<()> {
     let mut expected = BTreeSet::new();
     for (alert, rule) in alerts()? {
         let url = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
-        ensure!(
-            url.ends_with(&format!("/docs/runbooks/{alert}.md")),
-            "{alert} leads to {url}"
-        );
+        ensure!(url.ends_with(&format!("/docs/runbooks/{alert}.md")), "{alert}: {url}");
         for part in ["summary", "description"] {
             ensure!(rule["annotations"][part].is_string(), "{alert} has no {part}");
         }
@@ -102,10 +97,7 @@ fn alerts_and_runbooks_match() -> Result<()> {
         for part in ["\n```\nkubectl ", "\n**Meaning.** ", "\n**Fix.**", "\n**Do not** "] {
             ensure!(page.contains(part), "the runbook of {alert} has no {part}");
         }
-        ensure!(
-            page.starts_with(&format!("# {alert}: ")),
-            "{alert}.md has another title"
-        );
+        ensure!(page.starts_with(&format!("# {alert}: ")), "{alert}.md has no title");
         expected.insert(format!("{alert}.md"));
     }
     ensure!(pages == expected, "runbooks {pages:?}, alerts {expected:?}");
@@ -213,6 +205,10 @@ const EMPTY: [&str; 4] = [
 /// Part of the dashboard that may be empty or not: a node may have been blocked only between two scrapes.
 const BRIEF: &str = "berth_node_blocked";
 
+fn last_value(series: &[Series]) -> Option<String> {
+    Some(series.first()?.values.last()?.1.clone())
+}
+
 /// Runs all queries of the dashboard on a server that has scraped a rollout. Each must return values, and no alert may have
 /// fired.
 pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
@@ -223,14 +219,10 @@ pub(super) fn the_dashboard_shows(prometheus: &mut Prometheus) -> Result<()> {
             wrong.push(query);
         }
     }
-    ensure!(
-        wrong.is_empty(),
-        "empty panels that should have values, or the reverse: {wrong:#?}"
-    );
-    let last = |series: Vec<Series>| series.first().and_then(|s| Some(s.values.last()?.1.clone()));
-    let evaluated = last(prometheus.range("sum(prometheus_rule_group_rules)")?);
+    ensure!(wrong.is_empty(), "panels that are empty, or should be: {wrong:#?}");
+    let evaluated = last_value(&prometheus.range("sum(prometheus_rule_group_rules)")?);
     ensure!(evaluated == Some(alerts()?.len().to_string()), "{evaluated:?} rules");
-    let failed = last(prometheus.range("sum(prometheus_rule_evaluation_failures_total)")?);
+    let failed = last_value(&prometheus.range("sum(prometheus_rule_evaluation_failures_total)")?);
     ensure!(failed.as_deref() == Some("0"), "{failed:?} evaluations have failed");
     let fired = prometheus.range(r#"ALERTS{alertstate="firing"}"#)?;
     ensure!(fired.is_empty(), "{fired:?}");
@@ -258,8 +250,10 @@ fn compared(query: &str) -> Result<usize> {
     let mut count = 0;
     for (at, _) in query.match_indices('{') {
         let (before, rest) = query.split_at(at);
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let series = before.rsplit(|c| !is_name(c)).next().unwrap_or_default();
+        let series = before
+            .rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .next()
+            .unwrap_or_default();
         let matchers = rest.split('}').next().unwrap_or_default().trim_start_matches('{');
         for matcher in matchers.split(',') {
             let (label, values) = matcher.split_once('"').context("a matcher without a value")?;
@@ -268,11 +262,13 @@ fn compared(query: &str) -> Result<usize> {
                 continue;
             };
             for value in values.trim_end_matches('"').split('|') {
-                let is_this = |word: &&str| match value.strip_prefix(".*") {
-                    Some(end) => word.ends_with(end),
-                    None => *word == value,
-                };
-                ensure!(known.iter().any(is_this), "{query}: no {label} of {series} is {value}");
+                ensure!(
+                    known.iter().any(|word: &&str| match value.strip_prefix(".*") {
+                        Some(end) => word.ends_with(end),
+                        None => *word == value,
+                    }),
+                    "{query}: no {label} of {series} is {value}"
+                );
                 count += 1;
             }
         }
@@ -300,8 +296,18 @@ fn label_values_in_queries_exist() -> Result<()> {
 #[test]
 fn bad_names_and_missing_help_are_refused() -> Result<()> {
     let directory = tempfile::tempdir()?;
-    let check = |page: &str| promtool(directory.path(), &["check", "metrics"], page);
-    check("# HELP berth_leader 1 for the leader.\n# TYPE berth_leader gauge\nberth_leader 1\n")?;
-    ensure!(check("# TYPE berth_turns counter\nberth_turns 1\n").is_err());
+    promtool(
+        directory.path(),
+        &["check", "metrics"],
+        "# HELP berth_leader 1 for the leader.\n# TYPE berth_leader gauge\nberth_leader 1\n",
+    )?;
+    ensure!(
+        promtool(
+            directory.path(),
+            &["check", "metrics"],
+            "# TYPE berth_turns counter\nberth_turns 1\n"
+        )
+        .is_err()
+    );
     Ok(())
 }

@@ -1,9 +1,12 @@
 //! Fixture of the agent's host side: a simulated host, and three images that exist.
 
-use anyhow::Result;
-use berth_agent::host::{Host, HostRoot};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use berth_agent::host::{Host, HostRoot, PullState};
 use berth_api::Digest;
 use berth_api::node::DesiredImage;
+use berth_core::agent::storage::Storage;
 use berth_tests::hosts::sim::{Catalog, SimHost, SimHostConfig};
 use berth_tests::hosts::{HostChange, HostLog};
 
@@ -59,4 +62,38 @@ pub fn image(digest: &Digest) -> DesiredImage {
         version: None,
         signature: berth_api::pool::SignatureRule::AsBooted,
     }
+}
+
+/// Waits for signals of the host until the pull has ended.
+pub async fn ended(host: &Host) -> Result<PullState> {
+    let mut changes = host.changes();
+    for _ in 0..600 {
+        match host.find_pull(None).await?.map(|pull| pull.state) {
+            Some(PullState::Running) => {}
+            Some(ended) => return Ok(ended),
+            None => bail!("the pull is gone"),
+        }
+        let _ = tokio::time::timeout(Duration::from_millis(200), changes.changed()).await;
+    }
+    bail!("the pull does not end")
+}
+
+/// Waits until the pull has failed, and returns its message.
+pub async fn failure_of_pull(host: &Host) -> Result<String> {
+    match ended(host).await? {
+        PullState::Failed { message } => Ok(message),
+        other => bail!("did not fail: {other:?}"),
+    }
+}
+
+/// True if a pull runs.
+pub async fn is_pulling(host: &Host) -> Result<bool> {
+    let state = host.find_pull(None).await?.map(|pull| pull.state);
+    Ok(state == Some(PullState::Running))
+}
+
+/// Locks the staged image, as ostree does.
+pub async fn lock(host: &Host) -> Result<()> {
+    let lock = Storage::Ostree.ostree_lock().context("ostree locks")?;
+    Ok(host.lock(lock).await?)
 }

@@ -53,16 +53,10 @@ impl Rig {
         control_plane
             .place_pod(keys::NAMESPACE, ACCOUNT, "n1", "agent-n1")
             .await?;
-        let client = async |bound| {
-            let config = control_plane
-                .service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound)
-                .await?;
-            config.client().await
-        };
         let rig = Self {
-            agent: client(Bound::Pod("agent-n1")).await?,
-            service: client(Bound::Node("n1")).await?,
-            stray: client(Bound::Nothing).await?,
+            agent: agent_client(control_plane, Bound::Pod("agent-n1")).await?,
+            service: agent_client(control_plane, Bound::Node("n1")).await?,
+            stray: agent_client(control_plane, Bound::Nothing).await?,
             admin,
             uid,
             other_uid,
@@ -97,10 +91,7 @@ impl Rig {
                 return Ok(());
             }
             stolen = leases(&self.admin).get(&stolen.name_any()).await?;
-            anyhow::ensure!(
-                started.elapsed() < Duration::from_secs(30),
-                "the policies do not take effect"
-            );
+            anyhow::ensure!(started.elapsed() < Duration::from_secs(30), "no policy takes effect");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -140,11 +131,30 @@ impl Rig {
         }
     }
 
+    /// Has n1's agent write each of these steps, and checks the answers.
+    async fn steps(&mut self, steps: &[(&str, &Berth, &Berth, Option<&str>)]) {
+        for (what, before, after, refusal) in steps {
+            self.step(what, before, after, *refusal).await;
+        }
+    }
+
     /// Has n1's agent write a step of the protocol, from one state to another, and checks the answer.
     async fn step(&mut self, what: &str, before: &Berth, after: &Berth, refusal: Option<&str>) {
-        let write = |lease: &mut Lease| lease::write(after, lease, Timestamp::now());
-        self.change(what, before, write, refusal).await;
+        self.change(
+            what,
+            before,
+            |lease: &mut Lease| lease::write(after, lease, Timestamp::now()),
+            refusal,
+        )
+        .await;
     }
+}
+
+async fn agent_client(control_plane: &ControlPlane, bound: Bound<'_>) -> Result<Client> {
+    let config = control_plane
+        .service_account_kubeconfig(keys::NAMESPACE, ACCOUNT, bound)
+        .await?;
+    config.client().await
 }
 
 fn manifests() -> PathBuf {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use berth_api::Digest;
 use berth_api::berth::{BerthState, ClosedReason, Offer, Outcome, lease};
 use berth_api::node::Staging;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, is_prepared, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, Scenarios, is_prepared};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::PostParams;
@@ -16,35 +16,21 @@ use serde_json::json;
 
 #[tokio::test]
 async fn preview() -> Result<()> {
-    let cluster = Cluster::start(ClusterOptions {
-        hosts: 6,
-        ..ClusterOptions::default()
-    })
-    .await?;
-    let part = Part::new(&cluster, "preview", 1..=1).await?;
-    together(
-        &cluster,
-        vec![(
-            "nodes_go_as_the_preview_says",
-            Box::pin(nodes_go_as_the_preview_says(&part)),
-        )],
-    )
-    .await
+    let cluster = Cluster::start(ClusterOptions::of(6)).await?;
+    Scenarios::of(&cluster)
+        .on("preview", 1, nodes_go_as_the_preview_says)
+        .run()
+        .await
 }
 
 /// A node that runs the target and is cordoned uses up a place of two for the whole rollout: the others go one by one.
 async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     let cluster = part.cluster;
     let [done, bad, lapsed, beside, away, server] = [1, 2, 3, 4, 5, 6].map(|n| cluster.host(n).name());
-    for (node, rack) in [
-        (done, "a"),
-        (bad, "a"),
-        (lapsed, "b"),
-        (beside, "a"),
-        (away, "b"),
-        (server, "b"),
-    ] {
-        part.label(node, "rack", Some(rack)).await?;
+    for (nodes, rack) in [([done, bad, beside], "a"), ([lapsed, away, server], "b")] {
+        for node in nodes {
+            part.label(node, "rack", Some(rack)).await?;
+        }
     }
     part.label(server, "node-role.kubernetes.io/control-plane", Some(""))
         .await?;
@@ -55,15 +41,15 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     // The other node is released after that, since the pause would revoke a turn that has only begun.
     part.until_run(&v2, &[1], SOON).await?;
     part.join(cluster.host(2)).await?;
-    part.until("a turn ends badly", SOON, || async {
-        let status = part.bootc_node(bad).await?.status.unwrap_or_default();
+    part.soon("a turn ends badly", || async {
+        let status = part.node_status(bad).await?;
         Ok(status
             .last_turn
             .is_some_and(|turn| turn.outcome == Outcome::NotApplied.as_str()))
     })
     .await?;
     part.rollout(json!({ "paused": true })).await?;
-    part.until_hold(&[], SOON).await?;
+    part.until_hold(&[]).await?;
     part.cordon(done, true).await?;
     lets_an_offer_lapse(part, lapsed, &v2.digest).await?;
     for n in 3..=6 {
@@ -82,8 +68,28 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     })
     .await?;
 
+    let named = is_previewed(part, [away, beside, bad, lapsed, server]).await?;
+    part.rollout(json!({ "paused": false })).await?;
+    part.until("all run it", LONG, || async {
+        let order = part.order(&v2);
+        Ok(going.iter().all(|node| order.iter().any(|o| o == node)))
+    })
+    .await?;
+    let went = part.order(&v2).split_off(1);
+    ensure!(went == named, "named {named:?}, went {went:?}");
+    part.until_hold(&[]).await?;
+    // The last node gives back before it reports that it is updated.
+    part.soon("no node is left to go", || async {
+        Ok(preview_of(part).await?.nodes.is_empty())
+    })
+    .await
+}
+
+/// Waits until the preview gives a turn to five nodes, and returns their names. The order is: the zone without a node down, by
+/// name, a bad last turn, a lapsed offer, the control plane.
+async fn is_previewed(part: &Part<'_>, expected: [&str; 5]) -> Result<Vec<String>> {
     let seen = RefCell::new(None);
-    part.until("all of them have a turn", SOON, || async {
+    part.soon("all of them have a turn", || async {
         let preview = preview_of(part).await?;
         let turns: Vec<_> = preview.nodes.iter().filter_map(|row| row.turn).collect();
         seen.replace(Some(preview));
@@ -91,34 +97,13 @@ async fn nodes_go_as_the_preview_says(part: &Part<'_>) -> Result<()> {
     })
     .await?;
     let preview = seen.take().context("no preview with five turns")?;
-    let named: Vec<&str> = preview.nodes.iter().map(|row| row.name.as_str()).collect();
-    ensure!(
-        named == [away, beside, bad, lapsed, server],
-        "the zone without a node down, then by name, then a bad last turn, then a lapsed offer, then the control \
-         plane: {preview:#?}"
-    );
-    ensure!(
-        (preview.capacity, preview.free, preview.up_to_date) == (2, 1, 1),
-        "a place is used up: {preview:#?}"
-    );
-    let paused = preview.blocks.iter().any(|block| block.starts_with("paused"));
-    ensure!(paused, "no node goes before the pause ends: {preview:#?}");
-
-    part.rollout(json!({ "paused": false })).await?;
-    let movers = going.map(str::to_owned);
-    part.until("all run it", LONG, || async {
-        let order = part.order(&v2);
-        Ok(movers.iter().all(|node| order.contains(node)))
-    })
-    .await?;
-    let went = part.order(&v2).split_off(1);
-    ensure!(went == named, "named {named:?}, went {went:?}");
-    part.until_hold(&[], SOON).await?;
-    // The last node gives back before it reports that it is updated.
-    part.until("no node is left to go", SOON, || async {
-        Ok(preview_of(part).await?.nodes.is_empty())
-    })
-    .await
+    let named: Vec<_> = preview.nodes.iter().map(|row| row.name.to_string()).collect();
+    ensure!(named == expected, "{preview:#?}");
+    let places = (preview.capacity, preview.free, preview.up_to_date);
+    ensure!(places == (2, 1, 1), "a place is used up: {preview:#?}");
+    let is_paused = preview.blocks.iter().any(|block| block.starts_with("paused"));
+    ensure!(is_paused, "no node goes before the pause ends: {preview:#?}");
+    Ok(named)
 }
 
 /// Writes the trace of an earlier leader that saw a node let an offer lapse, on the berth that no other node will use. The
@@ -134,7 +119,7 @@ async fn lets_an_offer_lapse(part: &Part<'_>, node: &str, target: &Digest) -> Re
         .await?
         .uid()
         .context("the Node has no UID")?;
-    part.until("an offer has lapsed", SOON, || async {
+    part.soon("an offer has lapsed", || async {
         let mut object = berths.get(&name).await?;
         let berth = lease::read(&object)?;
         if !matches!(berth.state, BerthState::Closed(_)) {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use berth_core::firstboot::config::Config;
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::{read, workspace_root};
 use berth_tests::scratch::Scratch;
 use berth_tests::tools::{cache_dir, find_program};
 use serde_json::Value;
@@ -41,7 +41,7 @@ fn parsed(content: Option<&str>) -> Result<Config> {
 
 #[test]
 fn provisioning_examples_are_valid() -> Result<()> {
-    let page = fs::read_to_string(workspace_root().join("docs/boot-images.md"))?;
+    let page = read("docs/boot-images.md")?;
     let schema = cache_dir()?.join("tools/cloud-config.json");
     let schema = schema.to_string_lossy();
     let scratch = Scratch::new("berth-provisioning-")?;
@@ -83,7 +83,7 @@ fn provisioning_examples_are_valid() -> Result<()> {
 
 #[test]
 fn provisioning_examples_are_read_by_the_agent() -> Result<()> {
-    let page = fs::read_to_string(workspace_root().join("docs/boot-images.md"))?;
+    let page = read("docs/boot-images.md")?;
     let butane: Value = serde_saphyr::from_str(&example(&page, "With Ignition")?)?;
     let file = &butane["storage"]["files"][0];
     ensure!(file["path"] == berth_core::firstboot::config::PATH, "{file}");

@@ -5,8 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_api::berth::Berth;
-use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, SOON, together};
+use berth_tests::cluster::{Cluster, ClusterOptions, LONG, Part, Scenarios};
 use berth_tests::hosts::sim::Updaters;
 use serde_json::json;
 
@@ -22,21 +21,17 @@ async fn quorum() -> Result<()> {
         ..ClusterOptions::default()
     })
     .await?;
-    let first = Part::new(&cluster, "cp-a", 1..=2).await?;
-    let second = Part::new(&cluster, "cp-b", 3..=3).await?;
-    together(
-        &cluster,
-        vec![(
-            "one_control_plane_node_at_a_time",
-            Box::pin(one_at_a_time(&first, &second)),
-        )],
-    )
-    .await
+    Scenarios::of(&cluster)
+        .with(one_control_plane_node_at_a_time)
+        .run()
+        .await
 }
 
-async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
+async fn one_control_plane_node_at_a_time(cluster: &Cluster) -> Result<()> {
+    let first = Part::new(cluster, "cp-a", 1..=2).await?;
+    let second = Part::new(cluster, "cp-b", 3..=3).await?;
     let (c1, c2, c3) = (first.node(1), first.node(2), second.node(1));
-    for (part, node) in [(first, c1), (first, c2), (second, c3)] {
+    for (part, node) in [(&first, c1), (&first, c2), (&second, c3)] {
         part.label(node, LABEL, Some("")).await?;
     }
     // The node that stages first goes first, and stays in its drain.
@@ -44,26 +39,22 @@ async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
     first.block(c2).await?;
     let v2 = first.roll_to("2.0.0", json!({ "maxUnavailable": 2 })).await?;
     first
-        .until("one of the two holds a berth", SOON, || async {
+        .soon("one of the two holds a berth", || async {
             Ok(first.holdings().await?.len() == 1)
         })
         .await?;
     let holder = first.holdings().await?.remove(0).node;
     let other = if holder.as_str() == c1 { c2 } else { c1 };
     second.pool(&v2, json!({ "maxUnavailable": 1 })).await?;
-    first.until_waiting(&[other], "OtherControlPlaneNode", "", SOON).await?;
-    second.until_waiting(&[c3], "OtherControlPlaneNode", "", SOON).await?;
+    first.until_waiting(&[other], "OtherControlPlaneNode", "").await?;
+    second.until_waiting(&[c3], "OtherControlPlaneNode", "").await?;
 
-    let epoch = async || {
-        let berths: Vec<Berth> = first.berths().await?;
-        berths.iter().map(|b| b.epoch).min().context("there are berths")
-    };
-    let before = epoch().await?;
+    let before = epoch(&first).await?;
     first.cluster.controllers.start(1)?;
     first.cluster.controllers.kill(0);
     first
-        .until("a new leader has stamped the berths", SOON, || async {
-            Ok(epoch().await? > before)
+        .soon("a new leader has stamped the berths", || async {
+            Ok(epoch(&first).await? > before)
         })
         .await?;
     let stamped = Instant::now();
@@ -83,4 +74,10 @@ async fn one_at_a_time(first: &Part<'_>, second: &Part<'_>) -> Result<()> {
     first.unblock(c1).await?;
     first.unblock(c2).await?;
     first.until_all_run(&v2, LONG).await
+}
+
+/// The lowest epoch of the pool's berths.
+async fn epoch(part: &Part<'_>) -> Result<u64> {
+    let berths = part.berths().await?;
+    berths.iter().map(|b| b.epoch).min().context("there are berths")
 }

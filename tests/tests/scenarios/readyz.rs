@@ -12,6 +12,7 @@ use berth_core::controller::view::{NodeView, Urgency};
 use berth_tests::controlplane::{Bound, ControlPlane, Options};
 use berth_tests::hosts::real::{Bridge, bridge, unavailable};
 use berth_tests::ports::Port;
+use berth_tests::wait::eventually;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -80,6 +81,28 @@ fn control_plane_node() -> Result<NodeView> {
     Ok(NodeView::of(&node))
 }
 
+/// Why the node's berth is withheld; `None` if it is not.
+fn withheld(node: &NodeView, answers: &Answers) -> Option<Cause> {
+    let control_plane = quorum::ControlPlane::of([node].into_iter(), answers, berth_controller::time::now());
+    control_plane.verdict(&node.uid).and_then(|verdict| verdict.withhold)
+}
+
+/// Probes of the API servers by the controller's own identity.
+async fn probes(plane: &ControlPlane, store: &Store) -> Result<Readyz> {
+    let own = plane
+        .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
+        .await?;
+    let config = Kubeconfig::from_yaml(&own.text)?;
+    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+    Ok(Readyz::start(config, own.client().await?, store.clone()))
+}
+
+/// Answers that are not needed are forgotten.
+async fn answers_are_forgotten(readyz: &Readyz) -> Result<()> {
+    readyz.answers(false);
+    eventually("they are forgotten", LONG, async || Ok(!readyz.answers(false).listed)).await
+}
+
 #[tokio::test]
 async fn an_api_server_goes_and_comes_back() -> Result<()> {
     let Some((address, _bridge)) = own_address()? else {
@@ -97,30 +120,20 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
     };
     let plane = ControlPlane::start(options).await?;
     plane.apply_files(&["namespace.yaml", "crds.yaml", "rbac.yaml"]).await?;
-    let own = plane
-        .service_account_kubeconfig("berth-system", "berth-controller", Bound::Nothing)
-        .await?;
-    let config = Kubeconfig::from_yaml(&own.text)?;
-    let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
     let first: SocketAddr = plane.url().trim_start_matches("https://").parse()?;
     let first = SocketAddr::new(address, first.port());
     let port = Port::reserve()?;
     let second = SocketAddr::new(address, port.number());
     let store = Store::default();
-    let readyz = Readyz::start(config, own.client().await?, store.clone());
+    let readyz = probes(&plane, &store).await?;
 
     // No probes are sent before the first query.
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!readyz.answers(false).listed);
     let node = control_plane_node()?;
-    let withheld = |answers: &Answers| {
-        let control_plane = quorum::ControlPlane::of([&node].into_iter(), answers, berth_controller::time::now());
-        control_plane.verdict(&node.uid).and_then(|verdict| verdict.withhold)
-    };
-    let is_alone = |answers: &Answers| withheld(answers).is_some();
-    assert_eq!(withheld(&readyz.answers(true)), Some(Cause::NotKnown));
+    assert_eq!(withheld(&node, &readyz.answers(true)), Some(Cause::NotKnown));
     until(&readyz, "no server is listed", |a| a.listed && a.servers.is_empty()).await?;
-    assert!(!is_alone(&readyz.answers(true)));
+    assert!(withheld(&node, &readyz.answers(true)).is_none());
 
     list(plane.admin_client(), first).await?;
     list(plane.admin_client(), second).await?;
@@ -129,12 +142,12 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
     })
     .await?;
     assert!(
-        is_alone(&readyz.answers(true)),
+        withheld(&node, &readyz.answers(true)).is_some(),
         "the second server does not run: {:?}",
         readyz.answers(true)
     );
     let mut server = plane.another_apiserver(port.number())?;
-    let took = until(&readyz, "both answer", |a| !is_alone(a)).await?;
+    let took = until(&readyz, "both answer", |a| withheld(&node, a).is_none()).await?;
     println!("a second API server is seen after {took:?}");
     tokio::time::timeout(LONG, store.news().wait(Urgency::Later))
         .await
@@ -142,21 +155,14 @@ async fn an_api_server_goes_and_comes_back() -> Result<()> {
 
     server.stop(Duration::from_secs(5));
     let took = until(&readyz, "the second is missed", |a| {
-        withheld(a) == Some(Cause::NoOtherServer)
+        withheld(&node, a) == Some(Cause::NoOtherServer)
     })
     .await?;
     println!("it is missed after {took:?}");
     // An answer counts for 15 s; then comes a round of at most 7 s.
     ensure!(took < Duration::from_secs(40), "missed too late: {took:?}");
     let _again = plane.another_apiserver(port.number())?;
-    until(&readyz, "it is back", |a| !is_alone(a)).await?;
+    until(&readyz, "it is back", |a| withheld(&node, a).is_none()).await?;
 
-    // Answers that are not needed are forgotten.
-    readyz.answers(false);
-    let start = Instant::now();
-    while readyz.answers(false).listed {
-        ensure!(start.elapsed() < LONG, "still known");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+    answers_are_forgotten(&readyz).await
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use berth_api::Digest;
 use berth_api::condition::find;
 use berth_api::fleet::BootcFleet;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
@@ -35,6 +36,12 @@ const HTPASSWD: &str = "berth:$2b$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De
 struct Site {
     plane: ControlPlane,
     controller: Process,
+    /// The registry with TLS and a password.
+    host: String,
+    /// Digest of its image `a/os:stable`.
+    digest: Digest,
+    /// Number of connections through the proxy.
+    proxied: Arc<AtomicUsize>,
 }
 
 impl Site {
@@ -180,80 +187,87 @@ async fn images_resolve_by_credentials_tls_proxy_and_mirrors() -> Result<()> {
         htpasswd: Some(HTPASSWD),
     };
     let door = registry.door(&guard).await?;
-    let host = door.host();
-    let stable = format!("{host}/a/os:stable");
     let (proxy, proxied) = proxy().await?;
     let process = controller(&plane, &own.path, &[("HTTPS_PROXY", &proxy)])?;
     let mut site = Site {
         plane,
         controller: process,
+        host: door.host(),
+        digest,
+        proxied,
     };
+    a_missing_secret_or_ca_is_awaited(&mut site).await?;
+    a_refused_request_names_the_credentials(&mut site).await?;
+    a_registry_that_is_not_allowed_is_left_alone(&mut site).await?;
 
-    // A missing Secret or CA is named. It is found after it is created, without a restart.
-    site.pool("one", &stable, "pull").await?;
+    // Bypassing the proxy, and with the next leader.
+    site.controller.stop(Duration::from_secs(5));
+    let before = site.proxied.load(Ordering::Relaxed);
+    let env = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.0/8")];
+    site.controller = controller(&site.plane, &own.path, &env)?;
+    site.pool("one", &format!("{}/a/os:next", site.host), "pull").await?;
+    let target = site.says("one", "Resolved", "").await?.target.context("no target")?;
+    ensure!(target.version.as_deref() == Some("2"), "{target:?}");
+    ensure!(site.proxied.load(Ordering::Relaxed) == before, "NO_PROXY is not heeded");
+
+    door.stop()?;
+    a_mirror_serves_a_pinned_digest(&mut site, &registry.host()).await
+}
+
+async fn a_missing_secret_or_ca_is_awaited(site: &mut Site) -> Result<()> {
+    let host = site.host.clone();
+    site.pool("one", &format!("{host}/a/os:stable"), "pull").await?;
     site.says("one", "PullSecretNotFound", "berth-system/pull").await?;
     site.secret("pull", &format!("{host}/a"), "hush").await?;
     site.says("one", "RegistryUnavailable", "certificate").await?;
-    fs::write(
-        site.plane.directory().join("registry-ca.crt"),
-        site.plane.authority().certificate(),
-    )?;
-    let status = site.says("one", "Resolved", "").await?;
-    let target = status.target.context("no target")?;
-    ensure!(
-        target.digest == digest && target.version.as_deref() == Some("1"),
-        "{target:?}"
-    );
-    ensure!(proxied.load(Ordering::Relaxed) > 0, "HTTPS_PROXY is not used");
+    let ca = site.plane.authority().certificate();
+    fs::write(site.plane.directory().join("registry-ca.crt"), ca)?;
+    let target = site.says("one", "Resolved", "").await?.target.context("no target")?;
+    ensure!(target.digest == site.digest, "{target:?}");
+    ensure!(target.version.as_deref() == Some("1"), "{target:?}");
+    ensure!(site.proxied.load(Ordering::Relaxed) > 0, "HTTPS_PROXY is not used");
+    Ok(())
+}
 
-    // A refused request names the reason, and the credentials that were used.
+async fn a_refused_request_names_the_credentials(site: &mut Site) -> Result<()> {
+    let (host, stable) = (site.host.clone(), format!("{}/a/os:stable", site.host));
     site.secret("wrong", &host, "hush2").await?;
     site.secret("other", "quay.io", "hush").await?;
     site.pool("two", &stable, "wrong").await?;
     site.says("two", "Unauthorized", "of Secret berth-system/wrong").await?;
     site.pool("two", &stable, "other").await?;
-    site.says("two", "Unauthorized", "Secret berth-system/other has no entry for")
-        .await?;
+    let words = "Secret berth-system/other has no entry for";
+    site.says("two", "Unauthorized", words).await?;
     site.pool("two", &format!("{host}/a/os:plain"), "pull").await?;
     let status = site.says("two", "NotBootable", "containers.bootc").await?;
     ensure!(status.target.is_none(), "{:?}", status.target);
+    Ok(())
+}
 
-    // A registry that is removed from the list is not queried any more, but the pool's target stays.
+/// The pool's target stays.
+async fn a_registry_that_is_not_allowed_is_left_alone(site: &mut Site) -> Result<()> {
+    let host = site.host.clone();
     site.allow(&["quay.io/example", &format!("{host}/b")]).await?;
-    let status = site.says("one", "RegistryNotAllowed", "quay.io/example").await?;
-    ensure!(status.target.is_some_and(|t| t.digest == digest), "the target is gone");
+    let target = site.says("one", "RegistryNotAllowed", "quay.io/example").await?.target;
+    ensure!(target.is_some_and(|t| t.digest == site.digest), "the target is gone");
     site.allow(&[&format!("{host}/a")]).await?;
-    site.says("one", "Resolved", "").await?;
+    site.says("one", "Resolved", "").await.map(drop)
+}
 
-    // Bypassing the proxy, and with the next leader.
-    site.controller.stop(Duration::from_secs(5));
-    let before = proxied.load(Ordering::Relaxed);
-    let env = [("HTTPS_PROXY", proxy.as_str()), ("NO_PROXY", "127.0.0.0/8")];
-    site.controller = controller(&site.plane, &own.path, &env)?;
-    site.pool("one", &format!("{host}/a/os:next"), "pull").await?;
-    let status = site.says("one", "Resolved", "").await?;
-    ensure!(
-        status.target.is_some_and(|t| t.version.as_deref() == Some("2")),
-        "the target is not the new image"
-    );
-    ensure!(proxied.load(Ordering::Relaxed) == before, "NO_PROXY is not heeded");
-
-    // A mirror serves a pinned digest while the origin is away.
-    door.stop()?;
-    let pinned = format!("{host}/a/os@{digest}");
+/// The origin is away.
+async fn a_mirror_serves_a_pinned_digest(site: &mut Site, mirror: &str) -> Result<()> {
+    let (host, file) = (site.host.clone(), site.plane.directory().join("registries.conf"));
+    let pinned = format!("{host}/a/os@{}", site.digest);
     site.pool("one", &pinned, "pull").await?;
     site.says("one", "RegistryUnavailable", "").await?;
     let conf = format!(
-        "[[registry]]\nprefix = \"{host}\"\n[[registry.mirror]]\nlocation = \"{}\"\ninsecure = true\n\
-         pull-from-mirror = \"digest-only\"\n",
-        registry.host()
+        "[[registry]]\nprefix = \"{host}\"\n[[registry.mirror]]\nlocation = \"{mirror}\"\ninsecure = true\n\
+         pull-from-mirror = \"digest-only\"\n"
     );
-    fs::write(site.plane.directory().join("registries.conf"), conf)?;
-    let status = site.says("one", "Resolved", "").await?;
-    let target = status.target.context("no target")?;
-    ensure!(target.image == pinned && target.digest == digest, "{target:?}");
-    fs::write(site.plane.directory().join("registries.conf"), "[[registry")?;
+    fs::write(&file, conf)?;
+    let target = site.says("one", "Resolved", "").await?.target.context("no target")?;
+    ensure!(target.image == pinned && target.digest == site.digest, "{target:?}");
+    fs::write(&file, "[[registry")?;
     site.pool("one", &pinned.replace('@', ":old@"), "pull").await?;
-    site.says("one", "Resolved", ":old@").await?;
-    Ok(())
+    site.says("one", "Resolved", ":old@").await.map(drop)
 }

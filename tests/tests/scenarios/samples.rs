@@ -10,11 +10,11 @@ use berth_agent::cli::Args;
 use berth_api::fleet::BootcFleet;
 use berth_api::membership::{PoolSelector, Rule, membership};
 use berth_api::pool::BootcNodePool;
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::{read, workspace_root};
 use berth_tests::tools::{Tool, Tools};
 use clap::Parser;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kube::core::Selector;
 use serde_json::Value;
 
@@ -78,8 +78,7 @@ const NODES: [Kind; 10] = [
 ];
 
 fn sample(name: &str) -> Result<String> {
-    let path = workspace_root().join("manifests/samples").join(name);
-    fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    read(&format!("manifests/samples/{name}"))
 }
 
 fn pool(text: &str) -> Result<(String, Selector)> {
@@ -117,7 +116,7 @@ fn sample_pools_select_nodes_of_every_distribution() -> Result<()> {
 /// Users copy the pool from the page: it must select the same nodes as the sample.
 #[test]
 fn the_documented_pool_selects_like_the_sample() -> Result<()> {
-    let page = fs::read_to_string(workspace_root().join("docs/install.md"))?;
+    let page = read("docs/install.md")?;
     let mut found = 0;
     for block in page.split("```").filter(|block| block.contains("kind: BootcNodePool")) {
         let text = block.split_once('\n').context("a block of one line")?.1;
@@ -169,6 +168,24 @@ fn agent_with(component: &str) -> Result<DaemonSet> {
     Ok(serde_json::from_value(agent)?)
 }
 
+/// Fails unless the probe finds its file, whatever a component does to the arguments. Returns the file's volume.
+fn the_probe_finds_its_file<'a>(pod: &PodSpec, container: &'a Container) -> Result<&'a str> {
+    let mut env = container.env.iter().flatten();
+    let value = env.find(|env| env.name == "BERTH_READY_FILE");
+    let file = value.and_then(|env| env.value.as_deref()).context("no ready file")?;
+    let mut mounts = container.volume_mounts.iter().flatten();
+    let mount = mounts.find(|mount| file.starts_with(&format!("{}/", mount.mount_path)));
+    let volume = mount.context("the ready file lies in no volume")?.name.as_str();
+    let mut volumes = pod.volumes.iter().flatten();
+    let goes_with_the_pod = volumes.any(|v| v.name == volume && v.empty_dir.is_some());
+    ensure!(goes_with_the_pod, "{volume} outlives the pod");
+    let probe = container.readiness_probe.as_ref().and_then(|probe| probe.exec.as_ref());
+    let probe = probe.and_then(|exec| exec.command.clone());
+    let probe = probe.context("no readiness probe")?;
+    Args::try_parse_from(probe.iter().map(String::as_str).chain([file])).with_context(|| format!("{probe:?}"))?;
+    Ok(volume)
+}
+
 /// The agent sees the kubelet's kubeconfig and the files that k3s names in it, and no other secret of the host.
 #[test]
 fn components_expose_only_the_kubelets_identity() -> Result<()> {
@@ -183,29 +200,8 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
             .collect();
         ensure!(flags == [format!("/host{directory}/kubelet.kubeconfig")], "{flags:?}");
 
-        // The probe finds its file, whatever a component does to the arguments.
-        let value = container
-            .env
-            .iter()
-            .flatten()
-            .find(|env| env.name == "BERTH_READY_FILE");
-        let file = value.and_then(|env| env.value.as_deref()).context("no ready file")?;
+        let volume = the_probe_finds_its_file(&pod, container)?;
         let mounts = container.volume_mounts.iter().flatten();
-        let mount = mounts
-            .clone()
-            .find(|mount| file.starts_with(&format!("{}/", mount.mount_path)));
-        let volume = mount.context("the ready file lies in no volume")?.name.as_str();
-        let is_empty_dir = |v: &Volume| v.name == volume && v.empty_dir.is_some();
-        ensure!(
-            pod.volumes.iter().flatten().any(is_empty_dir),
-            "{volume} goes with the pod"
-        );
-        let probe = container.readiness_probe.as_ref().and_then(|probe| probe.exec.as_ref());
-        let probe = probe
-            .and_then(|exec| exec.command.clone())
-            .context("no readiness probe")?;
-        Args::try_parse_from(probe.iter().map(String::as_str).chain([file])).with_context(|| format!("{probe:?}"))?;
-
         let paths: BTreeMap<&str, &str> = pod
             .volumes
             .iter()
@@ -214,33 +210,16 @@ fn components_expose_only_the_kubelets_identity() -> Result<()> {
             .collect();
         let mut seen = Vec::new();
         // Besides the host's paths: the pod's own volumes, and the only Secret.
-        let is_secret = |name: &str| {
-            let named = |v: &&Volume| v.name == name;
-            let volume = pod.volumes.iter().flatten().find(named);
-            volume.is_some_and(|v| v.secret.is_some())
-        };
-        for mount in mounts.filter(|mount| mount.name != volume && !is_secret(&mount.name)) {
+        let secrets: Vec<_> = pod.volumes.iter().flatten().filter(|v| v.secret.is_some()).collect();
+        for mount in mounts.filter(|mount| mount.name != volume && secrets.iter().all(|v| v.name != mount.name)) {
             let path = paths.get(mount.name.as_str()).context("a mount without a volume")?;
-            ensure!(
-                mount.mount_path == format!("/host{path}"),
-                "{} at {}",
-                path,
-                mount.mount_path
-            );
+            ensure!(mount.mount_path == format!("/host{path}"), "{}", mount.mount_path);
             seen.push(*path);
         }
         ensure!(seen.len() == paths.len(), "some volume is not mounted: {paths:?}");
         // Paths of the host itself; the remaining ones belong to the kubelet.
-        let here = [
-            "/run",
-            "/proc/",
-            "/usr",
-            "/etc/berth",
-            "/etc/containers",
-            "/etc/ostree",
-            "/var/lib/berth",
-        ];
-        seen.retain(|path| !here.iter().any(|prefix| path.starts_with(prefix)));
+        let here = "/run /proc/ /usr /etc/berth /etc/containers /etc/ostree /var/lib/berth";
+        seen.retain(|path| !here.split(' ').any(|prefix| path.starts_with(prefix)));
         seen.sort_unstable();
         let files = [
             "client-kubelet.crt",
@@ -271,9 +250,13 @@ fn the_pod_monitor_scrapes_the_agents_port() -> Result<()> {
     Args::try_parse_from(["berth-agent"].into_iter().chain(args)).context("the agent's arguments")?;
     ensure!(pod.host_network == Some(true), "the port must be a port of the node");
     let names = ["NODE_NAME", "BERTH_READY_FILE", "BERTH_AUTH_FILE"];
-    let has = |name: &&str| container.env.iter().flatten().any(|env| env.name == *name);
-    ensure!(names.iter().all(has), "the rest of the environment stays");
-    let monitors = fs::read_to_string(workspace_root().join("manifests/components/monitoring/pod-monitors.yaml"))?;
+    ensure!(
+        names
+            .iter()
+            .all(|name: &&str| container.env.iter().flatten().any(|env| env.name == *name)),
+        "the rest of the environment stays"
+    );
+    let monitors = read("manifests/components/monitoring/pod-monitors.yaml")?;
     let monitors: Vec<Value> = serde_saphyr::from_multiple(&monitors)?;
     for monitor in &monitors {
         ensure!(

@@ -3,12 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use berth_tests::programs::workspace_root;
 use berth_tests::tools::find_program;
 use tempfile::TempDir;
+
+use crate::said::Said;
 
 /// Programs that every Debian has, which the scripts may rely on.
 const ESSENTIAL: [&str; 8] = ["bash", "cat", "chmod", "dirname", "mktemp", "rm", "rmdir", "sed"];
@@ -41,8 +43,14 @@ impl Machine {
         Ok(())
     }
 
+    /// The servers that must be built.
+    fn unbuilt(&self) -> Result<String> {
+        let said = self.run("unbuilt etcd registry kube-apiserver")?.well(&[])?;
+        Ok(said.out.trim_end().to_owned())
+    }
+
     /// Runs a line of bash with the functions of `scripts/need.sh`.
-    fn run(&self, line: &str) -> Result<Output> {
+    fn run(&self, line: &str) -> Result<Said> {
         let root = workspace_root();
         let output = Command::new(self.path("bin/bash"))
             .args(["-c", &format!(". {}/scripts/need.sh; {line}", root.display())])
@@ -52,7 +60,7 @@ impl Machine {
             .env("TMPDIR", self.0.path())
             .env("KUBEBUILDER_ASSETS", self.path("assets"))
             .output()?;
-        Ok(output)
+        Ok(Said::of(&output))
     }
 }
 
@@ -63,14 +71,9 @@ fn is_executable(path: &Path) -> Result<bool> {
 #[test]
 fn all_that_is_missing_is_named_at_once() -> Result<()> {
     let machine = Machine::new()?;
-    let output = machine.run("need cc=gcc libc=libc6-dev git=git dbus-daemon=dbus")?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(!output.status.success(), "nothing was missing");
-    ensure!(
-        said.contains("apt-get install --no-install-recommends gcc libc6-dev git dbus\n"),
-        "{said}"
-    );
-    Ok(())
+    machine
+        .run("need cc=gcc libc=libc6-dev git=git dbus-daemon=dbus")?
+        .fails(&["apt-get install --no-install-recommends gcc libc6-dev git dbus\n"])
 }
 
 /// Debian's package gcc alone compiles, but links nothing.
@@ -78,12 +81,10 @@ fn all_that_is_missing_is_named_at_once() -> Result<()> {
 fn a_compiler_that_cannot_link_lacks_the_c_library() -> Result<()> {
     let machine = Machine::new()?;
     machine.program("bin/cc", "exit 1")?;
-    let output = machine.run("need cc=gcc libc=libc6-dev")?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(said.contains("--no-install-recommends libc6-dev\n"), "{said}");
+    let said = machine.run("need cc=gcc libc=libc6-dev")?;
+    said.says(&["--no-install-recommends libc6-dev\n"])?;
     machine.program("bin/cc", "exit 0")?;
-    ensure!(machine.run("need cc=gcc libc=libc6-dev")?.status.success());
-    Ok(())
+    machine.run("need cc=gcc libc=libc6-dev")?.well(&[]).map(drop)
 }
 
 #[test]
@@ -110,19 +111,14 @@ fn scenarios_left_to_test_real_are_listed() -> Result<()> {
 #[test]
 fn missing_servers_are_built() -> Result<()> {
     let machine = Machine::new()?;
-    let unbuilt = || -> Result<String> {
-        let output = machine.run("unbuilt etcd registry kube-apiserver")?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
-    };
-    ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
+    assert_eq!(machine.unbuilt()?, "etcd registry kube-apiserver");
     // Not used, because the other Kubernetes programs are missing.
     machine.program("assets/etcd", "")?;
-    ensure!(unbuilt()? == "etcd registry kube-apiserver", "{}", unbuilt()?);
+    assert_eq!(machine.unbuilt()?, "etcd registry kube-apiserver");
     machine.program("assets/kube-apiserver", "")?;
-    ensure!(unbuilt()? == "registry", "{}", unbuilt()?);
+    assert_eq!(machine.unbuilt()?, "registry");
     machine.program("bin/registry", "")?;
-    ensure!(unbuilt()?.is_empty(), "{}", unbuilt()?);
+    assert_eq!(machine.unbuilt()?, "");
     Ok(())
 }
 
@@ -140,9 +136,8 @@ fn an_old_go_fetches_the_one_that_is_needed() -> Result<()> {
         module.display()
     );
     machine.program("bin/go", &old)?;
-    let output = machine.run("need_go && command -v go")?;
-    let (out, error) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
-    ensure!(out.trim_end() == new.to_string_lossy(), "{out}{error}");
+    let said = machine.run("need_go && command -v go")?;
+    ensure!(said.out.trim_end() == new.to_string_lossy(), "{said:?}");
     ensure!(is_executable(&new)?, "the fetched go cannot be run");
     let asked = fs::read_to_string(module.join("asked"))?;
     ensure!(asked == "golang.org/toolchain@v0.0.1-go1.26.0.linux-amd64\n", "{asked}");
@@ -153,10 +148,7 @@ fn an_old_go_fetches_the_one_that_is_needed() -> Result<()> {
 fn an_unusable_go_is_reported() -> Result<()> {
     let machine = Machine::new()?;
     machine.program("bin/go", "echo go is too old >&2; exit 1")?;
-    let output = machine.run("need_go")?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(!output.status.success() && said.contains("https://go.dev/dl"), "{said}");
-    Ok(())
+    machine.run("need_go")?.fails(&["https://go.dev/dl"])
 }
 
 /// A file that no `main.rs` names would never run, without any error.
@@ -178,10 +170,7 @@ fn no_file_of_scenarios_is_forgotten() -> Result<()> {
     }
     let loose = fs::read_dir(workspace_root().join("tests/tests"))?.flatten();
     let loose: Vec<_> = loose.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
-    ensure!(
-        loose.is_empty(),
-        "{loose:?} are programs of their own, which scripts/run.sh does not run"
-    );
+    ensure!(loose.is_empty(), "scripts/run.sh does not run {loose:?}");
     Ok(())
 }
 
@@ -192,18 +181,10 @@ fn missing_validators_are_reported() -> Result<()> {
     // butane is built with Go, which may be where Go's installer puts it.
     machine.program("bin/butane", "")?;
     for name in ["ksvalidator", "check-jsonschema"] {
-        let output = machine.run("need_validators")?;
-        let said = String::from_utf8([output.stdout, output.stderr].concat())?;
-        ensure!(!output.status.success() && said.contains("python3"), "{name}: {said}");
+        machine.run("need_validators")?.fails(&["python3"]).context(name)?;
         machine.program(&format!("bin/{name}"), "")?;
     }
-    let output = machine.run("need_validators")?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(
-        !output.status.success() && said.contains("schema of cloud-init"),
-        "{said}"
-    );
-    Ok(())
+    machine.run("need_validators")?.fails(&["schema of cloud-init"])
 }
 
 /// Debian's package would start a server if it were installed. From Debian 13 on promtool has a package of its own.
@@ -218,36 +199,22 @@ fn prometheus_is_extracted_or_asked_for() -> Result<()> {
 /// `package`: the package that contains promtool. `found`: the answer of `apt-cache` to a search for a package of that name.
 fn are_extracted_from(package: &str, found: &str) -> Result<()> {
     let machine = Machine::new()?;
-    let output = machine.run("need_prometheus")?;
-    let said = String::from_utf8(output.stderr)?;
-    ensure!(
-        !output.status.success() && said.contains("https://prometheus.io/download"),
-        "{said}"
-    );
+    machine
+        .run("need_prometheus")?
+        .fails(&["https://prometheus.io/download"])?;
     machine.program(
         "bin/apt-get",
         &format!("case $* in 'download -q prometheus' | 'download -q {package}') echo package >\"${{*: -1}}_2_amd64.deb\" ;; *) exit 1 ;; esac"),
     )?;
     let search = format!("case $* in *promtool*) echo '{found}' ;; *) echo prometheus ;; esac");
     machine.program("bin/apt-cache", &search)?;
-    machine.program(
-        "bin/mkdir",
-        &format!("{} \"$@\"", find_program("mkdir").context("no mkdir")?.display()),
-    )?;
-    machine.program(
-        "bin/mv",
-        &format!("{} \"$@\"", find_program("mv").context("no mv")?.display()),
-    )?;
+    for name in ["mkdir", "mv"] {
+        let program = find_program(name).context(name)?;
+        machine.program(&format!("bin/{name}"), &format!("{} \"$@\"", program.display()))?;
+    }
     let unpack = "[ \"$(cat \"$2\")\" = package ] || exit 1; mkdir -p usr/bin; for name in prometheus promtool; do echo '#!/bin/bash' >usr/bin/$name; chmod 755 usr/bin/$name; done";
     machine.program("bin/dpkg-deb", unpack)?;
     let found = "need_prometheus && for name in prometheus promtool; do command -v $name && $name || exit; done";
-    let output = machine.run(found)?;
-    let said = String::from_utf8(output.stdout)?;
-    let errors = String::from_utf8(output.stderr)?;
-    for name in ["prometheus", "promtool"] {
-        let file = format!(".cache/berth/tools/bin/{name}\n");
-        ensure!(said.contains(&file), "{name} is not on PATH: {said}{errors}");
-    }
-    ensure!(output.status.success(), "{said}{errors}");
-    Ok(())
+    let files = ["prometheus", "promtool"].map(|name| format!(".cache/berth/tools/bin/{name}\n"));
+    machine.run(found)?.well(&[&files[0], &files[1]]).map(drop)
 }

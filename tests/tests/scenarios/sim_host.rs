@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use berth_tests::hosts::sim::{Catalog, Inhibitor, RebootFault, SimFleet, SimHostConfig};
 use berth_tests::hosts::{HostChange, HostLog};
+use berth_tests::wait::eventually;
 use futures::StreamExt;
 use nix::sys::stat::Mode;
 use serde_json::Value;
@@ -109,15 +110,11 @@ async fn a_pull_outlives_its_client_and_is_adopted() -> Result<()> {
     );
     assert!(began.elapsed() > Duration::from_millis(200));
     // The first client's reference is gone, so the unit is unloaded when it has ended.
-    let deadline = Instant::now() + SECOND * 30;
-    let gone = loop {
-        match second.manager.get_unit(&world.pull_unit()).await {
-            Ok(_) => assert!(Instant::now() < deadline, "the unit stays"),
-            Err(error) => break error,
-        }
-        sleep(Duration::from_millis(20)).await;
-    };
-    assert_eq!(error_name(&gone), "org.freedesktop.systemd1.NoSuchUnit");
+    eventually("the unit is unloaded", SECOND * 30, async || {
+        let unit = second.manager.get_unit(&world.pull_unit()).await;
+        Ok(unit.is_err_and(|error| error_name(&error) == "org.freedesktop.systemd1.NoSuchUnit"))
+    })
+    .await?;
     assert!(world.host.facts().locked);
     Ok(())
 }
@@ -137,19 +134,11 @@ async fn a_referenced_unit_stays_until_its_client_goes() -> Result<()> {
         .unwrap_err();
     assert_eq!(error_name(&again), "org.freedesktop.systemd1.UnitExists");
     first.conn.close().await?;
-    let deadline = Instant::now() + SECOND * 30;
-    while second
-        .start("berth-status.service", &["/usr/bin/true"], &[], &[])
-        .await
-        .is_err()
-    {
-        ensure!(
-            Instant::now() < deadline,
-            "the reference of a client that left is still held"
-        );
-        sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
+    eventually("the reference is gone", SECOND * 30, async || {
+        let start = second.start("berth-status.service", &["/usr/bin/true"], &[], &[]);
+        Ok(start.await.is_ok())
+    })
+    .await
 }
 
 fn failed(status: i32) -> Ended {
@@ -212,10 +201,7 @@ async fn pulls_fail_as_configured() -> Result<()> {
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?, failed(0));
     assert!(world.host.facts().staged.is_some() && !world.host.facts().locked);
     assert_eq!(client.run(&world.pull_unit(), &pull, LOCK).await?.job, "done");
-    assert!(
-        world.host.facts().locked,
-        "an unchanged specification is locked nevertheless"
-    );
+    assert!(world.host.facts().locked, "the unchanged image is not locked");
     Ok(())
 }
 
@@ -372,8 +358,10 @@ async fn the_bus_may_be_restarted_under_a_running_unit() -> Result<()> {
 async fn a_fleet_starts_in_parallel_and_leaves_nothing_behind() -> Result<()> {
     let (catalog, log) = (Catalog::default(), HostLog::default());
     let digest = catalog.publish("1.0.0");
-    let config = |i: usize| SimHostConfig::new(&format!("node-{i}"), REPOSITORY, &digest, &catalog, &log);
-    let fleet = SimFleet::start(20, config).await?;
+    let fleet = SimFleet::start(20, |i: usize| {
+        SimHostConfig::new(&format!("node-{i}"), REPOSITORY, &digest, &catalog, &log)
+    })
+    .await?;
     assert_eq!(fleet.running(&digest), 20);
     let dir = fleet.host("node-7").context("no node-7")?.dir().to_owned();
     assert!(Path::new(&dir).exists());

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use berth_tests::cluster::SOON;
 use berth_tests::controlplane::{ControlPlane, Options};
 use berth_tests::hosts::HostLog;
-use berth_tests::hosts::sim::{Catalog, KubeletConfig, NEVER_ENDS, SimFleet, SimHostConfig};
+use berth_tests::hosts::sim::{Catalog, KubeletConfig, NEVER_ENDS, SimFleet, SimHost, SimHostConfig};
+use berth_tests::wait::eventually;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 const HOSTS: usize = 3;
 
@@ -21,21 +23,26 @@ async fn said(nodes: &Api<Node>, name: &str) -> Result<Said> {
     let node = nodes.get(name).await?;
     let uid = node.uid().unwrap_or_default();
     let status = node.status.unwrap_or_default();
-    let ready = |c: &k8s_openapi::api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "True";
-    let is_ready = status.conditions.iter().flatten().any(ready);
+    let is_ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|c: &k8s_openapi::api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "True");
     let boot = status.node_info.map(|info| info.boot_id).unwrap_or_default();
     Ok((is_ready, boot, uid))
 }
 
-async fn until(what: &str, mut check: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !check().await.unwrap_or(false) {
-        if Instant::now() > deadline {
-            bail!("not within 20 s: {what}");
-        }
-        sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+/// True if the Node is Ready under the host's current boot.
+async fn is_ready(nodes: &Api<Node>, host: &SimHost) -> Result<bool> {
+    let (is_ready, boot, _) = said(nodes, host.name()).await?;
+    Ok(is_ready && Some(boot) == host.facts().boot_id)
+}
+
+/// True if the pod runs and its containers are ready.
+async fn is_running(pods: &Api<Pod>, name: &str) -> Result<bool> {
+    let status = pods.get(name).await?.status.unwrap_or_default();
+    let is_ready = status.container_statuses.iter().flatten().all(|c| c.ready);
+    Ok(status.phase.as_deref() == Some("Running") && is_ready)
 }
 
 async fn fleet(plane: &ControlPlane, catalog: &Catalog, digest: &str) -> Result<SimFleet> {
@@ -59,24 +66,23 @@ async fn nodes_come_reboot_and_come_back() -> Result<()> {
     let (catalog, nodes) = (Catalog::default(), Api::<Node>::all(plane.admin_client()));
     let digest = catalog.publish("1.0.0");
     let fleet = fleet(&plane, &catalog, &digest).await?;
-    let ready_under_its_boot = async |i: usize| {
-        let (ready, boot, _) = said(&nodes, fleet.hosts[i].name()).await?;
-        Ok(ready && Some(boot) == fleet.hosts[i].facts().boot_id)
-    };
     for i in 0..HOSTS {
-        until("ready", async || ready_under_its_boot(i).await).await?;
+        eventually("ready", SOON, async || is_ready(&nodes, &fleet.hosts[i]).await).await?;
     }
     assert_eq!(nodes.get("node-1").await?.labels()["example.com/zone"], "zone-1");
 
     let host = &fleet.hosts[0];
     host.reboot_now().await?;
-    until("ready after the reboot", async || ready_under_its_boot(0).await).await?;
+    eventually("ready after the reboot", SOON, async || {
+        is_ready(&nodes, &fleet.hosts[0]).await
+    })
+    .await?;
 
     // With this image the kubelet never gets ready, and reports that under the new boot ID.
     host.settings(|s| s.never_ready.insert(digest.clone()));
     host.reboot_now().await?;
     let boot = host.facts().boot_id.unwrap_or_default();
-    until("not ready under the new boot", async || {
+    eventually("not ready under the new boot", SOON, async || {
         Ok(said(&nodes, "node-0").await?.1 == boot)
     })
     .await?;
@@ -86,7 +92,10 @@ async fn nodes_come_reboot_and_come_back() -> Result<()> {
     let (_, _, uid) = said(&nodes, "node-2").await?;
     nodes.delete("node-2", &DeleteParams::default()).await?;
     fleet.hosts[2].register().await?;
-    until("registered again", async || ready_under_its_boot(2).await).await?;
+    eventually("registered again", SOON, async || {
+        is_ready(&nodes, &fleet.hosts[2]).await
+    })
+    .await?;
     assert_ne!(said(&nodes, "node-2").await?.2, uid);
     Ok(())
 }
@@ -107,16 +116,11 @@ async fn pods_run_and_end() -> Result<()> {
         }))?;
         pods.create(&PostParams::default(), &pod).await?;
     }
-    let running = async |name: &str| {
-        let status = pods.get(name).await?.status.unwrap_or_default();
-        let ready = status.container_statuses.iter().flatten().all(|c| c.ready);
-        Ok(status.phase.as_deref() == Some("Running") && ready)
-    };
     for name in ["mortal", "immortal"] {
-        until("running", async || running(name).await).await?;
+        eventually("running", SOON, async || is_running(&pods, name).await).await?;
         pods.delete(name, &DeleteParams::default()).await?;
     }
-    until("gone", async || Ok(pods.get_opt("mortal").await?.is_none())).await?;
+    eventually("gone", SOON, async || Ok(pods.get_opt("mortal").await?.is_none())).await?;
     assert!(pods.get("immortal").await?.metadata.deletion_timestamp.is_some());
     drop(fleet);
     Ok(())

@@ -8,7 +8,8 @@ use berth_tests::hosts::HostLog;
 use berth_tests::hosts::sim::{Catalog, SimHost, SimHostConfig, Updaters};
 use berth_tests::rpmostreed::Broken;
 use berth_tests::rpmostreed::client::{Client, TransactionProxy};
-use tokio::time::{Instant, sleep, timeout};
+use berth_tests::wait::eventually;
+use tokio::time::timeout;
 use zbus::{OwnedVariant, Variant};
 
 const REPOSITORY: &str = "registry.test/os";
@@ -55,12 +56,7 @@ impl World {
     }
 
     async fn until(&self, what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + SOON;
-        while !so().await? {
-            ensure!(Instant::now() < deadline, "never: {what}");
-            sleep(Duration::from_millis(10)).await;
-        }
-        Ok(())
+        eventually(what, SOON, so).await
     }
 
     fn runs(&self) -> bool {
@@ -116,10 +112,7 @@ async fn an_image_is_staged_locked_and_finalized() -> Result<()> {
     }
     // The transaction stays active until all clients have disconnected: a late client receives its end, and other calls are
     // refused.
-    ensure!(
-        world.rebase(&client).await? == address,
-        "an identical call joins the ended transaction"
-    );
+    ensure!(world.rebase(&client).await? == address, "no call joins");
     let late = timeout(SOON, client.follow(&address)).await??;
     ensure!(late.ok && late.heard.is_empty(), "{late:?}");
     let other = name_of(client.os().await?.cleanup(&["pending-deploy"]).await);
@@ -134,22 +127,26 @@ async fn an_image_is_staged_locked_and_finalized() -> Result<()> {
     let state = std::fs::read(world.host.root().join("run/ostree/staged-deployment"))?;
     ensure!(berth_core::agent::staged::is_locked(&state)?);
     ensure!(!world.host.root().join("run/ostree/staged-deployment-locked").exists());
+    the_staged_image_is_finalized(&world, &client).await
+}
+
+async fn the_staged_image_is_finalized(world: &World, client: &Client) -> Result<()> {
     // An identical rebase fails inside the transaction.
-    let again = client.follow(&world.rebase(&client).await?).await?;
+    let again = client.follow(&world.rebase(client).await?).await?;
     ensure!(
         again.words == format!("Old and new refs are equal: {}", world.refspec()),
         "{again:?}"
     );
     let os = client.os().await?;
     let wrong = HashMap::from([("checksum", Variant::from(world.old.as_str()))]);
-    world.is_free(&client).await?;
+    world.is_free(client).await?;
     let refused = client.follow(&os.finalize_deployment(wrong).await?).await?;
     ensure!(
         refused.words.starts_with("Expected staged base checksum"),
         "{refused:?}"
     );
     let right = HashMap::from([("checksum", Variant::from(world.new.as_str()))]);
-    world.is_free(&client).await?;
+    world.is_free(client).await?;
     client.follow(&os.finalize_deployment(right).await?).await?;
     world
         .until("the new image runs with its packages", async || {
@@ -197,17 +194,21 @@ async fn failures_match_the_real_daemon() -> Result<()> {
     ensure!(world.host.facts().staged.is_none());
     world.until("the daemon is dead", async || Ok(!world.runs())).await?;
     ensure!(deployments(&client).await?.len() == 1, "the bus starts it again");
+    the_daemon_exits_and_misleads(&world, &client).await
+}
+
+async fn the_daemon_exits_and_misleads(world: &World, client: &Client) -> Result<()> {
     // A query that crashes the real daemon.
     ensure!(client.sysroot().await?.get_os("").await.is_err());
     world.until("the daemon is dead", async || Ok(!world.runs())).await?;
-    deployments(&client).await?;
+    deployments(client).await?;
     // An exit between a call and its answer.
     world.host.rpm_ostree(|f| f.no_reply = 1);
     let lost = name_of(client.sysroot().await?.reload().await);
     ensure!(lost.0.starts_with("org.freedesktop.DBus.Error.NoReply"), "{lost:?}");
     world.until("the daemon has exited", async || Ok(!world.runs())).await?;
     // Idle exit.
-    deployments(&client).await?;
+    deployments(client).await?;
     world.host.rpm_ostree(|f| f.idle_exit = Duration::from_millis(50));
     world.until("the daemon exits", async || Ok(!world.runs())).await?;
     world.host.rpm_ostree(|f| f.idle_exit = SOON);
@@ -218,7 +219,7 @@ async fn failures_match_the_real_daemon() -> Result<()> {
             ("container-image-reference-digest".to_owned(), Broken::Malformed),
         ]);
     });
-    let booted = deployments(&client).await?.remove(0);
+    let booted = deployments(client).await?.remove(0);
     ensure!(!booted.contains_key("version") && text(&booted, "container-image-reference-digest").is_none());
     // No answers.
     world.host.rpm_ostree(|f| f.silent = true);

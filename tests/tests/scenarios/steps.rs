@@ -4,20 +4,16 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use berth_tests::programs::workspace_root;
 use nix::sys::signal::killpg;
 use nix::unistd::Pid;
 
-/// Result of a run of steps.
-struct Run {
-    well: bool,
-    said: String,
-}
+use crate::said::Said;
 
 /// Runs a script with the functions of `scripts/steps.sh`. In the script `lines FILE` prints prepared output of nextest: FILE.1
 /// at the first call, FILE.2 at the next.
-fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Run> {
+fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Said> {
     const LINES: &str = r#"
         lines() {
             echo >>"$1.calls"
@@ -43,16 +39,13 @@ fn run(script: &str, files: &[(&str, &str)], strict: bool) -> Result<Run> {
         .env("XDG_CACHE_HOME", directory.path())
         .env("STRICT", if strict { "1" } else { "" })
         .output()?;
-    let mut said = String::from_utf8(output.stdout)?;
-    said += &String::from_utf8(output.stderr)?;
+    let mut said = Said::of(&output);
+    said.out += &std::mem::take(&mut said.err);
     // The kept output is deleted with the directory.
     for file in fs::read_dir(directory.path().join("berth/flaky")).into_iter().flatten() {
-        said += &format!("kept: {}", fs::read_to_string(file?.path())?);
+        said.out += &format!("kept: {}", fs::read_to_string(file?.path())?);
     }
-    Ok(Run {
-        well: output.status.success(),
-        said,
-    })
+    Ok(said)
 }
 
 const FIRST: &str = "        PASS [   0.010s] berth-tests::scenarios gates::good
@@ -70,33 +63,28 @@ fn a_scenario_that_passes_alone_is_flaky() -> Result<()> {
         "        PASS [   1.000s] berth-tests::scenarios gates::bad\n     Summary [   1.000s] 1 test run: 1 passed\n";
     let files = [("a.1", FIRST), ("a.2", again)];
     let script = "retried_step scenarios 'binary(scenarios)' lines a";
-    let run_once = run(script, &files, false)?;
-    let said = &run_once.said;
-    ensure!(run_once.well, "{said}");
-    ensure!(said.contains("\n3 passed, 0 failed\n"), "{said}");
-    ensure!(said.contains("FLAKY: gates::bad: /"), "{said}");
-    ensure!(said.contains("    | the first words\n"), "the run shows it: {said}");
-    let kept = said.split("kept: ").nth(1).unwrap_or_default();
-    ensure!(
-        kept.contains("the first words") && !kept.contains("another"),
-        "the file has the output of that test alone: {kept}"
-    );
-    ensure!(!run(script, &files, true)?.well, "STRICT=1 makes it fail");
-    Ok(())
+    let said = run(script, &files, false)?.well(&[
+        "\n3 passed, 0 failed\n",
+        "FLAKY: gates::bad: /",
+        // The run shows it.
+        "    | the first words\n",
+    ])?;
+    let kept = said.out.split("kept: ").nth(1).unwrap_or_default();
+    // The file has the output of that test alone.
+    ensure!(kept.contains("the first words") && !kept.contains("another"), "{kept}");
+    run(script, &files, true)?.fails(&[]).context("STRICT=1 makes it fail")
 }
 
 #[test]
 fn two_failures_fail() -> Result<()> {
     let again = "     TIMEOUT [ 600.001s] berth-tests::scenarios gates::bad\n";
     let files = [("a.1", FIRST), ("a.2", again)];
-    let Run { well, said } = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
-    ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
-    ensure!(!said.contains("FLAKY"), "{said}");
-    ensure!(
-        said.contains("once more, alone: gates::bad: berth-tests::scenarios gates::bad\n"),
-        "{said}"
-    );
-    Ok(())
+    let said = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
+    ensure!(!said.out.contains("FLAKY"), "{said:?}");
+    said.fails(&[
+        "\n2 passed, 1 failed\n",
+        "once more, alone: gates::bad: berth-tests::scenarios gates::bad\n",
+    ])
 }
 
 #[test]
@@ -105,14 +93,13 @@ fn many_failures_are_no_flakes() -> Result<()> {
         .map(|n| format!("        FAIL [   1.500s] berth-tests::scenarios gates::bad{n}\n"))
         .collect();
     first += "     Summary [   2.000s] 9 tests run: 0 passed, 9 failed\n";
-    let Run { well, said } = run(
+    let said = run(
         "retried_step scenarios 'binary(scenarios)' lines a",
         &[("a.1", &first)],
         false,
     )?;
-    ensure!(!well && said.contains("\n0 passed, 9 failed\n"), "{said}");
-    ensure!(!said.contains("once more"), "{said}");
-    Ok(())
+    ensure!(!said.out.contains("once more"), "{said:?}");
+    said.fails(&["\n0 passed, 9 failed\n"])
 }
 
 /// A killed run has not shown that its other tests pass.
@@ -124,22 +111,20 @@ fn a_run_that_was_broken_off_fails() -> Result<()> {
     let canceled = FIRST.replace("3 tests run", "3/300 tests run");
     for first in [killed, canceled] {
         let files = [("a.1", first.as_str()), ("a.2", again)];
-        let Run { well, said } = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
-        ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
-        ensure!(!said.contains("FLAKY") && !said.contains("once more"), "{said}");
+        let said = run("retried_step scenarios 'binary(scenarios)' lines a", &files, false)?;
+        ensure!(!said.out.contains("FLAKY"), "{said:?}");
+        ensure!(!said.out.contains("once more"), "{said:?}");
+        said.fails(&["\n2 passed, 1 failed\n"])?;
     }
     Ok(())
 }
 
 #[test]
 fn unit_tests_are_not_run_again() -> Result<()> {
-    let Run { well, said } = run("step 'unit tests' lines a", &[("a.1", FIRST)], false)?;
-    ensure!(!well && said.contains("\n2 passed, 1 failed\n"), "{said}");
-    ensure!(
-        said.contains("  unit tests: berth-tests::scenarios gates::bad\n"),
-        "{said}"
-    );
-    Ok(())
+    run("step 'unit tests' lines a", &[("a.1", FIRST)], false)?.fails(&[
+        "\n2 passed, 1 failed\n",
+        "  unit tests: berth-tests::scenarios gates::bad\n",
+    ])
 }
 
 /// A step that does not compile has no failed test.
@@ -150,19 +135,17 @@ fn a_step_that_fails_without_a_test_is_a_failure() -> Result<()> {
         ("a.1", "error: FAIL to compile\n"),
         ("b.1", "        PASS [   0.010s] berth-core a::b\n"),
     ];
-    let Run { well, said } = run(script, &files, false)?;
-    ensure!(!well && said.contains("\n1 passed, 1 failed\n"), "{said}");
-    ensure!(said.contains("    | error: FAIL to compile\n"), "{said}");
-    ensure!(said.contains("Failed:\n  build\n"), "{said}");
+    run(script, &files, false)?.fails(&[
+        "\n1 passed, 1 failed\n",
+        "    | error: FAIL to compile\n",
+        "Failed:\n  build\n",
+    ])?;
     // The step is listed beside a failed test.
     let script = "step build lines a || true; step 'unit tests' lines b";
-    let Run { well, said } = run(script, &[("a.1", "FAIL\n"), ("b.1", FIRST)], false)?;
-    ensure!(!well && said.contains("\n2 passed, 2 failed\n"), "{said}");
-    ensure!(
-        said.contains("Failed:\n  unit tests: berth-tests::scenarios gates::bad\n  build\n"),
-        "{said}"
-    );
-    Ok(())
+    run(script, &[("a.1", "FAIL\n"), ("b.1", FIRST)], false)?.fails(&[
+        "\n2 passed, 2 failed\n",
+        "Failed:\n  unit tests: berth-tests::scenarios gates::bad\n  build\n",
+    ])
 }
 
 #[test]
@@ -170,17 +153,16 @@ fn steps_run_beside_others_and_count() -> Result<()> {
     let script = "beside model lines a; step 'unit tests' lines b; join_beside";
     let good = "        PASS [   0.010s] berth-core a::b\n";
     let files = [("a.1", "bug one: found\n"), ("b.1", good)];
-    let Run { well, said } = run(script, &files, false)?;
-    ensure!(well && said.contains("    bug one: found\n"), "{said}");
+    run(script, &files, false)?.well(&["    bug one: found\n"])?;
     let files = [("a.1", "BROKEN: FAIL of the model\n"), ("b.1", good)];
-    let Run { well, said } = run(script, &files, false)?;
-    ensure!(!well && said.contains("    | BROKEN: FAIL of the model\n"), "{said}");
-    let table = said.split("SECONDS\n").nth(1).unwrap_or_default();
+    let said = run(script, &files, false)?;
+    said.fails(&["    | BROKEN: FAIL of the model\n"])?;
+    let table = said.out.split("SECONDS\n").nth(1).unwrap_or_default();
     ensure!(
         table
             .lines()
             .any(|line| line.starts_with("model ") && line.ends_with("FAILED")),
-        "{said}"
+        "{said:?}"
     );
     Ok(())
 }
@@ -189,9 +171,10 @@ fn steps_run_beside_others_and_count() -> Result<()> {
 #[test]
 fn nothing_outlives_the_script() -> Result<()> {
     let script = "forever() { sleep 1000; }; beside model forever; sleep 0.2; echo group ${background[0]}; exit 3";
-    let Run { well, said } = run(script, &[], false)?;
-    ensure!(!well, "{said}");
+    let said = run(script, &[], false)?;
+    said.fails(&[])?;
     let group = said
+        .out
         .split("group ")
         .nth(1)
         .and_then(|rest| rest.split_whitespace().next());
@@ -215,9 +198,10 @@ fn the_table_of_flakes_counts_runs_and_failures() -> Result<()> {
     let script =
         ". \"${root}/scripts/flaky.sh\"; step 'round 1 of 2' lines a; step 'round 2 of 2' lines a; flaky_table";
     let second = "        PASS [   3.000s] berth-tests::scenarios gates::good\n        PASS [   2.000s] berth-tests::scenarios gates::bad\n";
-    let Run { well, said } = run(script, &[("a.1", FIRST), ("a.2", second)], false)?;
-    ensure!(!well, "a failure fails: {said}");
+    let said = run(script, &[("a.1", FIRST), ("a.2", second)], false)?;
+    said.fails(&[])?;
     let rows: Vec<Vec<&str>> = said
+        .out
         .lines()
         .skip_while(|line| !line.starts_with("TEST "))
         .skip(1)
@@ -229,6 +213,6 @@ fn the_table_of_flakes_counts_runs_and_failures() -> Result<()> {
         ["gates::good", "2", "0", "3.0"],
         ["gates::other", "1", "0", "0.0"],
     ];
-    ensure!(rows == expected, "{rows:?}\n{said}");
+    ensure!(rows == expected, "{rows:?}\n{said:?}");
     Ok(())
 }

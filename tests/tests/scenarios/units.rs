@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use berth_tests::programs::workspace_root;
+use berth_tests::programs::{read, workspace_root};
 use berth_tests::scratch::Scratch;
 use berth_tests::tools::{ensure_packages, find_program};
 
@@ -22,17 +22,13 @@ fn analyze(arguments: &[&str], unit: &Path) -> Result<String> {
         .context("running systemd-analyze")?;
     let text = [out.stdout, out.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
     let text = text.concat();
-    ensure!(
-        out.status.success(),
-        "systemd-analyze {arguments:?} {}: {text}",
-        unit.display()
-    );
+    ensure!(out.status.success(), "{arguments:?}: {text}");
     Ok(text)
 }
 
 /// Runs the part of the first boot's unit that removes links in `/etc`, with these directories in place of the host's.
 fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
-    let unit = std::fs::read_to_string(workspace_root().join("systemd/berth-firstboot.service"))?;
+    let unit = read("systemd/berth-firstboot.service")?;
     let unit = unit.replace("\\\n", " ");
     let mut lines = unit.lines();
     let command = lines.find_map(|line| line.strip_prefix("ExecStartPre=-+/usr/bin/sh -c '"));
@@ -45,30 +41,28 @@ fn without_links_in_etc(etc: &Path, usr: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Links the unit to another one below this directory.
+fn link(root: &Path, of: &str) -> Result<PathBuf> {
+    let directory = root.join(format!("{of}.requires"));
+    std::fs::create_dir_all(&directory)?;
+    let link = directory.join("berth-firstboot.service");
+    symlink("../berth-firstboot.service", &link)?;
+    Ok(link)
+}
+
 #[test]
 fn a_link_in_etc_is_replaced_by_the_images() -> Result<()> {
     let scratch = Scratch::new("berth-links-")?;
     let (etc, usr) = (scratch.path().join("etc"), scratch.path().join("usr"));
-    let link = |root: &Path, of: &str| -> Result<PathBuf> {
-        let directory = root.join(format!("{of}.requires"));
-        std::fs::create_dir_all(&directory)?;
-        let link = directory.join("berth-firstboot.service");
-        symlink("../berth-firstboot.service", &link)?;
-        Ok(link)
-    };
     std::fs::create_dir_all(&usr)?;
     let (kubelet, k3s) = (link(&etc, "kubelet.service")?, link(&etc, "k3s.service")?);
-    let is_there = |link: &Path| link.symlink_metadata().is_ok();
     without_links_in_etc(&etc, &usr)?;
-    ensure!(
-        is_there(&kubelet) && is_there(&k3s),
-        "the kubelet would start without it"
-    );
+    ensure!(kubelet.is_symlink() && k3s.is_symlink(), "a link is gone");
     // The image has the link for one of the two.
     std::fs::write(usr.join("berth-firstboot.service"), "")?;
     let of_image = link(&usr, "kubelet.service")?;
     without_links_in_etc(&etc, &usr)?;
-    ensure!(!is_there(&kubelet) && is_there(&k3s) && is_there(&of_image));
+    ensure!(!kubelet.is_symlink() && k3s.is_symlink() && of_image.is_symlink());
     without_links_in_etc(&etc, &usr)
 }
 
@@ -95,10 +89,7 @@ fn units_are_valid_and_confined() -> Result<()> {
         ensure!(!words.contains(name), "{words}");
         std::fs::write(&unit, text.replace("ProtectSystem=", "ProtectSystems="))?;
         let words = analyze(&["verify", "--man=no"], &unit)?;
-        ensure!(
-            words.contains("ProtectSystems"),
-            "systemd-analyze finds a mistake: {words}"
-        );
+        ensure!(words.contains("ProtectSystems"), "no mistake in {words}");
 
         let words = analyze(&["security", "--offline=true", "--no-pager"], &shipped)?;
         let last = words.lines().rfind(|line| line.contains("Overall exposure level"));

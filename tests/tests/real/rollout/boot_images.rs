@@ -24,11 +24,9 @@ pub(super) async fn leave_notes(rig: &Rig) -> Result<()> {
 }
 
 pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
-    rig.scenario("the_newest_machine_counts_and_the_others_are_named", a_mixed_pool)
-        .await?;
-    let name = "an_image_for_newer_machines_is_refused_and_then_acknowledged";
-    rig.scenario(name, refused_and_acknowledged).await?;
-    rig.scenario("a_pool_that_is_never_scaled_opts_out", opts_out).await
+    rig.scenario(the_newest_machine_counts_and_the_others_are_named).await?;
+    rig.scenario(a_refused_image_is_acknowledged).await?;
+    rig.scenario(a_pool_that_is_never_scaled_opts_out).await
 }
 
 /// Name of the machine that joined last.
@@ -61,7 +59,7 @@ async fn demanding(rig: &Rig, version: &str, minimum: &str) -> Result<Published>
 }
 
 /// The pool's own minimum triggers the check, without another image.
-async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
+async fn the_newest_machine_counts_and_the_others_are_named(rig: &mut Rig) -> Result<()> {
     let newest = newest(rig).await?;
     rule(rig, json!({ "minimumVersion": "5.2" })).await?;
     says(rig, "False", "WithinLimit", "").await?;
@@ -72,10 +70,7 @@ async fn a_mixed_pool(rig: &mut Rig) -> Result<()> {
     );
     let names = rig.cluster.hosts.iter().map(|host| host.name().to_owned());
     let older: Vec<_> = names.filter(|name| *name != newest).collect();
-    ensure!(
-        found.too_old == 2 && found.too_old_nodes == older,
-        "the older machines are named: {found:?}"
-    );
+    ensure!(found.too_old == 2 && found.too_old_nodes == older, "{found:?}");
     for host in &rig.cluster.hosts {
         let status = rig.cluster.bootc_nodes().get(host.name()).await?.status;
         let note = status.and_then(|status| status.boot_image).unwrap_or_default();
@@ -106,7 +101,7 @@ async fn is_untouched(rig: &Rig, before: &BTreeMap<String, usize>) -> Result<()>
     Ok(())
 }
 
-async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
+async fn a_refused_image_is_acknowledged(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let why = format!(
         "the newest machine, {}, was installed from {NEW}, which is older than the minimum 5.5",
@@ -133,7 +128,7 @@ async fn refused_and_acknowledged(rig: &mut Rig) -> Result<()> {
 }
 
 /// The pool is paused: it is enough that the image is published and staged on all nodes.
-async fn opts_out(rig: &mut Rig) -> Result<()> {
+async fn a_pool_that_is_never_scaled_opts_out(rig: &mut Rig) -> Result<()> {
     let before = rig.cluster.boots();
     let image = demanding(rig, "6.2.0", "5.9").await?;
     let paused = json!({ "paused": true, "maxStaging": "100%" });

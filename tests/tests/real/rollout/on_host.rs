@@ -42,14 +42,12 @@ pub(super) async fn staged(host: &RealHost) -> Result<Option<Staged>> {
 /// The manifest digest of a commit. For a commit with layered packages bootc shows no image; its parent has the digest.
 async fn image_of(host: &RealHost, commit: &str) -> Result<String> {
     let key = format!("--print-metadata-key={META_DIGEST}");
-    let show = async |commit: &str| {
-        let show = ["ostree", "show", "--repo=/sysroot/ostree/repo", &key, commit];
-        host.exec(&show).await
-    };
-    match show(commit).await {
-        Ok(digest) => unquote(&digest),
-        Err(_) => unquote(&show(&format!("{commit}^")).await?),
+    let show = ["ostree", "show", "--repo=/sysroot/ostree/repo", &key];
+    if let Ok(digest) = host.exec(&[&show[..], &[commit]].concat()).await {
+        return unquote(&digest);
     }
+    let parent = format!("{commit}^");
+    unquote(&host.exec(&[&show[..], &[&parent]].concat()).await?)
 }
 
 /// An identifier of the running pull of an image on a host, unique for each pull; empty if none runs.
@@ -76,17 +74,11 @@ async fn unit(host: &RealHost, image: &Published) -> Result<String> {
         unit.as_str(),
     ];
     let text = host.exec(&show).await?;
-    let line = |name: &str| {
-        text.lines()
-            .find_map(|l| l.strip_prefix(name))
-            .unwrap_or_default()
-            .to_owned()
-    };
-    Ok(if line("ActiveState=") == "activating" {
-        line("InvocationID=")
-    } else {
-        String::new()
-    })
+    if !text.lines().any(|line| line == "ActiveState=activating") {
+        return Ok(String::new());
+    }
+    let id = text.lines().find_map(|line| line.strip_prefix("InvocationID="));
+    Ok(id.unwrap_or_default().to_owned())
 }
 
 /// The number of the transaction's socket. Each transaction makes another one; empty without a transaction.

@@ -20,11 +20,9 @@ esac
 
 pub(super) async fn scenarios(rig: &mut Rig) -> Result<()> {
     rig.series = "-rpm-ostree";
-    rig.scenario("rpm_ostree_takes_over", takes_over).await?;
-    let name = "an_agent_killed_mid_pull_adopts_it";
-    rig.scenario(name, an_agent_killed_mid_pull_adopts_it).await?;
-    let name = "an_unrelated_reboot_applies_nothing";
-    rig.scenario(name, an_unrelated_reboot_applies_nothing).await
+    rig.scenario(rpm_ostree_takes_over).await?;
+    rig.scenario(an_agent_killed_mid_pull_adopts_it).await?;
+    rig.scenario(an_unrelated_reboot_applies_nothing).await
 }
 
 /// Puts rpm-ostree on all hosts, and sets it in the pool. Returns when all nodes report it.
@@ -35,16 +33,15 @@ pub(super) async fn put_on(rig: &mut Rig) -> Result<()> {
     let asked = json!({ "host": { "backend": "RpmOstree" } });
     rig.cluster.patch_pool("workers", asked).await?;
     rig.backend = Backend::RpmOstree;
-    let taken = || async {
-        for host in &rig.cluster.hosts {
-            if !has_taken_over(rig, host).await? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    };
     rig.cluster
-        .until("all nodes have rpm-ostree, as the pool asks", SOON, taken)
+        .until("all nodes have rpm-ostree, as the pool asks", SOON, || async {
+            for host in &rig.cluster.hosts {
+                if !has_taken_over(rig, host).await? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
         .await
 }
 
@@ -75,7 +72,7 @@ async fn forget_unlock(host: &RealHost) -> Result<()> {
 
 /// A rollout by rpm-ostree, one node at a time. On one host an admin has installed a package. On another one only rpm-ostree
 /// itself can unlock.
-async fn takes_over(rig: &mut Rig) -> Result<()> {
+async fn rpm_ostree_takes_over(rig: &mut Rig) -> Result<()> {
     put_on(rig).await?;
     let (finalized, layered) = (rig.cluster.host(2).clone(), rig.cluster.host(3).clone());
     forget_unlock(&finalized).await?;

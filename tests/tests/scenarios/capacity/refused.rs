@@ -2,7 +2,7 @@
 //! the pool continues.
 
 use anyhow::{Result, ensure};
-use berth_tests::cluster::{LONG, Part, SOON};
+use berth_tests::cluster::{LONG, Part};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -23,15 +23,17 @@ pub async fn a_lease_that_cannot_be_written_stops_no_other(part: &Part<'_>) -> R
     freeze(part, &lease).await?;
     part.roll_once_staged(&v2, json!({ "maxUnavailable": 2 })).await?;
     part.until_run(&v2, &[1, 2], LONG).await?;
-    part.until_says("Degraded", "True", "WriteRefused", &lease, SOON)
-        .await?;
-    part.until_says("Degraded", "True", "WriteRefused", WORDS, SOON).await?;
-    let opened = |ever: Vec<String>| ever.iter().any(|holder| !holder.starts_with("closed:"));
-    ensure!(!opened(part.ever(0)?), "{lease} was written: {:?}", part.ever(0)?);
+    part.until_true("Degraded", "WriteRefused", &lease).await?;
+    part.until_true("Degraded", "WriteRefused", WORDS).await?;
+    let ever = part.ever(0)?;
+    let is_unopened = ever.iter().all(|holder| holder.starts_with("closed:"));
+    ensure!(is_unopened, "{lease} was written: {ever:?}");
     thaw(part).await?;
     part.label(n3, "berth.dev/hold", None).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("Degraded", "False", "AsExpected", "", LONG).await?;
+    part.cluster
+        .until_says(&part.name, ("Degraded", "False", "AsExpected", ""), LONG)
+        .await?;
 
     let v3 = part.publish("3.0.0").await?;
     part.label(n3, "berth.dev/hold", Some("")).await?;
@@ -39,11 +41,13 @@ pub async fn a_lease_that_cannot_be_written_stops_no_other(part: &Part<'_>) -> R
     label(part, &lease, Value::Null).await?;
     part.roll_once_staged(&v3, json!({ "maxUnavailable": 2 })).await?;
     part.until_run(&v3, &[1, 2], LONG).await?;
-    part.until_says("Degraded", "True", "NameTaken", &lease, SOON).await?;
+    part.until_true("Degraded", "NameTaken", &lease).await?;
     label(part, &lease, json!(pool)).await?;
     part.label(n3, "berth.dev/hold", None).await?;
     part.until_all_run(&v3, LONG).await?;
-    part.until_says("Degraded", "False", "AsExpected", "", LONG).await?;
+    part.cluster
+        .until_says(&part.name, ("Degraded", "False", "AsExpected", ""), LONG)
+        .await?;
     super::until_total(part, 2).await
 }
 
@@ -73,10 +77,8 @@ async fn freeze(part: &Part<'_>, lease: &str) -> Result<()> {
     let (post, client) = (PostParams::default(), part.cluster.client());
     Api::all(client.clone()).create(&post, &policy).await?;
     Api::all(client).create(&post, &binding).await?;
-    part.until("the Lease is frozen", SOON, || async {
-        Ok(is_refused(part, lease).await)
-    })
-    .await
+    part.soon("the Lease is frozen", || async { Ok(is_refused(part, lease).await) })
+        .await
 }
 
 async fn is_refused(part: &Part<'_>, lease: &str) -> bool {

@@ -6,12 +6,18 @@ use anyhow::{Context, Result, ensure};
 use berth_api::berth::Outcome;
 use berth_api::windows::{Opening, Schedule, WindowSpec};
 use berth_tests::audit::AuditLog;
-use berth_tests::cluster::{LONG, Part, SOON};
+use berth_tests::cluster::{Cluster, LONG, Part};
 use berth_tests::hosts::HostChange;
 use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::until_taken_back;
+
+/// Waits until the pool reports for this reason, with these words, that its window is not open and that it does not progress.
+async fn until_shut(part: &Part<'_>, reason: &str, words: &str) -> Result<()> {
+    part.until_false("WindowOpen", reason, words).await?;
+    part.until_false("Progressing", reason, words).await
+}
 
 pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
@@ -21,22 +27,14 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
     part.block(node).await?;
     part.pool(&v2, json!({ "windows": [{ "schedule": far, "duration": "1h" }] }))
         .await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("Progressing", "False", "OutsideWindows", "reboots may start at", SOON)
-        .await?;
-    part.until_says("WindowOpen", "False", "OutsideWindows", "reboots may start at", SOON)
-        .await?;
-    part.until_says("Progressing", "False", "OutsideWindows", "", SOON)
-        .await?;
-    ensure!(
-        part.holders().await?.is_empty() && part.boots(1) == 1,
-        "no node goes outside the window"
-    );
+    part.until_phase(node, "Waiting").await?;
+    until_shut(part, "OutsideWindows", "reboots may start at").await?;
+    ensure!(part.holders().await?.is_empty() && part.boots(1) == 1, "a node goes");
     let now = Timestamp::now().to_zoned(TimeZone::UTC);
     let open = format!("{} {} * * *", now.minute(), now.hour());
     part.rollout(json!({ "windows": [{ "schedule": open, "duration": "1h" }] }))
         .await?;
-    part.until_hold(&[node], SOON).await?;
+    part.until_hold(&[node]).await?;
     let holding = part.holdings().await?.pop().context("no node holds a berth")?;
     let left = holding
         .open_until
@@ -44,8 +42,7 @@ pub(crate) async fn a_window_opens(part: &Part<'_>) -> Result<()> {
         .duration_since(Timestamp::now());
     let hour = SignedDuration::from_mins(57)..=SignedDuration::from_mins(60);
     ensure!(hour.contains(&left), "the window is open for an hour, not {left:?}");
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
-        .await?;
+    part.until_true("WindowOpen", "Open", "reboots may start until").await?;
     part.unblock(node).await?;
     part.until_all_run(&v2, LONG).await
 }
@@ -54,26 +51,20 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
     part.block(node).await?;
     let v2 = part.roll_to("2.0.0", json!({ "paused": true })).await?;
-    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
+    part.until_false("Progressing", "Paused", "").await?;
+    part.until_phase(node, "Waiting").await?;
     let excluding =
         |from: Timestamp, to: Timestamp| json!({ "paused": false, "exclusions": [{ "from": from, "to": to }] });
     let from = Timestamp::now() + 10.minutes();
     part.rollout(excluding(from, from + 1.hour())).await?;
-    part.until_phase(node, "Draining", SOON).await?;
+    part.until_phase(node, "Draining").await?;
     let until = part.holdings().await?.pop().and_then(|h| h.open_until);
-    ensure!(
-        until.is_some_and(|t| t <= from),
-        "the reboot may start only before the exclusion: {until:?}"
-    );
+    ensure!(until.is_some_and(|t| t <= from), "not before the exclusion: {until:?}");
     let from = Timestamp::now() + 2.seconds();
     part.rollout(excluding(from, from + 1.hour())).await?;
     until_taken_back(part, 1, Outcome::Revoked).await?;
     ensure!(Timestamp::now() >= from, "the exclusion has not begun");
-    part.until_says("Progressing", "False", "Excluded", "an exclusion applies", SOON)
-        .await?;
-    part.until_says("WindowOpen", "False", "Excluded", "an exclusion applies", SOON)
-        .await?;
+    until_shut(part, "Excluded", "an exclusion applies").await?;
     // The drain is no longer blocked, and still the host waits for the end of the exclusion.
     part.unblock(node).await?;
     let to = Timestamp::now() + 3.seconds();
@@ -84,35 +75,28 @@ pub(crate) async fn a_window_shuts_over_a_drain(part: &Part<'_>) -> Result<()> {
         .iter()
         .filter(|e| e.host == node && matches!(e.change, HostChange::Down));
     let down = downs.next().context("the host has not rebooted")?.at;
-    ensure!(
-        down >= to && downs.next().is_none(),
-        "one shutdown, at {down}, not before {to}"
-    );
+    ensure!(down >= to && downs.next().is_none(), "a shutdown at {down}, not {to}");
     Ok(())
+}
+
+fn window(schedule: &str, zone: &str) -> Value {
+    json!([{ "schedule": schedule, "duration": "8h", "timeZone": zone }])
 }
 
 pub(crate) async fn a_window_that_means_nothing(part: &Part<'_>) -> Result<()> {
     let node = part.node(1);
-    let window = |schedule: &str, zone: &str| json!([{ "schedule": schedule, "duration": "8h", "timeZone": zone }]);
     let v2 = part
         .roll_to("2.0.0", json!({ "windows": window("* * * * *", "Mars/Olympus") }))
         .await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "Mars/Olympus", SOON)
-        .await?;
-    part.until_says("Progressing", "False", "InvalidWindow", "Mars/Olympus", SOON)
-        .await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("Progressing", "False", "InvalidWindow", "windows[0]", SOON)
-        .await?;
+    until_shut(part, "InvalidWindow", "Mars/Olympus").await?;
+    part.until_phase(node, "Waiting").await?;
+    part.until_false("Progressing", "InvalidWindow", "windows[0]").await?;
     part.rollout(json!({ "windows": window("0 0 31 2 *", "UTC") })).await?;
-    part.until_says("WindowOpen", "False", "InvalidWindow", "0 0 31 2 *", SOON)
-        .await?;
-    part.until_says("Progressing", "False", "InvalidWindow", "0 0 31 2 *", SOON)
-        .await?;
+    until_shut(part, "InvalidWindow", "0 0 31 2 *").await?;
     ensure!(part.boots(1) == 1, "no node goes meanwhile");
     part.rollout(json!({ "windows": window("* * * * *", "Europe/Berlin") }))
         .await?;
-    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
+    part.until_true("WindowOpen", "Open", "").await?;
     part.until_all_run(&v2, LONG).await
 }
 
@@ -128,9 +112,9 @@ pub(crate) async fn a_host_without_the_time(part: &Part<'_>) -> Result<()> {
         .roll_to("2.0.0", json!({ "maxUnavailable": 3, "windows": always }))
         .await?;
     part.until_run(&v2, &[3], LONG).await?;
-    part.until_waiting(&[bad, mute], "ClockNotSynchronized", "clock", SOON)
+    part.until_waiting(&[bad, mute], "ClockNotSynchronized", "clock")
         .await?;
-    part.until_says("Progressing", "False", "Waiting", "clock is not synchronised", SOON)
+    part.until_false("Progressing", "Waiting", "clock is not synchronised")
         .await?;
     let said = part.bootc_node(bad).await?.status.and_then(|s| s.clock_synchronized);
     ensure!(said == Some(false), "the agent reports it: {said:?}");
@@ -148,7 +132,8 @@ fn clock_is_kept() -> Result<bool> {
     Ok(answer.0.maxerror < 16_000_000)
 }
 
-pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
+pub(crate) async fn the_clock_of_the_controller(cluster: &Cluster) -> Result<()> {
+    let part = Part::new(cluster, "kernel", [3]).await?;
     let (node, kept) = (part.node(1), clock_is_kept()?);
     println!(
         "the clock of this machine is {}",
@@ -161,47 +146,25 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     let always = json!([{ "schedule": "* * * * *", "duration": "1h" }]);
     let v2 = part.roll_to("2.0.0", json!({ "windows": always })).await?;
     if kept {
-        part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
-            .await?;
+        part.until_true("WindowOpen", "Open", "reboots may start until").await?;
         return part.until_all_run(&v2, LONG).await;
     }
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says(
-        "WindowOpen",
-        "False",
-        "ClockNotSynchronized",
-        "the controller's clock",
-        SOON,
-    )
-    .await?;
-    part.until_says("Progressing", "False", "ClockNotSynchronized", "--trust-clock", SOON)
-        .await?;
-    part.until_says(
-        "Progressing",
-        "False",
-        "ClockNotSynchronized",
-        "the controller's clock",
-        SOON,
-    )
-    .await?;
+    part.until_phase(node, "Waiting").await?;
+    let unsynchronized = "ClockNotSynchronized";
+    until_shut(&part, unsynchronized, "the controller's clock").await?;
+    part.until_false("Progressing", unsynchronized, "--trust-clock").await?;
     // An exclusion cannot be evaluated either.
     let far = Timestamp::now() + 1000.hours();
     let exclusion = json!([{ "from": far, "to": far + 1.hour() }]);
     part.rollout(json!({ "windows": null, "exclusions": exclusion }))
         .await?;
-    part.until("the controller has read the spec", SOON, || async {
+    part.soon("the controller has read the spec", || async {
         let pool = part.cluster.pools().get(&part.name).await?;
         Ok(pool.status.unwrap_or_default().observed_generation == pool.metadata.generation)
     })
     .await?;
-    part.until_says(
-        "WindowOpen",
-        "False",
-        "ClockNotSynchronized",
-        "the controller's clock",
-        SOON,
-    )
-    .await?;
+    part.until_false("WindowOpen", "ClockNotSynchronized", "the controller's clock")
+        .await?;
     // A new leader stamps each berth, closed or not.
     let mut ever = part.ever(0)?;
     ever.dedup();
@@ -210,7 +173,7 @@ pub(crate) async fn the_clock_of_the_controller(part: &Part<'_>) -> Result<()> {
     // Without windows and exclusions the clock does not matter.
     part.rollout(json!({ "exclusions": null })).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until_says("WindowOpen", "True", "AlwaysOpen", "", SOON).await
+    part.until_true("WindowOpen", "AlwaysOpen", "").await
 }
 
 fn whole_minute(t: Timestamp) -> Timestamp {
@@ -235,44 +198,36 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     const WHOLE: u64 = 600_000;
     let (node, v2) = (part.node(1), part.publish("2.0.0").await?);
     part.pool(&v2, json!({ "paused": true })).await?;
-    part.until_phase(node, "Waiting", SOON).await?;
-    part.until_says("Progressing", "False", "Paused", "", SOON).await?;
+    part.until_phase(node, "Waiting").await?;
+    part.until_false("Progressing", "Paused", "").await?;
     // Looks for a start with a medium share of the splay, and for a splay whose share ends forty seconds from now.
     let now = Timestamp::now();
-    let of_start = |minutes: i64| {
-        let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
-        let schedule = format!(
-            "{} {} {} {} *",
-            start.minute(),
-            start.hour(),
-            start.day(),
-            start.month()
-        );
-        let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
-        let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
-        let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 40.0;
-        (0.1..0.9)
-            .contains(&share)
-            .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
-    };
-    let (start, schedule, splay) = (1..60).find_map(of_start).context("no start has such a share")?;
+    let (start, schedule, splay) = (1..60)
+        .find_map(|minutes: i64| {
+            let start = whole_minute(now - minutes.minutes()).to_zoned(TimeZone::UTC);
+            let schedule = format!(
+                "{} {} {} {} *",
+                start.minute(),
+                start.hour(),
+                start.day(),
+                start.month()
+            );
+            let opens = delayed(&part.name, &schedule, WHOLE, now).ok().flatten()?;
+            let share = opens.duration_since(start.timestamp()).as_secs_f64() / WHOLE as f64;
+            let wanted = now.duration_since(start.timestamp()).as_secs_f64() + 40.0;
+            (0.1..0.9)
+                .contains(&share)
+                .then(|| (start.timestamp(), schedule, (wanted / share) as u64))
+        })
+        .context("no start has such a share")?;
     let opens = delayed(&part.name, &schedule, splay, now)?.context("the window is not delayed")?;
     let ahead = opens.duration_since(now);
-    ensure!(
-        (38..42).contains(&ahead.as_secs()),
-        "the window opens in {ahead:?}, expected forty seconds"
-    );
-    ensure!(
-        delayed(&part.name, &schedule, 0, now)?.is_none(),
-        "without a splay the window would be open since {start}"
-    );
+    ensure!((38..42).contains(&ahead.as_secs()), "the window opens in {ahead:?}");
+    ensure!(delayed(&part.name, &schedule, 0, now)?.is_none(), "open at {start}");
     let window = json!({ "schedule": schedule, "duration": "168h", "splay": format!("{splay}s") });
     part.rollout(json!({ "paused": false, "windows": [window] })).await?;
     let words = format!("reboots may start at {opens}");
-    part.until_says("WindowOpen", "False", "OutsideWindows", &words, SOON)
-        .await?;
-    part.until_says("Progressing", "False", "OutsideWindows", &words, SOON)
-        .await?;
+    until_shut(part, "OutsideWindows", &words).await?;
     part.until_all_run(&v2, LONG).await?;
     let audit = AuditLog::read(&part.cluster.control_plane.audit_log())?;
     let berth = format!("{}-0", part.name);
@@ -283,18 +238,19 @@ pub(crate) async fn a_splay_delays_the_start(part: &Part<'_>) -> Result<()> {
     Ok(())
 }
 
+fn rebooting_takes(part: &Part<'_>, seconds: u64) {
+    for host in &part.hosts {
+        host.settings(|s| s.reboot_time = Duration::from_secs(seconds));
+    }
+}
+
 pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     let nodes = [1, 2, 3].map(|n| part.node(n));
-    let rebooting_takes = |seconds| {
-        for n in 1..=3 {
-            part.host(n).settings(|s| s.reboot_time = Duration::from_secs(seconds));
-        }
-    };
     // The pool measures the duration of turns: three measurements are enough.
-    rebooting_takes(35);
+    rebooting_takes(part, 35);
     let v2 = part.roll_to("2.0.0", json!({ "maxUnavailable": 3 })).await?;
     part.until_all_run(&v2, LONG).await?;
-    part.until("the reboot is measured", SOON, || async {
+    part.soon("the reboot is measured", || async {
         Ok(part
             .status()
             .await?
@@ -303,9 +259,9 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
             .is_some_and(|s| s >= 35))
     })
     .await?;
-    rebooting_takes(1);
+    rebooting_takes(part, 1);
     let v3 = part.roll_to("3.0.0", json!({ "paused": true })).await?;
-    part.until("the next image is staged", SOON, || async {
+    part.soon("the next image is staged", || async {
         Ok(part.status().await?.nodes.staged == 3)
     })
     .await?;
@@ -323,19 +279,15 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
         ],
     });
     part.rollout(rollout).await?;
-    part.until_says("WindowOpen", "True", "Open", "reboots may start until", SOON)
+    part.until_true("WindowOpen", "Open", "reboots may start until").await?;
+    part.until_waiting(&nodes, "WindowTooShort", "would outlast this one")
         .await?;
-    part.until_waiting(&nodes, "WindowTooShort", "would outlast this one", SOON)
-        .await?;
-    part.until_says("Progressing", "False", "Waiting", "would outlast this one", SOON)
+    part.until_false("Progressing", "Waiting", "would outlast this one")
         .await?;
     let words = "the longest window is 3s, but a drain and a reboot take";
-    part.until_says("WindowOpen", "False", "WindowTooShort", words, SOON)
-        .await?;
-    part.until_says("Progressing", "False", "WindowTooShort", "set a longer window", SOON)
-        .await?;
-    part.until_says("Progressing", "False", "WindowTooShort", words, SOON)
-        .await?;
+    until_shut(part, "WindowTooShort", words).await?;
+    let remedy = "set a longer window";
+    part.until_false("Progressing", "WindowTooShort", remedy).await?;
     ensure!(part.boots(1) == 2 && part.holders().await?.is_empty(), "no node goes");
     let mut ever = vec![];
     for berth in 0..3 {
@@ -347,6 +299,6 @@ pub(crate) async fn a_window_that_is_too_short(part: &Part<'_>) -> Result<()> {
     ensure!(offers == 3, "berths were offered only for the first image: {ever:?}");
     part.rollout(json!({ "windows": [{ "schedule": schedule, "duration": "2h" }], "exclusions": null }))
         .await?;
-    part.until_says("WindowOpen", "True", "Open", "", SOON).await?;
+    part.until_true("WindowOpen", "Open", "").await?;
     part.until_all_run(&v3, LONG).await
 }

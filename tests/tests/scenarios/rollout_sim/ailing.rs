@@ -1,32 +1,13 @@
 //! Hosts without a pool, and hosts with faults of their own, under real agents. The judge checks the ground truth.
 
-use berth_api::node::BootcNodeStatus;
+use std::path::PathBuf;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 
 use super::*;
-
-/// Agents that send a heartbeat and check their hosts every ten seconds.
-fn lively(count: usize) -> ClusterOptions {
-    ClusterOptions {
-        agent_args: vec!["--heartbeat=10".to_owned()],
-        ..hosts(count)
-    }
-}
-
-async fn label(cluster: &Cluster, node: &str, key: &str, value: Value) -> Result<()> {
-    let patch = Patch::Merge(json!({ "metadata": { "labels": { key: value } } }));
-    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
-    Ok(())
-}
-
-async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
-    let object = cluster.bootc_nodes().get_opt(node).await?;
-    Ok(object.and_then(|o| o.status).unwrap_or_default())
-}
 
 /// Restarts the agent, which looks at its host at once, and gives it the time for that.
 async fn look_again(host: &SimHost) {
@@ -34,130 +15,93 @@ async fn look_again(host: &SimHost) {
     tokio::time::sleep(Duration::from_secs(3)).await;
 }
 
+/// Fails unless the image that the host's admin has staged is still staged and unlocked.
+fn is_untouched(host: &SimHost, theirs: &str, when: &str) -> Result<()> {
+    let facts = host.facts();
+    ensure!(facts.staged.as_deref() == Some(theirs), "{when}: {facts:?}");
+    ensure!(!facts.locked, "{when}: {facts:?}");
+    Ok(())
+}
+
 /// I12: an image that an admin stages by hand on a node without a pool stays as it is.
 #[tokio::test]
 async fn a_node_without_a_pool_is_left_alone() -> Result<()> {
-    scenario("a_node_without_a_pool_is_left_alone", lively(1), |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            let own = cluster.publish("9.0.0").await?;
-            let theirs = own.digest.to_string();
-            let is_untouched = |when: &str| {
-                let facts = host.facts();
-                ensure!(
-                    facts.staged.as_ref() == Some(&theirs) && !facts.locked,
-                    "{when}, the image that its admin staged stays staged and unlocked: {facts:?}"
-                );
-                Ok(())
-            };
-            host.stage_behind_the_agent(&own.pinned, &theirs);
-            look_again(host).await;
-            is_untouched("before any pool was made")?;
+    scenario(lively(1), async |cluster| {
+        let host = cluster.host(1);
+        let own = cluster.publish("9.0.0").await?;
+        let theirs = own.digest.to_string();
+        host.stage_behind_the_agent(&own.pinned, &theirs);
+        look_again(host).await;
+        is_untouched(host, &theirs, "before any pool was made")?;
 
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
-            cluster
-                .pool_of("workers", json!({ "pool": "workers" }), &v2.reference, rollout)
-                .await?;
-            look_again(host).await;
-            is_untouched("while the pool selects other nodes")?;
+        let v2 = cluster.publish("2.0.0").await?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
+        cluster
+            .pool_of("workers", json!({ "pool": "workers" }), &v2.reference, rollout)
+            .await?;
+        look_again(host).await;
+        is_untouched(host, &theirs, "while the pool selects other nodes")?;
 
-            label(cluster, "node1", "pool", json!("workers")).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-            label(cluster, "node1", "berth.dev/exclude", json!("true")).await?;
-            cluster
-                .until("the excluded node is released", SOON, || async {
-                    Ok(cluster.bootc_nodes().get_opt("node1").await?.is_none())
-                })
-                .await?;
-            host.stage_behind_the_agent(&own.pinned, &theirs);
-            look_again(host).await;
-            is_untouched("while the node is excluded")
-        })
+        cluster.label("node1", "pool", Some("workers")).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+        cluster.label("node1", "berth.dev/exclude", Some("true")).await?;
+        cluster.until_released("node1").await?;
+        host.stage_behind_the_agent(&own.pinned, &theirs);
+        look_again(host).await;
+        is_untouched(host, &theirs, "while the node is excluded")
     })
     .await
-}
-
-/// Waits until `NodeDegraded` of a node is true for this reason, with this text.
-pub(super) async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
-    cluster
-        .until(&format!("{node} reports {reason}"), LONG, || async {
-            let status = status(cluster, node).await?;
-            let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
-            Ok(degraded.is_some_and(|c| c.status == "True" && c.reason == reason && c.message.contains(words)))
-        })
-        .await
 }
 
 /// bootc stages first and pulls bound images afterwards: an image that is staged before that is incomplete.
 #[tokio::test]
 async fn an_image_without_its_bound_images_is_never_booted() -> Result<()> {
-    scenario(
-        "an_image_without_its_bound_images_is_never_booted",
-        lively(1),
-        |cluster| {
-            Box::pin(async move {
-                let host = cluster.host(1);
-                host.settings(|s| s.staged_then_fails = 2);
-                let v2 = roll_to(cluster, "2.0.0", 1).await?;
-                until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
-                let facts = host.facts();
-                ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
-                cluster.until_all_run(&v2, LONG).await?;
+    scenario(lively(1), async |cluster| {
+        let host = cluster.host(1);
+        host.settings(|s| s.staged_then_fails = 2);
+        let v2 = roll_to(cluster, "2.0.0", 1).await?;
+        until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
+        let facts = host.facts();
+        ensure!(facts.staged.is_none(), "nothing stays staged: {facts:?}");
+        cluster.until_all_run(&v2, LONG).await?;
 
-                // An image whose bound image never comes, until its admin returns to the image before.
-                until_phase(cluster, "node1", "Updated").await?;
-                host.settings(|s| {
-                    s.staged_then_fails = u32::MAX;
-                    s.pull_time = Duration::from_secs(2);
-                });
-                let bad = roll_to(cluster, "3.0.0", 1).await?;
-                until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
-                let back = json!({ "image": { "ref": v2.reference } });
-                cluster.patch_pool("workers", back).await?;
-                until_phase(cluster, "node1", "Updated").await?;
-                golden::ensure_walk_to(&cluster.control_plane.audit_log(), "node1", &bad.digest, "bad-pull")
-            })
-        },
-    )
+        // An image whose bound image never comes, until its admin returns to the image before.
+        cluster.until_phase("node1", "Updated").await?;
+        host.settings(|s| {
+            s.staged_then_fails = u32::MAX;
+            s.pull_time = Duration::from_secs(2);
+        });
+        let bad = roll_to(cluster, "3.0.0", 1).await?;
+        until_degraded(cluster, "node1", "ImageNotFound", "bound image").await?;
+        cluster.set_image("workers", &v2.reference).await?;
+        cluster.until_phase("node1", "Updated").await?;
+        golden::ensure_walk_to(&cluster.control_plane.audit_log(), "node1", &bad.digest, "bad-pull")
+    })
     .await
 }
 
 /// An image is locked as well between the instant when bootc has staged it and the end of bootc.
 #[tokio::test]
 async fn a_reboot_during_a_pull_applies_nothing() -> Result<()> {
-    scenario("a_reboot_during_a_pull_applies_nothing", lively(2), |cluster| {
-        Box::pin(async move {
-            let after = |time: Duration| {
-                for n in [1, 2] {
-                    cluster.host(n).settings(|s| s.after_staging = time);
-                }
-            };
-            cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
-            after(LONG);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 2 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            for n in [1, 2] {
-                let host = cluster.host(n);
-                cluster
-                    .until(&format!("node{n} has staged and locked 2.0.0"), SOON, || async {
-                        Ok(host.facts().locked)
-                    })
-                    .await?;
-                cluster.unrelated_reboot(host).await?;
-                ensure!(
-                    host.facts().version == "1.0.0",
-                    "the reboot applied what a pull had staged"
-                );
-            }
-            after(Duration::ZERO);
-            for n in [1, 2] {
-                // Ends the pull that started after the first reboot: it still has the long duration.
-                cluster.unrelated_reboot(cluster.host(n)).await?;
-            }
-            cluster.until_all_run(&v2, LONG).await
-        })
+    scenario(lively(2), async |cluster| {
+        cluster.host(2).settings(|s| s.bootc_version = "1.17.0".to_owned());
+        cluster.settings(|s| s.after_staging = LONG);
+        let v2 = roll_with(cluster, "2.0.0", json!({ "maxUnavailable": 1, "maxStaging": 2 })).await?;
+        for n in [1, 2] {
+            let host = cluster.host(n);
+            soon(cluster, &format!("node{n} has staged and locked 2.0.0"), || async {
+                Ok(host.facts().locked)
+            })
+            .await?;
+            cluster.unrelated_reboot(host).await?;
+            ensure!(host.facts().version == "1.0.0", "the reboot applied the image");
+        }
+        cluster.settings(|s| s.after_staging = Duration::ZERO);
+        for n in [1, 2] {
+            // Ends the pull that started after the first reboot: it still has the long duration.
+            cluster.unrelated_reboot(cluster.host(n)).await?;
+        }
+        cluster.until_all_run(&v2, LONG).await
     })
     .await
 }
@@ -165,136 +109,133 @@ async fn a_reboot_during_a_pull_applies_nothing() -> Result<()> {
 /// An image that was unlocked by others is locked again. If that fails, it is removed, so that no reboot applies it.
 #[tokio::test]
 async fn an_image_that_cannot_be_locked_is_removed() -> Result<()> {
-    scenario("an_image_that_cannot_be_locked_is_removed", lively(1), |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 1 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            let locked = async || Ok(host.facts().locked);
-            cluster.until("2.0.0 is staged and locked", SOON, locked).await?;
-            host.settings(|s| s.lock_failures = u32::MAX);
-            host.unlock_behind_the_agent()?;
-            let gone = async || Ok(host.facts().staged.is_none());
-            cluster
-                .until("the image that cannot be locked is removed", SOON, gone)
-                .await?;
-            // The lock also fails after the image is staged again.
-            until_degraded(cluster, "node1", "LockFailed", "lock finalization").await?;
-            cluster.until("the image is removed again", SOON, gone).await?;
-            host.settings(|s| s.lock_failures = 0);
-            let go_on = json!({ "rollout": { "paused": false } });
-            cluster.patch_pool("workers", go_on).await?;
-            cluster.until_all_run(&v2, LONG).await
+    scenario(lively(1), async |cluster| {
+        let host = cluster.host(1);
+        let v2 = roll_with(
+            cluster,
+            "2.0.0",
+            json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 1 }),
+        )
+        .await?;
+        until_so(cluster, "2.0.0 is staged and locked", || host.facts().locked).await?;
+        host.settings(|s| s.lock_failures = u32::MAX);
+        host.unlock_behind_the_agent()?;
+        until_so(cluster, "the image that cannot be locked is removed", || {
+            host.facts().staged.is_none()
         })
+        .await?;
+        // The lock also fails after the image is staged again.
+        until_degraded(cluster, "node1", "LockFailed", "lock finalization").await?;
+        until_so(cluster, "the image is removed again", || host.facts().staged.is_none()).await?;
+        host.settings(|s| s.lock_failures = 0);
+        cluster.pause("workers", false).await?;
+        cluster.until_all_run(&v2, LONG).await
     })
     .await
+}
+
+fn marker(cluster: &Cluster, n: usize) -> PathBuf {
+    cluster.host(n).root().join("run/reboot-required")
 }
 
 /// A reboot daemon such as kured obeys the file that bootc writes whenever it stages: no such file may exist for a locked image.
 /// Requests of others for a reboot are kept.
 #[tokio::test]
 async fn a_locked_image_requests_no_reboot() -> Result<()> {
-    scenario("a_locked_image_requests_no_reboot", lively(3), |cluster| {
-        Box::pin(async move {
-            let marker = |n: usize| cluster.host(n).root().join("run/reboot-required");
-            let foreign = "a new kernel";
-            std::fs::write(marker(2), foreign)?;
-            let by_bootc = "bootc: Reboot required for rollback\n";
-            std::fs::write(marker(3), by_bootc)?;
-            let v2 = cluster.publish("2.0.0").await?;
-            // The remains of a killed pull of Berth's.
-            let digest = v2.digest.to_string();
-            std::fs::write(cluster.host(1).root().join("run/berth/pulled"), format!("{digest}\n"))?;
-            std::fs::write(marker(1), format!("bootc: Reboot required for image: {digest}\n"))?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 3, "paused": true });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            let host = cluster.host(1);
-            let is_locked = async || Ok((1..=3).all(|n| cluster.host(n).facts().locked));
-            cluster.until("all have staged, locked", LONG, is_locked).await?;
-            let is_prepared = async |n: &str| {
-                let status = status(cluster, n).await?;
-                Ok(berth_api::condition::is_true(&status.conditions, "UpdatePrepared"))
-            };
-            for node in ["node1", "node2", "node3"] {
-                cluster
-                    .until("the node waits for a berth", LONG, || is_prepared(node))
-                    .await?;
-            }
-            ensure!(!marker(1).exists(), "kured would reboot {}", host.name());
-            let kept = std::fs::read_to_string(marker(2))?;
-            ensure!(kept == foreign, "the file from before the pull now contains {kept:?}");
-            let kept = std::fs::read_to_string(marker(3)).unwrap_or_default();
-            ensure!(
-                kept == by_bootc,
-                "bootc's request from before the pull now contains {kept:?}"
-            );
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                .await?;
-            cluster.until_all_run(&v2, LONG).await
-        })
+    scenario(lively(3), async |cluster| {
+        let foreign = "a new kernel";
+        std::fs::write(marker(cluster, 2), foreign)?;
+        let by_bootc = "bootc: Reboot required for rollback\n";
+        std::fs::write(marker(cluster, 3), by_bootc)?;
+        let v2 = cluster.publish("2.0.0").await?;
+        // The remains of a killed pull of Berth's.
+        let digest = v2.digest.to_string();
+        std::fs::write(cluster.host(1).root().join("run/berth/pulled"), format!("{digest}\n"))?;
+        std::fs::write(
+            marker(cluster, 1),
+            format!("bootc: Reboot required for image: {digest}\n"),
+        )?;
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": 3, "paused": true });
+        cluster.pool("workers", &v2.reference, rollout).await?;
+        let host = cluster.host(1);
+        cluster
+            .until("all have staged, locked", LONG, async || {
+                Ok((1..=3).all(|n| cluster.host(n).facts().locked))
+            })
+            .await?;
+        for node in ["node1", "node2", "node3"] {
+            let said = ("UpdatePrepared", "True", "Ready", "");
+            cluster.until_node_says(node, said, LONG).await?;
+        }
+        ensure!(!marker(cluster, 1).exists(), "kured would reboot {}", host.name());
+        let kept = std::fs::read_to_string(marker(cluster, 2))?;
+        ensure!(kept == foreign, "the file from before the pull now contains {kept:?}");
+        let kept = std::fs::read_to_string(marker(cluster, 3)).unwrap_or_default();
+        ensure!(kept == by_bootc, "bootc's request is now {kept:?}");
+        cluster.pause("workers", false).await?;
+        cluster.until_all_run(&v2, LONG).await
     })
     .await
+}
+
+/// Starts or stops a timer that updates the host.
+fn rival(cluster: &Cluster, n: usize, is_active: bool) {
+    let rivals = is_active.then(|| "bootc-fetch-apply-updates.timer".to_owned());
+    cluster.host(n).settings(|s| s.rivals = rivals.into_iter().collect());
 }
 
 /// `bootc upgrade --apply` of a timer removes the lock of any staged image: while such a timer is active nothing stays staged,
 /// unless the pool tolerates it. Reboot daemons among the pods are named.
 #[tokio::test]
 async fn nothing_is_staged_beside_a_rival() -> Result<()> {
-    scenario("nothing_is_staged_beside_a_rival", lively(2), |cluster| {
-        Box::pin(async move {
-            let timer = "bootc-fetch-apply-updates.timer";
-            let rival = |n: usize, on: bool| {
-                let rivals = if on { vec![timer.to_owned()] } else { vec![] };
-                cluster.host(n).settings(|s| s.rivals = rivals.into_iter().collect());
-            };
-            let kured = json!({
-                "metadata": { "name": "kured-x", "namespace": "default", "labels": { "name": "kured" } },
-                "spec": { "nodeName": "node2", "containers": [{ "name": "kured", "image": "kured" }] },
-            });
-            let pods = kube::Api::<Pod>::namespaced(cluster.client(), "default");
-            pods.create(&PostParams::default(), &serde_json::from_value(kured)?)
-                .await?;
-            rival(1, true);
-            let v2 = cluster.publish("2.0.0").await?;
-            let v2_digest = v2.digest.to_string();
-            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": true });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            until_degraded(cluster, "node1", "RivalUpdater", "systemctl disable --now").await?;
-            until_degraded(cluster, "node2", "RivalUpdater", "kured (pod default/kured-x)").await?;
-            let staged = |n: usize| cluster.host(n).facts().staged.as_ref() == Some(&v2_digest);
-            cluster.until("node2 has staged", SOON, async || Ok(staged(2))).await?;
-            // A rival that starts later.
-            let asked = cluster.bootc_nodes().get("node1").await?.metadata.generation;
-            rival(2, true);
-            let is_gone = async || Ok(cluster.host(2).facts().staged.is_none());
-            cluster
-                .until("node2 has removed its staged image", SOON, is_gone)
-                .await?;
-            ensure!(!staged(1), "nothing is staged beside a rival");
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            // The controller must not give and revoke a permit again and again.
-            let asked_now = cluster.bootc_nodes().get("node1").await?.metadata.generation;
-            let writes = asked_now.unwrap_or_default() - asked.unwrap_or_default();
-            ensure!(writes <= 2, "{writes} writes of a BootcNode that only waits");
-            // The pod has no owner, so its drain needs force.
-            let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
-            let names = ["bootc-fetch-apply-updates.timer", "kured"];
-            let tolerate = json!({ "toleratedUpdaters": names, "rollout": rollout, "drain": { "force": true } });
-            cluster.patch_pool("workers", tolerate).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-
-            let v3 = cluster.publish("3.0.0").await?;
-            let change = json!({ "toleratedUpdaters": null, "image": { "ref": v3.reference } });
-            cluster.patch_pool("workers", change).await?;
-            for node in ["node1", "node2"] {
-                until_degraded(cluster, node, "RivalUpdater", "no image is staged").await?;
-            }
-            rival(1, false);
-            rival(2, false);
-            cluster.until_all_run(&v3, LONG).await
+    scenario(lively(2), async |cluster| {
+        let kured = json!({
+            "metadata": { "name": "kured-x", "namespace": "default", "labels": { "name": "kured" } },
+            "spec": { "nodeName": "node2", "containers": [{ "name": "kured", "image": "kured" }] },
+        });
+        let pods = kube::Api::<Pod>::namespaced(cluster.client(), "default");
+        pods.create(&PostParams::default(), &serde_json::from_value(kured)?)
+            .await?;
+        rival(cluster, 1, true);
+        let v2 = cluster.publish("2.0.0").await?;
+        let v2_digest = v2.digest.to_string();
+        let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": true });
+        cluster.pool("workers", &v2.reference, rollout).await?;
+        until_degraded(cluster, "node1", "RivalUpdater", "systemctl disable --now").await?;
+        until_degraded(cluster, "node2", "RivalUpdater", "kured (pod default/kured-x)").await?;
+        until_so(cluster, "node2 has staged", || {
+            cluster.host(2).facts().staged.as_ref() == Some(&v2_digest)
         })
+        .await?;
+        // A rival that starts later.
+        let asked = cluster.bootc_nodes().get("node1").await?.metadata.generation;
+        rival(cluster, 2, true);
+        until_so(cluster, "node2 has removed its staged image", || {
+            cluster.host(2).facts().staged.is_none()
+        })
+        .await?;
+        ensure!(cluster.host(1).facts().staged.is_none(), "staged beside a rival");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // The controller must not give and revoke a permit again and again.
+        let asked_now = cluster.bootc_nodes().get("node1").await?.metadata.generation;
+        let writes = asked_now.unwrap_or_default() - asked.unwrap_or_default();
+        ensure!(writes <= 2, "{writes} writes of a BootcNode that only waits");
+        // The pod has no owner, so its drain needs force.
+        let rollout = json!({ "maxUnavailable": 2, "maxStaging": 2, "paused": false });
+        let names = ["bootc-fetch-apply-updates.timer", "kured"];
+        let tolerate = json!({ "toleratedUpdaters": names, "rollout": rollout, "drain": { "force": true } });
+        cluster.patch_pool("workers", tolerate).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+
+        let v3 = cluster.publish("3.0.0").await?;
+        let change = json!({ "toleratedUpdaters": null, "image": { "ref": v3.reference } });
+        cluster.patch_pool("workers", change).await?;
+        for node in ["node1", "node2"] {
+            until_degraded(cluster, node, "RivalUpdater", "no image is staged").await?;
+        }
+        rival(cluster, 1, false);
+        rival(cluster, 2, false);
+        cluster.until_all_run(&v3, LONG).await
     })
     .await
 }
@@ -302,31 +243,25 @@ async fn nothing_is_staged_beside_a_rival() -> Result<()> {
 /// A queued rollback keeps the node from being rebooted, and from being reported as updated.
 #[tokio::test]
 async fn a_queued_rollback_is_heeded() -> Result<()> {
-    scenario("a_queued_rollback_is_heeded", lively(1), |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-            host.roll_back_behind_the_agent()?;
-            until_degraded(cluster, "node1", "RollbackQueued", "bootc rollback").await?;
-            let v3 = cluster.publish("3.0.0").await?;
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
-                .await?;
-            cluster
-                .until("3.0.0 is staged", SOON, || async {
-                    Ok(host.facts().staged.as_ref() == Some(&v3.digest.to_string()))
-                })
-                .await?;
-            look_again(host).await;
-            ensure!(
-                host.facts().version == "2.0.0" && cluster.held().await?.is_empty(),
-                "no turn begins while a rollback is queued"
-            );
-            // Undoing the rollback drops the staged image, which is then staged again.
-            host.roll_back_behind_the_agent()?;
-            cluster.until_all_run(&v3, LONG).await
+    scenario(lively(1), async |cluster| {
+        let host = cluster.host(1);
+        let v2 = roll_to(cluster, "2.0.0", 1).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+        host.roll_back_behind_the_agent()?;
+        until_degraded(cluster, "node1", "RollbackQueued", "bootc rollback").await?;
+        let v3 = set_to(cluster, "3.0.0").await?;
+        soon(cluster, "3.0.0 is staged", || async {
+            Ok(host.facts().staged.as_ref() == Some(&v3.digest.to_string()))
         })
+        .await?;
+        look_again(host).await;
+        ensure!(
+            host.facts().version == "2.0.0" && cluster.held().await?.is_empty(),
+            "no turn begins while a rollback is queued"
+        );
+        // Undoing the rollback drops the staged image, which is then staged again.
+        host.roll_back_behind_the_agent()?;
+        cluster.until_all_run(&v3, LONG).await
     })
     .await
 }
@@ -334,43 +269,38 @@ async fn a_queued_rollback_is_heeded() -> Result<()> {
 /// A logind that hangs neither silences the agent, nor keeps a node drained that is not to be rebooted any more.
 #[tokio::test]
 async fn a_silent_host_is_reported() -> Result<()> {
-    scenario("a_silent_host_is_reported", lively(1), |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-            cluster.deploy("web", 1).await?;
-            cluster.budget("web", 1).await?;
-            let v3 = cluster.publish("3.0.0").await?;
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
-                .await?;
-            some_in(cluster, "Draining").await?;
-            host.settings(|s| s.logind_silent = true);
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": true } }))
-                .await?;
-            // Until the silence is reported, every pass waits for an answer twice, for ten seconds each.
-            let given_back = async || Ok(cluster.held().await?.is_empty());
-            cluster.until("the berth is given back", LONG * 3, given_back).await?;
-            until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
-            signs_of_life(cluster, "node1", 1).await?;
-            // An agent that is asked to end in the middle of a pass does not wait for the answer that never comes.
-            let agents = host.agent_pids();
-            for pid in &agents {
-                kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGTERM)?;
-            }
-            let ended = async || Ok(host.agent_pids().iter().all(|pid| !agents.contains(pid)));
-            cluster
-                .until("the agent has ended", Duration::from_secs(6), ended)
-                .await?;
-            host.settings(|s| s.logind_silent = false);
-            cluster.remove_budget("web").await?;
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                .await?;
-            cluster.until_all_run(&v3, LONG).await
-        })
+    scenario(lively(1), async |cluster| {
+        let host = cluster.host(1);
+        let v2 = roll_to(cluster, "2.0.0", 1).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+        cluster.deploy("web", 1).await?;
+        cluster.budget("web", 1).await?;
+        let v3 = set_to(cluster, "3.0.0").await?;
+        some_in(cluster, "Draining").await?;
+        host.settings(|s| s.logind_silent = true);
+        cluster.pause("workers", true).await?;
+        // Until the silence is reported, every pass waits for an answer twice, for ten seconds each.
+        cluster
+            .until("the berth is given back", LONG * 3, async || {
+                Ok(cluster.held().await?.is_empty())
+            })
+            .await?;
+        until_degraded(cluster, "node1", "HostUnreachable", "logind").await?;
+        signs_of_life(cluster, "node1", 1).await?;
+        // An agent that is asked to end in the middle of a pass does not wait for the answer that never comes.
+        let agents = host.agent_pids();
+        for pid in &agents {
+            kill(Pid::from_raw(i32::try_from(*pid)?), Signal::SIGTERM)?;
+        }
+        cluster
+            .until("the agent has ended", Duration::from_secs(6), async || {
+                Ok(host.agent_pids().iter().all(|pid| !agents.contains(pid)))
+            })
+            .await?;
+        host.settings(|s| s.logind_silent = false);
+        cluster.remove_budget("web").await?;
+        cluster.pause("workers", false).await?;
+        cluster.until_all_run(&v3, LONG).await
     })
     .await
 }
@@ -378,31 +308,29 @@ async fn a_silent_host_is_reported() -> Result<()> {
 /// If the disk is full or read-only, an agent cannot record its attempts: it takes no berth, and says why.
 #[tokio::test]
 async fn a_host_without_a_memory_takes_no_berth() -> Result<()> {
-    scenario("a_host_without_a_memory_takes_no_berth", lively(2), |cluster| {
-        Box::pin(async move {
-            let state = |n: usize| cluster.host(n).root().join("var/lib/berth");
-            for n in [1, 2] {
-                cluster.host(n).stop_agent().await;
-                std::fs::remove_dir_all(state(n)).ok();
-            }
-            // A full disk: each write fails, also to the agent's own new file.
-            std::fs::create_dir_all(state(1))?;
-            std::os::unix::fs::symlink("/dev/full", state(1).join("state.tmp"))?;
-            // A read-only disk, for root as well.
-            std::os::unix::fs::symlink("/proc/sys/kernel", state(2))?;
-            for n in [1, 2] {
-                cluster.host(n).start_agent();
-            }
-            let v2 = roll_to(cluster, "2.0.0", 2).await?;
-            until_degraded(cluster, "node1", "MemoryUnwritable", "No space left").await?;
-            until_degraded(cluster, "node2", "MemoryUnwritable", "/var/lib/berth").await?;
-            look_again(cluster.host(1)).await;
-            let running = cluster.fleet.running(&v2.digest.to_string());
-            ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
-            std::fs::remove_file(state(1).join("state.tmp"))?;
-            std::fs::remove_file(state(2))?;
-            cluster.until_all_run(&v2, LONG).await
-        })
+    scenario(lively(2), async |cluster| {
+        let states = [1, 2].map(|n| cluster.host(n).root().join("var/lib/berth"));
+        for n in [1, 2] {
+            cluster.host(n).stop_agent().await;
+            std::fs::remove_dir_all(&states[n - 1]).ok();
+        }
+        // A full disk: each write fails, also to the agent's own new file.
+        std::fs::create_dir_all(&states[0])?;
+        std::os::unix::fs::symlink("/dev/full", states[0].join("state.tmp"))?;
+        // A read-only disk, for root as well.
+        std::os::unix::fs::symlink("/proc/sys/kernel", &states[1])?;
+        for n in [1, 2] {
+            cluster.host(n).start_agent();
+        }
+        let v2 = roll_to(cluster, "2.0.0", 2).await?;
+        until_degraded(cluster, "node1", "MemoryUnwritable", "No space left").await?;
+        until_degraded(cluster, "node2", "MemoryUnwritable", "/var/lib/berth").await?;
+        look_again(cluster.host(1)).await;
+        let running = cluster.running(&v2);
+        ensure!(running == 0 && cluster.held().await?.is_empty(), "no berth is taken");
+        std::fs::remove_file(states[0].join("state.tmp"))?;
+        std::fs::remove_file(&states[1])?;
+        cluster.until_all_run(&v2, LONG).await
     })
     .await
 }

@@ -24,124 +24,99 @@ async fn until_refused(cluster: &Cluster, node: &str, words: &str) -> Result<()>
     until_degraded(cluster, node, "ComposefsNotSupported", words).await
 }
 
-/// Waits until a node is degraded for this reason, with this text.
-async fn until_degraded(cluster: &Cluster, node: &str, reason: &str, words: &str) -> Result<()> {
-    cluster
-        .until(&format!("{node} reports {reason}"), SOON, || async {
-            let object = cluster.bootc_nodes().get_opt(node).await?;
-            let status = object.and_then(|o| o.status).unwrap_or_default();
-            let degraded = berth_api::condition::find(&status.conditions, "NodeDegraded");
-            let said = degraded.filter(|c| c.status == "True" && c.reason == reason);
-            Ok(said.is_some_and(|c| c.message.contains(words)))
-        })
-        .await
-}
-
 fn is_only_asked(host: &SimHost) -> Result<()> {
     let commands = host.commands();
     ensure!(!commands.is_empty(), "the host was queried");
-    let is_question = |command: &String| QUESTIONS.contains(&command.as_str()) || command.contains(NOTE);
-    let other = commands.iter().find(|command| !is_question(command));
-    ensure!(
-        other.is_none(),
-        "{} was run on {}",
-        other.unwrap_or(&String::new()),
-        host.name()
-    );
+    let other = commands
+        .iter()
+        .find(|command| !QUESTIONS.contains(&command.as_str()) && !command.contains(NOTE));
+    ensure!(other.is_none(), "{other:?} was run on {}", host.name());
     Ok(())
 }
 
 #[tokio::test]
 async fn a_composefs_host_with_opt_in_is_updated() -> Result<()> {
-    let name = "a_composefs_host_with_opt_in_is_updated";
-    scenario(name, asking_for_updates(3), |cluster| {
-        Box::pin(async move {
-            for n in [2, 3] {
-                cluster.host(n).settings(|s| s.bootc_version = "1.17.0".to_owned());
-            }
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 3 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
-            for n in [2, 3] {
-                until_phase(cluster, &format!("node{n}"), "Waiting").await?;
-                ensure!(cluster.host(n).facts().locked, "a staged image is locked");
-            }
-            // An image is unlocked by others. No command of this host can lock it again.
-            cluster.host(2).unlock_behind_the_agent()?;
-            let locked = async || Ok(cluster.host(2).facts().locked);
-            cluster
-                .until("the image is removed, and staged again", SOON, locked)
-                .await?;
-            cluster.unrelated_reboot(cluster.host(3)).await?;
-            ensure!(cluster.host(3).facts().version == "1.0.0", "the reboot applied nothing");
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                .await?;
-            let newer = [cluster.host(2), cluster.host(3)];
-            cluster.until_run(&v2, &newer, LONG).await?;
-            // The withdrawn staged image is removed by bootc.
-            let v3 = cluster.publish("3.0.0").await?;
-            let next = json!({ "image": { "ref": v3.reference }, "rollout": { "paused": true } });
-            cluster.patch_pool("workers", next).await?;
-            let staged = async || Ok(newer.iter().all(|h| h.facts().staged.is_some()));
-            cluster.until("3.0.0 is staged", SOON, staged).await?;
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v2.reference } }))
-                .await?;
-            let removed = async || Ok(newer.iter().all(|h| h.facts().staged.is_none()));
-            cluster.until("3.0.0 is removed", SOON, removed).await?;
-            // The rollback image cannot be staged again, and is not removed for that.
-            let v1 = cluster.publish("1.0.0").await?;
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v1.reference } }))
-                .await?;
-            until_degraded(cluster, "node2", "SameDeployment", "run `bootc rollback` on the host").await?;
-            is_only_asked(cluster.host(1))?;
-            for host in newer {
-                let commands = host.commands();
-                let of_ostree = ["/usr/bin/ostree ", "/usr/bin/ln "];
-                let foreign = commands.iter().find(|c| of_ostree.iter().any(|o| c.starts_with(o)));
-                ensure!(foreign.is_none(), "no command of ostree runs there: {foreign:?}");
-                let deleted = commands
-                    .iter()
-                    .any(|c| c.starts_with("/usr/bin/bootc delete-deployment "));
-                ensure!(deleted, "the staged image is removed by its name: {commands:#?}");
-            }
-            Ok(())
+    scenario(asking_for_updates(3), async |cluster| {
+        for n in [2, 3] {
+            cluster.host(n).settings(|s| s.bootc_version = "1.17.0".to_owned());
+        }
+        let v2 = roll_with(
+            cluster,
+            "2.0.0",
+            json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 3 }),
+        )
+        .await?;
+        until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
+        for n in [2, 3] {
+            cluster.until_phase(&format!("node{n}"), "Waiting").await?;
+            ensure!(cluster.host(n).facts().locked, "a staged image is locked");
+        }
+        // An image is unlocked by others. No command of this host can lock it again.
+        cluster.host(2).unlock_behind_the_agent()?;
+        until_so(cluster, "the image is removed, and staged again", || {
+            cluster.host(2).facts().locked
         })
+        .await?;
+        cluster.unrelated_reboot(cluster.host(3)).await?;
+        ensure!(cluster.host(3).facts().version == "1.0.0", "the reboot applied nothing");
+        cluster.pause("workers", false).await?;
+        let newer = [cluster.host(2), cluster.host(3)];
+        cluster.until_run(&v2, &newer, LONG).await?;
+        // The withdrawn staged image is removed by bootc.
+        let v3 = cluster.publish("3.0.0").await?;
+        let next = json!({ "image": { "ref": v3.reference }, "rollout": { "paused": true } });
+        cluster.patch_pool("workers", next).await?;
+        until_so(cluster, "3.0.0 is staged", || {
+            newer.iter().all(|h| h.facts().staged.is_some())
+        })
+        .await?;
+        cluster.set_image("workers", &v2.reference).await?;
+        until_so(cluster, "3.0.0 is removed", || {
+            newer.iter().all(|h| h.facts().staged.is_none())
+        })
+        .await?;
+        // The rollback image cannot be staged again, and is not removed for that.
+        set_to(cluster, "1.0.0").await?;
+        until_degraded(cluster, "node2", "SameDeployment", "run `bootc rollback` on the host").await?;
+        is_only_asked(cluster.host(1))?;
+        for host in newer {
+            let commands = host.commands();
+            let of_ostree = ["/usr/bin/ostree ", "/usr/bin/ln "];
+            let foreign = commands.iter().find(|c| of_ostree.iter().any(|o| c.starts_with(o)));
+            ensure!(foreign.is_none(), "no command of ostree runs there: {foreign:?}");
+            let deleted = commands
+                .iter()
+                .any(|c| c.starts_with("/usr/bin/bootc delete-deployment "));
+            ensure!(deleted, "the staged image is removed by its name: {commands:#?}");
+        }
+        Ok(())
     })
     .await
 }
 
 #[tokio::test]
 async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
-    let name = "a_composefs_host_without_opt_in_is_left_alone";
     let options = ClusterOptions {
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..hosts_with(2, |s| s.bootc_version = "1.17.0".to_owned())
     };
-    scenario(name, options, |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            host.settings(|s| s.composefs = true);
-            let own = cluster.publish("9.0.0").await?;
-            host.stage_behind_the_agent(&own.pinned, &own.digest.to_string());
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": 1 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            until_refused(cluster, "node1", "--experimental-composefs").await?;
-            // Its neighbour, which has the same bootc and ostree deployments, is updated.
-            cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
-            signs_of_life(cluster, "node1", 2).await?;
-            is_only_asked(host)?;
-            let facts = host.facts();
-            ensure!(
-                facts.staged == Some(own.digest.to_string()) && !facts.locked,
-                "the image that its admin staged stays: {facts:?}"
-            );
-            Ok(())
-        })
+    scenario(options, async |cluster| {
+        let host = cluster.host(1);
+        host.settings(|s| s.composefs = true);
+        let own = cluster.publish("9.0.0").await?;
+        host.stage_behind_the_agent(&own.pinned, &own.digest.to_string());
+        let v2 = roll_with(cluster, "2.0.0", json!({ "maxUnavailable": 1, "maxStaging": 1 })).await?;
+        until_refused(cluster, "node1", "--experimental-composefs").await?;
+        // Its neighbour, which has the same bootc and ostree deployments, is updated.
+        cluster.until_run(&v2, &[cluster.host(2)], LONG).await?;
+        signs_of_life(cluster, "node1", 2).await?;
+        is_only_asked(host)?;
+        let facts = host.facts();
+        ensure!(
+            facts.staged == Some(own.digest.to_string()) && !facts.locked,
+            "the image that its admin staged stays: {facts:?}"
+        );
+        Ok(())
     })
     .await
 }
@@ -150,43 +125,32 @@ async fn a_composefs_host_without_opt_in_is_left_alone() -> Result<()> {
 /// that is staged on another such host stays locked, and is removed when the pool is deleted.
 #[tokio::test]
 async fn a_composefs_turn_ends_with_an_older_bootc() -> Result<()> {
-    let name = "a_composefs_turn_ends_with_an_older_bootc";
-    scenario(name, asking_for_updates(2), |cluster| {
-        Box::pin(async move {
-            let hosts = [cluster.host(1), cluster.host(2)];
-            let set = |version: &str| {
-                for host in hosts {
-                    host.settings(|s| s.bootc_version = version.to_owned());
-                }
-            };
-            set("1.17.0");
-            let v2 = cluster.publish("2.0.0").await?;
-            let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 2 });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            for node in ["node1", "node2"] {
-                until_phase(cluster, node, "Waiting").await?;
-            }
-            // An agent that keeps running still has the version from its start.
-            set("1.16.9");
-            hosts[1].kill_agent();
-            until_refused(cluster, "node2", "its bootc 1.16.9 cannot lock").await?;
-            let facts = hosts[1].facts();
-            ensure!(
-                facts.staged.is_some() && facts.locked,
-                "the staged image stays locked: {facts:?}"
-            );
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                .await?;
-            cluster.until_run(&v2, &hosts[..1], LONG).await?;
-            until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
-            until_phase(cluster, "node1", "Updated").await?;
-            cluster.pools().delete("workers", &DeleteParams::default()).await?;
-            let gone = async || Ok(cluster.bootc_nodes().get_opt("node2").await?.is_none());
-            cluster.until("Berth's changes on node2 are undone", SOON, gone).await?;
-            ensure!(hosts[1].facts().staged.is_none(), "nothing is left staged");
-            Ok(())
-        })
+    scenario(asking_for_updates(2), async |cluster| {
+        let hosts = [cluster.host(1), cluster.host(2)];
+        cluster.settings(|s| s.bootc_version = "1.17.0".to_owned());
+        let v2 = roll_with(
+            cluster,
+            "2.0.0",
+            json!({ "paused": true, "maxUnavailable": 1, "maxStaging": 2 }),
+        )
+        .await?;
+        for node in ["node1", "node2"] {
+            cluster.until_phase(node, "Waiting").await?;
+        }
+        // An agent that keeps running still has the version from its start.
+        cluster.settings(|s| s.bootc_version = "1.16.9".to_owned());
+        hosts[1].kill_agent();
+        until_refused(cluster, "node2", "its bootc 1.16.9 cannot lock").await?;
+        let facts = hosts[1].facts();
+        ensure!(facts.staged.is_some() && facts.locked, "unlocked: {facts:?}");
+        cluster.pause("workers", false).await?;
+        cluster.until_run(&v2, &hosts[..1], LONG).await?;
+        until_refused(cluster, "node1", "its bootc 1.16.9 cannot lock").await?;
+        cluster.until_phase("node1", "Updated").await?;
+        cluster.pools().delete("workers", &DeleteParams::default()).await?;
+        cluster.until_released("node2").await?;
+        ensure!(hosts[1].facts().staged.is_none(), "nothing is left staged");
+        Ok(())
     })
     .await
 }

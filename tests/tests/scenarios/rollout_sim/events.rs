@@ -25,19 +25,23 @@ async fn reported(cluster: &Cluster) -> Result<BTreeMap<String, Vec<String>>> {
     Ok(reported)
 }
 
+fn owned(reasons: &[&str]) -> Vec<String> {
+    reasons.iter().map(|reason| (*reason).to_owned()).collect()
+}
+
 /// Waits until the events of a rollout over all hosts, the first of the pool, exist. Fails if there are other events.
 pub async fn until_told_of_the_first_rollout(cluster: &Cluster) -> Result<()> {
-    let list = |reasons: &[&str]| reasons.iter().map(|r| (*r).to_owned()).collect::<Vec<_>>();
-    let turn = |host: &SimHost| {
+    let mut expected = BTreeMap::from([("BootcNodePool workers".to_owned(), owned(&["RolloutComplete"]))]);
+    for host in &cluster.fleet.hosts {
         // The drain is short, so that the first event announces the reboot.
-        let reasons = list(&["TurnBegan", "TurnCompleted"]);
-        (format!("Node {}", host.name()), reasons)
-    };
-    let mut expected: BTreeMap<_, _> = cluster.fleet.hosts.iter().map(turn).collect();
-    expected.insert("BootcNodePool workers".to_owned(), list(&["RolloutComplete"]));
-    let count = |events: &BTreeMap<String, Vec<String>>| events.values().map(Vec::len).sum::<usize>();
-    let enough = async || Ok(count(&reported(cluster).await?) >= count(&expected));
-    cluster.until("the rollout is reported", SOON, enough).await?;
+        let turn = owned(&["TurnBegan", "TurnCompleted"]);
+        expected.insert(format!("Node {}", host.name()), turn);
+    }
+    let total: usize = expected.values().map(Vec::len).sum();
+    soon(cluster, "the rollout is reported", async || {
+        Ok(reported(cluster).await?.values().map(Vec::len).sum::<usize>() >= total)
+    })
+    .await?;
     let reported = reported(cluster).await?;
     ensure!(reported == expected, "events {reported:#?}, expected {expected:#?}");
     Ok(())

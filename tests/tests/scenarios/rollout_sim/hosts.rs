@@ -6,219 +6,142 @@ use super::*;
 
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing() -> Result<()> {
-    scenario("an_unrelated_reboot_applies_nothing", hosts(1), |cluster| {
-        Box::pin(async move {
-            let v2 = cluster.publish("2.0.0").await?;
-            cluster
-                .pool(
-                    "workers",
-                    &v2.reference,
-                    json!({ "paused": true, "maxStaging": "100%" }),
-                )
-                .await?;
-            until_phase(cluster, "node1", "Waiting").await?;
-            let host = cluster.host(1);
-            ensure!(host.facts().locked, "a staged image is locked");
-            cluster.unrelated_reboot(host).await?;
-            ensure!(
-                host.facts().version == "1.0.0",
-                "the reboot applied {}",
-                host.facts().version
-            );
-            until_phase(cluster, "node1", "Waiting").await?;
-            cluster.excuse("node1");
-            host.power_cut().await?;
-            ensure!(
-                host.facts().version == "1.0.0",
-                "the power cut applied {}",
-                host.facts().version
-            );
-            cluster
-                .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                .await?;
-            cluster.until_all_run(&v2, LONG).await
-        })
+    scenario(hosts(1), async |cluster| {
+        let v2 = cluster.publish("2.0.0").await?;
+        cluster
+            .pool(
+                "workers",
+                &v2.reference,
+                json!({ "paused": true, "maxStaging": "100%" }),
+            )
+            .await?;
+        cluster.until_phase("node1", "Waiting").await?;
+        let host = cluster.host(1);
+        ensure!(host.facts().locked, "a staged image is locked");
+        cluster.unrelated_reboot(host).await?;
+        ensure!(host.facts().version == "1.0.0", "the reboot applied it");
+        cluster.until_phase("node1", "Waiting").await?;
+        cluster.excuse("node1");
+        host.power_cut().await?;
+        ensure!(host.facts().version == "1.0.0", "the power cut applied it");
+        cluster.pause("workers", false).await?;
+        cluster.until_all_run(&v2, LONG).await
     })
     .await
 }
 
 #[tokio::test]
 async fn each_host_failure_has_its_own_reason() -> Result<()> {
-    scenario("each_host_failure_has_its_own_reason", hosts(9), |cluster| {
-        Box::pin(async move {
-            let expected = [
-                "NotBootcHost",
-                "LayeredHost",
-                "BootcMissing",
-                "BootcTooOld",
-                "RegistryUnavailable",
-                "DiskFull",
-                "RivalUpdater",
-                "ImageNotFound",
-            ];
-            let change = |n: usize, f: fn(&mut Settings)| cluster.host(n).settings(f);
-            change(1, |s| s.not_bootc = true);
-            cluster.host(2).layer(&["htop"]);
-            change(3, |s| s.bootc_missing = true);
-            change(4, |s| s.bootc_version = "1.5.0".to_owned());
-            change(5, |s| s.registry_down = true);
-            change(6, |s| s.disk_full = true);
-            change(7, |s| s.rivals.extend(["zincati.service".to_owned()]));
-            for n in 1..=9 {
-                cluster.host(n).kill_agent();
-            }
-            let v2 = roll_to(cluster, "2.0.0", 9).await?;
-            let degraded = async |n: usize| {
-                let name = format!("node{n}");
-                let status = cluster
-                    .bootc_nodes()
-                    .get_opt(&name)
-                    .await?
-                    .and_then(|o| o.status)
-                    .unwrap_or_default();
-                let condition = berth_api::condition::find(&status.conditions, "NodeDegraded").cloned();
-                anyhow::Ok(condition.filter(|c| c.status == "True").map(|c| (c.reason, c.message)))
-            };
-            for (i, reason) in expected.iter().enumerate().take(7) {
-                let n = i + 1;
-                cluster
-                    .until(&format!("node{n} reports {reason}"), SOON, || async {
-                        Ok(degraded(n)
-                            .await?
-                            .is_some_and(|(r, message)| r == *reason && !message.is_empty()))
-                    })
-                    .await?;
-            }
-            // The node with a rival and the two healthy nodes are updated nevertheless.
-            let healthy = [cluster.host(7), cluster.host(8), cluster.host(9)];
+    scenario(hosts(9), async |cluster| {
+        cluster.host(1).settings(|s| s.not_bootc = true);
+        cluster.host(2).layer(&["htop"]);
+        cluster.host(3).settings(|s| s.bootc_missing = true);
+        cluster.host(4).settings(|s| s.bootc_version = "1.5.0".to_owned());
+        cluster.host(5).settings(|s| s.registry_down = true);
+        cluster.host(6).settings(|s| s.disk_full = true);
+        cluster
+            .host(7)
+            .settings(|s| s.rivals.extend(["zincati.service".to_owned()]));
+        cluster.kill_agents();
+        let v2 = roll_to(cluster, "2.0.0", 9).await?;
+        for (node, reason) in [
+            ("node1", "NotBootcHost"),
+            ("node2", "LayeredHost"),
+            ("node3", "BootcMissing"),
+            ("node4", "BootcTooOld"),
+            ("node5", "RegistryUnavailable"),
+            ("node6", "DiskFull"),
+            ("node7", "RivalUpdater"),
+        ] {
+            until_degraded(cluster, node, reason, "").await?;
+            let conditions = cluster.node_status(node).await?.conditions;
+            let said = berth_api::condition::find(&conditions, "NodeDegraded");
+            ensure!(said.is_some_and(|c| !c.message.is_empty()), "{node}: {said:?}");
+        }
+        // The node with a rival and the two healthy nodes are updated nevertheless.
+        cluster.until_booted(&v2, &[7, 8, 9]).await?;
+        // A digest that the hosts cannot find.
+        let v3 = cluster.publish("3.0.0").await?;
+        cluster.forget(&v3);
+        cluster.set_image("workers", &v3.reference).await?;
+        let words = "manifest unknown";
+        until_degraded(cluster, "node8", "ImageNotFound", words).await?;
+        // Repaired hosts continue automatically.
+        for n in 5..=6 {
             cluster
-                .until("the healthy ones are updated", LONG, || async {
-                    Ok(healthy.iter().all(|h| h.facts().booted == v2.digest.to_string()))
-                })
-                .await?;
-            // A digest that the hosts cannot find.
-            let v3 = cluster.publish("3.0.0").await?;
-            cluster.forget(&v3);
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v3.reference } }))
-                .await?;
-            cluster
-                .until("node8 reports ImageNotFound", SOON, || async {
-                    Ok(degraded(8)
-                        .await?
-                        .is_some_and(|(r, message)| r == "ImageNotFound" && message.contains("manifest unknown")))
-                })
-                .await?;
-            // Repaired hosts continue automatically.
-            for n in 5..=6 {
-                change(n, |s| (s.registry_down, s.disk_full) = (false, false));
-            }
-            cluster
-                .patch_pool("workers", json!({ "image": { "ref": v2.reference } }))
-                .await?;
-            let mended = [cluster.host(5), cluster.host(6)];
-            cluster.until_run(&v2, &mended, LONG).await
-        })
+                .host(n)
+                .settings(|s| (s.registry_down, s.disk_full) = (false, false));
+        }
+        cluster.set_image("workers", &v2.reference).await?;
+        let mended = [cluster.host(5), cluster.host(6)];
+        cluster.until_run(&v2, &mended, LONG).await
     })
     .await
 }
 
+/// Waits until the node's last turn has this outcome, with these words, and the node is schedulable.
+async fn until_turn_ends(cluster: &Cluster, node: &str, outcome: &str, words: &str, limit: Duration) -> Result<()> {
+    cluster
+        .until(&format!("the turn of {node} ends as {outcome}"), limit, || async {
+            let turn = cluster.node_status(node).await?.last_turn;
+            let has_ended = turn.is_some_and(|t| t.outcome == outcome && t.message.contains(words));
+            Ok(has_ended && !cluster.is_cordoned(node).await?)
+        })
+        .await
+}
+
 #[tokio::test]
 async fn hosts_that_misbehave_in_their_turn() -> Result<()> {
-    scenario("hosts_that_misbehave_in_their_turn", hosts(8), |cluster| {
-        Box::pin(async move {
-            let v2 = cluster.publish("2.0.0").await?;
-            let v9 = cluster.publish("9.0.0").await?;
-            let digest = v2.digest.to_string();
-            let change = |n: usize, f: &dyn Fn(&mut Settings)| cluster.host(n).settings(f);
-            change(1, &|s| s.reboot = RebootFault::Lost);
-            let name = "org.freedesktop.DBus.Error.AccessDenied".to_owned();
-            change(2, &|s| {
-                s.reboot = RebootFault::Refused {
-                    name: name.clone(),
-                    message: "not today".to_owned(),
-                }
-            });
-            change(3, &|s| {
-                s.inhibitors = vec![Inhibitor::block("backup", "copies the disk")]
-            });
-            change(4, &|s| s.finalization_failures = 1);
-            change(5, &|s| s.never_ready = [digest.clone()].into());
-            change(6, &|s| s.staged_then_fails = 1);
-            change(7, &|s| s.pull_time = Duration::from_secs(5));
-            cluster
-                .host(8)
-                .stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
-            let rollout = json!({ "maxUnavailable": 8, "maxStaging": 8, "rebootTimeout": "3s" });
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            until_phase(cluster, "node7", "Staging").await?;
-            cluster.host(7).restart_bus().await?;
-            // Hosts with a temporary fault end updated; node6 only after it has pulled the image with its bound image again.
-            let mended: Vec<_> = [4, 6, 7, 8].map(|n| cluster.host(n)).into();
-            cluster
-                .until("nodes 4, 6, 7 and 8 run 2.0.0", LONG, || async {
-                    Ok(mended.iter().all(|h| h.facts().booted == digest))
-                })
-                .await?;
-            // Rebooted into the previous image; then a second turn.
-            let turns = [TurnOutcome::Proven, TurnOutcome::NotApplied];
-            for turn in records::until_outcomes(cluster, "node4", &turns).await? {
-                records::ensure_followed(cluster, "node4", &turn)?;
+    scenario(hosts(8), async |cluster| {
+        let v2 = cluster.publish("2.0.0").await?;
+        let v9 = cluster.publish("9.0.0").await?;
+        let digest = v2.digest.to_string();
+        cluster.host(1).settings(|s| s.reboot = RebootFault::Lost);
+        cluster.host(2).settings(|s| {
+            s.reboot = RebootFault::Refused {
+                name: "org.freedesktop.DBus.Error.AccessDenied".to_owned(),
+                message: "not today".to_owned(),
             }
-            ensure!(
-                pulls(cluster, "node6") == 2,
-                "an incomplete image is not booted, but pulled again"
-            );
-            let status = async |n: usize| {
-                let object = cluster.bootc_nodes().get(&format!("node{n}")).await?;
-                anyhow::Ok(object.status.unwrap_or_default())
-            };
-            cluster
-                .until("node2 reports that its reboot was refused", SOON, || async {
-                    let turn = status(2).await?.last_turn;
-                    Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked" && t.message.contains("not today")))
-                })
-                .await?;
-            cluster
-                .until("node3 names the inhibitor", SOON, || async {
-                    let conditions = status(3).await?.conditions;
-                    let prepared = berth_api::condition::find(&conditions, "UpdatePrepared");
-                    Ok(prepared.is_some_and(|c| c.reason == "Inhibited" && c.message.contains("backup")))
-                })
-                .await?;
-            cluster
-                .until("node5 is not proven, reports why and keeps its berth", SOON, || async {
-                    let conditions = status(5).await?.conditions;
-                    let degraded = berth_api::condition::find(&conditions, "NodeDegraded");
-                    let said = degraded.is_some_and(|c| c.status == "True" && c.reason == "NodeNotReady");
-                    Ok(said && cluster.held().await?.contains(&"node5".to_owned()))
-                })
-                .await?;
-            cluster
-                .until(
-                    "node1 locks again and gives back after a reboot that never begins",
-                    LONG,
-                    || async {
-                        let turn = status(1).await?.last_turn;
-                        Ok(turn.is_some_and(|t| t.outcome == "RebootBlocked") && !cluster.is_cordoned("node1").await?)
-                    },
-                )
-                .await?;
-            for n in 1..=3 {
-                let facts = cluster.host(n).facts();
-                ensure!(
-                    facts.version == "1.0.0" && facts.locked,
-                    "node{n} still runs 1.0.0, with 2.0.0 locked: {facts:?}"
-                );
-            }
-            // After the inhibitor is gone, the node continues automatically.
-            change(3, &|s| s.inhibitors.clear());
-            cluster
-                .until("node3 runs 2.0.0", LONG, || async {
-                    Ok(cluster.host(3).facts().booted == digest)
-                })
-                .await
+        });
+        let inhibitor = Inhibitor::block("backup", "copies the disk");
+        cluster.host(3).settings(|s| s.inhibitors = vec![inhibitor]);
+        cluster.host(4).settings(|s| s.finalization_failures = 1);
+        cluster.host(5).settings(|s| s.never_ready = [digest].into());
+        cluster.host(6).settings(|s| s.staged_then_fails = 1);
+        cluster.host(7).settings(|s| s.pull_time = Duration::from_secs(5));
+        let host = cluster.host(8);
+        host.stage_behind_the_agent(&v9.pinned, &v9.digest.to_string());
+        let rollout = json!({ "maxUnavailable": 8, "maxStaging": 8, "rebootTimeout": "3s" });
+        cluster.pool("workers", &v2.reference, rollout).await?;
+        cluster.until_phase("node7", "Staging").await?;
+        cluster.host(7).restart_bus().await?;
+        // Hosts with a temporary fault end updated; node6 only after it has pulled the image with its bound image again.
+        cluster.until_booted(&v2, &[4, 6, 7, 8]).await?;
+        // Rebooted into the previous image; then a second turn.
+        let turns = [TurnOutcome::Proven, TurnOutcome::NotApplied];
+        for turn in records::until_outcomes(cluster, "node4", &turns).await? {
+            records::ensure_followed(cluster, "node4", &turn)?;
+        }
+        ensure!(pulls(cluster, "node6") == 2, "node6 did not pull again");
+        let words = "not today";
+        until_turn_ends(cluster, "node2", "RebootBlocked", words, SOON).await?;
+        let said = ("UpdatePrepared", "False", "Inhibited", "backup");
+        cluster.until_node_says("node3", said, SOON).await?;
+        // node5 is not proven, reports why and keeps its berth.
+        until_degraded(cluster, "node5", "NodeNotReady", "").await?;
+        soon(cluster, "node5 holds a berth", async || {
+            Ok(cluster.held().await?.contains(&"node5".to_owned()))
         })
+        .await?;
+        // A reboot that never begins: node1 locks again and gives back.
+        until_turn_ends(cluster, "node1", "RebootBlocked", "", LONG).await?;
+        for n in 1..=3 {
+            let facts = cluster.host(n).facts();
+            ensure!(facts.version == "1.0.0" && facts.locked, "node{n}: {facts:?}");
+        }
+        // After the inhibitor is gone, the node continues automatically.
+        cluster.host(3).settings(|s| s.inhibitors.clear());
+        cluster.until_booted(&v2, &[3]).await
     })
     .await
 }

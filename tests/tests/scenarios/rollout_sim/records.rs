@@ -1,21 +1,20 @@
 //! Compares the agents' records of their turns with the actions of the hosts.
 
-use berth_api::node::BootcNodeStatus;
 use berth_api::node::timeline::{ChapterName, TurnOutcome, TurnRecord};
 
 use super::*;
 
-async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
-    Ok(cluster.bootc_nodes().get(node).await?.status.unwrap_or_default())
-}
-
 /// Boot ID and digest of each boot of a host.
 fn boots(cluster: &Cluster, node: &str) -> Vec<(String, String)> {
-    let of_host = |e: &berth_tests::hosts::HostEvent| match &e.change {
-        HostChange::Up { boot_id, digest, .. } if e.host == node => Some((boot_id.clone(), digest.clone())),
-        _ => None,
-    };
-    cluster.log.events().iter().filter_map(of_host).collect()
+    cluster
+        .log
+        .events()
+        .iter()
+        .filter_map(|e: &berth_tests::hosts::HostEvent| match &e.change {
+            HostChange::Up { boot_id, digest, .. } if e.host == node => Some((boot_id.clone(), digest.clone())),
+            _ => None,
+        })
+        .collect()
 }
 
 /// The two boots of a turn record, if the turn was proven, or at least decided on observed boots.
@@ -25,21 +24,21 @@ fn sides(turn: &TurnRecord) -> Option<[(String, String); 2]> {
     Some([before, (proof.boot_id.clone(), proof.booted.as_ref()?.to_string())])
 }
 
+/// The proven turns to an image.
+fn proven<'a>(turns: &'a [TurnRecord], image: &Published) -> Vec<&'a TurnRecord> {
+    let proven = turns.iter().filter(|t| t.outcome == Some(TurnOutcome::Proven));
+    proven.filter(|t| t.to == image.digest).collect()
+}
+
 /// Waits until the node has exactly one proven turn to the image on record, and checks that its two boots followed one another on
 /// the host.
 pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Published) -> Result<()> {
-    let proven = |turns: &[TurnRecord]| -> Vec<TurnRecord> {
-        let is_it =
-            |t: &&TurnRecord| t.outcome == Some(TurnOutcome::Proven) && t.to.to_string() == image.digest.to_string();
-        turns.iter().filter(is_it).cloned().collect()
-    };
-    cluster
-        .until(&format!("the proven turn of {node} is on record"), SOON, || async {
-            Ok(!proven(&status(cluster, node).await?.turns).is_empty())
-        })
-        .await?;
-    let reported = status(cluster, node).await?;
-    let [turn] = &proven(&reported.turns)[..] else {
+    soon(cluster, &format!("the proven turn of {node} is on record"), || async {
+        Ok(!proven(&cluster.node_status(node).await?.turns, image).is_empty())
+    })
+    .await?;
+    let reported = cluster.node_status(node).await?;
+    let [turn] = proven(&reported.turns, image)[..] else {
         anyhow::bail!("{node} has been proven more than once: {:?}", reported.turns);
     };
     let is_whole = turn.drain_seconds.is_some() && turn.proof.as_ref().is_some_and(|proof| proof.node_ready);
@@ -66,14 +65,17 @@ pub(super) async fn until_proven_turn(cluster: &Cluster, node: &str, image: &Pub
 
 /// Waits until the newest turns of the node, newest first, have these outcomes, and returns them.
 pub(super) async fn until_outcomes(cluster: &Cluster, node: &str, outcomes: &[TurnOutcome]) -> Result<Vec<TurnRecord>> {
-    cluster
-        .until(&format!("the turns of {node} end with {outcomes:?}"), SOON, || async {
-            let turns = status(cluster, node).await?.turns;
+    soon(
+        cluster,
+        &format!("the turns of {node} end with {outcomes:?}"),
+        || async {
+            let turns = cluster.node_status(node).await?.turns;
             let reported: Vec<_> = turns.iter().filter_map(|t| t.outcome).collect();
             Ok(reported == outcomes)
-        })
-        .await?;
-    Ok(status(cluster, node).await?.turns)
+        },
+    )
+    .await?;
+    Ok(cluster.node_status(node).await?.turns)
 }
 
 /// Fails unless the two boots of a turn followed one another on the host.

@@ -1,17 +1,10 @@
 //! Hosts that rpm-ostree updates, beside hosts that bootc updates.
 
 use berth_api::backend::Backend;
-use berth_api::node::BootcNodeStatus;
 use berth_tests::hosts::sim::Updaters;
 use berth_tests::rpmostreed::client::Client;
 
-use super::ailing::until_degraded;
 use super::*;
-
-async fn status(cluster: &Cluster, node: &str) -> Result<BootcNodeStatus> {
-    let object = cluster.bootc_nodes().get_opt(node).await?;
-    Ok(object.and_then(|o| o.status).unwrap_or_default())
-}
 
 fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> ClusterOptions {
     ClusterOptions {
@@ -26,52 +19,37 @@ fn updated_by(updaters: &[Updaters], change: impl FnOnce(&mut Settings)) -> Clus
 async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> {
     let kinds = [Updaters::Bootc, Updaters::RpmOstree, Updaters::Both, Updaters::Layered];
     let options = updated_by(&kinds, |s| s.pull_time = Duration::from_secs(1));
-    scenario("hosts_of_all_kinds_are_updated", options, |cluster| {
-        Box::pin(async move {
-            cluster.host(2).rpm_ostree(|f| f.dies_in_transaction = 1);
-            let foreign = cluster.host(3).rpm_ostree_client().await?;
-            foreign.install(&["vim"]).await?;
-            let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            let pulls_on_4 = async || Ok(pulls(cluster, "node4") > 0);
-            cluster.until("node4 pulls", SOON, pulls_on_4).await?;
-            cluster.host(4).kill_agent();
-            cluster.until_all_run(&v2, LONG).await?;
-            for (n, packages) in [(1, vec![]), (2, vec![]), (3, vec!["vim"]), (4, vec!["htop"])] {
-                let facts = cluster.host(n).facts();
-                ensure!(facts.packages == packages, "node{n}: {facts:?}");
-            }
-            let pulled = ["node1", "node2", "node3", "node4"].map(|node| pulls(cluster, node));
-            ensure!(
-                pulled == [1, 2, 1, 1],
-                "a single pull, and a second one where the daemon died: {pulled:?}"
-            );
-            let boots = cluster.boots();
-            ensure!(boots.values().all(|&n| n == 2), "each host boots once more: {boots:?}");
-            let tools = [
-                Backend::Bootc,
-                Backend::RpmOstree,
-                Backend::RpmOstree,
-                Backend::RpmOstree,
-            ];
-            for (n, tool) in tools.into_iter().enumerate() {
-                let backend = status(cluster, cluster.host(n + 1).name()).await?.backend;
-                ensure!(
-                    backend.as_ref().is_some_and(|b| b.name == tool),
-                    "node{}: {backend:?}",
-                    n + 1
-                );
-            }
-            let layered = status(cluster, "node4").await?.backend.unwrap_or_default();
-            ensure!(layered.layered_packages == ["htop"], "{layered:?}");
-            for n in 2..=4 {
-                let commands = cluster.host(n).commands();
-                let switch = commands
-                    .iter()
-                    .find(|c| c.starts_with("/usr/bin/bootc switch ") && c.contains("@sha256:"));
-                ensure!(switch.is_none(), "no update uses both programs: {switch:?} on node{n}");
-            }
-            Ok(())
-        })
+    scenario(options, async |cluster| {
+        cluster.host(2).rpm_ostree(|f| f.dies_in_transaction = 1);
+        let foreign = cluster.host(3).rpm_ostree_client().await?;
+        foreign.install(&["vim"]).await?;
+        let v2 = roll_to(cluster, "2.0.0", 1).await?;
+        until_so(cluster, "node4 pulls", || pulls(cluster, "node4") > 0).await?;
+        cluster.host(4).kill_agent();
+        cluster.until_all_run(&v2, LONG).await?;
+        for (n, packages) in [(1, vec![]), (2, vec![]), (3, vec!["vim"]), (4, vec!["htop"])] {
+            let facts = cluster.host(n).facts();
+            ensure!(facts.packages == packages, "node{n}: {facts:?}");
+        }
+        let pulled = ["node1", "node2", "node3", "node4"].map(|node| pulls(cluster, node));
+        ensure!(pulled == [1, 2, 1, 1], "node2's daemon died once: {pulled:?}");
+        let boots = cluster.boots();
+        ensure!(boots.values().all(|&n| n == 2), "each host boots once more: {boots:?}");
+        for n in 1..=4 {
+            let backend = cluster.node_status(cluster.host(n).name()).await?.backend;
+            let tool = if n == 1 { Backend::Bootc } else { Backend::RpmOstree };
+            ensure!(backend.as_ref().is_some_and(|b| b.name == tool), "node{n}: {backend:?}");
+        }
+        let layered = cluster.node_status("node4").await?.backend.unwrap_or_default();
+        ensure!(layered.layered_packages == ["htop"], "{layered:?}");
+        for n in 2..=4 {
+            let commands = cluster.host(n).commands();
+            let switch = commands
+                .iter()
+                .find(|c| c.starts_with("/usr/bin/bootc switch ") && c.contains("@sha256:"));
+            ensure!(switch.is_none(), "no update uses both programs: {switch:?} on node{n}");
+        }
+        Ok(())
     })
     .await
 }
@@ -81,29 +59,25 @@ async fn hosts_of_all_kinds_are_updated_and_keep_their_packages() -> Result<()> 
 #[tokio::test]
 async fn rpm_ostree_finalizes_where_ostree_cannot_unlock() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Layered], |s| s.old_ostree = true);
-    scenario("rpm_ostree_finalizes_where_ostree_cannot_unlock", options, |cluster| {
-        Box::pin(async move {
-            let v2 = roll_to(cluster, "2.0.0", 1).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-            cluster.judge()?;
-            let v3 = cluster.publish("3.0.0").await?;
-            for host in &cluster.fleet.hosts {
-                host.settings(|s| s.never_ready = [v3.digest.to_string()].into());
-            }
-            let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
-            cluster.pool("workers", &v3.reference, rollout.clone()).await?;
-            let one = async || Ok(cluster.fleet.running(&v3.digest.to_string()) == 1);
-            cluster.until("one host runs the bad image", LONG, one).await?;
-            cluster.pool("workers", &v2.reference, rollout).await?;
-            cluster.until_all_run(&v2, LONG).await?;
-            ensure!(cluster.host(2).facts().packages == ["htop"]);
-            let boots: usize = cluster.boots().values().sum();
-            ensure!(
-                boots == 2 + 2 + 2,
-                "a single host went to the bad image and back; counted {boots} boots"
-            );
-            Ok(())
-        })
+    scenario(options, async |cluster| {
+        let v2 = roll_to(cluster, "2.0.0", 1).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+        cluster.judge()?;
+        let v3 = cluster.publish("3.0.0").await?;
+        cluster.settings(|s| s.never_ready = [v3.digest.to_string()].into());
+        let rollout = json!({ "maxUnavailable": 1, "maxStaging": "100%" });
+        cluster.pool("workers", &v3.reference, rollout.clone()).await?;
+        cluster
+            .until("one host runs the bad image", LONG, async || {
+                Ok(cluster.running(&v3) == 1)
+            })
+            .await?;
+        cluster.pool("workers", &v2.reference, rollout).await?;
+        cluster.until_all_run(&v2, LONG).await?;
+        ensure!(cluster.host(2).facts().packages == ["htop"]);
+        let boots: usize = cluster.boots().values().sum();
+        ensure!(boots == 2 + 2 + 2, "one host goes there and back: {boots} boots");
+        Ok(())
     })
     .await
 }
@@ -115,27 +89,22 @@ async fn a_transaction_that_does_not_answer_is_reported() -> Result<()> {
         agent_args: vec!["--heartbeat=10".to_owned()],
         ..updated_by(&[Updaters::RpmOstree], |s| s.pull_time = Duration::from_secs(3600))
     };
-    scenario("a_transaction_that_does_not_answer_is_reported", options, |cluster| {
-        Box::pin(async move {
-            let host = cluster.host(1);
-            roll_to(cluster, "2.0.0", 1).await?;
-            let begun = async || Ok(pulls(cluster, "node1") > 0);
-            cluster.until("node1 pulls", SOON, begun).await?;
-            until_phase(cluster, "node1", "Staging").await?;
-            host.rpm_ostree(|f| f.mute_sockets = true);
-            host.kill_agent();
-            until_degraded(cluster, "node1", "HostUnreachable", "rpm-ostreed").await?;
-            signs_of_life(cluster, "node1", 2).await?;
-            // The socket answers again: the agent joins the pull of the withdrawn image, and stops it.
-            host.settings(|s| s.pull_time = Duration::from_millis(100));
-            let v3 = cluster.publish("3.0.0").await?;
-            let image = json!({ "image": { "ref": v3.reference } });
-            cluster.patch_pool("workers", image).await?;
-            host.rpm_ostree(|f| f.mute_sockets = false);
-            cluster.until_all_run(&v3, LONG).await?;
-            ensure!(host.facts().version == "3.0.0", "{:?}", host.facts());
-            Ok(())
-        })
+    scenario(options, async |cluster| {
+        let host = cluster.host(1);
+        roll_to(cluster, "2.0.0", 1).await?;
+        until_so(cluster, "node1 pulls", || pulls(cluster, "node1") > 0).await?;
+        cluster.until_phase("node1", "Staging").await?;
+        host.rpm_ostree(|f| f.mute_sockets = true);
+        host.kill_agent();
+        until_degraded(cluster, "node1", "HostUnreachable", "rpm-ostreed").await?;
+        signs_of_life(cluster, "node1", 2).await?;
+        // The socket answers again: the agent joins the pull of the withdrawn image, and stops it.
+        host.settings(|s| s.pull_time = Duration::from_millis(100));
+        let v3 = set_to(cluster, "3.0.0").await?;
+        host.rpm_ostree(|f| f.mute_sockets = false);
+        cluster.until_all_run(&v3, LONG).await?;
+        ensure!(host.facts().version == "3.0.0", "{:?}", host.facts());
+        Ok(())
     })
     .await
 }
@@ -157,82 +126,64 @@ async fn a_layer_that_cannot_be_locked(cluster: &Cluster, waits: &str) -> Result
     ensure!(dropped.ok, "{}", dropped.words);
     host.settings(|s| s.lock_failures = 0);
     host.kill_agent();
-    let again = async || Ok(host.facts().locked);
-    cluster
-        .until("the image is staged again, and locked", SOON, again)
-        .await
+    until_so(cluster, "the image is staged again, and locked", || host.facts().locked).await
 }
 
 /// Starts a transaction of rpm-ostree as another client, which holds it open until it is dropped.
 async fn hold(cluster: &Cluster) -> Result<Client> {
     let host = cluster.host(1);
     let foreign = host.rpm_ostree_client().await?;
-    let holds = async || Ok(foreign.os().await?.cleanup(&["repomd"]).await.is_ok());
-    cluster
-        .until("another client has begun a transaction", SOON, holds)
-        .await?;
+    soon(cluster, "another client has begun a transaction", async || {
+        Ok(foreign.os().await?.cleanup(&["repomd"]).await.is_ok())
+    })
+    .await?;
     Ok(foreign)
-}
-
-/// Waits until the node reports a foreign transaction on its host.
-async fn is_reported_busy(cluster: &Cluster) -> Result<()> {
-    until_degraded(cluster, "node1", "HostBusy", "").await
 }
 
 /// A reboot outside of a turn applies nothing. A package that is layered on the staged image is applied with it in the turn.
 #[tokio::test]
 async fn an_unrelated_reboot_applies_nothing_of_rpm_ostree() -> Result<()> {
     let options = updated_by(&[Updaters::RpmOstree, Updaters::Both], |_| {});
-    scenario(
-        "an_unrelated_reboot_applies_nothing_of_rpm_ostree",
-        options,
-        |cluster| {
-            Box::pin(async move {
-                let v2 = cluster.publish("2.0.0").await?;
-                // The agent waits for a foreign transaction before it stages, locks and unlocks.
-                let foreign = hold(cluster).await?;
-                let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": "100%" });
-                cluster.pool("workers", &v2.reference, rollout).await?;
-                is_reported_busy(cluster).await?;
-                drop(foreign);
-                for node in ["node1", "node2"] {
-                    until_phase(cluster, node, "Waiting").await?;
-                }
-                cluster.unrelated_reboot(cluster.host(1)).await?;
-                ensure!(cluster.host(1).facts().version == "1.0.0", "the image was locked");
-                let v2_digest = v2.digest.to_string();
-                let again = async || Ok(cluster.host(1).facts().staged.as_ref() == Some(&v2_digest));
-                cluster.until("the image is staged again", SOON, again).await?;
-                a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
-                // An admin layers a package on the staged image: the turn applies it with the image.
-                let host = cluster.host(1);
-                host.rpm_ostree_client().await?.install(&["vim"]).await?;
-                let locked = async || Ok(host.facts().locked);
-                host.kill_agent();
-                cluster.until("the new deployment is locked", SOON, locked).await?;
-                let foreign = hold(cluster).await?;
-                cluster
-                    .patch_pool("workers", json!({ "rollout": { "paused": false } }))
-                    .await?;
-                is_reported_busy(cluster).await?;
-                // Longer than three tries take.
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                let turn = status(cluster, "node1").await?;
-                ensure!(
-                    turn.berth.is_some() && turn.last_turn.is_none(),
-                    "the turn continues: {turn:?}"
-                );
-                ensure!(host.facts().locked, "the node waits, drained and locked");
-                drop(foreign);
-                cluster.until_all_run(&v2, LONG).await?;
-                ensure!(host.facts().packages == ["vim"]);
-                // Packages for the running image wait for the next image.
-                host.rpm_ostree_client().await?.install(&["strace"]).await?;
-                host.kill_agent();
-                until_degraded(cluster, "node1", "ForeignStaged", "other packages").await?;
-                Ok(())
-            })
-        },
-    )
+    scenario(options, async |cluster| {
+        let v2 = cluster.publish("2.0.0").await?;
+        // The agent waits for a foreign transaction before it stages, locks and unlocks.
+        let foreign = hold(cluster).await?;
+        let rollout = json!({ "paused": true, "maxUnavailable": 1, "maxStaging": "100%" });
+        cluster.pool("workers", &v2.reference, rollout).await?;
+        until_degraded(cluster, "node1", "HostBusy", "").await?;
+        drop(foreign);
+        for node in ["node1", "node2"] {
+            cluster.until_phase(node, "Waiting").await?;
+        }
+        cluster.unrelated_reboot(cluster.host(1)).await?;
+        ensure!(cluster.host(1).facts().version == "1.0.0", "the image was locked");
+        let v2_digest = v2.digest.to_string();
+        until_so(cluster, "the image is staged again", || {
+            cluster.host(1).facts().staged.as_ref() == Some(&v2_digest)
+        })
+        .await?;
+        a_layer_that_cannot_be_locked(cluster, &v2_digest).await?;
+        // An admin layers a package on the staged image: the turn applies it with the image.
+        let host = cluster.host(1);
+        host.rpm_ostree_client().await?.install(&["vim"]).await?;
+        host.kill_agent();
+        until_so(cluster, "the new deployment is locked", || host.facts().locked).await?;
+        let foreign = hold(cluster).await?;
+        cluster.pause("workers", false).await?;
+        until_degraded(cluster, "node1", "HostBusy", "").await?;
+        // Longer than three tries take.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let turn = cluster.node_status("node1").await?;
+        ensure!(turn.berth.is_some() && turn.last_turn.is_none(), "{turn:?}");
+        ensure!(host.facts().locked, "the node waits, drained and locked");
+        drop(foreign);
+        cluster.until_all_run(&v2, LONG).await?;
+        ensure!(host.facts().packages == ["vim"]);
+        // Packages for the running image wait for the next image.
+        host.rpm_ostree_client().await?.install(&["strace"]).await?;
+        host.kill_agent();
+        until_degraded(cluster, "node1", "ForeignStaged", "other packages").await?;
+        Ok(())
+    })
     .await
 }

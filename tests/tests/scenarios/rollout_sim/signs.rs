@@ -7,6 +7,7 @@ use berth_api::condition::lifecycle::{
 };
 use berth_api::keys::{ANNOTATION_CORDON, ANNOTATION_SCALE_DOWN, ANNOTATION_SCALE_DOWN_DISABLED};
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 
 use super::*;
 
@@ -23,9 +24,11 @@ struct Shown {
 /// All states that a Node has shown, in the order of the writes, without repetitions.
 fn shown(cluster: &Cluster, node: &str) -> Result<Vec<Shown>> {
     let log = AuditLog::read(&cluster.control_plane.audit_log())?;
-    let of_node = |r: &&Record| r.resource == "nodes" && r.name == node;
     let mut writes = vec![];
-    for record in log.writes().filter(of_node) {
+    for record in log
+        .writes()
+        .filter(|r: &&Record| r.resource == "nodes" && r.name == node)
+    {
         let body = record.response.clone().context("a Node without its body")?;
         let object: Node = serde_json::from_value(body).context("a Node in the audit log")?;
         let version = object.metadata.resource_version.as_deref().unwrap_or_default();
@@ -41,32 +44,37 @@ fn of(node: &Node) -> Shown {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     let ours = conditions
         .filter(|c| c.status == "True" && c.reason.as_deref() == Some(REASON) && ALL.contains(&c.type_.as_str()));
-    let annotation = |key: &str| node.metadata.annotations.as_ref()?.get(key).cloned();
+    let annotations = node.annotations();
     Shown {
         ours: ours.map(|c| c.type_.clone()).collect(),
-        scale_down_disabled: annotation(ANNOTATION_SCALE_DOWN_DISABLED),
-        scale_down_is_ours: annotation(ANNOTATION_SCALE_DOWN).is_some(),
-        cordoned_by_us: annotation(ANNOTATION_CORDON).is_some(),
+        scale_down_disabled: annotations.get(ANNOTATION_SCALE_DOWN_DISABLED).cloned(),
+        scale_down_is_ours: annotations.contains_key(ANNOTATION_SCALE_DOWN),
+        cordoned_by_us: annotations.contains_key(ANNOTATION_CORDON),
     }
 }
 
 /// Sets the autoscaler's annotation on a Node, as its admin does.
 pub async fn annotate(cluster: &Cluster, node: &str, value: &str) -> Result<()> {
-    let patch = json!({"metadata": {"annotations": {ANNOTATION_SCALE_DOWN_DISABLED: value}}});
-    let patch = Patch::Merge(patch);
-    cluster.nodes().patch(node, &PatchParams::default(), &patch).await?;
-    Ok(())
+    let annotations = json!({ ANNOTATION_SCALE_DOWN_DISABLED: value });
+    cluster
+        .patch_node(node, json!({ "metadata": { "annotations": annotations } }))
+        .await
+}
+
+fn set(types: &[&str]) -> BTreeSet<String> {
+    types.iter().map(|type_| (*type_).to_owned()).collect()
 }
 
 /// Fails unless the Node has shown its turns: the drain, the maintenance, and soon afterwards nothing. `taken_back`: its first
 /// turn ended in the drain. `admins`: value of the annotation that its admin has set, which stays.
 pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admins: Option<&str>) -> Result<()> {
     // The signs are removed after the berth is given back, and the audit log is written a little later still.
-    let is_clear = || async { Ok(shown(cluster, node)?.last().is_some_and(|last| last.ours.is_empty())) };
     let what = format!("{node} shows nothing of its turn");
-    cluster.until(&what, SOON, is_clear).await?;
+    soon(cluster, &what, || async {
+        Ok(shown(cluster, node)?.last().is_some_and(|last| last.ours.is_empty()))
+    })
+    .await?;
     let all = shown(cluster, node)?;
-    let set = |types: &[&str]| types.iter().map(|t| (*t).to_owned()).collect::<BTreeSet<_>>();
     let nothing = set(&[]);
     let draining = set(&[DRAIN_IN_PROGRESS, MAINTENANCE_IN_PROGRESS]);
     let down = set(&[DRAINED, MAINTENANCE_IN_PROGRESS]);
@@ -79,12 +87,13 @@ pub async fn ensure_shown(cluster: &Cluster, node: &str, taken_back: bool, admin
         .collect();
     walk.dedup();
     // A drain without pods is over before it shows.
-    let turns: &[&[_]] = match taken_back {
-        true => &[
+    let turns: &[&[_]] = if taken_back {
+        &[
             &[&nothing, &draining, &nothing, &draining, &down, &nothing],
             &[&nothing, &draining, &nothing, &down, &nothing],
-        ],
-        false => &[&[&nothing, &draining, &down, &nothing], &[&nothing, &down, &nothing]],
+        ]
+    } else {
+        &[&[&nothing, &draining, &down, &nothing], &[&nothing, &down, &nothing]]
     };
     ensure!(turns.contains(&walk.as_slice()), "{node} has shown {all:#?}");
     for shown in &all {

@@ -8,37 +8,12 @@ use berth_tests::scratch::Scratch;
 use serde_json::Value;
 
 use super::*;
-
-/// Exit status and output of `kubectl berth verify` over a log.
-struct Said {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    fn ensure(&self, code: i32, words: &[&str]) -> Result<()> {
-        let text = format!("{}{}", self.out, self.err);
-        let missing: Vec<_> = words.iter().filter(|w| !text.contains(**w)).collect();
-        ensure!(
-            self.code == Some(code) && missing.is_empty(),
-            "exit status {:?}, expected {code}; {missing:?} is missing in:\n{text}",
-            self.code
-        );
-        Ok(())
-    }
-}
+use crate::said::Said;
 
 fn verify(program: &Path, log: &Path, more: &[&str]) -> Result<Said> {
     let mut command = Command::new(program);
     command.arg("verify").arg("--audit-log").arg(log).args(more);
-    let output = command.stdin(Stdio::null()).output()?;
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    Ok(Said {
-        code: output.status.code(),
-        out: text(&output.stdout),
-        err: text(&output.stderr),
-    })
+    Ok(Said::of(&command.stdin(Stdio::null()).output()?))
 }
 
 /// Changes a line of a log; `None` removes it.
@@ -100,6 +75,12 @@ fn bare(mut event: Value) -> Option<Value> {
     Some(event)
 }
 
+/// Number of turns with a verdict or a proof of this kind.
+fn of_kind(json: &Value, field: &str, kind: &str) -> usize {
+    let turns = json["turns"].as_array().into_iter().flatten();
+    turns.filter(|turn| turn[field]["kind"] == kind).count()
+}
+
 /// The log of a correct rollout passes, and in each forged log the violation is found.
 pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> Result<()> {
     let log = cluster.control_plane.audit_log();
@@ -109,21 +90,12 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
     tokio::task::spawn_blocking(move || {
         let program = programs::kubectl()?;
         let said = verify(&program, &log, &[])?;
-        said.ensure(0, &["No violation.", "Updated: Ready with the target under boot "])?;
+        said.ends(0, &["No violation.", "Updated: Ready with the target under boot "])?;
         let json: Value = serde_json::from_str(&verify(&program, &log, &["-o", "json"])?.out)?;
-        let of_kind = |field: &str, kind: &str| {
-            let all = json["turns"].as_array().into_iter().flatten();
-            all.filter(|turn| turn[field]["kind"] == kind).count()
-        };
-        ensure!(
-            of_kind("verdict", "kept") == turns && of_kind("proof", "booted") == turns,
-            "{turns} turns in {json:#}"
-        );
+        let (kept, booted) = (of_kind(&json, "verdict", "kept"), of_kind(&json, "proof", "booted"));
+        ensure!(kept == turns && booted == turns, "{turns} turns in {json:#}");
         let not_judged = json["notJudged"].as_array().map_or(0, Vec::len);
-        ensure!(
-            not_judged == 2,
-            "only the fleet's limit and the pods are not judged: {json:#}"
-        );
+        ensure!(not_judged == 2, "the fleet's limit and the pods: {json:#}");
 
         let forgeries: [(Forger, i32, &[&str]); 5] = [
             (other_boot, 4, &["I2: ", "without a committed berth", "audit ID "]),
@@ -148,7 +120,7 @@ pub(super) async fn the_log_is_judged_alike(cluster: &Cluster, turns: usize) -> 
                 }
             }
             fs::write(&forged, lines)?;
-            verify(&program, &forged, &[])?.ensure(code, words)?;
+            verify(&program, &forged, &[])?.ends(code, words)?;
         }
         Ok(())
     })

@@ -17,52 +17,43 @@ const EVENTS: usize = 2;
 #[tokio::test]
 async fn a_rollout_needs_few_writes() -> Result<()> {
     let options = hosts_with(NODES, |s| s.pull_time = Duration::from_millis(200));
-    scenario("a_rollout_needs_few_writes", options, |cluster| {
-        Box::pin(async move {
-            let first = roll_to(cluster, "2.0.0", 1).await?;
-            cluster.until_all_run(&first, LONG).await?;
-            until_at_rest(cluster).await?;
-            let begin = Timestamp::now();
-            let second = roll_to(cluster, "3.0.0", 1).await?;
-            cluster.until_all_run(&second, LONG).await?;
-            until_at_rest(cluster).await?;
-            let seconds = usize::try_from(Timestamp::now().duration_since(begin).as_secs())? + 1;
-            let log = AuditLog::read(&cluster.control_plane.audit_log())?;
-            let writes = Writes::of(log.records().iter().filter(|r| r.received >= begin))?;
-            let reads = log.records().iter().filter(|r| r.received >= begin && !r.is_write());
-            println!(
-                "writes of {NODES} turns in {seconds} s, by cause:\n{writes}reads: {:#?}",
-                audit::count(reads)
-            );
-            // Agents send a heartbeat every two minutes.
-            let beats = seconds / 120 * NODES;
-            let count = |kind| writes.count(kind);
-            // On a busy machine a pull, a boot or a wait may take long enough to be reported.
-            let slow = writes
-                .0
-                .iter()
-                .filter(|((kind, cause), _)| *kind == Kind::Node && is_slow(cause));
-            let slow: usize = slow.map(|(_, count)| count).sum();
-            ensure!(
-                count(Kind::Node) <= OF_NODE * NODES + beats + slow,
-                "too many writes:\n{writes}"
-            );
-            ensure!(
-                count(Kind::Berth) <= OF_BERTH * NODES,
-                "too many writes of berths:\n{writes}"
-            );
-            ensure!(
-                count(Kind::Event) <= EVENTS * NODES + 2,
-                "too many writes of events:\n{writes}"
-            );
-            // Writes for the change itself, for the end, for the progress of each node, and for states that last for some
-            // seconds.
-            ensure!(
-                count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
-                "too many writes of the pool:\n{writes}"
-            );
-            Ok(())
-        })
+    scenario(options, async |cluster| {
+        let first = roll_to(cluster, "2.0.0", 1).await?;
+        cluster.until_all_run(&first, LONG).await?;
+        until_at_rest(cluster).await?;
+        let begin = Timestamp::now();
+        let second = roll_to(cluster, "3.0.0", 1).await?;
+        cluster.until_all_run(&second, LONG).await?;
+        until_at_rest(cluster).await?;
+        let seconds = usize::try_from(Timestamp::now().duration_since(begin).as_secs())? + 1;
+        let log = AuditLog::read(&cluster.control_plane.audit_log())?;
+        let writes = Writes::of(log.records().iter().filter(|r| r.received >= begin))?;
+        let reads = log.records().iter().filter(|r| r.received >= begin && !r.is_write());
+        println!(
+            "writes of {NODES} turns in {seconds} s, by cause:\n{writes}reads: {:#?}",
+            audit::count(reads)
+        );
+        // Agents send a heartbeat every two minutes.
+        let beats = seconds / 120 * NODES;
+        // On a busy machine a pull, a boot or a wait may take long enough to be reported.
+        let slow = writes
+            .0
+            .iter()
+            .filter(|((kind, cause), _)| *kind == Kind::Node && is_slow(cause));
+        let slow: usize = slow.map(|(_, count)| count).sum();
+        ensure!(
+            writes.count(Kind::Node) <= OF_NODE * NODES + beats + slow,
+            "nodes:\n{writes}"
+        );
+        ensure!(writes.count(Kind::Berth) <= OF_BERTH * NODES, "berths:\n{writes}");
+        ensure!(writes.count(Kind::Event) <= EVENTS * NODES + 2, "events:\n{writes}");
+        // Writes for the change itself, for the end, for the progress of each node, and for states that last for some
+        // seconds.
+        ensure!(
+            writes.count(Kind::Pool) <= 2 * NODES + 6 + seconds / 3,
+            "pool:\n{writes}"
+        );
+        Ok(())
     })
     .await
 }
@@ -76,11 +67,11 @@ fn is_slow(cause: &str) -> bool {
 
 /// Waits until the pool has reported that all is done, and for the writes that follow a moment later.
 async fn until_at_rest(cluster: &Cluster) -> Result<()> {
-    let is_done = async || {
-        let status = cluster.pools().get("workers").await?.status.unwrap_or_default();
+    soon(cluster, "the pool is at rest", async || {
+        let status = cluster.pool_status("workers").await?;
         Ok(usize::try_from(status.nodes.updated)? == NODES && status.berths.held == 0)
-    };
-    cluster.until("the pool is at rest", SOON, is_done).await?;
+    })
+    .await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
     Ok(())
 }

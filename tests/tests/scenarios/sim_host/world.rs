@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use berth_tests::hosts::HostLog;
 use berth_tests::hosts::sim::{Catalog, SimHost, SimHostConfig};
-use tokio::time::{Instant, sleep};
+use berth_tests::wait::eventually;
 
 use super::client::{Client, LOCK};
 
@@ -53,11 +53,10 @@ impl World {
 
     /// Waits until the host runs under another boot ID.
     pub async fn rebooted(&self, since: &str) -> Result<()> {
-        let deadline = Instant::now() + SECOND * 30;
-        while self.host.facts().boot_id.is_none_or(|id| id == since) {
-            ensure!(Instant::now() < deadline, "the host did not reboot");
-            sleep(Duration::from_millis(10)).await;
-        }
+        eventually("the host reboots", SECOND * 30, async || {
+            Ok(self.host.facts().boot_id.is_some_and(|id| id != since))
+        })
+        .await?;
         std::fs::create_dir_all(self.host.root().join("run/berth"))?;
         Ok(())
     }
