@@ -11,6 +11,7 @@ use berth_api::pool::BootcNodePoolStatus;
 use berth_core::controller::fleet::health::{self, Agent, PoolState, silent_after};
 use berth_core::controller::fleet::held::{Machines, machines};
 use berth_core::controller::image::{Answers, QueryFailure};
+use berth_core::controller::view::LeaseView;
 
 use super::phases::{Findings, Observed};
 use super::reconciler::Reconciler;
@@ -184,7 +185,7 @@ pub(super) fn agents(findings: &Findings) -> Vec<Agent<'_>> {
 /// Returns the nodes with a committed berth, which may be silent while they reboot.
 fn committed(findings: &Findings) -> BTreeSet<&NodeUid> {
     let leases = findings.planned.berths.leases.iter();
-    let holdings = leases.filter_map(|lease| lease.berth.as_ref().ok()?.holding());
+    let holdings = leases.filter_map(LeaseView::holding);
     let committed = holdings.filter(|holding| holding.phase == HoldPhase::Committed);
     committed.map(|holding| &holding.uid).collect()
 }

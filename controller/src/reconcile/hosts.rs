@@ -6,15 +6,14 @@ use berth_api::membership::Membership;
 use berth_api::node::BootcNode;
 use berth_core::controller::pool;
 use berth_core::controller::publish::{self, BootcNodeWrite};
-use futures::StreamExt;
 
 use super::phases::{Berths, Observed, Resolutions};
 use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// Maximum number of BootcNodes written in parallel.
-const CONCURRENCY: usize = 16;
+/// Backoff key of its writes.
+const KIND: &str = "bootcnode";
 
 impl Reconciler {
     /// Makes the BootcNode writes that are due. Returns the berths, which are live if they had to be read.
@@ -36,25 +35,8 @@ impl Reconciler {
                 writes.retain(|write| !leaves_pool(observed, write));
             }
         }
-        writes.retain(|write| self.memory.backoffs.is_ready(&key(write.name()), observed.now));
-        let kube = self.kube.clone();
-        let results: Vec<(BootcNodeWrite, Result<(), CallError>)> = futures::stream::iter(writes)
-            .map(|write| {
-                let kube = kube.clone();
-                async move {
-                    let result = execute(&kube, &write).await;
-                    if result.is_ok() {
-                        log(&write);
-                    }
-                    (write, result)
-                }
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (write, result) in results {
-            self.outcome(&key(write.name()), result)?;
-        }
+        writes.retain(|write| self.may_write(KIND, write.name(), observed.now));
+        self.write_nodes(KIND, writes, BootcNodeWrite::name, execute).await?;
         Ok(berths)
     }
 
@@ -93,18 +75,13 @@ impl Reconciler {
     }
 }
 
-fn key(name: &str) -> String {
-    format!("bootcnode/{name}")
-}
-
 /// True if a write takes a node out of its pool.
 fn leaves_pool(observed: &Observed, write: &BootcNodeWrite) -> bool {
     match write {
         BootcNodeWrite::Create { .. } => false,
         BootcNodeWrite::Delete { .. } | BootcNodeWrite::Release { .. } => true,
         BootcNodeWrite::Update { name, spec, .. } => {
-            let host = observed.snapshot.bootc_nodes.get(name);
-            let old = host.and_then(|h| h.view.spec());
+            let old = observed.host(name).and_then(|host| host.spec());
             old.is_some_and(|old| !old.pool_name.is_empty() && old.pool_name != spec.pool_name)
         }
     }
@@ -115,7 +92,7 @@ async fn execute(kube: &Kube, write: &BootcNodeWrite) -> Result<(), CallError> {
     match write {
         BootcNodeWrite::Create { name, spec, label } => {
             let object = publish::object(name, spec, label.as_deref());
-            kube.create(&api, &object).await.map(drop)
+            kube.create(&api, &object).await?;
         }
         BootcNodeWrite::Update {
             name,
@@ -128,9 +105,9 @@ async fn execute(kube: &Kube, write: &BootcNodeWrite) -> Result<(), CallError> {
         } => {
             let body = publish::patch(name, (uid, version), (before, spec), label.as_deref(), finalizers)
                 .map_err(|e| CallError::Refused(e.to_string()))?;
-            kube.merge(&api, name, body).await.map(drop)
+            kube.merge(&api, name, body).await?;
         }
-        BootcNodeWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await,
+        BootcNodeWrite::Delete { name, uid } => kube.delete(&api, name, Some(uid.clone()), None).await?,
         BootcNodeWrite::Release {
             name,
             uid,
@@ -139,9 +116,11 @@ async fn execute(kube: &Kube, write: &BootcNodeWrite) -> Result<(), CallError> {
             ..
         } => {
             let body = publish::release(uid, version, finalizers);
-            kube.merge(&api, name, body).await.map(drop)
+            kube.merge(&api, name, body).await?;
         }
     }
+    log(write);
+    Ok(())
 }
 
 fn log(write: &BootcNodeWrite) {

@@ -24,6 +24,7 @@ mod fleet;
 mod gates;
 mod hosts;
 mod memory;
+mod node_writes;
 mod outside;
 mod phases;
 mod pools;

@@ -12,7 +12,7 @@ use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::Plan;
 use berth_core::controller::pool::Pool;
 use berth_core::controller::snapshot::Snapshot;
-use berth_core::controller::view::LeaseView;
+use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView};
 use jiff::Timestamp;
 
 use crate::resolve::Resolution;
@@ -31,6 +31,23 @@ pub(super) struct Observed {
     pub(super) now: Moment,
     /// Time of this machine's wall clock.
     pub(super) wall: Timestamp,
+}
+
+impl Observed {
+    /// Returns the pool of this name.
+    pub(super) fn pool(&self, name: &PoolName) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.name == *name)
+    }
+
+    /// Returns the Node of this name.
+    pub(super) fn node(&self, name: &str) -> Option<&NodeView> {
+        self.snapshot.nodes.get(name).map(|entry| entry.view.as_ref())
+    }
+
+    /// Returns the BootcNode of this name.
+    pub(super) fn host(&self, name: &str) -> Option<&BootcNodeView> {
+        self.snapshot.bootc_nodes.get(name).map(|entry| entry.view.as_ref())
+    }
 }
 
 /// All berths, and their holders.

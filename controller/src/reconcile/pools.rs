@@ -8,6 +8,7 @@ use berth_api::{NodeName, NodeUid, PoolName, keys};
 use berth_core::controller::aggregate::{self, MemberView, pace};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::unwritable::Unwritable;
+use berth_core::controller::view::LeaseView;
 use serde_json::json;
 
 use super::phases::{Berths, Findings, Observed};
@@ -193,11 +194,7 @@ fn status(
 
 /// Returns the berth of each holder by UID; of two berths of one node, the first.
 fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
-    let holdings = berths
-        .leases
-        .iter()
-        .rev()
-        .filter_map(|lease| lease.berth.as_ref().ok()?.holding());
+    let holdings = berths.leases.iter().rev().filter_map(LeaseView::holding);
     holdings.map(|holding| (&holding.uid, holding)).collect()
 }
 
@@ -215,28 +212,20 @@ fn member<'a>(
     name: &NodeName,
 ) -> Option<MemberView<'a>> {
     let observed = &findings.observed;
-    let node = observed.snapshot.nodes.get(name.as_str())?.view.as_ref();
-    let host = observed
-        .snapshot
-        .bootc_nodes
-        .get(name.as_str())
-        .map(|entry| entry.view.as_ref());
-    let holding = holdings.get(&node.uid).copied();
-    let overdue = findings.timed_out.contains(&node.uid);
-    let heard = observed.heard.contains(name);
+    let node = observed.node(name.as_str())?;
     Some(MemberView {
         node,
-        host,
-        holding,
-        overdue,
-        heard,
+        host: observed.host(name.as_str()),
+        holding: holdings.get(&node.uid).copied(),
+        overdue: findings.timed_out.contains(&node.uid),
+        heard: observed.heard.contains(name),
     })
 }
 
 /// Returns the holders of the pool's berths that are no longer its members.
 fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
     let berths = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
-    let holders = berths.filter_map(|l| Some(&l.berth.as_ref().ok()?.holding()?.node));
+    let holders = berths.filter_map(|l| Some(&l.holding()?.node));
     holders.filter(|name| findings.membership.pool_of(name) != Some(&pool.name))
 }
 

@@ -8,6 +8,7 @@ use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
 use berth_core::controller::gauges::{GaugeFacts, MeasuredPool};
 use berth_core::controller::plan::BerthWrite;
 use berth_core::controller::pool::Pool;
+use berth_core::controller::view::LeaseView;
 
 use super::phases::{Berths, Findings};
 use super::reconciler::Reconciler;
@@ -60,8 +61,7 @@ impl Reconciler {
 }
 
 fn object_of<'a>(findings: &'a Findings, name: &PoolName) -> Option<&'a BootcNodePool> {
-    let pool = findings.observed.pools.iter().find(|pool| pool.name == *name);
-    pool?.object.as_ref()
+    findings.observed.pool(name)?.object.as_ref()
 }
 
 fn status(pool: &Pool) -> Option<&BootcNodePoolStatus> {
@@ -86,11 +86,11 @@ fn pool_facts<'a>(findings: &'a Findings, pool: &'a Pool) -> Option<MeasuredPool
     let planned = plan.and_then(|plan| plan.gate.as_ref());
     let gate = planned.or(gates.and_then(|gates| gates.gate.as_ref()));
     let leases = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
-    let holdings = leases.filter_map(|l| l.berth.as_ref().ok()?.holding());
+    let holdings = leases.filter_map(LeaseView::holding);
     let lost = holdings.filter(|holding| findings.timed_out.contains(&holding.uid));
     let members = findings.membership.members(&pool.name).filter_map(|name| {
-        let host = findings.observed.snapshot.bootc_nodes.get(name.as_str())?;
-        host.view.content.as_ref().ok()
+        let host = findings.observed.host(name.as_str())?;
+        host.content.as_ref().ok()
     });
     Some(MeasuredPool {
         name: pool.name.as_str(),

@@ -7,18 +7,17 @@ use berth_api::keys;
 use berth_api::node::{BootcNode, BootcNodeStatus};
 use berth_core::controller::fleet::health::{Agent, silent_after};
 use berth_core::controller::silence::Silent;
-use futures::StreamExt;
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::phases::Findings;
+use super::phases::{Findings, Observed};
 use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// Maximum number of BootcNodes handled in parallel.
-const CONCURRENCY: usize = 10;
+/// Backoff key of its writes.
+const KIND: &str = "silence";
 
 impl Reconciler {
     /// Reports silent agents in the insights of their nodes. Silence counts from when this leader's watch first showed
@@ -31,66 +30,52 @@ impl Reconciler {
         let after = silent_after(self.settings.agent_silence);
         let mut silent = BTreeMap::new();
         for agent in agents.iter().filter(|agent| agent.is_silent(after)) {
+            if !self.may_write(KIND, agent.node, observed.now) {
+                continue;
+            }
             let node = observed.snapshot.nodes.get(agent.node).map(|entry| entry.view.clone());
-            let host = observed
-                .snapshot
-                .bootc_nodes
-                .get(agent.node)
-                .map(|entry| entry.view.clone());
+            let host = observed.snapshot.bootc_nodes.get(agent.node);
             if let Some((node, host)) = node.zip(host) {
+                let host = host.view.clone();
                 silent.insert(agent.node.to_owned(), Silent { node, host });
             }
         }
-        silent.retain(|name, _| self.memory.backoffs.is_ready(&key(name), observed.now));
         let (picked, due) = self.memory.deputy.pick(silent, observed.now);
         if let Some(due) = due {
             self.again(due);
         }
-        let picked = picked.into_iter().filter_map(|(name, silent)| {
-            let version = observed.snapshot.bootc_nodes.get(&name)?.version.clone();
-            Some((name, silent, version))
-        });
-        let (kube, now) = (self.kube.clone(), observed.wall);
-        let results: Vec<_> = futures::stream::iter(picked)
-            .map(|(name, silent, version)| {
-                let kube = kube.clone();
-                async move {
-                    let result = stand_in(&kube, &name, &silent, &version, now).await;
-                    (name, silent, result)
-                }
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (name, silent, result) in results {
-            if let Some(written) = self.outcome(&key(&name), result)? {
-                if written {
-                    tracing::info!(node = %name, "silent agent reported in the insight");
-                }
-                self.memory.deputy.done(name, silent);
+        let written = self
+            .write_nodes(
+                KIND,
+                picked,
+                |(name, _)| name,
+                async |kube, (name, silent)| stand_in(kube, observed, name, silent).await,
+            )
+            .await?;
+        for ((name, silent), has_changed) in written {
+            if has_changed {
+                tracing::info!(node = %name, "silent agent reported in the insight");
             }
+            self.memory.deputy.done(name, silent);
         }
         Ok(())
     }
 }
 
-fn key(name: &str) -> String {
-    format!("silence/{name}")
-}
-
 /// Writes the insight if it has changed, and returns whether it did. Fails if the agent has written since it was judged
 /// silent.
-async fn stand_in(kube: &Kube, name: &str, silent: &Silent, version: &str, now: Timestamp) -> Result<bool, CallError> {
+async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {
         return Err(CallError::Conflict(format!("BootcNode {name} is gone")));
     };
-    if object.metadata.resource_version.as_deref() != Some(version) {
+    let seen = observed.snapshot.bootc_nodes.get(name).map(|host| &host.version);
+    if object.metadata.resource_version.as_ref() != seen {
         return Err(CallError::Conflict(format!(
             "BootcNode {name} has changed since its agent fell silent"
         )));
     }
-    let Some(body) = body(&object, silent, now) else {
+    let Some(body) = body(&object, silent, observed.wall) else {
         return Ok(false);
     };
     kube.apply_status_as(keys::MANAGER_AGENT, &api, name, body).await?;

@@ -4,108 +4,93 @@ use std::collections::BTreeSet;
 
 use berth_api::NodeUid;
 use berth_api::berth::Holding;
-use berth_api::condition::{Verdict, Why, node as types};
-use berth_api::node::BootcNode;
+use berth_api::condition::node::REBOOT_TIMED_OUT;
+use berth_api::condition::{Verdict, Why};
 use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_core::controller::overdue::{self, Holder, Timeouts};
 use berth_core::controller::pool::Pool;
-use berth_core::controller::view::{LeaseView, NodeView};
+use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView};
 
+use super::node_writes::{key, write_condition};
 use super::phases::{Berths, Observed};
 use super::reconciler::Reconciler;
-use super::waiting::apply_body;
 use crate::events::Note;
 use crate::leader::Lost;
+
+/// Backoff key of its writes.
+const KIND: &str = "timeout";
 
 impl Reconciler {
     /// Finds the holders that do not come back, and updates the conditions `RebootTimedOut`.
     pub(super) async fn timeouts(&mut self, observed: &Observed, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
-        let holders = berths.leases.iter().filter_map(|lease| {
-            let holding = lease.berth.as_ref().ok()?.holding()?;
-            let node = observed.snapshot.nodes.get(holding.node.as_str())?.view.as_ref();
-            (node.uid == holding.uid).then(|| holder(self, observed, node, lease, holding))
-        });
-        let holders: Vec<Holder<'_>> = holders.collect();
+        let mut holders = vec![];
+        for lease in &berths.leases {
+            let Some(holding) = lease.holding() else {
+                continue;
+            };
+            let node = observed.node(holding.node.as_str());
+            if let Some(node) = node.filter(|node| node.uid == holding.uid) {
+                holders.push(holder(self, observed, node, lease, holding));
+            }
+        }
         let timed_out = self.memory.overdue.judge(holders.into_iter(), observed.now);
-        let hosts = observed.snapshot.bootc_nodes.iter();
-        let said = hosts
-            .filter(|(_, host)| host.view.has_timed_out())
-            .map(|(name, _)| name);
-        let lost = observed
-            .snapshot
-            .nodes
-            .iter()
-            .filter(|(_, n)| timed_out.contains(&n.view.uid))
-            .map(|(name, _)| name);
-        for name in said.chain(lost).collect::<BTreeSet<_>>() {
-            self.update_condition(observed, berths, &timed_out, name).await?;
+        for (name, host) in observed.snapshot.bootc_nodes.iter() {
+            let Some(node) = observed.node(name) else {
+                continue;
+            };
+            let is_lost = timed_out.contains(&node.uid);
+            let is_due = is_lost != host.view.has_timed_out() && host.view.content.is_ok();
+            if is_due && self.may_write(KIND, name, observed.now) {
+                self.update_condition(observed, berths, node, &host.view, is_lost)
+                    .await?;
+            }
         }
         Ok(timed_out)
     }
 
-    /// Updates the condition of one BootcNode if it has changed.
     async fn update_condition(
         &mut self,
         observed: &Observed,
         berths: &Berths,
-        timed_out: &BTreeSet<NodeUid>,
-        name: &str,
+        node: &NodeView,
+        host: &BootcNodeView,
+        is_lost: bool,
     ) -> Result<(), Lost> {
-        let (Some(host), Some(node)) = (
-            observed.snapshot.bootc_nodes.get(name),
-            observed.snapshot.nodes.get(name),
-        ) else {
-            return Ok(());
-        };
-        let lost = timed_out.contains(&node.view.uid);
-        let key = format!("timeout/{name}");
-        if lost == host.view.has_timed_out()
-            || host.view.content.is_err()
-            || !self.memory.backoffs.is_ready(&key, observed.now)
-        {
-            return Ok(());
-        }
-        let held = berths.leases.iter().find_map(|lease| {
-            let holding = lease.berth.as_ref().ok()?.holding()?;
-            (holding.uid == node.view.uid).then_some((lease, holding))
-        });
+        let mut held = berths.leases.iter().filter_map(|lease| Some((lease, lease.holding()?)));
+        let held = held.find(|(_, holding)| holding.uid == node.uid);
         let (reason, message) = match held {
-            Some((lease, holding)) if lost => {
-                let allowed = self
-                    .timeouts_of(observed, lease)
-                    .allowed(&holding.phase, node.view.ready);
-                (
-                    Why::RebootTimedOut,
-                    overdue::message(&node.view, lease, &holding.phase, allowed),
-                )
+            Some((lease, holding)) if is_lost => {
+                let timeouts = self.timeouts_of(observed, lease);
+                let allowed = timeouts.allowed(&holding.phase, node.ready);
+                let message = overdue::message(node, lease, &holding.phase, allowed);
+                (Why::RebootTimedOut, message)
             }
-            Some(_) => (Why::HeardAgain, format!("node {name} was heard from again")),
-            None => (Why::NoBerth, format!("node {name} no longer holds a berth")),
+            Some(_) => (Why::HeardAgain, format!("node {} was heard from again", node.name)),
+            None => (Why::NoBerth, format!("node {} no longer holds a berth", node.name)),
         };
-        let verdict = if lost {
+        let verdict = if is_lost {
             Verdict::yes(reason, &*message)
         } else {
             Verdict::no(reason, &*message)
         };
-        let body = apply_body(name, &host.view, (types::REBOOT_TIMED_OUT, verdict), observed.wall);
-        let result = self.kube.apply_status(&self.kube.all::<BootcNode>(), name, body).await;
-        if self.outcome(&key, result)?.is_some() {
-            if lost {
-                tracing::warn!(node = %name, %message, "RebootTimedOut");
-                let pool = held.and_then(|(lease, _)| observed.pools.iter().find(|pool| pool.name == lease.pool));
-                let pool = pool.and_then(|pool| pool.object.as_ref());
-                self.outside
-                    .events
-                    .queue(Note::reboot_timed_out(&node.view.name, &node.view.uid, message, pool));
-            } else {
-                tracing::info!(node = %name, reason = reason.as_str(), "no longer RebootTimedOut");
-            }
+        let condition = (REBOOT_TIMED_OUT, verdict);
+        let written = write_condition(&self.kube, node.name.as_str(), host, condition, observed.wall).await;
+        if self.outcome(&key(KIND, node.name.as_str()), written)?.is_none() {
+            return Ok(());
+        }
+        if is_lost {
+            tracing::warn!(node = %node.name, %message, "RebootTimedOut");
+            let pool = held.and_then(|(lease, _)| observed.pool(&lease.pool)?.object.as_ref());
+            let note = Note::reboot_timed_out(&node.name, &node.uid, message, pool);
+            self.outside.events.queue(note);
+        } else {
+            tracing::info!(node = %node.name, reason = reason.as_str(), "no longer RebootTimedOut");
         }
         Ok(())
     }
 
     fn timeouts_of(&self, observed: &Observed, lease: &LeaseView) -> Timeouts {
-        let pool = observed.pools.iter().find(|pool| pool.name == lease.pool);
+        let pool = observed.pool(&lease.pool);
         Timeouts {
             reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
             silence: self.settings.agent_silence,

@@ -34,6 +34,7 @@ pub mod servers;
 pub mod silence;
 pub mod snapshot;
 pub mod stagings;
+mod throttle;
 pub mod troubles;
 pub mod turns;
 pub mod unwritable;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::BootcNodeStatus;
@@ -12,15 +11,12 @@ use berth_api::{keys, waves};
 use jiff::Timestamp;
 
 use crate::Moment;
+use crate::controller::throttle::Throttle;
 use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Inputs, Unavailable, held, insight};
 
 /// Message about the agent.
 const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
-/// Maximum number of nodes per batch.
-const BATCH: usize = 10;
-/// Minimum time between two batches: 50 nodes per second.
-const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A node whose agent is silent, from the watches.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,8 +68,7 @@ impl Silent {
 #[derive(Debug, Default)]
 pub struct SilentQueue {
     done: BTreeMap<String, Silent>,
-    /// Time of the next batch.
-    next: Option<Moment>,
+    throttle: Throttle,
 }
 
 impl SilentQueue {
@@ -86,17 +81,9 @@ impl SilentQueue {
             .into_iter()
             .filter(|(name, silent)| self.done.get(name).is_none_or(|done| !done.is_as(silent)));
         let mut due = due.peekable();
-        if let Some(next) = self.next.filter(|next| now < *next) {
-            return (vec![], due.peek().map(|_| next));
-        }
-        let picked: Vec<_> = due.by_ref().take(BATCH).collect();
-        if picked.is_empty() {
-            return (picked, None);
-        }
-        let next = now + BATCH_INTERVAL;
-        self.next = Some(next);
-        let more = due.peek().map(|_| next);
-        (picked, more)
+        let picked = self.throttle.take(due.by_ref(), now);
+        let next = due.peek().and(self.throttle.next());
+        (picked, next)
     }
 
     /// Records that a node's insight is up to date.

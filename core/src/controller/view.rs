@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::berth::{self, Berth, BerthState};
+use berth_api::berth::{self, Berth, BerthState, Holding};
 use berth_api::fleet::BootcFleet;
 use berth_api::node::{BootcNode, BootcNodeSpec};
 use berth_api::platform::{Machine, Platform, Variant};
@@ -384,6 +384,11 @@ impl LeaseView {
 
     fn renew_time(&self) -> Option<&MicroTime> {
         self.lease.spec.as_ref()?.renew_time.as_ref()
+    }
+
+    /// Returns the turn of the berth's holder.
+    pub fn holding(&self) -> Option<&Holding> {
+        self.berth.as_ref().ok()?.holding()
     }
 
     /// Name of the Lease.

@@ -19,14 +19,11 @@ use crate::controller::plan::{BlockReason, Plan};
 use crate::controller::pool::Pool;
 use crate::controller::quorum::Cause;
 use crate::controller::snapshot::Snapshot;
+use crate::controller::throttle::Throttle;
 use crate::controller::view::NodeView;
 
 /// How long a new condition must be stable before it is written.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of writes per batch.
-const BATCH: usize = 10;
-/// Minimum time between two batches: 50 writes per second.
-const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Message for a node that an admin holds back.
 const HELD: &str = "is held back by an admin; to release it: kubectl berth unhold";
@@ -192,8 +189,7 @@ fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Op
 #[derive(Debug, Default)]
 pub struct WriteQueue {
     pending: BTreeMap<NodeName, Pending>,
-    /// Time of the next batch.
-    next: Option<Moment>,
+    throttle: Throttle,
 }
 
 #[derive(Debug)]
@@ -215,25 +211,13 @@ impl WriteQueue {
             let since = same.map_or(now, |p| p.since);
             self.pending.insert(name, Pending { verdict, since });
         }
-        if self.next.is_some_and(|next| now < next) {
-            return vec![];
-        }
-        let settled = self
-            .pending
-            .iter()
-            .filter(|(_, p)| now.since(p.since) >= SETTLE_TIMEOUT);
-        let mut picked: Vec<(Moment, &NodeName)> = settled.map(|(name, p)| (p.since, name)).collect();
-        picked.sort();
-        let picked: Vec<NodeName> = picked.into_iter().take(BATCH).map(|(_, name)| name.clone()).collect();
-        if !picked.is_empty() {
-            self.next = Some(now + BATCH_INTERVAL);
-        }
+        let pending = self.pending.iter_mut();
+        let mut settled: Vec<_> = pending.filter(|(_, p)| now.since(p.since) >= SETTLE_TIMEOUT).collect();
+        settled.sort_by_key(|(_, p)| p.since);
         let mut batch = vec![];
-        for name in picked {
-            if let Some(pending) = self.pending.get_mut(&name) {
-                pending.since = now;
-                batch.push((name, pending.verdict.clone()));
-            }
+        for (name, pending) in self.throttle.take(settled.into_iter(), now) {
+            pending.since = now;
+            batch.push((name.clone(), pending.verdict.clone()));
         }
         batch
     }
@@ -241,7 +225,7 @@ impl WriteQueue {
     /// Returns when the next batch is due.
     pub fn due(&self) -> Option<Moment> {
         let first = self.pending.values().map(|p| p.since + SETTLE_TIMEOUT).min()?;
-        Some(self.next.map_or(first, |next| first.max(next)))
+        Some(self.throttle.next().map_or(first, |next| first.max(next)))
     }
 }
 

@@ -1,9 +1,12 @@
+use std::time::Duration;
+
 use berth_api::Written;
 use berth_api::insight::MAX_MESSAGE;
 use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::controller::throttle::{BATCH, BATCH_INTERVAL};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
