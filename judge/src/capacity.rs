@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::berth::{BerthState, HoldPhase};
+use berth_api::berth::{BerthState, HoldPhase, Offer};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::audit::Record;
 use crate::history::{History, RecordedState, in_order};
-use crate::hosts::{HostChange, HostEvent};
+use crate::hosts::HostChange;
 use crate::judge::Judge;
 use crate::violation::Violation;
-use crate::write::{Write, text};
+use crate::write::text;
 
 /// A write of a Node, and whether it left the Node unschedulable.
 struct Cordoned {
@@ -21,17 +20,34 @@ struct Cordoned {
     unschedulable: bool,
 }
 
+/// The other berths when a berth is written.
+struct Others {
+    /// How many of them are held.
+    held: usize,
+    /// UIDs of the nodes that hold one, or that one is offered to.
+    nodes: BTreeSet<String>,
+}
+
+impl Others {
+    fn of<'a>(others: impl Iterator<Item = &'a RecordedState>) -> Self {
+        let (mut held, mut nodes) = (0, BTreeSet::new());
+        for other in others {
+            held += usize::from(other.berth.holding().is_some());
+            nodes.extend(other.berth.node().map(|(_, uid)| uid.to_string()));
+        }
+        Self { held, nodes }
+    }
+}
+
 impl Judge<'_> {
     /// Checks every opening and every taking of a berth, in the server's order.
     pub(super) fn beyond_capacity(&self, history: &History) -> Vec<Violation> {
         let totals = self.totals();
-        let cordoned = self.cordoned();
-        let members = self.members();
+        let (cordoned, members) = (self.cordoned(), self.members());
         let mut now: BTreeMap<String, &RecordedState> = BTreeMap::new();
         let mut wrong = vec![];
         for state in in_order(history) {
-            let pool = state.berth.pool.as_str();
-            let lease = state.berth.name();
+            let (pool, lease) = (state.berth.pool.as_str(), state.berth.name());
             wrong.extend(second_berth(&now, &lease, state, |s| self.lasts(s)));
             let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
             let Some((since, k)) = published(&totals, pool, state.version) else {
@@ -39,52 +55,27 @@ impl Judge<'_> {
             };
             let most = self.most(pool).filter(|_| self.misses(since, state.version));
             let k = k.max(most.unwrap_or(0)).max(self.perhaps_published(pool, state));
-            let others = || {
-                let others = now.iter().filter(|(name, s)| **name != lease && self.lasts(s));
-                others.map(|(_, s)| s).filter(|s| s.berth.pool.as_str() == pool)
-            };
-            let held = others().filter(|s| s.berth.holding().is_some()).count();
+            let others = now.iter().filter(|(name, s)| **name != lease && self.lasts(s));
+            let of_pool = others.filter(|(_, s)| s.berth.pool.as_str() == pool);
+            let Others { held, nodes } = Others::of(of_pool.map(|(_, s)| *s));
             match (before, &state.berth.state) {
                 (Some(BerthState::Offered(_)), BerthState::Held(h)) if h.phase == HoldPhase::Taken && held >= k => {
-                    let text = format!(
-                        "{} took {} at {} while {held} of {k} were held",
-                        h.node,
-                        state.berth.name(),
-                        state.at
-                    );
+                    let text = format!("{} took {lease} at {} while {held} of {k} were held", h.node, state.at);
                     wrong.push(Violation::of_write("I1c", state, text));
                 }
                 (Some(BerthState::Closed(_)) | None, BerthState::Offered(offer)) => {
-                    let in_use: BTreeSet<_> = others()
-                        .filter_map(|s| s.berth.node())
-                        .map(|(_, uid)| uid.to_string())
-                        .collect();
-                    let used = in_use.len();
-                    if used >= k {
-                        let text = format!(
-                            "{} was opened for {} at {} while {used} of {k} were held or open",
-                            state.berth.name(),
-                            offer.node,
-                            state.at
-                        );
-                        wrong.push(Violation::of_write("I1b", state, text));
+                    let (used, uid) = (nodes.len(), offer.uid.to_string());
+                    let mut all = nodes;
+                    let down = self.unavailable(&cordoned, state).into_iter();
+                    all.extend(down.filter(|uid| pool_of(&members, uid, state.version) == Some(pool)));
+                    let in_use = if used >= k {
+                        format!("{used} of {k} were held or open")
+                    } else if all.len() >= k && !all.contains(&uid) && !self.is_repaired(&cordoned, state, &uid) {
+                        format!("{} of {k} were held, open or cordoned", all.len())
+                    } else {
                         continue;
-                    }
-                    let unavailable = self.unavailable(&cordoned, state);
-                    let is_member = |uid: &String| pool_of(&members, uid, state.version) == Some(pool);
-                    let mut all = in_use;
-                    all.extend(unavailable.into_iter().filter(is_member));
-                    let offered = offer.uid.to_string();
-                    if all.len() >= k && !all.contains(&offered) && !self.is_repaired(&cordoned, state, &offered) {
-                        let text = format!(
-                            "{} was opened for {} at {} while {} of {k} were held, open or cordoned",
-                            state.berth.name(),
-                            offer.node,
-                            state.at,
-                            all.len()
-                        );
-                        wrong.push(Violation::of_write("I1b", state, text));
-                    }
+                    };
+                    wrong.push(opened(state, offer, &in_use));
                 }
                 _ => {}
             }
@@ -95,37 +86,26 @@ impl Judge<'_> {
     /// Finds the openings of a berth beyond the limit of the fleet, which counts the berths and members of all pools.
     pub(super) fn beyond_fleet(&self, history: &History) -> Vec<Violation> {
         let Some(limit) = self.fleet else { return vec![] };
-        let cordoned = self.cordoned();
-        let members = self.members();
+        let (cordoned, members) = (self.cordoned(), self.members());
         let mut now: BTreeMap<String, &RecordedState> = BTreeMap::new();
         let mut wrong = vec![];
         for state in in_order(history) {
             let lease = state.berth.name();
             let before = now.insert(lease.clone(), state).map(|s| &s.berth.state);
-            let (false, BerthState::Offered(offer)) =
-                (matches!(before, Some(BerthState::Offered(_))), &state.berth.state)
-            else {
+            let was_offered = matches!(before, Some(BerthState::Offered(_)));
+            let Some(offer) = state.berth.offer().filter(|_| !was_offered) else {
                 continue;
             };
             let others = now.iter().filter(|(name, s)| **name != lease && self.lasts(s));
-            let worked_on: BTreeSet<_> = others
-                .filter_map(|(_, s)| s.berth.node())
-                .map(|(_, uid)| uid.to_string())
-                .collect();
-            let is_member = |uid: &String| pool_of(&members, uid, state.version).is_some_and(|pool| !pool.is_empty());
-            let mut all = worked_on.clone();
-            all.extend(self.unavailable(&cordoned, state).into_iter().filter(is_member));
-            let offered = offer.uid.to_string();
-            let is_down = || all.contains(&offered) || self.is_repaired(&cordoned, state, &offered);
-            if worked_on.len() >= limit || all.len() >= limit && !is_down() {
-                let text = format!(
-                    "{} was opened for {} at {} while {} of the fleet's {limit} were held, open or cordoned",
-                    state.berth.name(),
-                    offer.node,
-                    state.at,
-                    all.len()
-                );
-                wrong.push(Violation::of_write("I1b", state, text));
+            let Others { nodes, .. } = Others::of(others.map(|(_, s)| *s));
+            let (used, uid) = (nodes.len(), offer.uid.to_string());
+            let mut all = nodes;
+            let down = self.unavailable(&cordoned, state).into_iter();
+            all.extend(down.filter(|uid| pool_of(&members, uid, state.version).is_some_and(|pool| !pool.is_empty())));
+            let is_down = all.contains(&uid) || self.is_repaired(&cordoned, state, &uid);
+            if used >= limit || all.len() >= limit && !is_down {
+                let in_use = format!("{} of the fleet's {limit} were held, open or cordoned", all.len());
+                wrong.push(opened(state, offer, &in_use));
             }
         }
         wrong
@@ -133,57 +113,54 @@ impl Judge<'_> {
 
     /// Returns the published capacities: pool, place in the order, capacity.
     fn totals(&self) -> Vec<(String, u64, usize)> {
-        let pools = self.writes("bootcnodepools/status");
-        let total = |object: &Value| usize::try_from(object.pointer("/status/berths/total")?.as_u64()?).ok();
-        pools
-            .iter()
-            .filter_map(|(version, record, object)| Some((record.name.clone(), *version, total(object)?)))
-            .collect()
+        let pools = self.writes("bootcnodepools/status").iter();
+        let totals = pools.filter_map(|(version, record, object)| {
+            let total = usize::try_from(total(object)?).ok()?;
+            Some((record.name.clone(), *version, total))
+        });
+        totals.collect()
     }
 
     /// Returns the largest capacity in an unanswered write that may have been stored before this state.
     fn perhaps_published(&self, pool: &str, state: &RecordedState) -> usize {
         let lost = self.doubtful("bootcnodepools/status").filter(|r| r.name == pool);
-        let total = |r: &Record| {
-            let total = r.request.as_ref()?.pointer("/status/berths/total")?.as_u64()?;
-            (r.received <= state.at).then_some(total)
-        };
-        let totals = lost.filter_map(total);
+        let lost = lost.filter(|r| r.received <= state.at);
+        let totals = lost.filter_map(|r| total(r.request.as_ref()?));
         usize::try_from(totals.max().unwrap_or(0)).unwrap_or(usize::MAX)
     }
 
     /// Returns the published memberships: UID of the Node, place in the order, pool.
     fn members(&self) -> Vec<(String, u64, String)> {
-        let nodes = self.writes("bootcnodes");
-        let member = |(version, _, object): &Write<'_>| {
+        let nodes = self.writes("bootcnodes").iter();
+        let members = nodes.filter_map(|(version, _, object)| {
             let pool = text(object, "/spec/poolName").unwrap_or_default();
             Some((text(object, "/spec/nodeUID")?.to_owned(), *version, pool.to_owned()))
-        };
-        nodes.iter().filter_map(member).collect()
+        });
+        members.collect()
     }
 
     fn cordoned(&self) -> Vec<Cordoned> {
-        let nodes = self.writes("nodes");
-        let state = |(version, record, object): &Write<'_>| {
+        let nodes = self.writes("nodes").iter();
+        let states = nodes.filter_map(|(version, record, object)| {
             Some(Cordoned {
                 version: *version,
                 at: record.at,
                 uid: text(object, "/metadata/uid")?.to_owned(),
                 unschedulable: record.unschedulable() == Some(true),
             })
-        };
-        nodes.iter().filter_map(state).collect()
+        });
+        states.collect()
     }
 
     /// Returns the UIDs of nodes that had been unschedulable for longer than the lag, so that Berth must have seen it.
     fn unavailable(&self, cordoned: &[Cordoned], state: &RecordedState) -> BTreeSet<String> {
         let mut since: BTreeMap<&str, Timestamp> = BTreeMap::new();
         for change in cordoned.iter().take_while(|c| c.version < state.version) {
-            match change.unschedulable {
-                // The log misses writes here: the node may have been uncordoned.
-                true if self.misses(change.version, state.version) => drop(since.remove(change.uid.as_str())),
-                true => drop(since.entry(&change.uid).or_insert(change.at)),
-                false => drop(since.remove(change.uid.as_str())),
+            // If the log misses writes here, the node may have been uncordoned.
+            if change.unschedulable && !self.misses(change.version, state.version) {
+                since.entry(&change.uid).or_insert(change.at);
+            } else {
+                since.remove(change.uid.as_str());
             }
         }
         let long = since.iter().filter(|(_, at)| **at + self.lag < state.received);
@@ -220,8 +197,8 @@ impl Judge<'_> {
             record.verb == "create" && text(object, "/metadata/uid") == Some(uid) && record.at <= state.received
         });
         joined.is_some_and(|(_, record, _)| {
-            let ready = |e: &&&HostEvent| e.at >= record.received && matches!(e.change, HostChange::Ready { .. });
-            let ready = self.of_host(&record.name).iter().find(ready);
+            let mut later = self.of_host(&record.name).iter().filter(|e| e.at >= record.received);
+            let ready = later.find(|e| matches!(e.change, HostChange::Ready { .. }));
             ready.is_none_or(|e| e.at + self.lag >= state.received)
         })
     }
@@ -231,6 +208,18 @@ impl Judge<'_> {
         let name = self.name_of_uid(uid);
         name.is_some_and(|name| self.was_deleted(name, state.at))
     }
+}
+
+/// Violation of an offer that is beyond a limit.
+fn opened(state: &RecordedState, offer: &Offer, in_use: &str) -> Violation {
+    let (lease, node, at) = (state.berth.name(), &offer.node, state.at);
+    let text = format!("{lease} was opened for {node} at {at} while {in_use}");
+    Violation::of_write("I1b", state, text)
+}
+
+/// Returns the published capacity in a pool's status.
+fn total(object: &Value) -> Option<u64> {
+    object.pointer("/status/berths/total")?.as_u64()
 }
 
 /// A node holds one berth at a time, whatever its pools. Returns a violation if it takes a second one.

@@ -69,8 +69,9 @@ fn admins_before(node: &Value, unschedulable: bool) -> bool {
         .and_then(|a| a.get(keys::ANNOTATION_CORDON))
         .and_then(Value::as_str);
     let before = record.and_then(|r| serde_json::from_str::<Value>(r).ok());
-    match our_cordon(node) {
-        true => before.is_some_and(|b| b.get("unschedulable").and_then(Value::as_bool) == Some(true)),
-        false => unschedulable,
+    if our_cordon(node) {
+        before.is_some_and(|b| b.get("unschedulable").and_then(Value::as_bool) == Some(true))
+    } else {
+        unschedulable
     }
 }

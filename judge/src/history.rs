@@ -85,9 +85,10 @@ pub(super) fn history(audit: &[Record]) -> History {
 fn recorded_state(record: &Record, object: &Value) -> Option<(String, RecordedState)> {
     let lease: Lease = serde_json::from_value(object.clone()).ok()?;
     let berth = lease::read(&lease).ok()?;
-    let program = match record.user.ends_with(":berth-controller") {
-        true => CONTROLLER,
-        false => record.program(),
+    let program = if record.user.ends_with(":berth-controller") {
+        CONTROLLER
+    } else {
+        record.program()
     };
     let state = RecordedState {
         at: record.at,
@@ -133,12 +134,21 @@ pub(super) fn licence(history: &History, host: &str, at: Timestamp, boot: &str) 
     })
 }
 
+impl RecordedState {
+    /// True if the berth is offered to or held by the host.
+    pub(super) fn is_of(&self, host: &str) -> bool {
+        self.berth.node().is_some_and(|(node, _)| node.as_str() == host)
+    }
+}
+
 /// True if the host holds a berth at that time, or less than `slack` before or after it.
 pub(super) fn holds(history: &History, host: &str, at: Timestamp, slack: SignedDuration) -> bool {
-    let is_of_host = |state: &RecordedState| state.berth.holding().is_some_and(|h| h.node.as_str() == host);
     history.values().any(|states| {
         let begun = states.iter().rposition(|s| s.at <= at - slack);
         let near = states.iter().skip(begun.unwrap_or(0));
-        near.take_while(|s| s.at <= at + slack).any(is_of_host)
+        let mut held = near
+            .take_while(|s| s.at <= at + slack)
+            .filter_map(|s| s.berth.holding());
+        held.any(|holding| holding.node.as_str() == host)
     })
 }

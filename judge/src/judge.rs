@@ -111,14 +111,14 @@ impl<'a> Judge<'a> {
 
     /// True if writes may be missing between two places in the order.
     pub(crate) fn misses(&self, from: u64, until: u64) -> bool {
-        let within = |gap: &Gap| gap.versions.0.max(from) < gap.versions.1.min(until);
-        self.gaps.iter().any(within)
+        let mut gaps = self.gaps.iter().map(|gap| gap.versions);
+        gaps.any(|(begin, end)| begin.max(from) < end.min(until))
     }
 
     /// True if writes may be missing between two times.
     pub(crate) fn misses_time(&self, from: Timestamp, until: Timestamp) -> bool {
-        let within = |gap: &Gap| gap.times.0.max(from) <= gap.times.1.min(until);
-        self.gaps.iter().any(within)
+        let mut gaps = self.gaps.iter().map(|gap| gap.times);
+        gaps.any(|(begin, end)| begin.max(from) <= end.min(until))
     }
 
     /// Returns the digest that the host booted last before or first after a time, and when.
@@ -127,9 +127,10 @@ impl<'a> Judge<'a> {
             HostChange::Up { digest, .. } => Some((e.at, digest.as_str())),
             _ => None,
         });
-        match after {
-            true => ups.find(|(when, _)| *when > at),
-            false => ups.rfind(|(when, _)| *when < at),
+        if after {
+            ups.find(|(when, _)| *when > at)
+        } else {
+            ups.rfind(|(when, _)| *when < at)
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::audit::Record;
-use crate::history::{History, RecordedState, history, holds, licence};
+use crate::history::{History, history, holds, licence};
 use crate::judge::Judge;
 use crate::names::name_of;
 use crate::write::text;
@@ -70,11 +70,7 @@ impl Judge<'_> {
     /// Berth must not attempt a write of a berth that its own permissions or admission policies refuse. A refusal by
     /// another policy or webhook is not a violation.
     fn refused(&self) -> impl Iterator<Item = Violation> {
-        let by_policy = |r: &&Record| {
-            let programs = r.program() == "berth-agent" || r.user.ends_with(":berth-controller");
-            r.is_write() && programs && r.is_of("leases") && matches!(r.code, 403 | 422) && r.refused_by_own_rules
-        };
-        self.audit.iter().filter(by_policy).map(|r| {
+        self.audit.iter().filter(|r| is_refused_by_own_rules(r)).map(|r| {
             let who = r.node_claim.as_deref().unwrap_or("the controller");
             let text = format!(
                 "{who} tried to write {} at {} and was refused: {}",
@@ -173,10 +169,9 @@ impl Judge<'_> {
     /// True if the log may lack a berth that the node held between these times: it begins within a turn of that node, or
     /// misses writes of any berth, perhaps of a whole turn.
     fn is_unknown(&self, history: &History, host: &str, from: Timestamp, until: Timestamp) -> bool {
-        let is_of_host = |state: &RecordedState| state.berth.node().is_some_and(|(node, _)| node.as_str() == host);
-        let begins_late = |first: &RecordedState| first.at >= until && is_of_host(first);
-        let mut firsts = history.values().filter_map(|states| states.first());
-        !self.evidence.whole && (self.misses_time(from, until) || firsts.any(begins_late))
+        let firsts = history.values().filter_map(|states| states.first());
+        let mut late = firsts.filter(|first| first.at >= until);
+        !self.evidence.whole && (self.misses_time(from, until) || late.any(|first| first.is_of(host)))
     }
 
     /// Violation shown by the end of a boot, with the line that showed the next one.
@@ -187,8 +182,8 @@ impl Judge<'_> {
 
     /// Returns the digests that the host booted last before and first after a time.
     fn around(&self, host: &str, at: Timestamp) -> (Option<String>, Option<String>) {
-        let booted = |after| self.booted(host, at, after).map(|(_, digest)| digest.to_owned());
-        (booted(false), booted(true))
+        let both = [false, true].map(|after| self.booted(host, at, after));
+        both.map(|booted| booted.map(|(_, digest)| digest.to_owned())).into()
     }
 
     /// I1: a pool never has more holders than its capacity, and so never more hosts down under a licence.
@@ -233,18 +228,19 @@ impl Judge<'_> {
 
     /// Tolerance for the clocks of the log: several API servers have several clocks.
     fn slack(&self) -> jiff::SignedDuration {
-        match self.evidence.boots {
-            true => jiff::SignedDuration::ZERO,
-            false => self.lag,
+        if self.evidence.boots {
+            jiff::SignedDuration::ZERO
+        } else {
+            self.lag
         }
     }
 
     /// I1(a): Berth cordons and evicts only under a berth of that node.
     fn unlicensed_disruptions(&self, history: &History) -> Vec<Violation> {
-        let ours = |r: &&Record| r.succeeded() && r.program() == "berth-agent";
         let slack = self.slack();
         let mut wrong = vec![];
-        for record in self.audit.iter().filter(ours) {
+        let ours = self.audit.iter().filter(|r| r.program() == "berth-agent");
+        for record in ours.filter(|r| r.succeeded()) {
             let host = record.user.strip_prefix("system:node:").unwrap_or_default();
             let cordons = record.resource == "nodes" && record.unschedulable() == Some(true) && sets_cordon(record);
             let evicts = record.resource == "pods" && record.subresource == "eviction";
@@ -260,6 +256,13 @@ impl Judge<'_> {
         }
         wrong
     }
+}
+
+/// True if Berth tried to write a berth, and its own rules refused that.
+fn is_refused_by_own_rules(record: &Record) -> bool {
+    let is_ours = record.program() == "berth-agent" || record.user.ends_with(":berth-controller");
+    let is_refused = matches!(record.code, 403 | 422) && record.refused_by_own_rules;
+    is_ours && is_refused && record.is_write() && record.is_of("leases")
 }
 
 /// True if the request itself asked for unschedulable. A restore of a node that an admin cordoned does not.

@@ -99,10 +99,10 @@ impl Log {
         match record.target().as_str() {
             "bootcnodes/status" => return self.sightings.of_agent(&record),
             "nodes/status" => return self.sightings.of_kubelet(&record),
-            "leases" if is_stored && !record.verb.starts_with("delete") => match has_body {
-                true => self.bodies.leases += 1,
-                false => self.bodies.bare += 1,
-            },
+            "leases" if is_stored && !record.verb.starts_with("delete") => {
+                self.bodies.leases += u64::from(has_body);
+                self.bodies.bare += u64::from(!has_body);
+            }
             "nodes" => self.bodies.nodes |= is_stored && has_body,
             "bootcnodes" => self.bodies.published |= is_stored && has_body,
             "bootcnodepools/status" => self.bodies.pool_statuses |= is_stored && has_body,
@@ -145,8 +145,8 @@ impl Log {
         if self.bodies.leases == 0 && self.bodies.bare > 0 {
             return Err(Unfit::Bare(self.bodies.bare, namespace.to_owned()));
         }
-        let is_berth = |r: &Record| r.resource == "leases" && r.response.as_ref().is_some_and(has_pool);
-        if !self.records.iter().any(is_berth) {
+        let mut leases = self.records.iter().filter(|r| r.resource == "leases");
+        if !leases.any(|r| r.response.as_ref().is_some_and(has_pool)) {
             return Err(Unfit::Nothing(self.lines, namespace.to_owned()));
         }
         self.records.sort_by_key(|r| r.at);

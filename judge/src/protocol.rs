@@ -7,11 +7,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::history::{CONTROLLER, History, RecordedState, in_order};
-use crate::hosts::{HostChange, HostEvent};
+use crate::hosts::HostChange;
 use crate::judge::Judge;
 use crate::names::name_of;
 use crate::violation::Violation;
-use crate::write::{Write, our_cordon, text};
+use crate::write::{our_cordon, text};
 
 /// A write of an existing berth.
 struct Change<'a> {
@@ -182,8 +182,9 @@ impl Judge<'_> {
     /// I2, I5: an agent acts only under the boot that runs. Its write may arrive late.
     fn not_running(&self, change: &Change<'_>, boot: &str) -> Option<Violation> {
         let host = change.after.berth.holding()?.node.as_str();
-        let is_seen = |e: &&HostEvent| matches!(&e.change, HostChange::Up { boot_id, .. } if boot_id == boot);
-        if !self.evidence.boots && !self.of_host(host).iter().any(is_seen) {
+        let mut ups = self.of_host(host).iter();
+        let is_seen = ups.any(|e| matches!(&e.change, HostChange::Up { boot_id, .. } if boot_id == boot));
+        if !self.evidence.boots && !is_seen {
             return None;
         }
         let mut running = None;
@@ -215,19 +216,17 @@ impl Judge<'_> {
                 _ => {}
             }
         }
-        let lately = |(_, end): &&(&str, Option<Timestamp>)| end.is_none_or(|end| end + self.lag >= at);
-        boots.iter().filter(lately).map(|(boot, _)| *boot).collect()
+        boots.retain(|(_, end)| end.is_none_or(|end| end + self.lag >= at));
+        boots.into_iter().map(|(boot, _)| boot).collect()
     }
 
     /// I5: after a new boot a berth is given back only if the booted image is the target or the previous one, and the
     /// Node was Ready under this boot.
     fn unproven(&self, change: &Change<'_>, after: &Holding) -> Vec<Violation> {
         let boot = after.boot_id.as_str();
-        let of_host = || {
-            let of_host = self.of_host(after.node.as_str()).iter();
-            of_host.filter(|e| e.at <= change.after.received)
-        };
-        let booted = of_host().find_map(|e| match &e.change {
+        let events = self.of_host(after.node.as_str()).iter();
+        let mut earlier = events.clone().filter(|e| e.at <= change.after.received);
+        let booted = earlier.find_map(|e| match &e.change {
             HostChange::Up { boot_id, digest, .. } if boot_id == boot => Some(digest.clone()),
             _ => None,
         });
@@ -243,15 +242,14 @@ impl Judge<'_> {
                 &format!("{booted} is booted, which is neither the target nor the previous image"),
             ));
         }
-        let ready = |e: &HostEvent| matches!(&e.change, HostChange::Ready { boot_id } if boot_id == boot);
         let begins_here = self.evidence.whole || change.taken_under.is_some();
         let recorded = self.evidence.ready
             && begins_here
             && !self.misses(change.before.version, change.after.version)
             && self.hosts.iter().any(|e| matches!(e.change, HostChange::Ready { .. }));
-        let within = self.of_host(after.node.as_str()).iter().copied();
-        let mut within = within.filter(|e| e.at <= change.after.received + self.slack());
-        if recorded && !within.any(ready) {
+        let mut within = events.filter(|e| e.at <= change.after.received + self.slack());
+        let is_ready = within.any(|e| matches!(&e.change, HostChange::Ready { boot_id } if boot_id == boot));
+        if recorded && !is_ready {
             wrong.push(change.wrong("I5", "the Node was not Ready under this boot"));
         }
         wrong
@@ -381,28 +379,26 @@ impl Judge<'_> {
             _ => node.to_string(),
         };
         let pool = change.after.berth.pool.as_str();
-        let mut before = self
-            .writes("bootcnodepools/status")
-            .iter()
-            .filter(|(version, record, _)| *version < change.after.version && record.name == pool);
-        let names = |(_, _, status): &Write<'_>| {
-            let failures = status
-                .pointer("/status/failures")
-                .map(Value::to_string)
-                .unwrap_or_default();
-            failures.contains(&digest.to_string()) && failures.contains(&format!("\"{node}\""))
-        };
+        let (mut is_reported, mut is_recorded) = (false, false);
+        for (version, record, status) in self.writes("bootcnodepools/status") {
+            if *version < change.after.version && record.name == pool {
+                let failures = status.pointer("/status/failures").map(Value::to_string);
+                let failures = failures.unwrap_or_default();
+                is_reported = true;
+                is_recorded |= failures.contains(&digest.to_string()) && failures.contains(&format!("\"{node}\""));
+            }
+        }
         if self.misses(change.before.version, change.after.version) {
             return vec![];
         }
-        if !self.evidence.whole && (!self.evidence.pool_statuses || before.clone().next().is_none()) {
+        if !self.evidence.whole && (!self.evidence.pool_statuses || !is_reported) {
             return vec![];
         }
         // An admin may have cleared it since.
-        match before.any(names) || self.doubtful("bootcnodepools/status").next().is_some() {
-            true => vec![],
-            false => vec![change.wrong("I8", "its failure was acknowledged before it was on record")],
+        if is_recorded || self.doubtful("bootcnodepools/status").next().is_some() {
+            return vec![];
         }
+        vec![change.wrong("I8", "its failure was acknowledged before it was on record")]
     }
 
     /// True if the Node may have been deleted by then.

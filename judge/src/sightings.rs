@@ -91,36 +91,33 @@ impl Sightings {
     pub(crate) fn events(&self, history: &History) -> Vec<HostEvent> {
         let mut events = vec![];
         for (host, boots) in &self.hosts {
+            let mut changes = vec![];
             let mut before: Option<(&str, Timestamp)> = None;
             for (id, first, boot) in ordered(boots) {
-                let mut push = |at, change| {
-                    events.push(HostEvent {
-                        at,
-                        host: host.clone(),
-                        change,
-                    });
-                };
                 if let Some((last, since)) = before {
                     let commit = last_commit(history, host, last, first).filter(|at| *at >= since);
                     let just_before = first.checked_sub(SignedDuration::from_micros(1)).unwrap_or(first);
-                    push(commit.unwrap_or(just_before), HostChange::Down);
+                    changes.push((commit.unwrap_or(just_before), HostChange::Down));
                 }
                 // Without a status of its agent the image is unknown.
                 if let Some((_, digest, version)) = &boot.image {
-                    push(
-                        first,
-                        HostChange::Up {
-                            boot_id: id.to_owned(),
-                            digest: digest.clone(),
-                            version: version.clone(),
-                        },
-                    );
+                    let up = HostChange::Up {
+                        boot_id: id.to_owned(),
+                        digest: digest.clone(),
+                        version: version.clone(),
+                    };
+                    changes.push((first, up));
                     before = Some((id, first));
                 }
                 if let Some(ready) = boot.ready {
-                    push(ready.max(first), HostChange::Ready { boot_id: id.to_owned() });
+                    changes.push((ready.max(first), HostChange::Ready { boot_id: id.to_owned() }));
                 }
             }
+            events.extend(changes.into_iter().map(|(at, change)| HostEvent {
+                at,
+                host: host.clone(),
+                change,
+            }));
         }
         events.sort_by_key(|e| e.at);
         events

@@ -163,12 +163,14 @@ impl Draft<'_> {
         let all = self.states.iter().copied().chain(self.end);
         let audit_ids: Vec<String> = all.map(|s| s.audit_id.clone()).filter(|id| !id.is_empty()).collect();
         let until = self.end.map(|s| s.at);
-        let is_about = |v: &&Violation| {
-            let is_line = v.audit_ids.iter().any(|id| audit_ids.contains(id));
-            let is_within = v.at >= first.at && until.is_none_or(|until| v.at <= until);
-            is_line || (is_within && v.node.as_deref() == Some(last.node.as_str()))
-        };
-        let mut rules: Vec<_> = wrong.iter().filter(is_about).map(|v| v.rule).collect();
+        let mut rules = vec![];
+        for violation in wrong {
+            let is_line = violation.audit_ids.iter().any(|id| audit_ids.contains(id));
+            let is_within = violation.at >= first.at && until.is_none_or(|until| violation.at <= until);
+            if is_line || (is_within && violation.node.as_deref() == Some(last.node.as_str())) {
+                rules.push(violation.rule);
+            }
+        }
         rules.sort_unstable();
         rules.dedup();
         let verdict = match &proof {
@@ -204,12 +206,12 @@ fn proof(last: &Holding, committed: Option<&Holding>, outcome: Outcome, hosts: &
     if outcome == Outcome::Failed {
         return Proof::Failed;
     }
-    let of_host = || hosts.iter().filter(|e| e.host == last.node.as_str());
-    let booted = of_host().find_map(|e| match &e.change {
+    let of_host = hosts.iter().filter(|e| e.host == last.node.as_str());
+    let booted = of_host.clone().find_map(|e| match &e.change {
         HostChange::Up { boot_id, digest, .. } if *boot_id == last.boot_id.as_str() => Some(digest.clone()),
         _ => None,
     });
-    let ready = of_host().find_map(|e| match &e.change {
+    let ready = of_host.clone().find_map(|e| match &e.change {
         HostChange::Ready { boot_id } if *boot_id == last.boot_id.as_str() => Some(e.at),
         _ => None,
     });

@@ -96,10 +96,10 @@ impl Log {
             .into_iter()
             .map(|(node, at, other_image)| Reboot { node, at, other_image });
         let turns = turns(&history, &hosts, &violations, &evidence);
-        let times = || history.values().flatten().map(|s| s.at);
+        let times = history.values().flatten().map(|s| s.at);
         Ok(Report {
-            from: times().min().unwrap_or_default(),
-            until: times().max().unwrap_or_default(),
+            from: times.clone().min().unwrap_or_default(),
+            until: times.max().unwrap_or_default(),
             not_judged: self.not_judged(terms, &evidence, &history),
             turns,
             violations,
@@ -109,40 +109,38 @@ impl Log {
 
     /// Returns sentences about missing evidence.
     fn not_judged(&self, terms: &Terms, evidence: &Evidence, history: &History) -> Vec<String> {
-        let mut said = vec![];
-        let mut say = |missing: bool, words: &str| {
-            if missing {
-                said.push(words.to_owned());
-            }
-        };
-        say(
-            !self.sightings.agents,
-            "I2, I3, I5 (booted image): no status of a BootcNode has its body",
-        );
-        say(
-            !self.sightings.kubelets,
-            "I5 (Ready under the new boot), order of the pools: no status of a Node has its body",
-        );
-        say(
-            !evidence.nodes,
-            "I1 (cordoned before the reboot), I4: no write of a Node has its body",
-        );
-        say(
-            !evidence.published,
-            "I2 (published image), order of the pools: no write of a BootcNode has its body",
-        );
-        say(
-            !evidence.pool_statuses,
-            "I1 (capacity), I8: no status of a BootcNodePool has its body",
-        );
-        say(
-            terms.fleet.is_none(),
-            "I1 (limit of the fleet): the log does not show it; give it with --fleet-limit",
-        );
-        say(
-            !evidence.pods,
-            "I1 (no pod left behind): the log does not show the end of each pod",
-        );
+        let missing = [
+            (
+                self.sightings.agents,
+                "I2, I3, I5 (booted image): no status of a BootcNode has its body",
+            ),
+            (
+                self.sightings.kubelets,
+                "I5 (Ready under the new boot), order of the pools: no status of a Node has its body",
+            ),
+            (
+                evidence.nodes,
+                "I1 (cordoned before the reboot), I4: no write of a Node has its body",
+            ),
+            (
+                evidence.published,
+                "I2 (published image), order of the pools: no write of a BootcNode has its body",
+            ),
+            (
+                evidence.pool_statuses,
+                "I1 (capacity), I8: no status of a BootcNodePool has its body",
+            ),
+            (
+                terms.fleet.is_some(),
+                "I1 (limit of the fleet): the log does not show it; give it with --fleet-limit",
+            ),
+            (
+                evidence.pods,
+                "I1 (no pod left behind): the log does not show the end of each pod",
+            ),
+        ];
+        let missing = missing.into_iter().filter(|(is_there, _)| !is_there);
+        let mut said: Vec<String> = missing.map(|(_, words)| words.to_owned()).collect();
         let bare = self.bare();
         if bare > 0 {
             said.push(format!("{bare} writes of Leases: without a body"));
@@ -160,20 +158,21 @@ impl Log {
                 ));
             }
         }
-        let bad = self.bad();
-        if bad.count > 0 {
-            let more = if bad.count > bad.named.len() as u64 {
-                ", …"
-            } else {
-                ""
-            };
-            said.push(format!(
-                "lines that are not audit events ({}): {}{more}",
-                bad.count,
-                bad.named.join(", ")
-            ));
-        }
+        said.extend(self.bad_lines_named());
         said
+    }
+
+    /// Returns a sentence about the lines that cannot be read, if there are any.
+    fn bad_lines_named(&self) -> Option<String> {
+        let bad = self.bad();
+        let more = if bad.count > bad.named.len() as u64 {
+            ", …"
+        } else {
+            ""
+        };
+        let named = bad.named.join(", ");
+        let count = Some(bad.count).filter(|count| *count > 0)?;
+        Some(format!("lines that are not audit events ({count}): {named}{more}"))
     }
 }
 
