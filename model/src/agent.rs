@@ -156,10 +156,12 @@ fn report(state: &mut State, node: usize, decision: Decision) {
         failed: here.host.failed,
         turn: decision.turn,
         token: here.host.token,
-        boot_image: match fleet.tells_boot_images && !here.host.no_note {
-            true if here.labels.newer => BootImage::Newer,
-            true => BootImage::Older,
-            false => BootImage::Unknown,
+        boot_image: if !fleet.tells_boot_images || here.host.no_note {
+            BootImage::Unknown
+        } else if here.labels.newer {
+            BootImage::Newer
+        } else {
+            BootImage::Older
         },
         work: if fleet.counts_pulls { decision.work } else { Work::Other },
     };
@@ -256,13 +258,18 @@ fn ends(state: &mut State, node: usize, decision: &Decision, delivery: Delivery)
     }
 }
 
+fn is_releasing(lease: &Lease) -> bool {
+    lease
+        .held()
+        .is_some_and(|held| matches!(held.phase, Phase::Releasing(_)))
+}
+
 /// Executes an agent's PUT of a berth.
 pub fn land(world: &World, state: &mut State, node: usize, slot: Number, lease: Lease) -> Option<Broken> {
     let broken = judge::agent_write(world, state, node, slot, &lease);
     let before = state.slots[usize::from(slot)];
-    let released = |l: &Lease| l.held().is_some_and(|h| matches!(h.phase, Phase::Releasing(_)));
     // A PUT that was sent under an earlier boot proves nothing about this one.
-    let proves = released(&lease) && !released(&before) && lease.held().is_some_and(|h| h.boot == 0);
+    let proves = is_releasing(&lease) && !is_releasing(&before) && lease.held().is_some_and(|h| h.boot == 0);
     if proves || lease.held().is_none() {
         state.nodes[node].ghost.unproven = false;
     }
@@ -283,35 +290,35 @@ fn patch(mut state: State, node: usize, decision: &Decision, delivery: Delivery)
         Act::Cordon => (true, recorded(&seen)),
         _ => (restored(&seen), Cordon::No),
     };
-    let mut broken = None;
-    let current = current && state.nodes[node].object.uid == seen.uid;
-    match (current, delivery) {
-        (true, Delivery::Done | Delivery::Lost) => {
-            broken = land_patch(&mut state, node, unschedulable, cordon);
-        }
-        (true, Delivery::Late | Delivery::Killed) => {
-            let node = Number::try_from(node).unwrap_or(NO_NUMBER);
-            state.air.push(Request::Node {
-                node,
-                unschedulable,
-                cordon,
-            });
-        }
-        (false, _) => {}
+    if !current || state.nodes[node].object.uid != seen.uid {
+        let is_killed = delivery == Delivery::Killed;
+        ends(
+            &mut state,
+            node,
+            decision,
+            if is_killed { delivery } else { Delivery::Lost },
+        );
+        return (state, None);
     }
-    let delivery = if current || delivery == Delivery::Killed {
-        delivery
+    if matches!(delivery, Delivery::Done | Delivery::Lost) {
+        land_patch(&mut state, node, unschedulable, cordon);
     } else {
-        Delivery::Lost
-    };
+        let node = Number::try_from(node).unwrap_or(NO_NUMBER);
+        state.air.push(Request::Node {
+            node,
+            unschedulable,
+            cordon,
+        });
+    }
     ends(&mut state, node, decision, delivery);
-    (state, broken)
+    (state, None)
 }
 
 fn recorded(seen: &Object) -> Cordon {
-    match (seen.unschedulable, seen.cordon) {
-        (true, Cordon::No | Cordon::OverCordoned) => Cordon::OverCordoned,
-        _ => Cordon::OverSchedulable,
+    if seen.unschedulable && seen.cordon != Cordon::OverSchedulable {
+        Cordon::OverCordoned
+    } else {
+        Cordon::OverSchedulable
     }
 }
 
@@ -323,21 +330,20 @@ fn restored(seen: &Object) -> bool {
     }
 }
 
-/// Executes a patch of a Node.
-pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) -> Option<Broken> {
+/// Executes a patch of a Node. It has no rules beyond the checks of every state.
+pub fn land_patch(state: &mut State, node: usize, unschedulable: bool, cordon: Cordon) {
     let object = &mut state.nodes[node].object;
     object.unschedulable = unschedulable;
     object.cordon = cordon;
     state.nodes[node].ghost.abandoned &= cordon != Cordon::No;
     state.touch_node(node);
-    judge::cordon(state, node)
 }
 
 /// Restarts the agent.
 pub fn crash(state: &mut State, node: usize) {
     let fleet = state.fleet;
     let here = &mut state.nodes[node];
-    here.agent = Agent::fresh(fleet);
+    here.agent = Agent::fresh(fleet.tries_guard);
     here.ghost.unguarded = fleet.tries_guard;
     here.host.recall();
     here.host.drain = mind::recalled_drain(&here.host);
@@ -358,42 +364,25 @@ pub fn moves(
     }
     let mut after = state.clone();
     let decision = read(world, &mut after, node, steps);
-    if state.may(Fault::StaleRead) && !matches!(decision.act, Act::Wait(_) | Act::Idle) && after != *state {
-        let mut paused = after.clone();
-        paused.spend(Fault::StaleRead);
+    let may_pause = !matches!(decision.act, Act::Wait(_) | Act::Idle) && after != *state;
+    if let Some(paused) = after.spent(Fault::StaleRead).filter(|_| may_pause) {
         push(decision.act, Delivery::Done, true, (paused, None));
     }
-    let faults = [
-        (Delivery::Lost, Fault::LostReply),
-        (Delivery::Late, Fault::Late),
-        (Delivery::Killed, Fault::AgentCrash),
-    ];
+    let faults: &[(Delivery, Fault)] = match decision.act {
+        Act::Reboot => &[(Delivery::Lost, Fault::Dropped)],
+        request if is_request(request) => &[
+            (Delivery::Lost, Fault::LostReply),
+            (Delivery::Late, Fault::Late),
+            (Delivery::Killed, Fault::AgentCrash),
+        ],
+        _ => &[],
+    };
     for (delivery, fault) in faults {
-        if is_request(decision.act) && state.may(fault) {
-            let mut faulty = after.clone();
-            faulty.spend(fault);
-            push(
-                decision.act,
-                delivery,
-                false,
-                act(world, faulty, node, decision, delivery),
-            );
+        if let Some(faulty) = after.spent(*fault) {
+            let faulty = act(world, faulty, node, decision, *delivery);
+            push(decision.act, *delivery, false, faulty);
         }
     }
-    if decision.act == Act::Reboot && state.may(Fault::Dropped) {
-        let mut faulty = after.clone();
-        faulty.spend(Fault::Dropped);
-        push(
-            decision.act,
-            Delivery::Lost,
-            false,
-            act(world, faulty, node, decision, Delivery::Lost),
-        );
-    }
-    push(
-        decision.act,
-        Delivery::Done,
-        false,
-        act(world, after, node, decision, Delivery::Done),
-    );
+    let done = act(world, after, node, decision, Delivery::Done);
+    push(decision.act, Delivery::Done, false, done);
 }

@@ -2,9 +2,8 @@
 
 use berth_api::seeded::Bug;
 
-use crate::fault::Fault::{
-    self, AgentCrash, Cordon, Delete, Edit, Election, Forget, Hold, Lapse, Late, Move, Pause, Resize, StaleWatch,
-};
+use crate::fair::I10;
+use crate::fault::Fault;
 use crate::judge;
 use crate::world::{Broken, Follows, World};
 use crate::worlds::calm;
@@ -25,173 +24,79 @@ pub fn all() -> Vec<Seeded> {
     Bug::ALL.iter().map(|bug| seeded(*bug)).collect()
 }
 
-/// Returns the world and the rule of a bug.
-pub fn seeded(bug: Bug) -> Seeded {
-    let small = World {
-        nodes: 2,
-        ..calm("", "")
+/// A world of two nodes, without faults.
+fn small(bug: Bug) -> World {
+    let calm = calm(bug.name(), "");
+    World { nodes: 2, ..calm }
+}
+
+/// Defines for each bug its world, as the fields that differ from [`small`] and the faults, and the rule that it breaks.
+macro_rules! bugs {
+    ($($bug:ident { $($field:ident: $value:expr),* } [$($fault:ident: $times:literal),*] breaks $breaks:expr;)*) => {
+        /// Returns the world and the rule of a bug.
+        pub fn seeded(bug: Bug) -> Seeded {
+            let (world, faults, breaks) = match bug {
+                $(Bug::$bug => (
+                    World { $($field: $value,)* ..small(bug) },
+                    vec![$((Fault::$fault, $times)),*],
+                    $breaks,
+                ),)*
+            };
+            let world = World { faults, ..world };
+            Seeded { bug, world, breaks }
+        }
     };
-    let with = |world: &World, faults: &[(Fault, u8)]| World {
-        faults: faults.to_vec(),
-        ..world.clone()
-    };
-    let two = World {
-        capacity: (2, 2),
-        ..small.clone()
-    };
-    let shrinks = World {
-        capacity: (2, 1),
-        nodes: 3,
-        ..small.clone()
-    };
-    let bad = World {
-        images: &[2, 3],
-        bad: 1 << 2,
-        ..small.clone()
-    };
-    let images = World {
-        images: &[2, 3],
-        ..small.clone()
-    };
-    let newer = World {
-        too_old: 1 << 3,
-        ..images.clone()
-    };
-    let pools = World {
-        pools: vec![1, 2],
-        ..small.clone()
-    };
-    let servers = World {
-        nodes: 3,
-        pools: vec![2, 1],
-        spread: true,
-        servers: 3,
-        ..two.clone()
-    };
-    let unlabelled = World {
-        nodes: 3,
-        servers: 3,
-        unlabelled: true,
-        ..two.clone()
-    };
-    let fleet = World {
-        pools: vec![1, 1],
-        spread: true,
-        fleet: 1,
-        ..small.clone()
-    };
-    let order = World {
-        fleet: 0,
-        after: &[(0, 1)],
-        ..fleet.clone()
-    };
-    let canary = World {
-        waves: true,
-        ..two.clone()
-    };
-    let guarded = World {
-        tries_guard: true,
-        ..small.clone()
-    };
-    let ran_before = World {
-        previous: 2,
-        ..small.clone()
-    };
-    let permits = World {
-        staged: false,
-        max_staging: 1,
-        keep_blocked: true,
-        ..small.clone()
-    };
-    let refused = World {
-        keep_blocked: true,
-        ..two.clone()
-    };
-    let untold = World {
-        newer: true,
-        ..newer.clone()
-    };
-    let soaks = World {
-        soaks: true,
-        ..canary.clone()
-    };
-    let tag = World {
-        follows: Follows::Tag,
-        ..images.clone()
-    };
-    let pinned = World {
-        follows: Follows::Pinned,
-        ..images.clone()
-    };
-    let (world, breaks) = match bug {
-        Bug::SkipBerth => (with(&small, &[]), judge::I3_ARMED),
-        Bug::NoCas => (with(&small, &[(Late, 1), (Pause, 1)]), judge::I1A_HOLDER),
-        Bug::ReleaseToOpen => (with(&small, &[]), judge::I1B_WHO),
-        Bug::NoEpochStamp => (with(&two, &[(Election, 1), (Lapse, 1)]), judge::I1B_OPEN),
-        Bug::NoBootIdCheck => (with(&small, &[]), judge::I2_ONCE),
-        Bug::ReleaseBeforeProof => (with(&small, &[]), judge::I5_PROOF),
-        Bug::ReleaseAfterCommit => (with(&small, &[(Pause, 1)]), judge::I5_COMMITTED),
-        Bug::UncordonAlways => (with(&small, &[(Cordon, 1)]), judge::I4_CORDON),
-        Bug::ExpiredBerthStolen => (with(&small, &[(Lapse, 1)]), judge::I1A_HOLDER),
-        Bug::OwnFlagOnly => (with(&small, &[(Cordon, 1)]), judge::I1B_OPEN),
-        Bug::GiveBackNotSticky => (with(&small, &[]), judge::I1A_CORDON),
-        Bug::NoHeldLimit => (with(&shrinks, &[(Resize, 1), (Cordon, 1)]), judge::I1B_OPEN),
-        Bug::OfferForAnotherDigest => (with(&images, &[(Edit, 1)]), judge::I2_TAKE),
-        Bug::SearchInNewPoolOnly => (
-            with(&pools, &[(Move, 2), (Election, 1), (StaleWatch, 1)]),
-            crate::fair::I10,
-        ),
-        Bug::RetryFailedDigest => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_FAILED),
-        Bug::NoUidCheck => (with(&small, &[(Delete, 1)]), judge::I1A_CORDON),
-        Bug::ShrinkAtOnce => (with(&shrinks, &[(Resize, 1), (AgentCrash, 1)]), judge::I1C_TAKE),
-        Bug::GateIgnored => (with(&small, &[(Pause, 1)]), judge::GATE),
-        Bug::SecondServer => (with(&servers, &[]), judge::I11_QUORUM),
-        Bug::LabelledServersOnly => (with(&unlabelled, &[]), judge::I11_QUORUM),
-        Bug::FleetLimitIgnored => (with(&fleet, &[]), judge::I1B_FLEET),
-        Bug::OrderIgnored => (with(&order, &[]), judge::ORDER),
-        Bug::BootImageIgnored => (with(&newer, &[(Edit, 1)]), judge::BOOT_IMAGE),
-        Bug::HoldIgnored => (with(&small, &[(Hold, 1)]), judge::HOLD),
-        Bug::StaleWatchOpens => (with(&small, &[(StaleWatch, 1), (Pause, 1)]), judge::GATE),
-        Bug::LeavingNotCounted => (with(&canary, &[(Forget, 1)]), judge::WAVE),
-        Bug::OldLookTrusted => (with(&small, &[(Fault::Second, 2)]), judge::I3_ARMED),
-        Bug::OldCommitUsed => (with(&small, &[(AgentCrash, 1), (Fault::Meddle, 1)]), judge::I1A_CLEAR),
-        Bug::UnlockableLeft => (with(&small, &[(Fault::Stuck, 1), (Fault::Rival, 1)]), judge::I3_REST),
-        Bug::SilentLetsGo => (with(&small, &[(Fault::Silent, 1)]), judge::I5_PROOF),
-        Bug::UnseenLetsGo => (
-            with(&small, &[(Fault::Unusable, 1), (Fault::Dropped, 1)]),
-            judge::I3_ARMED,
-        ),
-        Bug::MemoryNotNeeded => (with(&small, &[(Fault::ReadOnly, 1)]), judge::I8_MEMORY),
-        Bug::GuardIgnored => (with(&guarded, &[(Fault::Unguarded, 1)]), judge::I6_GUARD),
-        Bug::RollbackIgnored => (with(&ran_before, &[(Fault::Queue, 1)]), judge::I2_QUEUED),
-        Bug::ScheduledIgnored => (
-            with(&small, &[(Fault::Schedule, 1), (Fault::Dropped, 1)]),
-            judge::I2_SCHEDULED,
-        ),
-        Bug::PermitKept => (with(&permits, &[(Fault::Idle, 1)]), crate::fair::I10),
-        Bug::SilentPulls => (with(&permits, &[(Fault::Mute, 1)]), crate::fair::I10),
-        Bug::PermitsUncounted => (with(&permits, &[]), judge::PERMITS),
-        Bug::RefusedTriedAgain => (with(&refused, &[(Fault::Refuse, 1)]), crate::fair::I10),
-        Bug::RefusedNotCounted => (with(&refused, &[(Fault::Refuse, 1), (Cordon, 1)]), judge::I1B_OPEN),
-        Bug::SilenceDisplaces => (with(&untold, &[(Edit, 1)]), judge::BOOT_IMAGE),
-        Bug::BootImageForgotten => (with(&newer, &[(Fault::Untold, 2)]), judge::BOOT_IMAGE),
-        Bug::BackoffUnlimited => (with(&small, &[(Fault::Jump, 2), (Fault::Block, 1)]), crate::fair::I10),
-        Bug::WallClockDrain => (
-            with(&small, &[(Fault::Jump, 1), (Fault::Block, 1), (AgentCrash, 1)]),
-            judge::DRAIN,
-        ),
-        Bug::SoakIgnored => (with(&soaks, &[]), judge::WAVE),
-        Bug::AgeIgnored => (with(&tag, &[(Edit, 1)]), judge::ADOPTED),
-        Bug::NotConfirmed => (with(&tag, &[(Edit, 1), (Election, 1)]), judge::ADOPTED),
-        Bug::PinFollowed => (with(&pinned, &[(Edit, 1)]), judge::PINNED),
-        Bug::ReopenBeforeRecorded => (with(&bad, &[(Fault::Rollback, 1)]), judge::I8_RECORD),
-    };
-    Seeded {
-        bug,
-        world: World {
-            name: bug.name(),
-            ..world
-        },
-        breaks,
-    }
+}
+
+bugs! {
+    SkipBerth {} [] breaks judge::I3_ARMED;
+    NoCas {} [Late: 1, Pause: 1] breaks judge::I1A_HOLDER;
+    ReleaseToOpen {} [] breaks judge::I1B_WHO;
+    NoEpochStamp { capacity: (2, 2) } [Election: 1, Lapse: 1] breaks judge::I1B_OPEN;
+    NoBootIdCheck {} [] breaks judge::I2_ONCE;
+    ReleaseBeforeProof {} [] breaks judge::I5_PROOF;
+    ReleaseAfterCommit {} [Pause: 1] breaks judge::I5_COMMITTED;
+    UncordonAlways {} [Cordon: 1] breaks judge::I4_CORDON;
+    ExpiredBerthStolen {} [Lapse: 1] breaks judge::I1A_HOLDER;
+    OwnFlagOnly {} [Cordon: 1] breaks judge::I1B_OPEN;
+    GiveBackNotSticky {} [] breaks judge::I1A_CORDON;
+    NoHeldLimit { nodes: 3, capacity: (2, 1) } [Resize: 1, Cordon: 1] breaks judge::I1B_OPEN;
+    OfferForAnotherDigest { images: &[2, 3] } [Edit: 1] breaks judge::I2_TAKE;
+    SearchInNewPoolOnly { pools: vec![1, 2] } [Move: 2, Election: 1, StaleWatch: 1] breaks I10;
+    RetryFailedDigest { images: &[2, 3], bad: 1 << 2 } [Rollback: 1] breaks judge::I8_FAILED;
+    NoUidCheck {} [Delete: 1] breaks judge::I1A_CORDON;
+    ShrinkAtOnce { nodes: 3, capacity: (2, 1) } [Resize: 1, AgentCrash: 1] breaks judge::I1C_TAKE;
+    GateIgnored {} [Pause: 1] breaks judge::GATE;
+    SecondServer { nodes: 3, capacity: (2, 2), pools: vec![2, 1], spread: true, servers: 3 }
+        [] breaks judge::I11_QUORUM;
+    LabelledServersOnly { nodes: 3, capacity: (2, 2), servers: 3, unlabelled: true } [] breaks judge::I11_QUORUM;
+    FleetLimitIgnored { pools: vec![1, 1], spread: true, fleet: 1 } [] breaks judge::I1B_FLEET;
+    OrderIgnored { pools: vec![1, 1], spread: true, after: &[(0, 1)] } [] breaks judge::ORDER;
+    BootImageIgnored { images: &[2, 3], too_old: 1 << 3 } [Edit: 1] breaks judge::BOOT_IMAGE;
+    HoldIgnored {} [Hold: 1] breaks judge::HOLD;
+    StaleWatchOpens {} [StaleWatch: 1, Pause: 1] breaks judge::GATE;
+    LeavingNotCounted { capacity: (2, 2), waves: true } [Forget: 1] breaks judge::WAVE;
+    OldLookTrusted {} [Second: 2] breaks judge::I3_ARMED;
+    OldCommitUsed {} [AgentCrash: 1, Meddle: 1] breaks judge::I1A_CLEAR;
+    UnlockableLeft {} [Stuck: 1, Rival: 1] breaks judge::I3_REST;
+    SilentLetsGo {} [Silent: 1] breaks judge::I5_PROOF;
+    UnseenLetsGo {} [Unusable: 1, Dropped: 1] breaks judge::I3_ARMED;
+    MemoryNotNeeded {} [ReadOnly: 1] breaks judge::I8_MEMORY;
+    GuardIgnored { tries_guard: true } [Unguarded: 1] breaks judge::I6_GUARD;
+    RollbackIgnored { previous: 2 } [Queue: 1] breaks judge::I2_QUEUED;
+    ScheduledIgnored {} [Schedule: 1, Dropped: 1] breaks judge::I2_SCHEDULED;
+    PermitKept { staged: false, max_staging: 1, keep_blocked: true } [Idle: 1] breaks I10;
+    SilentPulls { staged: false, max_staging: 1, keep_blocked: true } [Mute: 1] breaks I10;
+    PermitsUncounted { staged: false, max_staging: 1, keep_blocked: true } [] breaks judge::PERMITS;
+    RefusedTriedAgain { capacity: (2, 2), keep_blocked: true } [Refuse: 1] breaks I10;
+    RefusedNotCounted { capacity: (2, 2), keep_blocked: true } [Refuse: 1, Cordon: 1] breaks judge::I1B_OPEN;
+    SilenceDisplaces { images: &[2, 3], too_old: 1 << 3, newer: true } [Edit: 1] breaks judge::BOOT_IMAGE;
+    BootImageForgotten { images: &[2, 3], too_old: 1 << 3 } [Untold: 2] breaks judge::BOOT_IMAGE;
+    BackoffUnlimited {} [Jump: 2, Block: 1] breaks I10;
+    WallClockDrain {} [Jump: 1, Block: 1, AgentCrash: 1] breaks judge::DRAIN;
+    SoakIgnored { capacity: (2, 2), waves: true, soaks: true } [] breaks judge::WAVE;
+    AgeIgnored { images: &[2, 3], follows: Follows::Tag } [Edit: 1] breaks judge::ADOPTED;
+    NotConfirmed { images: &[2, 3], follows: Follows::Tag } [Edit: 1, Election: 1] breaks judge::ADOPTED;
+    PinFollowed { images: &[2, 3], follows: Follows::Pinned } [Edit: 1] breaks judge::PINNED;
+    ReopenBeforeRecorded { images: &[2, 3], bad: 1 << 2 } [Rollback: 1] breaks judge::I8_RECORD;
 }

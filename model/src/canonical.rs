@@ -138,16 +138,14 @@ pub fn rename_pools(pools: &mut [Pool], to: &[Number]) {
 
 /// Renumbers the nodes in a Lease.
 pub fn rename_lease(lease: &mut Lease, to: &[Number]) {
-    let new = |node: &mut Number| {
-        if let Some(new) = to.get(usize::from(*node)) {
-            *node = *new;
-        }
+    let node = match &mut lease.is {
+        Berth::Missing => return,
+        Berth::Closed(c) => &mut c.last,
+        Berth::Offered(o) => &mut o.node,
+        Berth::Held(h) => &mut h.node,
     };
-    match &mut lease.is {
-        Berth::Missing => {}
-        Berth::Closed(c) => new(&mut c.last),
-        Berth::Offered(o) => new(&mut o.node),
-        Berth::Held(h) => new(&mut h.node),
+    if let Some(new) = to.get(usize::from(*node)) {
+        *node = *new;
     }
 }
 
@@ -164,13 +162,17 @@ pub fn rename_write(write: &mut Write, to: &[Number]) {
                 }
             }) {
                 let inputs = Arc::make_mut(inputs);
-                inputs.unavailable = inputs.unavailable.renamed(to);
-                inputs.excluded = inputs.excluded.renamed(to);
-                inputs.held_back = inputs.held_back.renamed(to);
-                inputs.away = inputs.away.renamed(to);
-                inputs.waits = inputs.waits.renamed(to);
-                inputs.early = inputs.early.renamed(to);
-                inputs.fleet_down = inputs.fleet_down.renamed(to);
+                for nodes in [
+                    &mut inputs.unavailable,
+                    &mut inputs.excluded,
+                    &mut inputs.held_back,
+                    &mut inputs.away,
+                    &mut inputs.waits,
+                    &mut inputs.early,
+                    &mut inputs.fleet_down,
+                ] {
+                    *nodes = nodes.renamed(to);
+                }
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],

@@ -35,18 +35,18 @@ fn is_gone(nodes: &[Node], (node, uid): (Number, u8)) -> bool {
 /// Returns the inputs of a controller's pass: objects from its watches, berths and missing Nodes from live reads.
 fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) -> ControllerView {
     let controller = &state.controllers[who];
-    let seen = |node: &Node| SeenNode {
+    let nodes = look.nodes.iter().map(|node| SeenNode {
         object: Object { boot: 0, ..node.object },
         labels: node.labels,
         spec: node.spec,
         status: node.status,
-    };
-    let berth = |(slot, lease): (usize, &Lease)| SeenBerth {
+    });
+    let slots = state.slots.iter().enumerate().map(|(slot, lease)| SeenBerth {
         is: lease.is,
         stamped: lease.epoch == controller.epoch,
         doubt: controller.doubt.has(slot),
         refused: controller.refused.has(slot),
-    };
+    });
     let shown: Vec<Option<(Number, u8)>> = look.slots.iter().map(Lease::who).collect();
     let hosts = (0..).zip(&look.nodes).filter_map(|(n, node)| Some((n, node.spec?.uid)));
     let mut gone: Vec<(Number, u8)> = shown.iter().copied().flatten().chain(hosts).collect();
@@ -54,7 +54,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
     gone.sort_unstable();
     gone.dedup();
     ControllerView {
-        nodes: look.nodes.iter().map(seen).collect(),
+        nodes: nodes.collect(),
         pools: look.pools.clone(),
         // Resets the fields that a controller does not see.
         fleet: Fleet {
@@ -65,7 +65,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
             soaked: 0,
             ..look.fleet
         },
-        slots: state.slots.iter().enumerate().map(berth).collect(),
+        slots: slots.collect(),
         shown,
         gone,
         changed: (0..)
@@ -74,11 +74,7 @@ fn view(world: &World, state: &State, who: usize, look: &WatchView, aged: bool) 
             .map(|(pool, _)| pool)
             .collect(),
         fleet_changed: look.fleet.paused != state.fleet.paused,
-        answering: (0..)
-            .zip(&state.nodes)
-            .filter(|(_, n)| answers(world, n))
-            .map(|(n, _)| n)
-            .collect(),
+        answering: judge::which(&state.nodes, |node| answers(world, node)),
         lapsed: controller.lapsed.clone(),
         unused: controller.unused.clone(),
         silent: controller.silent.clone(),
@@ -109,20 +105,18 @@ fn answers(world: &World, node: &Node) -> bool {
 
 /// Returns queue entries for writes to BootcNodes.
 fn entries(state: &State, look: &WatchView, writes: &[Write]) -> VecDeque<Entry> {
-    let entry = |write: &Write| {
-        let current = match write {
+    let mut entries = VecDeque::new();
+    for write in writes.iter().cloned() {
+        let current = match &write {
             Write::Publish { node, .. } => {
                 let (seen, now) = (&look.nodes[usize::from(*node)], &state.nodes[usize::from(*node)]);
                 now.spec == seen.spec && now.status == seen.status
             }
             _ => true,
         };
-        Entry {
-            write: write.clone(),
-            current,
-        }
-    };
-    writes.iter().map(entry).collect()
+        entries.push_back(Entry { write, current });
+    }
+    entries
 }
 
 /// Returns the different decisions of a pass about berths. With `every`, over all namings of the nodes.
@@ -213,6 +207,14 @@ impl Ord for WriteKey {
     }
 }
 
+/// True if the node has no use for a permit to pull any more.
+fn has_used_permit(node: &Node) -> bool {
+    let status = &node.status;
+    let has_begun = status.staged != 0 || status.work == Work::Pulls;
+    let mut images = [status.staged, status.booted].into_iter();
+    has_begun && node.spec.is_none_or(|spec| images.any(|image| image == spec.image))
+}
+
 /// Returns the states after each possible pass of a controller, with its writes in the queue. With `every`, over all namings
 /// of the nodes.
 pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut Plans, every: bool) -> Vec<After> {
@@ -227,16 +229,8 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     for held in state.slots.iter().filter_map(Lease::held) {
         begun.controllers[who].lapsed.drop(held.node);
     }
-    for (number, node) in (0..)
-        .zip(&look.nodes)
-        .filter(|(_, node)| node.status.staged != 0 || node.status.work == Work::Pulls)
-    {
-        if node
-            .spec
-            .is_none_or(|spec| [node.status.staged, node.status.booted].contains(&spec.image))
-        {
-            begun.controllers[who].unused.drop(number);
-        }
+    for number in judge::which(&look.nodes, has_used_permit).iter() {
+        begun.controllers[who].unused.drop(number);
     }
     if world.follows != Follows::AtOnce {
         count(&mut begun.controllers[who], &look.pools[0]);
@@ -262,15 +256,14 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     }
     for (writes, broken) in decide(world, &begun, (&view, &look, refused), plans, every) {
         let mut next = begun.clone();
-        let current = |write: &Write| match write {
-            Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
-            _ => true,
-        };
-        let entry = |WriteKey(write): WriteKey| Entry {
-            current: current(&write),
-            write,
-        };
-        next.controllers[who].queue = writes.into_iter().map(entry).map(|e| stamped(e, state, who)).collect();
+        for WriteKey(write) in writes {
+            let current = match &write {
+                Write::Pool { pool, .. } => look.pools[usize::from(*pool)] == state.pools[usize::from(*pool)],
+                _ => true,
+            };
+            let write = stamped(write, state, who);
+            next.controllers[who].queue.push_back(Entry { write, current });
+        }
         let remembers = next.controllers[who] != state.controllers[who];
         if broken.is_some() || stale || remembers {
             after.push((next, broken));
@@ -298,8 +291,8 @@ fn count(controller: &mut Controller, pool: &Pool) {
 }
 
 /// Replaces the epoch in a write: 1 stands for the controller's own epoch, any other for the current epoch of the berth.
-fn stamped(mut entry: Entry, state: &State, who: usize) -> Entry {
-    if let Write::Berth { slot, lease, .. } = &mut entry.write
+fn stamped(mut write: Write, state: &State, who: usize) -> Write {
+    if let Write::Berth { slot, lease, .. } = &mut write
         && lease.is != Berth::Missing
     {
         lease.epoch = match lease.epoch {
@@ -307,7 +300,7 @@ fn stamped(mut entry: Entry, state: &State, who: usize) -> Entry {
             _ => state.slots[usize::from(*slot)].epoch,
         };
     }
-    entry
+    write
 }
 
 /// Sends the first write of a controller's queue.
@@ -350,12 +343,7 @@ pub fn send(world: &World, mut state: State, who: usize, delivery: Delivery) -> 
     }
     if delivery == Delivery::Killed {
         controller.epoch = 0;
-        let epoch = next_epoch(&state);
-        state.controllers[who] = Controller {
-            epoch,
-            ..Controller::default()
-        };
-        state.leader = who as u8;
+        elect(&mut state, who);
     }
     (state, broken)
 }
@@ -458,45 +446,35 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
             (Delivery::Killed, Fault::ControllerCrash),
         ];
         for (delivery, fault) in faults {
-            if state.may(fault) && first.current && (delivery != Delivery::Killed || leads) {
-                let mut faulty = state.clone();
-                faulty.spend(fault);
-                push(
-                    ControllerMove::Send(write.clone(), delivery),
-                    send(world, faulty, who, delivery),
-                );
+            let may_happen = first.current && (delivery != Delivery::Killed || leads);
+            if let Some(faulty) = state.spent(fault).filter(|_| may_happen) {
+                let after = send(world, faulty, who, delivery);
+                push(ControllerMove::Send(write.clone(), delivery), after);
             }
         }
-        push(
-            ControllerMove::Send(write.clone(), Delivery::Done),
-            send(world, state.clone(), who, Delivery::Done),
-        );
+        let after = send(world, state.clone(), who, Delivery::Done);
+        push(ControllerMove::Send(write.clone(), Delivery::Done), after);
     }
     for after in passes(world, state, who, false, plans, true) {
         push(ControllerMove::Pass, after);
     }
-    if state.may(Fault::Lapse) && state.slots.iter().any(|l| l.who().is_some()) {
-        let mut spent = state.clone();
-        spent.spend(Fault::Lapse);
+    if state.slots.iter().any(|l| l.who().is_some())
+        && let Some(spent) = state.spent(Fault::Lapse)
+    {
         for after in passes(world, &spent, who, true, plans, true) {
             push(ControllerMove::LatePass, after);
         }
     }
-    if leads && state.may(Fault::StaleWatch) && controller.queue.is_empty() && controller.look.is_none() {
-        let mut looked = state.clone();
-        looked.spend(Fault::StaleWatch);
+    let may_look = leads && controller.queue.is_empty() && controller.look.is_none();
+    if let Some(mut looked) = state.spent(Fault::StaleWatch).filter(|_| may_look) {
         look(&mut looked, who);
         push(ControllerMove::Look, (looked, None));
     }
-    if leads && state.may(Fault::ControllerCrash) {
-        let mut crashed = state.clone();
-        crashed.spend(Fault::ControllerCrash);
+    if let Some(mut crashed) = state.spent(Fault::ControllerCrash).filter(|_| leads) {
         elect(&mut crashed, who);
         push(ControllerMove::Crash, (crashed, None));
     }
-    if !leads && state.may(Fault::Election) {
-        let mut elected = state.clone();
-        elected.spend(Fault::Election);
+    if let Some(mut elected) = state.spent(Fault::Election).filter(|_| !leads) {
         elect(&mut elected, who);
         push(ControllerMove::Elected, (elected, None));
     }

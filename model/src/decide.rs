@@ -151,6 +151,13 @@ impl Steps {
     }
 }
 
+/// Returns the knowledge after an event.
+fn after(knowledge: &Knowledge, event: Event<'_>, view: &AgentView) -> Knowledge {
+    let mut knowledge = knowledge.clone();
+    knowledge.after(event, &mind::now_on(&view.host));
+    knowledge
+}
+
 fn decide(view: &AgentView) -> Decision {
     let now = mind::now_on(&view.host);
     let mut knowledge = mind::knowledge(view);
@@ -166,23 +173,18 @@ fn decide(view: &AgentView) -> Decision {
         conditions: &[],
     };
     let reported = report(&facts, &subject, &BootcNodeStatus::default());
-    let after = |knowledge: &Knowledge, event: Event<'_>| {
-        let mut knowledge = knowledge.clone();
-        knowledge.after(event, &now);
-        knowledge
-    };
     // A step that needs the memory fails if the memory cannot be written.
     let is_forgotten = next.needs_memory() && view.host.read_only;
     let (begun, done, failed) = if let Step::Wait(why, _) = &next {
-        let rests = after(&knowledge, Event::Rests(*why));
+        let rests = after(&knowledge, Event::Rests(*why), view);
         (knowledge, rests.clone(), rests)
     } else {
-        let mut begun = after(&knowledge, Event::Begins(&next));
+        let mut begun = after(&knowledge, Event::Begins(&next), view);
         if is_forgotten {
-            begun = after(&begun, Event::Memory(Some(mind::READ_ONLY.to_owned())));
+            begun = after(&begun, Event::Memory(Some(mind::READ_ONLY.to_owned())), view);
         }
-        let done = after(&begun, Event::Ends(&next, done(&next)));
-        let failed = after(&begun, Event::Ends(&next, failed(&next)));
+        let done = after(&begun, Event::Ends(&next, done(&next)), view);
+        let failed = after(&begun, Event::Ends(&next, failed(&next)), view);
         (begun, done, failed)
     };
     Decision {
@@ -201,12 +203,12 @@ fn decide(view: &AgentView) -> Decision {
 /// Returns the work in a report, as far as permits to pull depend on it.
 fn work(reported: &BootcNodeStatus) -> Work {
     let pulled = condition::find(&reported.conditions, condition::node::IMAGE_PULLED);
-    let is_pulled = |reason: Why| pulled.is_some_and(|pulled| pulled.reason == reason.as_str());
-    if is_pulled(Why::Pulling) {
+    let reason = pulled.map(|pulled| &*pulled.reason);
+    if reason == Some(Why::Pulling.as_str()) {
         Work::Pulls
     } else if reported.phase == Some(Phase::Proving) {
         Work::Proves
-    } else if is_pulled(Why::Blocked) {
+    } else if reason == Some(Why::Blocked.as_str()) {
         Work::Blocked
     } else {
         Work::Other
@@ -241,45 +243,37 @@ fn drained(done: bool) -> Ending {
 }
 
 fn act(facts: &AgentFacts, next: &Step) -> Act {
-    let boot = || rich::boot(0);
-    let slot = |b: &berth::Berth| Number::try_from(b.index).unwrap_or(NO_NUMBER);
-    let put = |put: Put, before: &berth::Berth, after: Result<berth::Berth, berth::Refused>| match after {
-        Ok(after) => Act::Put(put, slot(before), rich::small(&after)),
-        Err(_) => Act::Refused,
+    let boot = rich::boot(0);
+    let (put, before, after) = match next {
+        Step::Wait(why, _) => return Act::Wait(*why),
+        Step::LookAtHost => return Act::Look,
+        Step::ReadNode => return Act::ReadNode,
+        Step::TryGuard => return Act::TryGuard,
+        Step::StartPull(image, _) => return Act::Pull(rich::image(Some(&image.digest))),
+        Step::CancelPull(digest) => return Act::Cancel(rich::image(Some(digest))),
+        Step::Lock(_) => return Act::Lock,
+        Step::Unlock => return Act::Unlock,
+        Step::Unstage(_) => return Act::Unstage,
+        Step::Reboot => return Act::Reboot,
+        Step::Drain => return Act::Drain,
+        Step::Cordon(_) => return Act::Cordon,
+        Step::Restore(_) => return Act::Restore,
+        Step::Uncordon => return Act::Uncordon,
+        Step::Take(b) => (Put::Take, b, taken(facts, b)),
+        Step::Commit(b) => (Put::Commit, b, b.committed(boot)),
+        Step::Fence(b) => (Put::Fence, b, Ok(b.clone())),
+        Step::Uncommit(b) => (Put::Uncommit, b, b.uncommitted()),
+        Step::Relicense(b, digest) => (Put::Relicense, b, b.relicensed(digest.clone(), boot)),
+        Step::Release(b, outcome, _) => (Put::Release(*outcome), b, b.releasing(*outcome, boot)),
+        Step::GiveBack(b) => (Put::GiveBack, b, b.given_back()),
     };
-    match next {
-        Step::Wait(why, _) => Act::Wait(*why),
-        Step::LookAtHost => Act::Look,
-        Step::ReadNode => Act::ReadNode,
-        Step::TryGuard => Act::TryGuard,
-        Step::StartPull(image, _) => Act::Pull(rich::image(Some(&image.digest))),
-        Step::CancelPull(digest) => Act::Cancel(rich::image(Some(digest))),
-        Step::Lock(_) => Act::Lock,
-        Step::Unlock => Act::Unlock,
-        Step::Unstage(_) => Act::Unstage,
-        Step::Reboot => Act::Reboot,
-        Step::Drain => Act::Drain,
-        Step::Cordon(_) => Act::Cordon,
-        Step::Restore(_) => Act::Restore,
-        Step::Uncordon => Act::Uncordon,
-        // As in the agent's `take`: the UID of the last read Node.
-        Step::Take(b) => {
-            let uid = facts
-                .cluster_node
-                .get()
-                .map(|n| n.uid.clone())
-                .unwrap_or_else(|| rich::uid(0, NONE));
-            put(
-                Put::Take,
-                b,
-                b.taken(&facts.node, &uid, facts.host.os.booted().cloned(), boot()),
-            )
-        }
-        Step::Commit(b) => put(Put::Commit, b, b.committed(boot())),
-        Step::Fence(b) => put(Put::Fence, b, Ok(b.clone())),
-        Step::Uncommit(b) => put(Put::Uncommit, b, b.uncommitted()),
-        Step::Relicense(b, digest) => put(Put::Relicense, b, b.relicensed(digest.clone(), boot())),
-        Step::Release(b, outcome, _) => put(Put::Release(*outcome), b, b.releasing(*outcome, boot())),
-        Step::GiveBack(b) => put(Put::GiveBack, b, b.given_back()),
-    }
+    let slot = Number::try_from(before.index).unwrap_or(NO_NUMBER);
+    after.map_or(Act::Refused, |after| Act::Put(put, slot, rich::small(&after)))
+}
+
+/// Returns the berth after the agent took it. As in the agent, the UID is of the last read Node.
+fn taken(facts: &AgentFacts, berth: &berth::Berth) -> Result<berth::Berth, berth::Refused> {
+    let uid = facts.cluster_node.get().map(|node| node.uid.clone());
+    let uid = uid.unwrap_or_else(|| rich::uid(0, NONE));
+    berth.taken(&facts.node, &uid, facts.host.os.booted().cloned(), rich::boot(0))
 }

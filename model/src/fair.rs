@@ -16,7 +16,7 @@ use crate::moves::Memo;
 use crate::nature;
 use crate::set::Set;
 use crate::state::{
-    Begun, Berth, Cordon, Failures, Fleet, Host, Image, Lease, NO_NUMBER, NONE, Node, Number, Phase, State, Until,
+    Begun, Berth, Cordon, Failures, Fleet, Host, Image, NO_NUMBER, NONE, Node, Number, Phase, Pool, State, Until,
 };
 use crate::world::{Broken, Follows, World};
 
@@ -103,29 +103,7 @@ pub fn heal(world: &World, state: &mut State) {
     // A berth whose Lease cannot be written counts as used.
     let mut kept = Number::try_from(state.unwritable.len()).unwrap_or(NO_NUMBER);
     for node in 0..world.nodes {
-        let here = &mut state.nodes[node];
-        if !here.object.exists {
-            nature::create(state, node);
-        }
-        // A node with a host that does not answer during its turn must keep its berth.
-        let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
-        let here = &mut state.nodes[node];
-        here.idle &= world.keep_blocked && !in_turn;
-        let is_mute = here.mute && world.keep_blocked && !in_turn;
-        nature::mutes(state, node, is_mute);
-        let here = &mut state.nodes[node];
-        heal_host(&mut here.host, world.keep_blocked, in_turn);
-        here.host.blocked = here.host.blocked && world.keep_blocked;
-        if here.labels.held && !world.keep_blocked {
-            here.labels.held = false;
-            state.touch_node(node);
-        }
-        let here = &mut state.nodes[node];
-        // A control plane node counts for the majority, and an excluded one would never leave a bad image.
-        if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
-            here.object.excluded = false;
-            state.touch_node(node);
-        }
+        heal_node(world, state, node);
         let here = &mut state.nodes[node];
         if here.ghost.admin {
             kept += 1;
@@ -144,6 +122,33 @@ pub fn heal(world: &World, state: &mut State) {
     }
 }
 
+/// Ends the faults of a node, except those of [`World::keep_blocked`].
+fn heal_node(world: &World, state: &mut State, node: usize) {
+    let here = &mut state.nodes[node];
+    if !here.object.exists {
+        nature::create(state, node);
+    }
+    // A node with a host that does not answer during its turn must keep its berth.
+    let in_turn = state.held_by(node).is_some() || state.nodes[node].ghost.unproven;
+    let here = &mut state.nodes[node];
+    here.idle &= world.keep_blocked && !in_turn;
+    let is_mute = here.mute && world.keep_blocked && !in_turn;
+    nature::mutes(state, node, is_mute);
+    let here = &mut state.nodes[node];
+    heal_host(&mut here.host, world.keep_blocked, in_turn);
+    here.host.blocked = here.host.blocked && world.keep_blocked;
+    if here.labels.held && !world.keep_blocked {
+        here.labels.held = false;
+        state.touch_node(node);
+    }
+    let here = &mut state.nodes[node];
+    // A control plane node counts for the majority, and an excluded one would never leave a bad image.
+    if here.labels.server && here.object.excluded && world.bad & (1 << here.host.booted) != 0 {
+        here.object.excluded = false;
+        state.touch_node(node);
+    }
+}
+
 /// Ends the faults of a host. With `keeps`, faults that keep a node from its turn stay.
 fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     (host.inhibited, host.no_unstage, host.scheduled, host.no_note) = (false, false, false, false);
@@ -158,6 +163,13 @@ fn heal_host(host: &mut Host, keeps: bool, in_turn: bool) {
     }
 }
 
+/// True if the target of the pool failed on the node, and no retry was requested since.
+fn has_failed(node: &Node, pool: &Pool) -> bool {
+    let (host, target) = (&node.host, pool.target);
+    let has_left = target != 0 && host.tried == target && host.booted != target && node.ghost.unproven;
+    host.token == pool.token && (host.failed & (1 << target) != 0 || has_left)
+}
+
 /// Lets the admin request a retry if a good image failed on a node, because it was not finalized or was rolled back.
 fn retry(state: &mut State) {
     // Waits until all failures are recorded: a later failure would need another request.
@@ -170,16 +182,8 @@ fn retry(state: &mut State) {
     }
     for number in 0..state.pools.len() {
         let pool = &state.pools[number];
-        let tried = |n: &Node| n.host.tried == pool.target && n.host.booted != pool.target && pool.target != 0;
-        let failed = |n: &Node| {
-            n.host.token == pool.token && (n.host.failed & (1 << pool.target) != 0 || (tried(n) && n.ghost.unproven))
-        };
-        if state.nodes.iter().any(failed)
-            || pool
-                .failures
-                .get(usize::from(pool.target))
-                .is_some_and(|f| !f.is_empty())
-        {
+        let failures = pool.failures.get(usize::from(pool.target));
+        if state.nodes.iter().any(|node| has_failed(node, pool)) || failures.is_some_and(|f| !f.is_empty()) {
             state.pools[number].token += 1;
             state.pools[number].failures = Failures::default();
             state.touch_pool(number as u8);
@@ -221,9 +225,11 @@ pub fn round(world: &World, state: &mut State, memo: &mut Memo) -> Option<Broken
         nature::permits(state);
     }
     // Offers that can no longer be taken lapse.
-    let is_mute = |node: Number| state.nodes[usize::from(node)].mute;
-    let over = |lease: &Lease| matches!(lease.is, Berth::Offered(o) if o.until == Until::Over || is_mute(o.node));
-    if state.slots.iter().any(over) {
+    let mut offers = state.slots.iter().filter_map(|lease| match lease.is {
+        Berth::Offered(offer) => Some(offer),
+        _ => None,
+    });
+    if offers.any(|offer| offer.until == Until::Over || state.nodes[usize::from(offer.node)].mute) {
         let leader = usize::from(state.leader);
         broken = broken
             .or(pass(world, state, leader, true, memo))
@@ -314,33 +320,35 @@ fn wanted(world: &World, state: &State, pool: u8) -> Image {
     if world.follows == Follows::Pinned {
         return terms.target;
     }
-    match judge::is_refused(world, &state.nodes, (pool, terms), terms.tagged) {
-        true => terms.target,
-        false => terms.tagged,
+    if judge::is_refused(world, &state.nodes, (pool, terms), terms.tagged) {
+        terms.target
+    } else {
+        terms.tagged
     }
+}
+
+/// True if a fault keeps the node from its turn.
+fn is_stuck(node: &Node) -> bool {
+    let host = &node.host;
+    let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
+    host.blocked || is_host_stuck || node.labels.held || node.mute || node.idle
 }
 
 /// True if every member runs its image and is not cordoned by Berth, and no berth is offered or held.
 pub fn is_updated(world: &World, state: &State) -> bool {
-    let is_unwritable = |slot: usize| state.unwritable.has(slot);
-    let rests = state
-        .slots
-        .iter()
-        .enumerate()
-        .all(|(slot, l)| is_unwritable(slot) || matches!(l.is, Berth::Missing | Berth::Closed(_)));
-    let mut of_unwritable = state.slots.iter().enumerate().filter(|(slot, _)| is_unwritable(*slot));
-    let kept: Vec<Number> = of_unwritable
-        .by_ref()
-        .filter_map(|(_, lease)| Some(lease.who()?.0))
-        .collect();
-    let is_stuck = |n: &Node| {
-        let host = &n.host;
-        let is_host_stuck = host.no_lock || host.read_only || host.silent || host.unusable || host.queued;
-        host.blocked || is_host_stuck || n.labels.held || n.mute || n.idle
-    };
+    let (mut rests, mut kept) = (true, Set::default());
+    for (slot, lease) in state.slots.iter().enumerate() {
+        if let Some((node, _)) = lease.who() {
+            if state.unwritable.has(slot) {
+                kept.add(node);
+            } else {
+                rests = false;
+            }
+        }
+    }
     let blocked = state.nodes.iter().take(world.nodes).any(|n| n.host.blocked);
-    let members = (0..).zip(&state.nodes).take(world.nodes).all(|(number, node)| {
-        let is_kept = is_stuck(node) || kept.contains(&number);
+    let members = state.nodes.iter().take(world.nodes).enumerate().all(|(number, node)| {
+        let is_kept = is_stuck(node) || kept.has(number);
         let counts = node.object.exists && !node.object.excluded && node.labels.pool != NONE && !is_kept;
         let target = wanted(world, state, node.labels.pool);
         !counts || (node.host.booted == target && node.object.cordon == Cordon::No)

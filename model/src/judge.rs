@@ -7,82 +7,57 @@ use crate::decide::{Act, Put};
 use crate::set::Set;
 use crate::state::{
     Berth, BootImage, BootImages, Cordon, Held, Image, Lease, NONE, Node, NodeRead, Number, Object, Phase, PlanInputs,
-    Pool, Spec, State, WatchView, Work, Write,
+    Pool, State, WatchView, Work, Write,
 };
 use crate::world::{Broken, Follows, World};
 
-/// I1a a cordon by Berth has a berth
-pub const I1A_CORDON: Broken = Broken("I1a a cordon by Berth has a berth");
-/// I1a a rebooted and unproven node has a berth
-pub const I1A_UNPROVEN: Broken = Broken("I1a a rebooted and unproven node has a berth");
-/// I1a only the holder gives up a berth
-pub const I1A_HOLDER: Broken = Broken("I1a only the holder gives up a berth");
-/// I1a a node is cordoned and drained before it goes down
-pub const I1A_CLEAR: Broken = Broken("I1a a node is cordoned and drained before it goes down");
-/// I1b berths are offered only within the capacity
-pub const I1B_OPEN: Broken = Broken("I1b berths are offered only within the capacity");
-/// I1b only the controller offers berths, and only closed ones
-pub const I1B_WHO: Broken = Broken("I1b only the controller offers berths, and only closed ones");
-/// I1c no berth is taken above the published capacity
-pub const I1C_TAKE: Broken = Broken("I1c no berth is taken above the published capacity");
-/// I2 an offer is taken by its node, for the desired image
-pub const I2_TAKE: Broken = Broken("I2 an offer is taken by its node, for the desired image");
-/// I2 a reboot has a license
-pub const I2_REBOOT: Broken = Broken("I2 a reboot has a license");
-/// I2 a license is for one boot
-pub const I2_ONCE: Broken = Broken("I2 a license is for one boot");
-/// I2 a commit needs a cordoned and drained node and the complete staged image
-pub const I2_COMMIT: Broken = Broken("I2 a commit needs a cordoned and drained node and the complete staged image");
-/// I3 no image is armed without a license
-pub const I3_ARMED: Broken = Broken("I3 no image is armed without a license");
-/// I3 no agent waits next to an armed image
-pub const I3_REST: Broken = Broken("I3 no agent waits next to an armed image");
-/// I4 the cordon is restored to its previous state
-pub const I4_CORDON: Broken = Broken("I4 the cordon is restored to its previous state");
-/// I5 a berth that is committed under this boot is not given back
-pub const I5_COMMITTED: Broken = Broken("I5 a berth that is committed under this boot is not given back");
-/// I5 a berth is given back only after proof
-pub const I5_PROOF: Broken = Broken("I5 a berth is given back only after proof");
-/// I5 a berth is given back through Releasing
-pub const I5_STICKY: Broken = Broken("I5 a berth is given back through Releasing");
-/// I11 one control plane node at a time, while a majority stays up
-pub const I11_QUORUM: Broken = Broken("I11 one control plane node at a time, while a majority stays up");
-/// no berth is offered while a gate is closed
-pub const GATE: Broken = Broken("no berth is offered while a gate is closed");
-/// no berth is offered to a node that is held back
-pub const HOLD: Broken = Broken("no berth is offered to a node that is held back");
-/// no image becomes the target while the boot image is too old for it
-pub const BOOT_IMAGE: Broken = Broken("no image becomes the target while the boot image is too old for it");
-/// a wave begins after the previous wave is proven
-pub const WAVE: Broken = Broken("a wave begins after the previous wave is proven");
-/// I1b berths are offered only within the fleet's limit
-pub const I1B_FLEET: Broken = Broken("I1b berths are offered only within the fleet's limit");
-/// a pool begins after the pools before it are proven
-pub const ORDER: Broken = Broken("a pool begins after the pools before it are proven");
-/// I7 one pull at a time, and no needed pull is canceled
-pub const I7_PULL: Broken = Broken("I7 one pull at a time, and no needed pull is canceled");
-/// I8 an image that failed on a node is not tried there again
-pub const I8_FAILED: Broken = Broken("I8 an image that failed on a node is not tried there again");
-/// I2 no commit is reverted while a shutdown is scheduled
-pub const I2_SCHEDULED: Broken = Broken("I2 no commit is reverted while a shutdown is scheduled");
-/// I2 no reboot is licensed while another image is queued for the next boot
-pub const I2_QUEUED: Broken = Broken("I2 no reboot is licensed while another image is queued for the next boot");
-/// I6 no berth is taken while the API server does not guard berths
-pub const I6_GUARD: Broken = Broken("I6 no berth is taken while the API server does not guard berths");
-/// a drain is given up only after its timeout
-pub const DRAIN: Broken = Broken("a drain is given up only after its timeout");
-/// I8 a turn begins only if the memory is on disk
-pub const I8_MEMORY: Broken = Broken("I8 a turn begins only if the memory is on disk");
-/// a tag is adopted only after its minimum age and a confirmation
-pub const ADOPTED: Broken = Broken("a tag is adopted only after its minimum age and a confirmation");
-/// a pinned image is changed only by the admin
-pub const PINNED: Broken = Broken("a pinned image is changed only by the admin");
-/// no more nodes have a permit to pull than the pool allows
-pub const PERMITS: Broken = Broken("no more nodes have a permit to pull than the pool allows");
-/// no image is pulled without a permit
-pub const PERMIT: Broken = Broken("no image is pulled without a permit");
-/// I8 a failure is recorded before its berth is offered again
-pub const I8_RECORD: Broken = Broken("I8 a failure is recorded before its berth is offered again");
+macro_rules! rules {
+    ($($name:ident: $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub const $name: Broken = Broken($text);
+        )*
+    };
+}
+
+rules! {
+    I1A_CORDON: "I1a a cordon by Berth has a berth";
+    I1A_UNPROVEN: "I1a a rebooted and unproven node has a berth";
+    I1A_HOLDER: "I1a only the holder gives up a berth";
+    I1A_CLEAR: "I1a a node is cordoned and drained before it goes down";
+    I1B_OPEN: "I1b berths are offered only within the capacity";
+    I1B_WHO: "I1b only the controller offers berths, and only closed ones";
+    I1C_TAKE: "I1c no berth is taken above the published capacity";
+    I2_TAKE: "I2 an offer is taken by its node, for the desired image";
+    I2_REBOOT: "I2 a reboot has a license";
+    I2_ONCE: "I2 a license is for one boot";
+    I2_COMMIT: "I2 a commit needs a cordoned and drained node and the complete staged image";
+    I3_ARMED: "I3 no image is armed without a license";
+    I3_REST: "I3 no agent waits next to an armed image";
+    I4_CORDON: "I4 the cordon is restored to its previous state";
+    I5_COMMITTED: "I5 a berth that is committed under this boot is not given back";
+    I5_PROOF: "I5 a berth is given back only after proof";
+    I5_STICKY: "I5 a berth is given back through Releasing";
+    I11_QUORUM: "I11 one control plane node at a time, while a majority stays up";
+    GATE: "no berth is offered while a gate is closed";
+    HOLD: "no berth is offered to a node that is held back";
+    BOOT_IMAGE: "no image becomes the target while the boot image is too old for it";
+    WAVE: "a wave begins after the previous wave is proven";
+    I1B_FLEET: "I1b berths are offered only within the fleet's limit";
+    ORDER: "a pool begins after the pools before it are proven";
+    I7_PULL: "I7 one pull at a time, and no needed pull is canceled";
+    I8_FAILED: "I8 an image that failed on a node is not tried there again";
+    I2_SCHEDULED: "I2 no commit is reverted while a shutdown is scheduled";
+    I2_QUEUED: "I2 no reboot is licensed while another image is queued for the next boot";
+    I6_GUARD: "I6 no berth is taken while the API server does not guard berths";
+    DRAIN: "a drain is given up only after its timeout";
+    I8_MEMORY: "I8 a turn begins only if the memory is on disk";
+    ADOPTED: "a tag is adopted only after its minimum age and a confirmation";
+    PINNED: "a pinned image is changed only by the admin";
+    PERMITS: "no more nodes have a permit to pull than the pool allows";
+    PERMIT: "no image is pulled without a permit";
+    I8_RECORD: "I8 a failure is recorded before its berth is offered again";
+}
 
 fn holder(state: &State, node: usize) -> Option<&Held> {
     let uid = state.nodes[node].object.uid;
@@ -100,32 +75,30 @@ pub fn state(world: &World, state: &State) -> Option<Broken> {
 
 /// Checks one node in a state.
 pub fn node(state: &State, number: usize) -> Option<Broken> {
-    {
-        let node = &state.nodes[number];
-        let held = holder(state, number);
-        let object = &node.object;
-        let counts = object.exists && !object.excluded;
-        if counts && !node.ghost.abandoned && object.cordon != Cordon::No && held.is_none() {
-            return Some(I1A_CORDON);
-        }
-        if counts && node.ghost.unproven && held.is_none() {
-            return Some(I1A_UNPROVEN);
-        }
-        let licensed = held.is_some_and(|h| license(h, node.host.staged));
-        let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
-        // An admin who excludes a node may revoke the license without the agent.
-        if counts && armed && !licensed {
-            return Some(I3_ARMED);
-        }
-        let before = match object.cordon {
-            Cordon::No => object.unschedulable,
-            Cordon::OverSchedulable => false,
-            // An admin who uncordons during the turn has the last word.
-            Cordon::OverCordoned => object.unschedulable,
-        };
-        if object.exists && before != node.ghost.admin {
-            return Some(I4_CORDON);
-        }
+    let node = &state.nodes[number];
+    let held = holder(state, number);
+    let object = &node.object;
+    let counts = object.exists && !object.excluded;
+    if counts && !node.ghost.abandoned && object.cordon != Cordon::No && held.is_none() {
+        return Some(I1A_CORDON);
+    }
+    if counts && node.ghost.unproven && held.is_none() {
+        return Some(I1A_UNPROVEN);
+    }
+    let licensed = held.is_some_and(|h| license(h, node.host.staged));
+    let armed = node.ghost.armed == object.uid + 1 && node.host.staged != 0 && !node.host.locked;
+    // An admin who excludes a node may revoke the license without the agent.
+    if counts && armed && !licensed {
+        return Some(I3_ARMED);
+    }
+    let before = match object.cordon {
+        Cordon::No => object.unschedulable,
+        Cordon::OverSchedulable => false,
+        // An admin who uncordons during the turn has the last word.
+        Cordon::OverCordoned => object.unschedulable,
+    };
+    if object.exists && before != node.ghost.admin {
+        return Some(I4_CORDON);
     }
     None
 }
@@ -134,9 +107,9 @@ fn license(held: &Held, staged: u8) -> bool {
     held.phase == Phase::Committed && held.boot == 0 && held.target == staged
 }
 
-/// Checks a patch of the Node. There are no rules beyond the checks of every state.
-pub fn cordon(_: &State, _: usize) -> Option<Broken> {
-    None
+/// True if the Node is unschedulable, with a cordon by Berth.
+fn is_cordoned(seen: &Object) -> bool {
+    seen.cordon != Cordon::No && seen.unschedulable
 }
 
 /// Checks an agent's request for a reboot.
@@ -154,8 +127,7 @@ pub fn reboot(state: &State, node: usize) -> Option<Broken> {
     let mut holdings = state.slots.iter().filter_map(Lease::held);
     let held = holdings.find(|h| usize::from(h.node) == node && h.uid == uid);
     // As the agent last saw it: the agent is not responsible for a later change.
-    let cordoned = |seen: &Object| seen.cordon != Cordon::No && seen.unschedulable;
-    let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if cordoned(seen));
+    let is_clear = here.agent.drained && matches!(&here.agent.node, NodeRead::Is(seen, _) if is_cordoned(seen));
     match held {
         Some(h) if license(h, armed) => (!is_clear).then_some(I1A_CLEAR),
         None if is_recreated => None,
@@ -193,8 +165,8 @@ fn prevented(state: &State, node: usize, put: Put) -> Option<Broken> {
     let here = &state.nodes[node];
     let begins = matches!(put, Put::Take | Put::Commit | Put::Relicense);
     // As last read: a rollback may be queued after the read.
-    let is_wanted = |image: Image| image != 0 && here.host.failed & (1 << image) == 0;
-    let is_queued = here.agent.os.is_some_and(|os| is_wanted(os.queued));
+    let queued = here.agent.os.map_or(0, |os| os.queued);
+    let is_queued = queued != 0 && here.host.failed & (1 << queued) == 0;
     match put {
         Put::Uncommit if here.host.scheduled => Some(I2_SCHEDULED),
         Put::Release(Outcome::DrainTimeout) if !here.ghost.drain_over => Some(DRAIN),
@@ -224,7 +196,7 @@ pub fn decided(state: &State, node: usize, put: Put, slot: Number, after: &Berth
         (Berth::Offered(_), _) if failed => Some(I8_FAILED),
         (Berth::Offered(_), _) if !desired || seen.is_some_and(|o| o.uid != new.uid) => Some(I2_TAKE),
         (Berth::Held(old), Phase::Committed) => {
-            let cordoned = seen.is_none_or(|o| o.cordon != Cordon::No && o.unschedulable && o.uid == new.uid);
+            let cordoned = seen.is_none_or(|o| is_cordoned(&o) && o.uid == new.uid);
             let complete = here.ghost.partial != new.target;
             let ready = staged && complete && desired && cordoned && here.agent.drained;
             match put {
@@ -254,15 +226,16 @@ pub fn sent(state: &State, node: usize, slot: Number, after: &Berth) -> Option<B
 /// Checks an agent's PUT of a berth when it is executed, which may be late.
 pub fn agent_write(world: &World, state: &State, node: usize, slot: Number, lease: &Lease) -> Option<Broken> {
     let before = &state.slots[usize::from(slot)].is;
-    let mine = |n: Number| usize::from(n) == node;
+    let who = state.slots[usize::from(slot)].who();
+    let is_mine = who.is_some_and(|(who, _)| usize::from(who) == node);
     match (before, &lease.is) {
-        (Berth::Offered(o), Berth::Held(h)) if mine(o.node) && o.uid == h.uid && o.target == h.target => {
+        (Berth::Offered(o), Berth::Held(h)) if is_mine && o.uid == h.uid && o.target == h.target => {
             let pool = world.pool_of(slot);
             let held = state.holders(world, pool).len();
             (held >= usize::from(state.pools[usize::from(pool)].published)).then_some(I1C_TAKE)
         }
-        (Berth::Held(old), Berth::Held(new)) if mine(old.node) && old.uid == new.uid => None,
-        (Berth::Held(old), Berth::Closed(_)) if mine(old.node) => {
+        (Berth::Held(old), Berth::Held(new)) if is_mine && old.uid == new.uid => None,
+        (Berth::Held(old), Berth::Closed(_)) if is_mine => {
             (!matches!(old.phase, Phase::Releasing(_))).then_some(I5_STICKY)
         }
         (_, Berth::Offered(_)) => Some(I1B_WHO),
@@ -338,60 +311,46 @@ pub fn controller_write(
     }
 }
 
+/// Returns the numbers of the nodes that a condition holds for.
+pub(crate) fn which(nodes: &[Node], mut holds: impl FnMut(&Node) -> bool) -> Set {
+    let numbered = (0..).zip(nodes).filter(|(_, node)| holds(node));
+    numbered.map(|(number, _)| number).collect()
+}
+
+fn is_down(node: &Node) -> bool {
+    !node.object.ready || node.object.unschedulable || node.object.cordon != Cordon::No
+}
+
 /// Returns the facts that may change after a plan: unavailable nodes, capacity, gates. `look` is the world at the time when
 /// the watches showed it to the controller.
 pub fn inputs(world: &World, look: &WatchView, pool: u8) -> PlanInputs {
-    let terms = &look.pools[usize::from(pool)];
-    let members_of = |pool: u8| (0..).zip(&look.nodes).filter(move |(_, n)| is_member(n, pool));
-    let members = || members_of(pool);
-    let is_down = |n: &Node| !n.object.ready || n.object.unschedulable || n.object.cordon != Cordon::No;
-    let down = members().filter(|(_, n)| is_down(n));
-    let is_left = |earlier: u8| {
+    let (nodes, terms) = (&look.nodes, &look.pools[usize::from(pool)]);
+    let mut canaries = nodes.iter().filter(|n| is_member(n, pool) && is_canary(n)).peekable();
+    let have_soaked = !world.soaks || canaries.peek().is_none() || look.fleet.soaked & (1 << terms.target) != 0;
+    let waves_wait = !have_soaked || !canaries.all(|n| is_proven(n, terms.target));
+    let order_waits = world.goes_after(pool).any(|earlier| {
         let target = look.pools[usize::from(earlier)].target;
-        members_of(earlier).any(|(_, n)| !is_proven(n, target))
-    };
-    let of_all = (0..).zip(&look.pools).flat_map(|(pool, _)| members_of(pool));
-    let canaries: Vec<&Node> = members().map(|(_, n)| n).filter(|n| is_canary(n)).collect();
-    let have_soaked = !world.soaks || canaries.is_empty() || look.fleet.soaked & (1 << terms.target) != 0;
+        nodes.iter().any(|n| is_member(n, earlier) && !is_proven(n, target))
+    });
+    let pools = 0..look.pools.len() as u8;
     PlanInputs {
         // A NotReady node is not limited: the canaries may wait for it.
-        waits: match have_soaked && canaries.iter().all(|n| is_proven(n, terms.target)) {
-            true => Set::default(),
-            false => members()
-                .filter(|(_, n)| !is_canary(n) && n.object.ready)
-                .map(|(number, _)| number)
-                .collect(),
-        },
+        waits: which(nodes, |n| {
+            waves_wait && is_member(n, pool) && !is_canary(n) && n.object.ready
+        }),
         // Likewise, the earlier pools may wait for a NotReady node.
-        early: match world.goes_after(pool).any(is_left) {
-            true => members()
-                .filter(|(_, n)| n.object.ready)
-                .map(|(number, _)| number)
-                .collect(),
-            false => Set::default(),
-        },
-        fleet_down: match world.fleet {
-            0 => Set::default(),
-            _ => of_all.filter(|(_, n)| is_down(n)).map(|(number, _)| number).collect(),
-        },
-        unavailable: down.map(|(number, _)| number).collect(),
+        early: which(nodes, |n| order_waits && is_member(n, pool) && n.object.ready),
+        fleet_down: which(nodes, |n| {
+            world.fleet != 0 && is_down(n) && pools.contains(&n.labels.pool) && is_member(n, n.labels.pool)
+        }),
+        unavailable: which(nodes, |n| is_member(n, pool) && is_down(n)),
         limit: terms.capacity.min(terms.published),
         closed: terms.paused || look.fleet.paused || terms.outside,
-        away: (0..)
-            .zip(&look.nodes)
-            .filter(|(_, n)| n.labels.server && n.object.exists && !n.object.excluded && !n.object.ready)
-            .map(|(number, _)| number)
-            .collect(),
-        excluded: (0..)
-            .zip(&look.nodes)
-            .filter(|(_, n)| n.object.excluded)
-            .map(|(number, _)| number)
-            .collect(),
-        held_back: (0..)
-            .zip(&look.nodes)
-            .filter(|(_, n)| n.labels.held)
-            .map(|(number, _)| number)
-            .collect(),
+        away: which(nodes, |n| {
+            n.labels.server && n.object.exists && !n.object.excluded && !n.object.ready
+        }),
+        excluded: which(nodes, |n| n.object.excluded),
+        held_back: which(nodes, |n| n.labels.held),
         refused: Set::default(),
     }
 }
@@ -438,14 +397,16 @@ pub fn follows(world: &World, state: &State, look: &WatchView, pool: u8, target:
 
 /// Checks the published specs of a pass: no node gets a new image that the boot image policy forbids.
 pub fn publishes(world: &World, look: &WatchView, writes: &[Write]) -> Option<Broken> {
-    let breaks = |write: &Write| {
+    for write in writes {
         let Write::Publish { node, spec: Some(spec) } = write else {
-            return false;
+            continue;
         };
         let before = look.nodes[usize::from(*node)].spec.map(|spec| spec.image);
-        before != Some(spec.image) && is_news_refused(world, look, spec.pool, spec.image)
-    };
-    writes.iter().any(breaks).then_some(BOOT_IMAGE)
+        if before != Some(spec.image) && is_news_refused(world, look, spec.pool, spec.image) {
+            return Some(BOOT_IMAGE);
+        }
+    }
+    None
 }
 
 /// Checks the permits to pull of a pass: at most as many members that need one have one as may pull at once, or as already
@@ -460,18 +421,20 @@ pub fn permits(world: &World, look: &WatchView, writes: &[Write]) -> Option<Brok
             specs[usize::from(*node)] = *spec;
         }
     }
-    let is_over = |pool: u8| {
-        let members = look.nodes.iter().zip(&specs).filter(|(node, _)| is_member(node, pool));
-        let specs = members.filter_map(|(node, spec)| Some((node, spec.filter(|spec| spec.pool == pool)?)));
-        let needs = |(node, spec): &(&Node, Spec)| ![node.status.booted, node.status.staged].contains(&spec.image);
-        let has_permit: Vec<_> = specs.filter(needs).filter(|(_, spec)| spec.may_pull).collect();
-        let pulls = has_permit
-            .iter()
-            .filter(|(node, _)| node.status.work == Work::Pulls)
-            .count();
-        has_permit.len() > pulls.max(usize::from(world.max_staging))
-    };
-    (0..).zip(&look.pools).any(|(pool, _)| is_over(pool)).then_some(PERMITS)
+    for pool in 0..look.pools.len() as u8 {
+        let (mut permitted, mut pulls) = (0, 0);
+        for (node, spec) in look.nodes.iter().zip(&specs) {
+            let spec = spec.filter(|spec| spec.pool == pool && spec.may_pull && is_member(node, pool));
+            if spec.is_some_and(|spec| ![node.status.booted, node.status.staged].contains(&spec.image)) {
+                permitted += 1;
+                pulls += usize::from(node.status.work == Work::Pulls);
+            }
+        }
+        if permitted > pulls.max(usize::from(world.max_staging)) {
+            return Some(PERMITS);
+        }
+    }
+    None
 }
 
 /// True for a node of the wave `canary`. By default, waves contain no control plane nodes.
@@ -493,18 +456,14 @@ pub fn is_proven(node: &Node, image: Image) -> bool {
 /// Checks I11 for an offer to a control plane node: no other has a berth or an offer in any pool; none is down, unless this
 /// one is down as well; and the others form a majority, if there are enough for one.
 fn quorum(state: &State, node: Number, inputs: &PlanInputs) -> Option<Broken> {
-    let carries = |number: Number| state.nodes[usize::from(number)].labels.server;
-    if !carries(node) {
+    let servers = which(&state.nodes, |n| n.labels.server);
+    if !servers.has(node) {
         return None;
     }
     let mut at_work = state.slots.iter().filter_map(|lease| Some(lease.who()?.0));
-    let another = at_work.any(|other| other != node && carries(other));
+    let another = at_work.any(|other| other != node && servers.has(other));
     let is_down = inputs.away.has(node);
-    let all = state
-        .nodes
-        .iter()
-        .filter(|n| n.labels.server && n.object.exists)
-        .count();
+    let all = which(&state.nodes, |n| n.labels.server && n.object.exists).len();
     let majority = all < 3 || all - inputs.away.len() - 1 > all / 2;
     let well = is_down || (inputs.away.is_empty() && majority);
     (another || !well).then_some(I11_QUORUM)
@@ -546,11 +505,11 @@ fn opened(
     let names: Set = worked_on.iter().map(|(n, _)| *n).collect();
     let down = inputs.unavailable.iter().filter(|n| !names.has(*n)).count();
     let (limit, is_down) = (usize::from(inputs.limit), inputs.unavailable.has(node.0));
-    let is_unknown = |(slot, lease): &(usize, &Lease)| {
-        let cannot_be_seen = matches!(lease.is, Berth::Closed(_) | Berth::Missing);
-        inputs.refused.has(*slot) && cannot_be_seen && world.pool_of(*slot) == pool
-    };
-    let unknown = slots.iter().enumerate().filter(is_unknown).count();
+    let unseen = slots
+        .iter()
+        .enumerate()
+        .filter(|(slot, lease)| inputs.refused.has(*slot) && lease.who().is_none() && world.pool_of(*slot) == pool);
+    let unknown = unseen.count();
     let held = worked_on.len() + unknown;
     let room = held < limit && (is_down || held + down < limit);
     (!room || worked_on.contains(&node)).then_some(I1B_OPEN)
@@ -569,13 +528,12 @@ fn fits_fleet(limit: Number, slots: &[Lease], node: (Number, u8), inputs: &PlanI
 
 /// Checks that a pass offers nothing while a pause is set, even if the watches do not show the pause yet.
 pub fn paused(state: &State, pool: u8, writes: &[Write]) -> Option<Broken> {
-    let opens = |write: &Write| matches!(write, Write::Berth { lease, .. } if matches!(lease.is, Berth::Offered(_)));
-    let is_offered = |write: &Write| match write {
-        Write::Berth { slot, lease, .. } => state.slots[usize::from(*slot)].is == lease.is,
-        _ => false,
-    };
+    let mut offers = writes.iter().filter_map(|write| match write {
+        Write::Berth { slot, lease, .. } => matches!(lease.is, Berth::Offered(_)).then_some((*slot, lease.is)),
+        _ => None,
+    });
     let paused = state.pools[usize::from(pool)].paused || state.fleet.paused;
-    (paused && writes.iter().any(|w| opens(w) && !is_offered(w))).then_some(GATE)
+    (paused && offers.any(|(slot, offer)| state.slots[usize::from(slot)].is != offer)).then_some(GATE)
 }
 
 /// Checks a plan's writes one after the other, in the state that it was made from.

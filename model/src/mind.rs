@@ -208,10 +208,6 @@ fn services(knowledge: &Knowledge, host: &Host) -> Services {
 
 /// State of the pull's unit.
 fn pull(host: &Host) -> PullReading {
-    let failed = || HostFailure {
-        reason: Reason::PullFailed,
-        message: String::new(),
-    };
     match host.ended {
         _ if host.down => PullReading::None,
         Ended::Well(image) => PullReading::Succeeded {
@@ -220,7 +216,10 @@ fn pull(host: &Host) -> PullReading {
         },
         Ended::Badly(image) => PullReading::Failed {
             digest: rich::digest(image),
-            failure: failed(),
+            failure: HostFailure {
+                reason: Reason::PullFailed,
+                message: String::new(),
+            },
         },
         Ended::No if host.pull != 0 => PullReading::Running(PullFacts {
             digest: rich::digest(host.pull),
@@ -284,6 +283,7 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     // The last written phase matters only while the agent holds a berth.
     let holds = knowledge.cluster.holding().is_some();
     let deployments = knowledge.host.os.deployments();
+    let (guard, is_blind) = (&knowledge.cluster.guard, matches!(knowledge.host.os, HostOs::Unusable { .. }));
     let agent = Agent {
         published: knowledge.published_for.as_ref().map_or(0, rich::generation),
         os: deployments.map(|d| Os {
@@ -312,8 +312,8 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
             .and_then(|wrote| PHASES.into_iter().find(|p| discriminant(&rich::phase(*p)) == wrote)),
         lock_failure: knowledge.failures.lock.is_some(),
         failing: small_failing(knowledge),
-        blind: matches!(knowledge.host.os, HostOs::Unusable { .. }),
-        blind_long: matches!(knowledge.host.os, HostOs::Unusable { .. }) && is_long_ago(knowledge.host.looked),
+        blind: is_blind,
+        blind_long: is_blind && is_long_ago(knowledge.host.looked),
         disarmed: knowledge.host.disarmed,
         silence: match &knowledge.host.unreachable {
             None => Begun::No,
@@ -322,29 +322,31 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
         },
         memory_error: knowledge.failures.memory.is_some(),
         knows_result: knowledge.pulls.processed.is_some(),
-        guard: match knowledge.cluster.guard.answer {
+        guard: match guard.answer {
             Answer::Refuses | Answer::NothingToTry => Guard::Refuses,
             Answer::Allows(_) => Guard::Allows,
             Answer::Unknown => Guard::Unknown,
         },
-        guard_due: !is_long_ago_from(now().clock, knowledge.cluster.guard.again),
+        guard_due: !is_long_ago_from(now().clock, guard.again),
     };
-    let host = Host {
+    let host = host(knowledge, view);
+    Mind { agent, host }
+}
+
+/// Returns the memory on the host, and the facts about the host that the knowledge changes.
+fn host(knowledge: &Knowledge, view: &AgentView) -> Host {
+    let mut host = Host {
         drain: knowledge.turn.drain.since.map_or(Begun::No, since),
-        ended: match view.host.down || view.host.silent || knowledge.pulls.processed.is_some() {
-            true => view.host.ended,
-            false => Ended::No,
-        },
         ..remembered(view.host, &knowledge.past)
     };
+    if !view.host.down && !view.host.silent && knowledge.pulls.processed.is_none() {
+        host.ended = Ended::No;
+    }
     // The start of a completed proof does not matter.
-    let proof = if knowledge.turn.proving.is_some() {
-        host.proof
-    } else {
-        Begun::No
-    };
-    let host = Host { proof, ..host };
-    Mind { agent, host }
+    if knowledge.turn.proving.is_none() {
+        host.proof = Begun::No;
+    }
+    host
 }
 
 fn is_long_ago(moment: Moment) -> bool {
@@ -363,12 +365,15 @@ fn blind() -> HostOs {
     }
 }
 
-fn os(seen: Option<Os>) -> HostOs {
-    let deployment = |image: Image, locked: bool| Deployment {
+fn deployment(image: Image, locked: bool) -> Deployment {
+    Deployment {
         digest: rich::some_digest(image),
         locked,
         ..Deployment::default()
-    };
+    }
+}
+
+fn os(seen: Option<Os>) -> HostOs {
     seen.map_or(HostOs::Unknown, |os| {
         HostOs::Bootc(Box::new(Deployments {
             booted: deployment(os.booted, false),
@@ -417,16 +422,16 @@ fn small_failing(knowledge: &Knowledge) -> Failing {
 
 /// Restores the knowledge about the current turn.
 fn turn(turn: &mut Turn, agent: &Agent) {
-    let blocked = |time| Some(("refused".to_owned(), ago(time)));
-    let reboot = &mut turn.reboot;
-    (reboot.asked, reboot.blocked) = match agent.reboot {
+    let (asked, blocked) = match agent.reboot {
         Reboot::No => (None, None),
-        Reboot::Asked => (Some(ago(Duration::ZERO)), None),
-        Reboot::Late => (Some(ago(REBOOT_START_TIMEOUT)), None),
-        Reboot::Long => (Some(ago(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL)), None),
-        Reboot::Blocked => (None, blocked(Duration::ZERO)),
-        Reboot::BlockedLong => (None, blocked(REBOOT_RETRY_INTERVAL)),
+        Reboot::Asked => (Some(Duration::ZERO), None),
+        Reboot::Late => (Some(REBOOT_START_TIMEOUT), None),
+        Reboot::Long => (Some(REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL), None),
+        Reboot::Blocked => (None, Some(Duration::ZERO)),
+        Reboot::BlockedLong => (None, Some(REBOOT_RETRY_INTERVAL)),
     };
+    turn.reboot.asked = asked.map(ago);
+    turn.reboot.blocked = blocked.map(|time| ("refused".to_owned(), ago(time)));
     turn.drain.last_pass.done = agent.drained;
     turn.restored = agent.restored;
     turn.counted = agent.counted;
@@ -434,21 +439,23 @@ fn turn(turn: &mut Turn, agent: &Agent) {
 }
 
 fn reboot(turn: &Turn) -> Reboot {
-    let since = |moment: Moment| now().clock.since(moment);
-    match (&turn.reboot.blocked, turn.reboot.asked) {
-        (Some((_, at)), _) if since(*at) >= REBOOT_RETRY_INTERVAL => Reboot::BlockedLong,
+    let blocked = turn.reboot.blocked.as_ref().map(|(_, at)| now().clock.since(*at));
+    let asked = turn.reboot.asked.map(|at| now().clock.since(at));
+    match (blocked, asked) {
+        (Some(time), _) if time >= REBOOT_RETRY_INTERVAL => Reboot::BlockedLong,
         (Some(_), _) => Reboot::Blocked,
-        (None, Some(at)) if since(at) >= REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL => Reboot::Long,
-        (None, Some(at)) if since(at) >= REBOOT_START_TIMEOUT => Reboot::Late,
+        (None, Some(time)) if time >= REBOOT_START_TIMEOUT + REBOOT_RETRY_INTERVAL => Reboot::Long,
+        (None, Some(time)) if time >= REBOOT_START_TIMEOUT => Reboot::Late,
         (None, Some(_)) => Reboot::Asked,
         (None, None) => Reboot::No,
     }
 }
 
 fn node(object: &Object) -> NodeFacts {
-    let record = |unschedulable| CordonRecord {
-        unschedulable,
-        ..CordonRecord::default()
+    let before = match object.cordon {
+        Cordon::No => None,
+        Cordon::OverSchedulable => Some(false),
+        Cordon::OverCordoned => Some(true),
     };
     NodeFacts {
         uid: rich::uid(0, object.uid),
@@ -456,11 +463,10 @@ fn node(object: &Object) -> NodeFacts {
         unschedulable: object.unschedulable,
         ready: object.ready,
         boot_id: Some(rich::boot(object.boot)),
-        cordon: match object.cordon {
-            Cordon::No => None,
-            Cordon::OverSchedulable => Some(record(false)),
-            Cordon::OverCordoned => Some(record(true)),
-        },
+        cordon: before.map(|unschedulable| CordonRecord {
+            unschedulable,
+            ..CordonRecord::default()
+        }),
         excluded: object.excluded,
         // Only shown; no step depends on it.
         control_plane: false,
@@ -481,9 +487,13 @@ fn since_boot(before: Duration) -> BootMoment {
     BootMoment::new(&rich::boot(0), ago(before))
 }
 
+/// Returns the time of a later try, by a clock that may be ahead.
+fn later(is_ahead: bool) -> Time {
+    Time::from(wall(is_ahead) + SignedDuration::from_secs(60))
+}
+
 /// Returns the real memory of a host.
 fn past(host: &Host) -> Past {
-    let later = |is_ahead: bool| Time::from(wall(is_ahead) + SignedDuration::from_secs(60));
     let turn_at = if host.backoff {
         later(host.turn_ahead)
     } else {

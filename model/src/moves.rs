@@ -5,8 +5,8 @@ use std::fmt::{self, Display};
 use crate::agent::{self, Delivery};
 use crate::controller::{self, ControllerMove};
 use crate::decide::{Act, Put, Steps};
+use crate::events::{self, Event};
 use crate::judge;
-use crate::nature::{self, Event};
 use crate::planner::Plans;
 use crate::rich;
 use crate::state::{Berth, NO_NUMBER, NONE, Number, Phase, Request, State, Write};
@@ -70,7 +70,7 @@ pub fn successors(world: &World, state: &State, memo: &mut Memo) -> Vec<Successo
             });
         });
     }
-    nature::events(world, state, &mut |node, event, to, broken| {
+    events::events(world, state, &mut |node, event, to, broken| {
         let node = node.and_then(|n| Number::try_from(n).ok()).unwrap_or(NO_NUMBER);
         successors.push(Successor {
             by: Move::Event(node, event),

@@ -166,11 +166,11 @@ impl<'a> Pass<'a> {
     fn new(world: &'a World, view: &'a ControllerView, objects: &mut ObjectCache, caches: &mut Caches) -> Self {
         let snapshot = objects.snapshot(world, view);
         let pools = pool::Pool::readable(&snapshot.pools);
-        let lease = |(slot, seen): (usize, &SeenBerth)| match seen.is {
+        let leases = view.slots.iter().enumerate().filter_map(|(slot, seen)| match seen.is {
             // The controller remembers a Lease that it could not create.
             Berth::Missing if seen.refused => watch::lease(world, slot, closed(), true),
             is => watch::lease(world, slot, is, seen.stamped),
-        };
+        });
         let mut seen = Occupied::default();
         for (node, uid) in view.shown.iter().flatten() {
             seen.names.insert(rich::uid(*node, *uid), rich::name(*node));
@@ -183,7 +183,7 @@ impl<'a> Pass<'a> {
             gates: gates(view, &pools, &mut caches.gates),
             pools,
             membership: caches.belonging.of(&snapshot),
-            leases: view.slots.iter().enumerate().filter_map(lease).collect(),
+            leases: leases.collect(),
             confirmed_gone: missing.into_keys().filter(|uid| gone.contains(uid)).collect(),
             snapshot,
         }
@@ -207,11 +207,7 @@ impl<'a> Pass<'a> {
             };
         }
         let (offers, now) = self.offers();
-        let named = |which: fn(&SeenBerth) -> bool| -> BTreeSet<String> {
-            let slots = self.view.slots.iter().enumerate().filter(|(_, seen)| which(seen));
-            slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
-        };
-        let (in_doubt, refused) = (named(|seen| seen.doubt), named(|seen| seen.refused));
+        let (in_doubt, refused) = (self.named(|seen| seen.doubt), self.named(|seen| seen.refused));
         let shared = Round {
             outdated: &BTreeSet::new(),
             snapshot: &self.snapshot,
@@ -235,39 +231,29 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Returns the names of the Leases that a condition holds for.
+    fn named(&self, which: fn(&SeenBerth) -> bool) -> BTreeSet<String> {
+        let slots = self.view.slots.iter().enumerate().filter(|(_, seen)| which(seen));
+        slots.map(|(slot, _)| watch::name(self.world, slot)).collect()
+    }
+
     /// Responses of the API servers: each is ready, or has not responded for long.
     fn answers(&self, now: Moment) -> Answers {
-        let servers = (0..)
-            .zip(&self.view.nodes)
-            .filter(|(_, n)| n.object.exists && n.labels.server);
-        let asked = |number: Number| Asked {
-            since: Moment::default(),
-            ready: self.view.answering.has(number).then_some(now),
-        };
-        Answers {
-            listed: true,
-            servers: servers
-                .map(|(n, _)| (SocketAddr::new(watch::address(n), 6443), asked(n)))
-                .collect(),
+        let mut servers = BTreeMap::new();
+        for (number, node) in (0..).zip(&self.view.nodes) {
+            if node.object.exists && node.labels.server {
+                let asked = Asked {
+                    since: Moment::default(),
+                    ready: self.view.answering.has(number).then_some(now),
+                };
+                servers.insert(SocketAddr::new(watch::address(number), 6443), asked);
+            }
         }
+        Answers { listed: true, servers }
     }
 
     fn plans(&self, shared: Round<'_>) -> Vec<PoolPlan> {
-        let answers = self.answers(shared.now);
-        let plans = |shared: &Round<'_>| -> Vec<PoolPlan> {
-            let answers = shared.needs_servers(&self.pools).then_some(&answers);
-            let mut plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
-            let outdated = self.outdated(&plans);
-            if !outdated.is_empty() {
-                let shared = Round {
-                    outdated: &outdated,
-                    ..*shared
-                };
-                plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
-            }
-            plans.values().map(|plan| self.read(plan)).collect()
-        };
-        let mut planned = plans(&shared);
+        let mut planned = self.plans_once(shared);
         for (planned, pool) in planned.iter_mut().zip(0..) {
             (planned.target, planned.available, planned.boot_image) = self.image(pool);
         }
@@ -279,10 +265,8 @@ impl<'a> Pass<'a> {
         for lease in &mut leases {
             lease.berth = lease.berth.as_ref().map(rich::otherwise).map_err(Clone::clone);
         }
-        let again = plans(&Round {
-            leases: &leases,
-            ..shared
-        });
+        let leases = &leases;
+        let again = self.plans_once(Round { leases, ..shared });
         for (one, other) in planned.iter_mut().zip(again) {
             if (&one.writes, one.total) != (&other.writes, other.total) {
                 one.broken = Some(Broken("the model omits a field that the plan depends on"));
@@ -291,14 +275,27 @@ impl<'a> Pass<'a> {
         planned
     }
 
+    fn plans_once(&self, shared: Round<'_>) -> Vec<PoolPlan> {
+        let answers = self.answers(shared.now);
+        let answers = shared.needs_servers(&self.pools).then_some(&answers);
+        let mut plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+        let outdated = &self.outdated(&plans);
+        if !outdated.is_empty() {
+            let shared = Round { outdated, ..shared };
+            plans = shared.plans(&self.pools, shared.control_plane(answers), rich::NOW);
+        }
+        plans.values().map(|plan| self.read(plan)).collect()
+    }
+
     /// Pools that must not offer berths, after a second read of the pools that the plans depend on.
     fn outdated(&self, plans: &BTreeMap<PoolName, Plan>) -> BTreeSet<PoolName> {
         let Some(rereads) = Rereads::of(&self.pools, plans) else {
             return BTreeSet::new();
         };
-        let is_changed = |pool: &&&pool::Pool| self.view.changed.contains(&rich::pool_number(&pool.name));
-        let read = rereads.pools();
-        let changed = read.iter().filter(is_changed).map(|pool| pool.name.clone()).collect();
+        let read = rereads.pools().into_iter().map(|pool| pool.name.clone());
+        let changed = read
+            .filter(|name| self.view.changed.contains(&rich::pool_number(name)))
+            .collect();
         rereads.closed(&changed, self.view.fleet_changed)
     }
 
@@ -313,31 +310,20 @@ impl<'a> Pass<'a> {
         let Some((name, object)) = object.filter(|_| self.world.has_tag()) else {
             return before;
         };
-        let answers = match self.world.follows {
+        let answer = match self.world.follows {
             // The registry always gives the current image of the tag.
-            Follows::AtOnce => watch::answers(
-                self.world,
-                Some(Answer {
-                    image: terms.tagged,
-                    ..Answer::default()
-                }),
-            ),
-            Follows::Tag | Follows::Pinned => watch::answers(self.world, self.view.answer),
+            Follows::AtOnce => Some(Answer {
+                image: terms.tagged,
+                ..Answer::default()
+            }),
+            Follows::Tag | Follows::Pinned => self.view.answer,
         };
+        let answers = watch::answers(self.world, answer);
         let status = object.status.as_ref();
         let known = status.and_then(|status| status.available.as_ref());
         let facts = watch::image_facts(object, &answers, watch::seen(known, self.view.counts));
-        let member = |name: &NodeName| {
-            let host = self.snapshot.bootc_nodes.get(name.as_str());
-            Some(MemberView {
-                node: self.snapshot.nodes.get(name.as_str())?.view.as_ref(),
-                host: host.map(|host| host.view.as_ref()),
-                holding: None,
-                overdue: false,
-                heard: true,
-            })
-        };
-        let members: Vec<_> = self.membership.members(name).filter_map(member).collect();
+        let members = self.membership.members(name);
+        let members: Vec<_> = members.filter_map(|name| self.member(name.as_str())).collect();
         let last = status.and_then(|status| status.boot_image.as_ref());
         let rules = (object.spec.boot_image(), last);
         let decision = aggregate::adopt(&facts, &members, rules, rich::NOW);
@@ -349,6 +335,17 @@ impl<'a> Pass<'a> {
         };
         let known_long = available.seen_seconds >= object.spec.minimum_age().as_secs();
         (target, (rich::image(Some(&available.digest)), known_long), boot_image)
+    }
+
+    fn member(&self, name: &str) -> Option<MemberView<'_>> {
+        let host = self.snapshot.bootc_nodes.get(name);
+        Some(MemberView {
+            node: self.snapshot.nodes.get(name)?.view.as_ref(),
+            host: host.map(|host| host.view.as_ref()),
+            holding: None,
+            overdue: false,
+            heard: true,
+        })
     }
 
     fn publishes(&self, occupied: &Occupied, heard: &BTreeSet<berth_api::NodeName>) -> Vec<Write> {
@@ -367,25 +364,24 @@ impl<'a> Pass<'a> {
             permits: &self.permits(),
             fleet_paused: self.view.fleet.paused,
         });
-        let small = |write: &BootcNodeWrite| {
-            let node = rich::node(Some(&write.name().into()));
-            let before = self.view.nodes.get(usize::from(node)).and_then(|n| n.spec);
-            let deleting = before.is_some_and(|s| s.deleting);
-            let spec = match write {
-                BootcNodeWrite::Create { spec, .. } => Some(watch::small_spec(spec, false)),
-                BootcNodeWrite::Update { spec, .. } => Some(watch::small_spec(spec, deleting)),
-                BootcNodeWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
-                BootcNodeWrite::Release { .. } => None,
-            };
-            // Ignores messages, and other fields that the model does not have.
-            let counts = self.world.max_staging != 0;
-            let spec = spec.map(|spec| Spec {
-                may_pull: spec.may_pull || !counts,
-                ..spec
-            });
-            (spec != before).then_some(Write::Publish { node, spec })
+        writes.iter().filter_map(|write| self.published(write)).collect()
+    }
+
+    /// Converts a write to numbers. `None` if it changes nothing but messages, and other fields that the model does not have.
+    fn published(&self, write: &BootcNodeWrite) -> Option<Write> {
+        let node = rich::node(Some(&write.name().into()));
+        let before = self.view.nodes.get(usize::from(node)).and_then(|n| n.spec);
+        let deleting = before.is_some_and(|s| s.deleting);
+        let mut spec = match write {
+            BootcNodeWrite::Create { spec, .. } => Some(watch::small_spec(spec, false)),
+            BootcNodeWrite::Update { spec, .. } => Some(watch::small_spec(spec, deleting)),
+            BootcNodeWrite::Delete { .. } => before.map(|spec| Spec { deleting: true, ..spec }),
+            BootcNodeWrite::Release { .. } => None,
         };
-        writes.iter().filter_map(small).collect()
+        if let Some(spec) = &mut spec {
+            spec.may_pull |= self.world.max_staging == 0;
+        }
+        (spec != before).then_some(Write::Publish { node, spec })
     }
 
     /// The controller's memory of permits to pull, some of them unused for long.
@@ -394,10 +390,13 @@ impl<'a> Pass<'a> {
         if self.view.unused.is_empty() {
             return permits;
         }
-        let is_unused = |name: &str| self.view.unused.has(rich::node(Some(&NodeName::from(name))));
-        let hosts = self.snapshot.bootc_nodes.iter().filter(|(name, _)| is_unused(name));
-        let hosts = hosts.map(|(name, host)| (name.clone(), Entry::new(Arc::new(watch::permitted(&host.view)))));
-        let hosts = Arc::new(hosts.collect::<BTreeMap<_, _>>());
+        let mut hosts = BTreeMap::new();
+        for (name, host) in self.snapshot.bootc_nodes.iter() {
+            if self.view.unused.has(rich::node(Some(&NodeName::from(name.as_str())))) {
+                hosts.insert(name.clone(), Entry::new(watch::permitted(&host.view)));
+            }
+        }
+        let hosts = Arc::new(hosts);
         permits.see(&hosts, Moment::default());
         permits.see(&hosts, Moment::after(PERMIT_TIMEOUT));
         permits
@@ -426,36 +425,33 @@ impl<'a> Pass<'a> {
         (offers, began + if self.view.aged { OPEN_FOR } else { Duration::ZERO })
     }
 
-    fn read(&self, plan: &Plan) -> PoolPlan {
-        let write = |write: &BerthWrite| {
-            let (slot, lease) = match write {
-                BerthWrite::Create(berth) => {
-                    let is = rich::small(berth);
-                    (self.world.slot(berth), Lease { epoch: 1, is })
-                }
-                BerthWrite::Update { berth, .. } => {
-                    let epoch = u8::from(berth.epoch == rich::OWN_EPOCH);
-                    let is = rich::small(berth);
-                    (self.world.slot(berth), Lease { epoch, is })
-                }
-                BerthWrite::Delete { lease } => {
-                    let slot = (0..self.world.slots()).find(|s| watch::name(self.world, *s) == *lease);
-                    let slot = slot.and_then(|s| Number::try_from(s).ok()).unwrap_or(NO_NUMBER);
-                    (slot, Lease::default())
-                }
-            };
-            Write::Berth {
-                slot,
-                lease,
-                offer: None,
+    fn berth_write(&self, write: &BerthWrite) -> Write {
+        let (slot, epoch, is) = match write {
+            BerthWrite::Create(berth) => (self.world.slot(berth), 1, rich::small(berth)),
+            BerthWrite::Update { berth, .. } => {
+                let epoch = u8::from(berth.epoch == rich::OWN_EPOCH);
+                (self.world.slot(berth), epoch, rich::small(berth))
+            }
+            BerthWrite::Delete { lease } => {
+                let slot = (0..self.world.slots()).find(|s| watch::name(self.world, *s) == *lease);
+                let slot = slot.and_then(|s| Number::try_from(s).ok()).unwrap_or(NO_NUMBER);
+                (slot, 0, Berth::Missing)
             }
         };
+        Write::Berth {
+            slot,
+            lease: Lease { epoch, is },
+            offer: None,
+        }
+    }
+
+    fn read(&self, plan: &Plan) -> PoolPlan {
         PoolPlan {
             target: NONE,
             available: (0, false),
             soaked: watch::soaked(self.view.soak, &plan.waves, self.view.pools[0].target),
             boot_image: BootImage::Unknown,
-            writes: plan.writes.iter().map(write).collect(),
+            writes: plan.writes.iter().map(|write| self.berth_write(write)).collect(),
             total: Number::try_from(plan.counts.total).unwrap_or(NO_NUMBER),
             failures: recorded(plan),
             broken: None,

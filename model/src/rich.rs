@@ -57,9 +57,12 @@ pub fn digest_of(image: Image) -> &'static Digest {
 /// Digests of all images, in order.
 fn digests() -> &'static [Digest] {
     static KNOWN: OnceLock<Vec<Digest>> = OnceLock::new();
-    #[expect(clippy::expect_used, reason = "the text is well formed")]
-    let make = |image: Image| format!("sha256:{image:064x}").parse().expect("64 hex digits");
-    KNOWN.get_or_init(|| (0..=Image::MAX).map(make).collect())
+    KNOWN.get_or_init(|| (0..=Image::MAX).map(made).collect())
+}
+
+#[expect(clippy::expect_used, reason = "the text is well formed")]
+fn made(image: Image) -> Digest {
+    format!("sha256:{image:064x}").parse().expect("64 hex digits")
 }
 
 /// Returns the digest of an image; `None` for 0.

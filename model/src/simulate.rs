@@ -4,6 +4,7 @@
 
 use crate::agent::{self, After, Delivery};
 use crate::controller::{self, ControllerMove};
+use crate::events::{self, Event, Push};
 use crate::fair::{self, I10};
 use crate::fault::{FAULTS, Fault};
 use crate::judge;
@@ -73,10 +74,7 @@ pub fn world(seed: u64) -> World {
             0
         },
         newer: random.one_in(2),
-        after: match random.one_in(2) {
-            true => &BACKWARDS[..pools - 1],
-            false => &[],
-        },
+        after: if random.one_in(2) { &BACKWARDS[..pools - 1] } else { &[] },
         ..world
     }
 }
@@ -215,24 +213,19 @@ impl Run<'_> {
     /// Adds the pending writes of the controllers and the requests in flight to the history.
     fn note_pending(&mut self, state: &State) {
         let Some(history) = &mut self.history else { return };
-        let mut note = |by: Move| {
-            let text = MoveText {
-                by: &by,
-                names: &[],
-                world: self.world,
-            };
-            history.push(format!("pending: {text}"));
-        };
+        let mut pending = vec![];
         for (who, controller) in (0..).zip(&state.controllers) {
             for entry in controller.queue.iter().filter(|e| e.current) {
-                note(Move::Controller(
-                    who,
-                    ControllerMove::Send(entry.write.clone(), Delivery::Done),
-                ));
+                let send = ControllerMove::Send(entry.write.clone(), Delivery::Done);
+                pending.push(Move::Controller(who, send));
             }
         }
         for request in &state.air {
-            note(Move::Event(NO_NUMBER, nature::Event::Lands(request.clone())));
+            pending.push(Move::Event(NO_NUMBER, Event::Lands(request.clone())));
+        }
+        for by in &pending {
+            let (names, world) = (&[], self.world);
+            history.push(format!("pending: {}", MoveText { by, names, world }));
         }
     }
 
@@ -276,17 +269,17 @@ impl Run<'_> {
 
     fn nature(&mut self, state: &State) -> Option<(Option<Move>, After)> {
         let mut successors = vec![];
-        let mut push = |node: Option<usize>, event, to, broken| {
+        let push: Push<'_> = &mut |node, event, to, broken| {
             let node = node.and_then(|n| Number::try_from(n).ok()).unwrap_or(NO_NUMBER);
             successors.push((Move::Event(node, event), (to, broken)));
         };
         match self.random.below(self.rare) {
-            0 => nature::of_admin(self.world, state, &mut push),
-            1 if !state.air.is_empty() => nature::landings(self.world, state, &mut push),
-            2 => nature::of_controllers(self.world, state, &mut push),
+            0 => events::of_admin(self.world, state, push),
+            1 if !state.air.is_empty() => events::landings(self.world, state, push),
+            2 => events::of_controllers(self.world, state, push),
             _ => {
                 let node = self.node(state);
-                nature::of_node(self.world, state, node, &mut push);
+                events::of_node(self.world, state, node, push);
             }
         }
         self.pick(state, successors)

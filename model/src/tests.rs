@@ -9,11 +9,12 @@ use crate::explore::{Limits, explore};
 use crate::fair::{Fair, I10, round};
 use crate::judge;
 use crate::moves::{Memo, successors};
+use crate::set::Set;
 use crate::state::{
-    Berth, BootImages, Closed, Cordon, Held, Lease, NO_NUMBER, NONE, Number, Phase, Request, Spec, State, Status,
-    Until, Work, Write,
+    Berth, BootImages, Closed, Cordon, Held, Lease, NO_NUMBER, NONE, Node, Number, Phase, PlanInputs, Request, Spec,
+    State, Status, Until, Work, Write,
 };
-use crate::world::World;
+use crate::world::{Broken, World};
 use crate::{hash, worlds};
 
 const LIMITS: Limits = Limits {
@@ -83,32 +84,41 @@ fn renumbered_states_have_one_canonical_form() {
     }
 }
 
+/// Returns the start of a world after a change.
+fn changed(world: &World, change: impl FnOnce(&mut State)) -> State {
+    let mut state = world.start();
+    change(&mut state);
+    state
+}
+
+fn cordon(state: &mut State) {
+    (state.nodes[1].object.cordon, state.nodes[1].object.unschedulable) = (Cordon::OverSchedulable, true);
+}
+
+/// Unlocks the staged image of node 0, which holds a berth in this phase.
+fn arm(state: &mut State, phase: Phase) {
+    (state.nodes[0].host.locked, state.nodes[0].ghost.armed) = (false, 1);
+    state.slots[0] = held(0, phase);
+}
+
+fn broken(change: impl FnOnce(&mut State)) -> Option<Broken> {
+    let calm = world("calm");
+    judge::state(&calm, &changed(&calm, change))
+}
+
 #[test]
 fn the_judge_sees_rules_broken_in_one_state() {
-    let calm = world("calm");
-    assert_eq!(judge::state(&calm, &calm.start()), None);
-    let broken = |change: &dyn Fn(&mut State)| {
-        let mut state = calm.start();
-        change(&mut state);
-        judge::state(&calm, &state)
-    };
-    let cordon = |s: &mut State| {
-        (s.nodes[1].object.cordon, s.nodes[1].object.unschedulable) = (Cordon::OverSchedulable, true);
-    };
-    assert_eq!(broken(&cordon), Some(judge::I1A_CORDON));
-    let covered = |s: &mut State| {
+    assert_eq!(broken(|_| {}), None);
+    assert_eq!(broken(cordon), Some(judge::I1A_CORDON));
+    let is_held = broken(|s| {
         cordon(s);
         s.slots[0] = held(1, Phase::Taken);
-    };
-    assert_eq!(broken(&covered), None);
-    assert_eq!(broken(&|s| s.nodes[0].ghost.unproven = true), Some(judge::I1A_UNPROVEN));
-    let armed = |s: &mut State, phase| {
-        (s.nodes[0].host.locked, s.nodes[0].ghost.armed) = (false, 1);
-        s.slots[0] = held(0, phase);
-    };
-    assert_eq!(broken(&|s| armed(s, Phase::Taken)), Some(judge::I3_ARMED));
-    assert_eq!(broken(&|s| armed(s, Phase::Committed)), None);
-    assert_eq!(broken(&|s| s.nodes[0].ghost.admin = true), Some(judge::I4_CORDON));
+    });
+    assert_eq!(is_held, None);
+    assert_eq!(broken(|s| s.nodes[0].ghost.unproven = true), Some(judge::I1A_UNPROVEN));
+    assert_eq!(broken(|s| arm(s, Phase::Taken)), Some(judge::I3_ARMED));
+    assert_eq!(broken(|s| arm(s, Phase::Committed)), None);
+    assert_eq!(broken(|s| s.nodes[0].ghost.admin = true), Some(judge::I4_CORDON));
 }
 
 #[test]
@@ -149,75 +159,75 @@ fn the_fair_schedule_finds_dead_ends() {
     assert_eq!(explore(&hopeless, LIMITS).found.map(|f| f.broken), Some(I10));
 }
 
-#[test]
-fn the_judge_counts_unavailable_nodes() {
+/// Returns the inputs of a plan after a change.
+fn inputs(change: impl FnOnce(&mut State)) -> PlanInputs {
     let calm = world("calm");
-    let seen = |change: &dyn Fn(&mut State)| {
-        let mut state = calm.start();
-        change(&mut state);
-        let look = see(&state);
-        let inputs = judge::inputs(&calm, &look, 0);
-        (
-            inputs.unavailable.iter().collect::<Vec<Number>>(),
-            inputs.limit,
-            inputs.closed,
-        )
-    };
-    assert_eq!(seen(&|_| {}), (vec![], 1, false));
-    assert_eq!(seen(&|s| s.nodes[1].object.ready = false).0, [1]);
-    assert_eq!(seen(&|s| s.nodes[2].object.unschedulable = true).0, [2]);
-    assert_eq!(seen(&|s| s.nodes[0].object.cordon = Cordon::OverCordoned).0, [0]);
-    let is_empty = |change: &dyn Fn(&mut State)| {
-        let down = |s: &mut State| {
-            s.nodes[1].object.ready = false;
-            change(s);
-        };
-        seen(&down).0.is_empty()
-    };
-    assert!(is_empty(&|s| s.nodes[1].object.excluded = true));
-    assert!(is_empty(&|s| s.nodes[1].object.exists = false));
-    assert!(is_empty(&|s| s.nodes[1].labels.pool = NONE));
-    // The BootcNode of a node does not matter.
-    assert!(!is_empty(
-        &|s| (s.nodes[1].spec, s.nodes[1].status) = (None, Status::default())
-    ));
-    assert_eq!(seen(&|s| s.pools[0].published = 0).1, 0);
-    assert_eq!(seen(&|s| s.pools[0].capacity = 0).1, 0);
-    assert!(seen(&|s| s.fleet.paused = true).2 && seen(&|s| s.pools[0].outside = true).2);
+    judge::inputs(&calm, &see(&changed(&calm, change)), 0)
+}
+
+/// Returns the unavailable nodes after a change.
+fn unavailable(change: impl FnOnce(&mut State)) -> Vec<Number> {
+    inputs(change).unavailable.iter().collect()
 }
 
 #[test]
-fn the_judge_counts_the_permits_to_pull() {
+fn the_judge_counts_unavailable_nodes() {
+    let calm = inputs(|_| {});
+    assert_eq!((calm.unavailable, calm.limit, calm.closed), (Set::default(), 1, false));
+    assert_eq!(unavailable(|s| s.nodes[1].object.ready = false), [1]);
+    assert_eq!(unavailable(|s| s.nodes[2].object.unschedulable = true), [2]);
+    assert_eq!(unavailable(|s| s.nodes[0].object.cordon = Cordon::OverCordoned), [0]);
+    type Change = fn(&mut Node);
+    let table: [(Change, &[Number]); 4] = [
+        (|n| n.object.excluded = true, &[]),
+        (|n| n.object.exists = false, &[]),
+        (|n| n.labels.pool = NONE, &[]),
+        // The BootcNode of a node does not matter.
+        (|n| (n.spec, n.status) = (None, Status::default()), &[1]),
+    ];
+    for (change, expected) in table {
+        let down = unavailable(|s| {
+            s.nodes[1].object.ready = false;
+            change(&mut s.nodes[1]);
+        });
+        assert_eq!(down, expected);
+    }
+    assert_eq!(inputs(|s| s.pools[0].published = 0).limit, 0);
+    assert_eq!(inputs(|s| s.pools[0].capacity = 0).limit, 0);
+    assert!(inputs(|s| s.fleet.paused = true).closed && inputs(|s| s.pools[0].outside = true).closed);
+}
+
+fn permit(state: &mut State, node: usize) {
+    state.nodes[node].spec.as_mut().unwrap().may_pull = true;
+}
+
+/// Returns the rule that one more permit breaks, after a change.
+fn one_more_permit(change: impl FnOnce(&mut State)) -> Option<Broken> {
     let permits = World {
         nodes: 3,
         ..world("permits")
     };
-    let broken = |change: &dyn Fn(&mut State)| {
-        let mut state = permits.start();
-        change(&mut state);
-        let look = see(&state);
-        let spec = look.nodes[1].spec.map(|spec| Spec { may_pull: true, ..spec });
-        let write = Write::Publish { node: 1, spec };
-        judge::permits(&permits, &look, &[write])
-    };
-    let permit = |s: &mut State, node: usize| {
-        let spec = s.nodes[node].spec.as_mut().unwrap();
-        spec.may_pull = true;
-    };
-    assert_eq!(broken(&|_| {}), None);
-    assert_eq!(broken(&|s| permit(s, 0)), Some(judge::PERMITS));
-    let done = |s: &mut State| {
+    let look = see(&changed(&permits, change));
+    let spec = look.nodes[1].spec.map(|spec| Spec { may_pull: true, ..spec });
+    judge::permits(&permits, &look, &[Write::Publish { node: 1, spec }])
+}
+
+#[test]
+fn the_judge_counts_the_permits_to_pull() {
+    assert_eq!(one_more_permit(|_| {}), None);
+    assert_eq!(one_more_permit(|s| permit(s, 0)), Some(judge::PERMITS));
+    let broken = one_more_permit(|s| {
         permit(s, 0);
         s.nodes[0].status.staged = 2;
-    };
-    assert_eq!(broken(&done), None, "an unneeded permit does not count");
-    let pulls = |s: &mut State| {
+    });
+    assert_eq!(broken, None, "an unneeded permit does not count");
+    let broken = one_more_permit(|s| {
         for node in 0..2 {
             permit(s, node);
             s.nodes[node].status.work = Work::Pulls;
         }
-    };
-    assert_eq!(broken(&pulls), None, "a running pull keeps its permit");
+    });
+    assert_eq!(broken, None, "a running pull keeps its permit");
 }
 
 /// Runs some rounds, and returns the target after them.
@@ -269,24 +279,26 @@ fn boot_numbers_are_normalized() {
     );
 }
 
+fn kept(reason: ClosedReason, outcome: Option<Outcome>) -> Closed {
+    let (last, target) = (1, 2);
+    let closed = Closed {
+        reason,
+        last,
+        target,
+        outcome,
+    };
+    closed.kept()
+}
+
 #[test]
 fn a_closed_berth_keeps_the_fields_of_the_plan() {
-    let closed = |reason, outcome| {
-        Closed {
-            reason,
-            last: 1,
-            target: 2,
-            outcome,
-        }
-        .kept()
-    };
-    let nothing = closed(ClosedReason::Released, Some(Outcome::Updated));
+    let nothing = kept(ClosedReason::Released, Some(Outcome::Updated));
     assert_eq!((nothing.last, nothing.target, nothing.outcome), (NO_NUMBER, 0, None));
-    assert_eq!(closed(ClosedReason::Withdrawn, None), nothing);
-    let failed = closed(ClosedReason::Failed, Some(Outcome::Failed));
+    assert_eq!(kept(ClosedReason::Withdrawn, None), nothing);
+    let failed = kept(ClosedReason::Failed, Some(Outcome::Failed));
     assert_eq!((failed.last, failed.target), (1, 2));
-    assert_eq!(closed(ClosedReason::Lapsed, Some(Outcome::Lapsed)).last, 1);
-    assert_eq!(closed(ClosedReason::Shrunk, None).reason, ClosedReason::Shrunk);
+    assert_eq!(kept(ClosedReason::Lapsed, Some(Outcome::Lapsed)).last, 1);
+    assert_eq!(kept(ClosedReason::Shrunk, None).reason, ClosedReason::Shrunk);
 }
 
 #[cfg(feature = "seeded-bugs")]

@@ -72,18 +72,16 @@ impl ObjectCache {
                 hosts.insert(name.to_string(), Entry::new(self.host(number, spec, seen.status)));
             }
         }
-        let pool = |(number, pool): (u8, &Pool)| {
+        let mut pools = BTreeMap::new();
+        for (number, pool) in (0..).zip(&view.pools) {
             let name = rich::pool(number);
-            let view = PoolView {
-                object: Ok(object(world, number, pool)),
-                name: name.clone(),
-            };
-            (name.to_string(), Entry::new(Arc::new(view)))
-        };
-        if world.fleet != 0 {
-            snapshot.fleet = Some(Entry::new(Arc::new(fleet(world, view.fleet.paused))));
+            let object = Ok(object(world, number, pool));
+            pools.insert(name.to_string(), Entry::new(PoolView { object, name }));
         }
-        snapshot.pools = Arc::new((0..).zip(&view.pools).map(pool).collect());
+        if world.fleet != 0 {
+            snapshot.fleet = Some(Entry::new(fleet(world, view.fleet.paused)));
+        }
+        snapshot.pools = Arc::new(pools);
         snapshot.nodes = Arc::new(nodes);
         snapshot.bootc_nodes = Arc::new(hosts);
         snapshot
@@ -129,30 +127,24 @@ fn fleet(world: &World, paused: bool) -> FleetView {
 }
 
 fn node(number: Number, seen: &SeenNode) -> NodeView {
-    let mut labels = BTreeMap::new();
-    let mut label = |key: &str, value: String| labels.insert(key.to_owned(), value);
-    if seen.labels.pool != NONE {
-        label(POOL, rich::pool(seen.labels.pool).to_string());
-    }
-    if seen.labels.held {
-        label(keys::LABEL_HOLD, String::new());
-    }
-    if seen.object.excluded {
-        label(keys::LABEL_EXCLUDE, String::new());
-    }
-    if seen.labels.canary {
-        label(CANARY, String::new());
-    }
-    if seen.labels.zone != 0 {
-        label(ZONE, seen.labels.zone.to_string());
-    }
-    if seen.labels.server && !seen.labels.unlabelled {
-        label(keys::LABELS_CONTROL_PLANE[0], String::new());
-    }
+    let (of, pool) = (&seen.labels, rich::pool(seen.labels.pool).to_string());
+    let labels = [
+        (of.pool != NONE, POOL, pool),
+        (of.held, keys::LABEL_HOLD, String::new()),
+        (seen.object.excluded, keys::LABEL_EXCLUDE, String::new()),
+        (of.canary, CANARY, String::new()),
+        (of.zone != 0, ZONE, of.zone.to_string()),
+        (
+            of.server && !of.unlabelled,
+            keys::LABELS_CONTROL_PLANE[0],
+            String::new(),
+        ),
+    ];
+    let labels = labels.into_iter().filter(|(has, ..)| *has);
     NodeView {
         name: rich::name(number),
         uid: rich::uid(number, seen.object.uid),
-        labels,
+        labels: labels.map(|(_, key, value)| (key.to_owned(), value)).collect(),
         ready: seen.object.ready,
         unschedulable: seen.object.unschedulable,
         our_cordon: seen.object.cordon != Cordon::No,
@@ -256,17 +248,17 @@ fn with<T: Parse<Raw = LabelSelector>>(key: &str, value: String) -> Option<Writt
 fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let name = rich::pool(number);
     let token = (pool.token != 0).then(|| pool.token.to_string());
-    let window = || Window {
+    let window = world.windows.then(|| Window {
         schedule: "0 0 * * *".to_owned(),
         duration: "12h".into(),
         ..Window::default()
-    };
-    let canary = || Wave {
+    });
+    let canary = world.waves.then(|| Wave {
         name: CANARY.to_owned(),
         node_selector: with(CANARY, String::new()),
         soak_time: world.soaks.then(|| SOAK.into()),
         ..Wave::default()
-    };
+    });
     let rollout = Rollout {
         paused: pool.paused,
         max_unavailable: Some(Quantity::Nodes(pool.capacity.into())),
@@ -274,12 +266,12 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
             0 => Quantity::Percent(100),
             most => Quantity::Nodes(most.into()),
         }),
-        waves: if world.waves { vec![canary()] } else { vec![] },
+        waves: canary.into_iter().collect(),
         after: world
             .goes_after(number)
             .map(|earlier| rich::pool(earlier).to_string())
             .collect(),
-        windows: if world.windows { vec![window()] } else { vec![] },
+        windows: window.into_iter().collect(),
         max_failures: u32::try_from(world.max_failures).ok(),
         retry_token: token.clone(),
         ..Rollout::default()
@@ -305,22 +297,18 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
 }
 
 fn policy(rule: BootImages) -> Option<BootImagePolicy> {
-    let enforces = |enforcement| BootImagePolicy {
-        enforcement: Some(enforcement),
-        ..BootImagePolicy::UNSET
-    };
+    let mut policy = BootImagePolicy::UNSET;
     match rule {
-        BootImages::Refuse => None,
-        BootImages::Warn => Some(enforces(BootImageEnforcement::Warn)),
-        BootImages::Disabled => Some(enforces(BootImageEnforcement::Disabled)),
-        BootImages::Recorded => Some(BootImagePolicy {
-            source: Some(BootImageSource::Manual),
-            manual: Some(ManualBootImage {
-                version: NEW_ENOUGH.to_owned(),
-            }),
-            ..BootImagePolicy::UNSET
-        }),
+        BootImages::Refuse => return None,
+        BootImages::Warn => policy.enforcement = Some(BootImageEnforcement::Warn),
+        BootImages::Disabled => policy.enforcement = Some(BootImageEnforcement::Disabled),
+        BootImages::Recorded => {
+            let version = NEW_ENOUGH.to_owned();
+            policy.source = Some(BootImageSource::Manual);
+            policy.manual = Some(ManualBootImage { version });
+        }
     }
+    Some(policy)
 }
 
 /// Image reference in the pools' spec: a tag if the world has one.
@@ -335,16 +323,16 @@ fn asked(world: &World, image: Image) -> String {
 /// Returns an image as resolved by the controller.
 pub fn resolved(world: &World, image: Image) -> Target {
     let too_old = world.too_old & (1 << image) != 0;
-    let limit = || BootImageLimit {
+    let limit = too_old.then(|| BootImageLimit {
         minimum_version: Some(NEW_ENOUGH.to_owned()),
         ..BootImageLimit::default()
-    };
+    });
     Target {
         image: asked(world, image),
         digest: rich::digest(image),
         version: (world.too_old != 0).then(|| format!("9.{image}")),
         metadata: (world.too_old != 0).then(|| ImageMetadata {
-            boot_image: too_old.then(limit),
+            boot_image: limit,
             ..ImageMetadata::default()
         }),
         platforms: vec![PlatformDigest {
@@ -428,17 +416,16 @@ pub fn soaks((image, since): (Image, Begun)) -> (Soaks, Moment) {
 /// this plan.
 pub fn soaked(soak: (Image, Begun), waves: &[WaveStatus], target: Image) -> (bool, Begun) {
     let (mut soaks, now) = soaks(soak);
-    let mut seen = |moment: Moment| {
+    let mut since = Begun::No;
+    for (moment, begun) in [(now, Begun::LongAgo), (now + SOAK, Begun::Lately)] {
         soaks.see(&rich::pool(0), &rich::digest(target), waves, moment);
-        soaks.soaked(&rich::pool(0), &rich::digest(target), CANARY) >= SOAK
-    };
-    let since = match (seen(now), seen(now + SOAK)) {
-        (true, _) => Begun::LongAgo,
-        (false, true) => Begun::Lately,
-        (false, false) => Begun::No,
-    };
-    let has_soaked = |wave: &WaveStatus| wave.name == CANARY && wave.soaked_seconds >= SOAK.as_secs();
-    (waves.iter().any(has_soaked), since)
+        let have_soaked = soaks.soaked(&rich::pool(0), &rich::digest(target), CANARY) >= SOAK;
+        if since == Begun::No && have_soaked {
+            since = begun;
+        }
+    }
+    let mut canaries = waves.iter().filter(|wave| wave.name == CANARY);
+    (canaries.any(|wave| wave.soaked_seconds >= SOAK.as_secs()), since)
 }
 
 /// Returns the version of a boot image.

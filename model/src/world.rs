@@ -6,8 +6,8 @@ use berth_api::seeded::Bug;
 use crate::fault::{FAULTS, Fault};
 use crate::set::Set;
 use crate::state::{
-    Agent, Berth, BootImage, Controller, Held, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, Request,
-    State, Write,
+    Agent, Berth, BootImage, Held, Image, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, Request, Spec,
+    State, Write, closed,
 };
 
 /// A world: its nodes and pools, and its faults.
@@ -141,19 +141,6 @@ impl World {
             state.left[*fault as usize] += *times;
         }
         let target = self.images.first().copied().unwrap_or(1);
-        let pool = |(number, most): (usize, &usize)| {
-            let most = Number::try_from(*most).unwrap_or(NO_NUMBER);
-            let capacity = if number == 0 { self.capacity.0.min(most) } else { most };
-            Pool {
-                capacity,
-                published: capacity,
-                tagged: target,
-                target,
-                // The other machines have reported it before the start.
-                boot_image: self.known_boot_image(),
-                ..Pool::default()
-            }
-        };
         state.fleet.tries_guard = self.tries_guard;
         state.fleet.counts_pulls = self.max_staging != 0;
         state.fleet.tells_boot_images = self.too_old != 0;
@@ -161,71 +148,61 @@ impl World {
             state.fleet.tagged = 1 << target;
             state.fleet.old = state.fleet.tagged;
         }
-        state.pools = self.pools.iter().enumerate().map(pool).collect();
-        let lease = |at: usize| {
-            let (pool, index) = self.place(at);
-            let is_there = index < state.pools[usize::from(pool)].capacity;
-            let closed = || Lease {
-                epoch: 1,
-                is: crate::state::closed(),
-            };
-            if is_there { closed() } else { Lease::default() }
-        };
-        state.slots = (0..self.slots()).map(lease).collect();
-        let pool = |node: usize| if self.spread { node % self.pools.len() } else { 0 };
-        state.nodes = (0..self.nodes)
-            .map(|node| self.node(target, u8::try_from(pool(node)).unwrap_or(NONE)))
-            .collect();
-        for (number, node) in state.nodes.iter_mut().enumerate() {
-            let first = if self.spread { self.pools.len() } else { 1 };
-            node.labels.canary = self.waves && number < first;
-            node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
-            node.labels.server = number < self.servers;
-            node.labels.unlabelled = node.labels.server && self.unlabelled;
-            node.labels.newer = self.newer && number == 0;
-            if !node.labels.newer {
-                node.status.boot_image = self.known_boot_image();
-            }
-            node.agent = Agent::fresh(state.fleet);
-            node.other = node.agent;
-            (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);
-            node.host.previous = self.previous;
+        for (number, most) in self.pools.iter().enumerate() {
+            let most = Number::try_from(*most).unwrap_or(NO_NUMBER);
+            let capacity = if number == 0 { self.capacity.0.min(most) } else { most };
+            state.pools.push(Pool {
+                capacity,
+                published: capacity,
+                tagged: target,
+                target,
+                // The other machines have reported it before the start.
+                boot_image: self.known_boot_image(),
+                ..Pool::default()
+            });
         }
-        state.controllers[0] = Controller {
-            epoch: 1,
-            ..Controller::default()
-        };
+        for slot in 0..self.slots() {
+            let (pool, index) = self.place(slot);
+            let mut lease = Lease::default();
+            if index < state.pools[usize::from(pool)].capacity {
+                (lease.epoch, lease.is) = (1, closed());
+            }
+            state.slots.push(lease);
+        }
+        state.nodes = (0..self.nodes).map(|number| self.node(number, target)).collect();
+        state.controllers[0].epoch = 1;
         state
     }
 
-    fn node(&self, target: u8, pool: u8) -> Node {
+    fn node(&self, number: usize, target: Image) -> Node {
+        let (pool, canaries) = if self.spread {
+            (number % self.pools.len(), self.pools.len())
+        } else {
+            (0, 1)
+        };
         let mut node = Node::default();
-        node.labels.pool = pool;
-        node.object.exists = true;
-        node.object.ready = true;
-        node.host.booted = 1;
-        node.ghost.ready = true;
-        node.spec = Some(crate::state::Spec {
-            pool,
-            uid: 0,
+        node.labels.pool = u8::try_from(pool).unwrap_or(NONE);
+        node.labels.canary = self.waves && number < canaries;
+        node.labels.zone = (number.checked_rem(self.zones.into())).map_or(0, |zone| zone as u8 + 1);
+        node.labels.server = number < self.servers;
+        node.labels.unlabelled = node.labels.server && self.unlabelled;
+        node.labels.newer = self.newer && number == 0;
+        (node.object.exists, node.object.ready, node.ghost.ready) = (true, true, true);
+        (node.agent, node.other) = (Agent::fresh(self.tries_guard), Agent::fresh(self.tries_guard));
+        (node.ghost.unguarded, node.ghost.other_unguarded) = (self.tries_guard, self.tries_guard);
+        (node.host.booted, node.host.previous, node.status.booted) = (1, self.previous, 1);
+        node.spec = Some(Spec {
+            pool: node.labels.pool,
             image: target,
             may_pull: self.max_staging == 0,
-            ..crate::state::Spec::default()
+            ..Spec::default()
         });
-        node.status = crate::state::Status {
-            booted: 1,
-            ..node.status
-        };
+        if !node.labels.newer {
+            node.status.boot_image = self.known_boot_image();
+        }
         if self.staged {
-            node.host.staged = target;
-            node.host.locked = true;
-            node.host.ours = target;
-            node.status = crate::state::Status {
-                observed: true,
-                prepared: true,
-                staged: target,
-                ..node.status
-            };
+            (node.host.staged, node.host.locked, node.host.ours) = (target, true, target);
+            (node.status.staged, node.status.prepared, node.status.observed) = (target, true, true);
         }
         node
     }
