@@ -222,7 +222,9 @@ mod tests {
 
     #[test]
     fn a_log_level_that_does_not_exist_is_refused() {
-        let parse = |level| Args::try_parse_from(["berth-agent", "--node-name=a", "--log-level", level]);
+        fn parse(level: &str) -> Result<Args, clap::Error> {
+            Args::try_parse_from(["berth-agent", "--node-name=a", "--log-level", level])
+        }
         assert!(parse("info,berth_agent=debug").is_ok());
         let refused = parse("loud").unwrap_err().to_string();
         assert!(

@@ -377,7 +377,9 @@ current-context: x
     #[test]
     fn a_service_account_uses_the_kubelets_server() {
         let scratch = scratch("account");
-        let server = || Config::new("https://192.0.2.1:6443".parse().unwrap());
+        fn server() -> Config {
+            Config::new("https://192.0.2.1:6443".parse().unwrap())
+        }
         assert!(service_account(server(), &scratch).is_err(), "no token there");
         fs::write(scratch.join("token"), "t").unwrap();
         let config = service_account(server(), &scratch).unwrap();

@@ -232,7 +232,9 @@ mod tests {
 
     #[test]
     fn any_host_error_counts_as_silence() {
-        let asked = |error: HostError| anyhow::Error::new(error).context("cannot look for a running pull");
+        fn asked(error: HostError) -> anyhow::Error {
+            anyhow::Error::new(error).context("cannot look for a running pull")
+        }
         for error in [
             HostError::Bus(BusError::Unreachable("no answer in time".to_owned())),
             HostError::Timeout("the transaction could not be joined within 15 s".to_owned()),

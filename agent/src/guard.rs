@@ -172,9 +172,13 @@ mod tests {
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         fake_api_server::client(move |call| {
             let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
-            let node = |name: &str| json!({ "metadata": { "name": name } });
+            fn node(name: &str) -> Value {
+                json!({ "metadata": { "name": name } })
+            }
             let berth = json!({ "metadata": { "name": "workers-0" }, "spec": {} });
-            let list = |items| (200, json!({ "metadata": {}, "items": items }));
+            fn list(items: Value) -> (u16, Value) {
+                (200, json!({ "metadata": {}, "items": items }))
+            }
             let is_dry = query.contains("dryRun=All");
             let (code, mut answer) = match call.method {
                 Method::GET if path.ends_with("/leases") => list(json!([berth])),
@@ -208,10 +212,10 @@ mod tests {
                 "kubelet could write Node n2, which is not its own; turn on NodeRestriction",
             ),
         ] {
-            let ask = async |client: Client| {
+            async fn ask(client: Client) -> Result<Guard> {
                 let probe = GuardProbe::new(client.clone(), "ns", &"n1".into());
                 probe.ask(&client).await
-            };
+            }
             match ask(server(end, 200)).await.unwrap() {
                 Guard::Allows(what) => assert!(what.contains(said), "{what}"),
                 other => panic!("{end}: {other:?}"),

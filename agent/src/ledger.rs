@@ -52,9 +52,11 @@ mod tests {
     use super::*;
 
     fn past(ends: &[Option<i64>]) -> Past {
-        let time = |second| Time::from(Timestamp::from_second(second).unwrap());
+        fn time(second: i64) -> Time {
+            Time::from(Timestamp::from_second(second).unwrap())
+        }
         let digest: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
-        let turn = |end: &Option<i64>| TurnRecord {
+        let turns = ends.iter().map(|end| TurnRecord {
             berth: "p-0".into(),
             node_uid: "u1".into(),
             from: None,
@@ -65,16 +67,18 @@ mod tests {
             proof: None,
             end_time: end.map(time),
             outcome: Some(TurnOutcome::Revoked),
-        };
+        });
         Past {
-            turns: ends.iter().map(turn).collect(),
+            turns: turns.collect(),
             ..Past::default()
         }
     }
 
     #[test]
     fn each_turn_is_logged_once_when_it_ends() {
-        let logged = |written: &[Option<i64>], now: &[Option<i64>]| ended_turn(&past(written), &past(now)).is_some();
+        fn logged(written: &[Option<i64>], now: &[Option<i64>]) -> bool {
+            ended_turn(&past(written), &past(now)).is_some()
+        }
         assert!(!logged(&[], &[None]), "it runs");
         assert!(logged(&[None], &[Some(9)]));
         assert!(logged(&[None, Some(5)], &[Some(9), Some(5)]));

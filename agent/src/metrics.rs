@@ -77,7 +77,7 @@ mod tests {
     fn bytes_of_all_pulls_add_up() {
         let mut metrics = Metrics::default();
         let spec = BootcNodeSpec::default();
-        let mut see = |bytes: Option<u64>| {
+        let seen = [Some(10), Some(60), Some(60), Some(5), None, Some(7)].map(|bytes| {
             let status = BootcNodeStatus {
                 phase: Some(Phase::Staging),
                 progress: bytes.map(|bytes| Progress {
@@ -89,8 +89,7 @@ mod tests {
             };
             metrics.show(&spec, &status);
             metrics.pulled.get()
-        };
-        let seen = [Some(10), Some(60), Some(60), Some(5), None, Some(7)].map(&mut see);
+        });
         assert_eq!(seen, [10, 60, 60, 65, 65, 72]);
         metrics.pass();
         metrics.failed();

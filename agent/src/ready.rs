@@ -167,6 +167,8 @@ pub fn check(path: &Path, within: Duration) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     #[tokio::test]
@@ -174,10 +176,11 @@ mod tests {
         let path = std::env::temp_dir().join(format!("berth-waits-{}", std::process::id()));
         let minute = Duration::from_secs(60);
         let ready = ReadyFile::new(Some(path.clone())).unwrap();
-        let wait = |time| tokio::time::timeout(time, ready.while_waiting());
-        assert!(wait(WAITING_DELAY / 10).await.is_err());
+        let wait = timeout(WAITING_DELAY / 10, ready.while_waiting());
+        assert!(wait.await.is_err());
         assert!(check(&path, minute).is_err(), "the lock may be free at once");
-        assert!(wait(WAITING_DELAY + WAITING_DELAY / 10).await.is_err());
+        let wait = timeout(WAITING_DELAY + WAITING_DELAY / 10, ready.while_waiting());
+        assert!(wait.await.is_err());
         check(&path, minute).unwrap();
         ready.forget().unwrap();
         assert!(

@@ -208,12 +208,12 @@ mod tests {
 
     #[test]
     fn conditions_of_the_controller_are_not_repeated() {
-        let condition = |type_: &str| {
+        fn condition(type_: &str) -> Condition {
             let condition = json!({
                 "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
             });
             serde_json::from_value(condition).unwrap()
-        };
+        }
         let status = BootcNodeStatus {
             conditions: ["Waiting", "Staged", "RebootTimedOut"].map(condition).into(),
             ..BootcNodeStatus::default()

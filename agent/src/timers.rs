@@ -237,7 +237,9 @@ mod tests {
     fn retries_slow_down() {
         let mut pause = Pause::default();
         assert!(pause.is_over() && pause.left().is_none());
-        let error = || anyhow::anyhow!("the API server is away");
+        fn error() -> anyhow::Error {
+            anyhow::anyhow!("the API server is away")
+        }
         assert!(!pause.after(&error()));
         assert!(!pause.is_over() && pause.left().is_some());
         let first = pause.until.unwrap();
@@ -252,7 +254,9 @@ mod tests {
     #[test]
     fn an_early_turn_is_not_announced() {
         let mut pause = Pause::default();
-        let change = |type_, set| Change { type_, set };
+        fn change(type_: &'static str, set: bool) -> Change {
+            Change { type_, set }
+        }
         let planned = [change(MAINTENANCE_PLANNED, true)];
         let now = Instant::now();
         assert!(pause.is_early(&planned, now));

@@ -198,14 +198,16 @@ mod tests {
 
     fn completed(words: &[&str]) -> Vec<String> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let names = |names| match names {
-            Names::Pools => vec!["infra".to_owned(), "workers".to_owned()],
-            Names::Nodes => vec!["n1".to_owned(), "n2".to_owned()],
-            Names::Fields => vec!["rollout.paused".to_owned()],
-        };
+        fn names(names: Names) -> Vec<String> {
+            match names {
+                Names::Pools => vec!["infra".to_owned(), "workers".to_owned()],
+                Names::Nodes => vec!["n1".to_owned(), "n2".to_owned()],
+                Names::Fields => vec!["rollout.paused".to_owned()],
+            }
+        }
         let text = complete(Arguments::command(), &words, names);
-        let first = |line: &str| line.split('\t').next().unwrap_or_default().to_owned();
-        text.lines().map(first).collect()
+        let firsts = text.lines().filter_map(|line| line.split('\t').next());
+        firsts.map(str::to_owned).collect()
     }
 
     #[test]
@@ -236,7 +238,9 @@ mod tests {
 
     #[test]
     fn an_option_is_found_in_either_form() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        fn words(text: &str) -> Vec<String> {
+            text.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        }
         assert_eq!(option(&words("status --context east w"), "context"), Some("east"));
         assert_eq!(option(&words("--context=east status"), "context"), Some("east"));
         assert_eq!(option(&words("--context = east status"), "context"), Some("east"));

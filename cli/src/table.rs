@@ -249,8 +249,12 @@ mod tests {
     fn colours_change_no_width_and_are_not_cut() {
         let rows = rows(&[&["n1", "Degraded", "words"]]);
         let heads = ["NAME", "STATE", "MESSAGE"];
-        let red = |column: usize, word: &str| (column == 1 && word == "Degraded").then_some(Tint::Red);
-        let look = |width| Look { width, colours: true };
+        fn red(column: usize, word: &str) -> Option<Tint> {
+            (column == 1 && word == "Degraded").then_some(Tint::Red)
+        }
+        fn look(width: usize) -> Look {
+            Look { width, colours: true }
+        }
         let text = tinted(&heads, &rows, look(0), red);
         assert!(text.contains("\x1b[31mDegraded\x1b[0m  words"), "{text:?}");
         let bare = text.replace("\x1b[31m", "").replace("\x1b[0m", "");

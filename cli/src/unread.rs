@@ -72,7 +72,9 @@ mod tests {
 
     #[test]
     fn a_change_unread_after_the_grace_time_warns() {
-        let edit = |second| by("kubectl-edit", None, second, "f:spec");
+        fn edit(second: i64) -> Value {
+            by("kubectl-edit", None, second, "f:spec")
+        }
         let status = by("berth-controller", Some("status"), 199, "f:spec");
         let finalizer = by("berth-controller", None, 199, "f:metadata");
         let none = json!([]);

@@ -312,7 +312,9 @@ mod tests {
 
     #[test]
     fn only_the_named_pool_changes() {
-        let pool = |name| BootcNodePool::new(name, BootcNodePoolSpec::default());
+        fn pool(name: &str) -> BootcNodePool {
+            BootcNodePool::new(name, BootcNodePoolSpec::default())
+        }
         let snapshot = Snapshot {
             pools: ["a", "b"].map(pool).into(),
             ..Snapshot::default()

@@ -305,14 +305,14 @@ mod tests {
 
     #[test]
     fn errors_are_classified_by_status_code() {
-        let of = |code: u16| {
+        fn of(code: u16) -> String {
             let status = Status {
                 code,
                 message: "words".to_owned(),
                 ..Status::default()
             };
             classified(&status).to_string()
-        };
+        }
         for (codes, expected) in [
             (&[400, 403, 405, 413, 422][..], "refused: words"),
             (&[401, 429], "rejected for now: words"),

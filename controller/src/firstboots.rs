@@ -141,14 +141,14 @@ mod tests {
 
     #[test]
     fn only_machines_with_a_held_kubelet_count() {
-        let event = |reason: &str, action: &str| -> Event {
+        fn event(reason: &str, action: &str) -> Event {
             serde_json::from_value(json!({
                 "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },
                 "reason": reason, "action": action, "note": "m7: too old",
                 "eventTime": "1970-01-01T00:00:00.000000Z", "regarding": { "kind": "Node", "name": "m7" },
             }))
             .unwrap()
-        };
+        }
         let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for (event, expected) in [
             (event("FirstBootRefused", "HoldKubelet"), Some(created)),

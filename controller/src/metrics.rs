@@ -220,6 +220,35 @@ mod tests {
         }
     }
 
+    fn turn(metrics: &Metrics, pool: &str, what: Happened) {
+        let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        metrics.turn(&TurnNews {
+            pool: pool.into(),
+            berth: "p-0".to_owned(),
+            node: "n1".into(),
+            uid: "u1".into(),
+            target,
+            what,
+        });
+    }
+
+    fn ended(reboot: Option<Duration>) -> Happened {
+        Happened::Ended {
+            outcome: "Updated",
+            reboot,
+            given_back: true,
+        }
+    }
+
+    fn show(metrics: &Metrics, pools: &[&'static str]) -> String {
+        let status = BootcNodePoolStatus::default();
+        metrics.show(&GaugeFacts {
+            pools: pools.iter().map(|name| pool(name, &status)).collect(),
+            fleet: None,
+        });
+        page(metrics)
+    }
+
     #[test]
     fn series_of_deleted_pools_disappear() {
         let metrics = Metrics::default();
@@ -232,43 +261,18 @@ mod tests {
         metrics.pass();
         metrics.error();
         metrics.polled("Unchanged");
-        let turn = |pool: &str, what| {
-            let (pool, node, uid) = (pool.into(), "n1".into(), "u1".into());
-            let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
-            let berth = "p-0".to_owned();
-            metrics.turn(&TurnNews {
-                pool,
-                berth,
-                node,
-                uid,
-                target,
-                what,
-            });
-        };
-        let (minute, outcome) = (Some(Duration::from_secs(60)), "Updated");
+        let minute = Duration::from_secs(60);
         for pool in ["a", "b"] {
             metrics.staged(&StagingNews {
                 pool: pool.into(),
-                took: Duration::from_secs(60),
+                took: minute,
             });
-            turn(pool, Happened::Taken);
-            let (drain, announced) = (minute, false);
-            turn(pool, Happened::Committed { drain, announced });
-            turn(
-                pool,
-                Happened::Ended {
-                    outcome,
-                    reboot: minute,
-                    given_back: true,
-                },
-            );
+            turn(&metrics, pool, Happened::Taken);
+            let (drain, announced) = (Some(minute), false);
+            turn(&metrics, pool, Happened::Committed { drain, announced });
+            turn(&metrics, pool, ended(Some(minute)));
         }
-        let status = BootcNodePoolStatus::default();
-        metrics.show(&GaugeFacts {
-            pools: vec![pool("a", &status), pool("b", &status)],
-            fleet: None,
-        });
-        let both = page(&metrics);
+        let both = show(&metrics, &["a", "b"]);
         for line in [
             "berth_leader 1",
             "berth_passes_total 1",
@@ -283,28 +287,11 @@ mod tests {
         ] {
             assert!(both.lines().any(|l| l == line), "no {line} in {both}");
         }
-        metrics.show(&GaugeFacts {
-            pools: vec![pool("a", &status)],
-            fleet: None,
-        });
-        let one = page(&metrics);
+        let one = show(&metrics, &["a"]);
         assert!(one.contains("pool=\"a\"") && !one.contains("pool=\"b\""), "{one}");
         // The pool's last berth closes after the pool is gone.
-        let reboot = None;
-        let given_back = true;
-        turn(
-            "b",
-            Happened::Ended {
-                outcome,
-                reboot,
-                given_back,
-            },
-        );
-        metrics.show(&GaugeFacts {
-            pools: vec![pool("a", &status)],
-            fleet: None,
-        });
-        let one = page(&metrics);
+        turn(&metrics, "b", ended(None));
+        let one = show(&metrics, &["a"]);
         assert!(one.contains("pool=\"a\"") && !one.contains("pool=\"b\""), "{one}");
     }
 }

@@ -64,14 +64,16 @@ mod tests {
             target,
             open_until: None,
         };
-        let boot = || BootId::from("b");
+        fn boot() -> BootId {
+            BootId::from("b")
+        }
         let new = Berth::new("p".into(), 0, 1);
         let offered = new.offered(offer).unwrap();
         let taken = offered.taken(&"n1".into(), &"u".into(), None, boot()).unwrap();
         let releasing = taken.releasing(Outcome::Revoked, boot()).unwrap();
         let closed = releasing.given_back().unwrap();
-        let view = |berth: &Berth| LeaseView::of(lease::create(berth, "ns", Duration::from_secs(1), at));
-        let states = [&new, &offered, &taken, &releasing, &closed, &closed.stamped(2)].map(view);
+        let states = [&new, &offered, &taken, &releasing, &closed, &closed.stamped(2)];
+        let states = states.map(|berth| LeaseView::of(lease::create(berth, "ns", Duration::from_secs(1), at)));
         let news: Vec<_> = states
             .iter()
             .zip(&states[1..])
@@ -85,15 +87,17 @@ mod tests {
     #[tokio::test]
     async fn a_less_urgent_change_wakes_no_waiter() {
         let board = WakeQueue::default();
-        let hears = async |news| tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok();
-        assert!(!hears(Urgency::Later).await);
+        async fn hears(board: &WakeQueue, news: Urgency) -> bool {
+            tokio::time::timeout(Duration::ZERO, board.wait(news)).await.is_ok()
+        }
+        assert!(!hears(&board, Urgency::Later).await);
         board.add(Urgency::Later);
-        assert!(hears(Urgency::Later).await && !hears(Urgency::Soon).await);
+        assert!(hears(&board, Urgency::Later).await && !hears(&board, Urgency::Soon).await);
         board.add(Urgency::Now);
         board.add(Urgency::Soon);
-        assert!(hears(Urgency::Now).await, "the most urgent counts");
+        assert!(hears(&board, Urgency::Now).await, "the most urgent counts");
         board.clear();
-        assert!(!hears(Urgency::Later).await);
+        assert!(!hears(&board, Urgency::Later).await);
     }
 
     #[tokio::test]

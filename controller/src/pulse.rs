@@ -91,10 +91,13 @@ impl Pulse {
 mod tests {
     use super::*;
 
+    fn later(seconds: u64) -> Instant {
+        Instant::now() + Duration::from_secs(seconds)
+    }
+
     #[test]
     fn passes_that_make_no_progress_hang() {
         let pulse = Pulse::default();
-        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         assert!(!pulse.is_lost_at(later(1000)), "it does not lead");
         pulse.beat();
         assert!(!pulse.is_lost_at(later(60)) && pulse.is_lost_at(later(121)));
@@ -107,7 +110,6 @@ mod tests {
         assert!(pulse.alive().is_ok() && pulse.ready().is_err(), "no answer yet");
         pulse.answered();
         assert!(pulse.ready().is_ok());
-        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         assert!(pulse.is_answered_at(later(50)) && !pulse.is_answered_at(later(61)));
         pulse.lock().beat = Instant::now().checked_sub(BEAT_TIMEOUT);
         assert!(pulse.ready().is_err(), "its passes hang");

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn slices_name_the_servers() {
-        let slice = |address: &str, port: serde_json::Value| -> EndpointSlice {
+        fn slice(address: &str, port: serde_json::Value) -> EndpointSlice {
             serde_json::from_value(json!({
                 "metadata": {"name": "kubernetes"},
                 "addressType": "IPv4",
@@ -232,7 +232,7 @@ mod tests {
                 "ports": port,
             }))
             .unwrap()
-        };
+        }
         let slices = [
             slice("10.0.0.1", json!([{"name": "https", "port": 6443}])),
             slice(

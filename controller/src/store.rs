@@ -383,7 +383,7 @@ mod tests {
     fn unchanged_objects_of_a_list_are_shared() {
         let now = time::now();
         let mut table = Table::default();
-        let list = |table: &mut Table<Text>, text| {
+        fn list(table: &mut Table<Text>, now: Moment, text: &'static str) -> bool {
             table.take(Event::Init, now);
             table.take(Event::InitApply(event(text, 0)), now);
             let listed = table.listed.as_ref().unwrap()["a"].view.clone();
@@ -393,15 +393,19 @@ mod tests {
                 .is_some_and(|old| Arc::ptr_eq(&old.view, &listed));
             table.take(Event::InitDone, now);
             is_shared
-        };
-        assert!(!list(&mut table, "x"));
-        assert!(list(&mut table, "x") && !list(&mut table, "y"));
+        }
+        assert!(!list(&mut table, now, "x"));
+        assert!(list(&mut table, now, "x") && !list(&mut table, now, "y"));
+    }
+
+    /// Returns the time this many seconds after the first list.
+    fn at(seconds: u64) -> Moment {
+        Moment::after(Duration::from_secs(1000 + seconds))
     }
 
     #[test]
     fn a_watch_that_fails_or_is_silent_is_stale() {
-        let t0 = time::now();
-        let at = |seconds| t0 + Duration::from_secs(seconds);
+        let t0 = at(0);
         let mut table = Table::<Text>::default();
         table.hear(true, t0);
         assert!(table.is_stale(t0), "nothing is listed");

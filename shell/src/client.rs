@@ -186,13 +186,13 @@ mod tests {
     #[tokio::test]
     async fn a_tls_proxy_needs_a_trusted_certificate() {
         let (port, authority, asked) = secure_proxy(server().await).await;
-        let with = |proxy: &str, authority: Vec<u8>| {
+        fn with(proxy: &str, authority: Vec<u8>) -> Config {
             let mut config = config("http://api.cluster.test:6443", proxy);
             config.root_cert = Some(vec![authority]);
             // Name of the API server, not of the proxy.
             config.tls_server_name = Some("api.cluster.test".to_owned());
             config
-        };
+        }
         let proxy = format!("https://localhost:{port}");
         let answer = ask(with(&proxy, authority.clone()), &Environment::default()).await;
         assert_eq!(answer, "reached");

@@ -122,22 +122,22 @@ async fn a_new_node_is_not_rebooted() {
         version: None,
         limit: None,
     };
-    let overtaken = async || {
+    async fn overtaken(host: &Host, target: &Target) -> bool {
         let trouble = pivot::unlock_and_ask(&host, &target, &Signs::default()).await;
         let trouble = trouble.unwrap_err();
         trouble.is_final && trouble.message.contains("has started meanwhile")
-    };
-    assert!(!overtaken().await, "the bus does not answer");
+    }
+    assert!(!overtaken(&host, &target).await, "the bus does not answer");
     // A kubelet with its files elsewhere.
     rig.write("/proc/812/comm", "kubelet\n");
     rig.write(
         "/proc/812/cmdline",
         "/var/lib/k0s/bin/kubelet\0--root-dir=/srv/kubelet\0",
     );
-    assert!(overtaken().await);
+    assert!(overtaken(&host, &target).await);
     fs::remove_dir_all(rig.setup.root.path("/proc")).unwrap();
     rig.write("/var/lib/kubelet/pods/x", "");
-    assert!(overtaken().await);
+    assert!(overtaken(&host, &target).await);
 }
 
 #[tokio::test]
@@ -156,7 +156,9 @@ async fn a_dry_run_changes_nothing() {
     let mut rig = Rig::new("first-dry", CONFIG);
     rig.setup.dry_run = true;
     let config = Config::parse(format!("{CONFIG}pivot = true\n").as_bytes()).unwrap();
-    let digest = |n: &str| format!("sha256:{}", n.repeat(32)).parse().unwrap();
+    fn digest(n: &str) -> Digest {
+        format!("sha256:{}", n.repeat(32)).parse().unwrap()
+    }
     let mut run = Run {
         setup: &rig.setup,
         config: &config,
@@ -230,10 +232,10 @@ async fn a_fifo_as_configuration_does_not_block() {
 async fn an_override_file_is_never_opened() {
     let rig = Rig::new("first-odd", "nonsense");
     let path = rig.setup.root.path(config::OVERRIDE_FILE);
-    let held = async |rig: &Rig| {
+    async fn held(rig: &Rig) -> bool {
         rig.remember(false, "Refused");
         run(&rig.setup).await == ExitCode::from(REFUSED)
-    };
+    }
     symlink("/nowhere", &path).unwrap();
     assert!(held(&rig).await, "a broken link does not count");
     fs::remove_file(&path).unwrap();

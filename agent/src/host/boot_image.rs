@@ -87,72 +87,83 @@ mod tests {
 
     use super::*;
 
+    fn at(scratch: &Path, path: &str) -> PathBuf {
+        scratch.join(path.trim_start_matches('/'))
+    }
+
+    fn look(scratch: &Path) -> Option<NodeBootImage> {
+        let mut script = script();
+        for directory in ["/sysroot/", "/etc/"] {
+            script = script.replace(
+                directory,
+                &format!("{}/", at(scratch, directory.trim_end_matches('/')).display()),
+            );
+        }
+        let done = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        parse(&String::from_utf8_lossy(&done.stdout))
+    }
+
+    fn provisioned(scratch: &Path) -> Time {
+        look(scratch).unwrap().provisioned_time.unwrap()
+    }
+
     #[test]
     fn the_first_note_counts_and_no_link_leads_out() {
         let scratch = std::env::temp_dir().join(format!("berth-aleph-{}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
-        let at = |path: &str| scratch.join(path.trim_start_matches('/'));
-        let look = || {
-            let mut script = script();
-            for directory in ["/sysroot/", "/etc/"] {
-                script = script.replace(
-                    directory,
-                    &format!("{}/", at(directory.trim_end_matches('/')).display()),
-                );
-            }
-            let done = Command::new("sh").args(["-c", &script]).output().unwrap();
-            assert!(done.status.success(), "{done:?}");
-            parse(&String::from_utf8_lossy(&done.stdout))
-        };
-        assert_eq!(look(), None);
-        fs::create_dir_all(at("/sysroot")).unwrap();
-        fs::create_dir_all(at("/etc")).unwrap();
-        assert_eq!(look(), None);
-        let [bootc, coreos, osbuild] = PLACES.map(at);
+        assert_eq!(look(&scratch), None);
+        fs::create_dir_all(at(&scratch, "/sysroot")).unwrap();
+        fs::create_dir_all(at(&scratch, "/etc")).unwrap();
+        assert_eq!(look(&scratch), None);
+        let [bootc, coreos, osbuild] = PLACES.map(|place| at(&scratch, place));
         fs::write(&osbuild, r#"{"version":"9.6.20251023-0"}"#).unwrap();
         symlink(".aleph-version.json", &coreos).unwrap();
-        let found = look().unwrap();
+        let found = look(&scratch).unwrap();
         assert_eq!(
             (found.source.as_str(), found.version.as_deref()),
             (PLACES[1], Some("9.6.20251023-0"))
         );
         let written = found.provisioned_time.unwrap();
         // Ignition's result comes first, in any number of lines. An invalid one changes nothing.
-        let result = at(ignition::RESULT);
-        let provisioned = || look().unwrap().provisioned_time.unwrap();
+        let result = at(&scratch, ignition::RESULT);
         fs::write(&result, "{\n  \"provisioningDate\": \"2021-01-25T15:17:13Z\"\n}\n").unwrap();
-        assert_eq!(provisioned().0.to_string(), "2021-01-25T15:17:13Z");
-        assert_eq!(look().unwrap().version.as_deref(), Some("9.6.20251023-0"));
+        assert_eq!(provisioned(&scratch).0.to_string(), "2021-01-25T15:17:13Z");
+        assert_eq!(look(&scratch).unwrap().version.as_deref(), Some("9.6.20251023-0"));
         let mut long = br#"{"provisioningDate": "2021-01-25T15:17:13Z"}"#.to_vec();
         long.resize(ignition::MAX_LENGTH + 10, b' ');
         for wrong in [&b"{\"provisioningDate\":"[..], b"\0\xff\n\r{}", b"", &long] {
             fs::write(&result, wrong).unwrap();
-            assert_eq!(provisioned(), written);
-            assert_eq!(look().unwrap().version.as_deref(), Some("9.6.20251023-0"));
+            assert_eq!(provisioned(&scratch), written);
+            assert_eq!(look(&scratch).unwrap().version.as_deref(), Some("9.6.20251023-0"));
         }
         fs::remove_file(&result).unwrap();
-        fs::write(at("/etc/other.json"), r#"{"provisioningDate": "2021-01-25T15:17:13Z"}"#).unwrap();
+        fs::write(
+            at(&scratch, "/etc/other.json"),
+            r#"{"provisioningDate": "2021-01-25T15:17:13Z"}"#,
+        )
+        .unwrap();
         symlink("other.json", &result).unwrap();
-        assert_eq!(provisioned(), written, "a link is not followed");
+        assert_eq!(provisioned(&scratch), written, "a link is not followed");
         fs::remove_file(&result).unwrap();
         mkfifo(&result, Mode::S_IRWXU).unwrap();
-        assert_eq!(provisioned(), written, "a pipe is not waited for");
+        assert_eq!(provisioned(&scratch), written, "a pipe is not waited for");
         fs::remove_file(&result).unwrap();
-        fs::write(at("/etc/passwd"), r#"{"version":"1"}"#).unwrap();
+        fs::write(at(&scratch, "/etc/passwd"), r#"{"version":"1"}"#).unwrap();
         symlink("../etc/passwd", &bootc).unwrap();
-        let found = look().unwrap();
+        let found = look(&scratch).unwrap();
         assert_eq!((found.source.as_str(), found.version), (PLACES[0], None));
         assert!(found.error.unwrap().contains("leads out of /sysroot"));
         fs::remove_file(&bootc).unwrap();
         symlink(".gone.json", &bootc).unwrap();
-        assert!(look().unwrap().error.unwrap().contains("leads nowhere"));
+        assert!(look(&scratch).unwrap().error.unwrap().contains("leads nowhere"));
         fs::remove_file(&bootc).unwrap();
         // Reading a FIFO would wait forever.
         mkfifo(&bootc, Mode::S_IRWXU).unwrap();
-        assert!(look().unwrap().error.unwrap().contains("not a regular file"));
+        assert!(look(&scratch).unwrap().error.unwrap().contains("not a regular file"));
         fs::remove_file(&bootc).unwrap();
         fs::write(&bootc, vec![b' '; MAX_LENGTH + 10]).unwrap();
-        assert!(look().unwrap().error.unwrap().contains("longer than"));
+        assert!(look(&scratch).unwrap().error.unwrap().contains("longer than"));
         fs::remove_dir_all(&scratch).unwrap();
     }
 
@@ -169,7 +180,9 @@ mod tests {
         ] {
             let _ = parse(output);
         }
-        let seconds = |output| parse(output).unwrap().provisioned_time.unwrap().0.as_second();
+        fn seconds(output: &str) -> i64 {
+            parse(output).unwrap().provisioned_time.unwrap().0.as_second()
+        }
         assert_eq!(seconds("\n0 0 5\n{}"), 5);
         assert_eq!(seconds("{\"provisioningDate\":\"1970-01-01T00:00:09Z\"}\n0 0 5\n{}"), 9);
         assert_eq!(seconds("{\"provisioningDate\":\"1970-01-01T00:00:00Z\"}\n0 7 5\n{}"), 7);

@@ -85,17 +85,25 @@ mod tests {
     fn a_missing_answer_keeps_a_recent_yes() {
         let start = Instant::now();
         let mut clock = Clock::new(false);
-        let mut note = |answer, seconds| {
+        fn note(clock: &mut Clock, start: Instant, answer: Option<bool>, seconds: u64) -> Option<bool> {
             clock.note(answer, start + Duration::from_secs(seconds));
             clock.known()
-        };
-        assert_eq!(note(None, 0), None);
-        assert_eq!(note(Some(true), 1), Some(true));
-        assert_eq!(note(None, 11), Some(true));
-        assert_eq!(note(None, 60), Some(true));
-        assert_eq!(note(None, 61), None, "for as long as a yes counts, and no longer");
-        assert_eq!(note(Some(true), 70), Some(true));
-        assert_eq!(note(Some(false), 71), Some(false), "a no counts at once");
-        assert_eq!(note(None, 72), None);
+        }
+        assert_eq!(note(&mut clock, start, None, 0), None);
+        assert_eq!(note(&mut clock, start, Some(true), 1), Some(true));
+        assert_eq!(note(&mut clock, start, None, 11), Some(true));
+        assert_eq!(note(&mut clock, start, None, 60), Some(true));
+        assert_eq!(
+            note(&mut clock, start, None, 61),
+            None,
+            "for as long as a yes counts, and no longer"
+        );
+        assert_eq!(note(&mut clock, start, Some(true), 70), Some(true));
+        assert_eq!(
+            note(&mut clock, start, Some(false), 71),
+            Some(false),
+            "a no counts at once"
+        );
+        assert_eq!(note(&mut clock, start, None, 72), None);
     }
 }

@@ -231,74 +231,76 @@ fn is_unauthorized(words: &str) -> bool {
 mod tests {
     use super::*;
 
+    const MESSAGES: &[(&str, Reason)] = &[
+        (
+            "reading manifest sha256:12 in r/os: manifest unknown",
+            Reason::ImageNotFound,
+        ),
+        (
+            "pinging container registry r: Get \"https://r/v2/\": dial tcp 10.0.0.1:443: connect: connection refused",
+            Reason::RegistryUnavailable,
+        ),
+        (
+            "Requesting bearer token: received unexpected HTTP status: 403 Forbidden",
+            Reason::Unauthorized,
+        ),
+        (
+            "Requesting bearer token: invalid status code from registry 403 (Forbidden)",
+            Reason::Unauthorized,
+        ),
+        (
+            "A signature was required, but no signature exists",
+            Reason::SignatureRejected,
+        ),
+        (
+            "pinging container registry r: Get \"https://r/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
+            Reason::RegistryUnavailable,
+        ),
+        (
+            "reading manifest v1 in r/os: unauthorized: authentication required",
+            Reason::Unauthorized,
+        ),
+        ("skopeo spawn error: No such file", Reason::HostToolMissing),
+        (
+            "Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)",
+            Reason::DiskFull,
+        ),
+        ("Pulling: Importing: writing: No space left on device", Reason::DiskFull),
+        ("Target image does not have ostree.bootable label", Reason::NotBootable),
+        (
+            "Image has architecture arm64; expected amd64",
+            Reason::WrongArchitecture,
+        ),
+        (
+            "Target image has the same fs-verity digest as the existing Some(Rollback) deployment.",
+            Reason::SameDeployment,
+        ),
+        ("System not booted via bootc", Reason::NotBootcHost),
+        (
+            "Could not depsolve transaction; 1 problem detected: nothing provides libx needed by htop",
+            Reason::LayeringFailed,
+        ),
+        ("Packages not found: htop", Reason::LayeringFailed),
+        (
+            "Updating rpm-md repo 'updates': repo 'updates' was not found: 404 Not Found",
+            Reason::LayeringFailed,
+        ),
+        ("Unknown rpm-md repository: updates", Reason::LayeringFailed),
+        ("No enabled repositories", Reason::LayeringFailed),
+        ("Operation was cancelled", Reason::PullCanceled),
+        (
+            "toomanyrequests: You have reached your pull rate limit",
+            Reason::RegistryUnavailable,
+        ),
+        ("an unforeseen error", Reason::PullFailed),
+    ];
+
     #[test]
     fn finds_the_reason_in_a_message() {
         let open = "error: Switching: Switching (ostree): Preparing import: Fetching manifest: failed to invoke method OpenImage: ";
-        for (words, expected) in [
-            (
-                "reading manifest sha256:12 in r/os: manifest unknown",
-                Reason::ImageNotFound,
-            ),
-            (
-                "pinging container registry r: Get \"https://r/v2/\": dial tcp 10.0.0.1:443: connect: connection refused",
-                Reason::RegistryUnavailable,
-            ),
-            (
-                "Requesting bearer token: received unexpected HTTP status: 403 Forbidden",
-                Reason::Unauthorized,
-            ),
-            (
-                "Requesting bearer token: invalid status code from registry 403 (Forbidden)",
-                Reason::Unauthorized,
-            ),
-            (
-                "A signature was required, but no signature exists",
-                Reason::SignatureRejected,
-            ),
-            (
-                "pinging container registry r: Get \"https://r/v2/\": tls: failed to verify certificate: x509: certificate signed by unknown authority",
-                Reason::RegistryUnavailable,
-            ),
-            (
-                "reading manifest v1 in r/os: unauthorized: authentication required",
-                Reason::Unauthorized,
-            ),
-            ("skopeo spawn error: No such file", Reason::HostToolMissing),
-            (
-                "Pulling: Insufficient free space for r/os (available: 1 MB required: 2 MB)",
-                Reason::DiskFull,
-            ),
-            ("Pulling: Importing: writing: No space left on device", Reason::DiskFull),
-            ("Target image does not have ostree.bootable label", Reason::NotBootable),
-            (
-                "Image has architecture arm64; expected amd64",
-                Reason::WrongArchitecture,
-            ),
-            (
-                "Target image has the same fs-verity digest as the existing Some(Rollback) deployment.",
-                Reason::SameDeployment,
-            ),
-            ("System not booted via bootc", Reason::NotBootcHost),
-            (
-                "Could not depsolve transaction; 1 problem detected: nothing provides libx needed by htop",
-                Reason::LayeringFailed,
-            ),
-            ("Packages not found: htop", Reason::LayeringFailed),
-            (
-                "Updating rpm-md repo 'updates': repo 'updates' was not found: 404 Not Found",
-                Reason::LayeringFailed,
-            ),
-            ("Unknown rpm-md repository: updates", Reason::LayeringFailed),
-            ("No enabled repositories", Reason::LayeringFailed),
-            ("Operation was cancelled", Reason::PullCanceled),
-            (
-                "toomanyrequests: You have reached your pull rate limit",
-                Reason::RegistryUnavailable,
-            ),
-            ("an unforeseen error", Reason::PullFailed),
-        ] {
+        for (words, expected) in MESSAGES {
             let failure = classify(&format!("{open}{words}\n"));
-            assert_eq!(failure.reason, expected, "{words}");
+            assert_eq!(failure.reason, *expected, "{words}");
             assert!(failure.message.ends_with(words), "{failure:?}");
         }
     }

@@ -160,28 +160,28 @@ mod tests {
         fs::create_dir_all(&scratch).unwrap();
         let path = scratch.join("a.json");
         let aside = scratch.join("a.json.unreadable");
-        let save_and_load = || {
-            save(&path, &7).unwrap();
-            load::<u32>(&path, "the number")
-        };
+        fn save_and_load(path: &Path) -> Option<u32> {
+            save(path, &7).unwrap();
+            load::<u32>(path, "the number")
+        }
         mkfifo(&path, Mode::S_IRWXU).unwrap();
         assert_eq!(read_bounded(&path, 10).unwrap_err().kind(), ErrorKind::InvalidData);
         assert_eq!(load::<u32>(&path, "the number"), None);
         assert!(aside.exists() && !path.exists(), "kept aside");
-        assert_eq!(save_and_load(), Some(7));
+        assert_eq!(save_and_load(&path), Some(7));
 
         fs::remove_file(&path).unwrap();
         fs::remove_file(&aside).unwrap();
         fs::create_dir(&path).unwrap();
         assert_eq!(load::<u32>(&path, "the number"), None);
         assert!(aside.is_dir());
-        assert_eq!(save_and_load(), Some(7));
+        assert_eq!(save_and_load(&path), Some(7));
 
         // Something in the way of the temporary file.
         mkfifo(&temporary(&path), Mode::S_IRWXU).unwrap();
-        assert_eq!(save_and_load(), Some(7));
+        assert_eq!(save_and_load(&path), Some(7));
         std::os::unix::fs::symlink(&aside, temporary(&path)).unwrap();
-        assert_eq!(save_and_load(), Some(7));
+        assert_eq!(save_and_load(&path), Some(7));
         assert!(aside.is_dir(), "the link is not followed");
 
         let mut long = vec![b' '; MAX_SAVED];

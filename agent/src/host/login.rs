@@ -95,7 +95,9 @@ mod tests {
 
     #[test]
     fn only_blocks_of_a_shutdown_count() {
-        let listed = |what: &str, mode: &str| (what.to_owned(), "w".to_owned(), "y".to_owned(), mode.to_owned(), 0, 7);
+        fn listed(what: &str, mode: &str) -> (String, String, String, String, u32, u32) {
+            (what.to_owned(), "w".to_owned(), "y".to_owned(), mode.to_owned(), 0, 7)
+        }
         for (what, mode, blocks) in [
             ("shutdown", "block", true),
             ("sleep:shutdown:idle", "block-weak", true),

@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn a_machine_gets_the_image_that_its_cpu_runs() {
-        let entry = |n: &str, architecture: &str, variant: &str| {
+        fn entry(n: &str, architecture: &str, variant: &str) -> String {
             let digest = n.repeat(64);
             format!(
                 r#"{{"digest": "sha256:{digest}", "size": 1,
                      "platform": {{"os": "linux", "architecture": "{architecture}"{variant}}}}}"#
             )
-        };
+        }
         // As in AlmaLinux's index; its plain amd64 needs v3.
         let entries = [
             entry("a", "amd64", ""),
@@ -178,7 +178,7 @@ mod tests {
         let Document::Index { platforms, .. } = document::manifest(index.as_bytes()).unwrap() else {
             panic!("an index");
         };
-        let found = |architecture: &'static str, variant: Option<&'static str>| {
+        fn found(platforms: &[PlatformDigest], architecture: &str, variant: Option<&str>) -> String {
             let own = Platform {
                 architecture,
                 variant: variant.map_or(Variant::Unknown, Variant::Known),
@@ -187,16 +187,19 @@ mod tests {
                 Ok(digest) => digest.to_string()[7..8].to_owned(),
                 Err(error) => error.to_string(),
             }
-        };
-        assert_eq!(found("amd64", Some("v3")), "a");
-        assert_eq!(found("amd64", Some("v4")), "a");
-        assert_eq!(found("amd64", Some("v2")), "c");
-        assert_eq!(found("arm64", Some("v8.2")), "b");
-        assert_eq!(found("arm64", None), "b");
-        assert_eq!(found("amd64", Some("v1")), "the index names no image for amd64/v1");
-        assert_eq!(found("s390x", None), "the index names no image for s390x");
+        }
+        assert_eq!(found(&platforms, "amd64", Some("v3")), "a");
+        assert_eq!(found(&platforms, "amd64", Some("v4")), "a");
+        assert_eq!(found(&platforms, "amd64", Some("v2")), "c");
+        assert_eq!(found(&platforms, "arm64", Some("v8.2")), "b");
+        assert_eq!(found(&platforms, "arm64", None), "b");
         assert_eq!(
-            found("amd64", None),
+            found(&platforms, "amd64", Some("v1")),
+            "the index names no image for amd64/v1"
+        );
+        assert_eq!(found(&platforms, "s390x", None), "the index names no image for s390x");
+        assert_eq!(
+            found(&platforms, "amd64", None),
             "it has images for arm64, amd64/v2, amd64/v3, but this machine's CPU variant is unknown"
         );
     }

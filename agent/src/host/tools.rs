@@ -163,10 +163,12 @@ mod tests {
     #[test]
     fn a_failed_tool_is_reported_with_its_message() {
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
-        let failed = |result: &str, status| UnitFailure {
-            result: result.to_owned(),
-            status,
-        };
+        fn failed(result: &str, status: i32) -> UnitFailure {
+            UnitFailure {
+                result: result.to_owned(),
+                status,
+            }
+        }
         let error = tool_error(
             &command,
             &failed("exit-code", 1),

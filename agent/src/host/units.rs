@@ -363,22 +363,20 @@ mod tests {
             background: false,
             expendable: false,
         };
-        let names = |spec: &Spec| properties(spec).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        assert_eq!(names(&spec), ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);
+        let names: Vec<_> = properties(&spec).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["Description", "Type", "ExecStart", "TimeoutStartUSec"]);
         spec.fd3 = Some("/run/berth/x.fifo".to_owned());
         spec.background = true;
         let found = properties(&spec);
-        let signature = |name: &str| {
-            let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
-            value.map(|v| v.value_signature().to_string()).unwrap_or_default()
-        };
         for (name, expected) in [
             ("ExecStart", "a(sasb)"),
             ("TimeoutStartUSec", "t"),
             ("OpenFile", "a(sst)"),
             ("IOWeight", "t"),
         ] {
-            assert_eq!(signature(name), expected, "{name}");
+            let value = found.iter().find(|(n, _)| *n == name).map(|(_, v)| v);
+            let signature = value.map(|v| v.value_signature().to_string());
+            assert_eq!(signature.as_deref(), Some(expected), "{name}");
         }
     }
 }

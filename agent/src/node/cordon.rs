@@ -393,13 +393,15 @@ mod tests {
 
     #[test]
     fn foreign_annotations_are_in_no_patch() {
-        let said = |patch: &Value| {
-            let of = |key: &str| patch["metadata"]["annotations"].get(key).cloned();
-            let all = Guard::ALL.map(|guard| [of(guard.key()), of(guard.mark())]);
+        fn said(patch: &Value) -> [Option<Value>; 2] {
+            let annotations = &patch["metadata"]["annotations"];
+            let all = Guard::ALL.map(|guard| [guard.key(), guard.mark()].map(|key| annotations.get(key).cloned()));
             assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
             all[0].clone()
-        };
-        let gone = || Some(Value::Null);
+        }
+        fn gone() -> Option<Value> {
+            Some(Value::Null)
+        }
         let cordoned = Some(r#"{"berth":"w-0","unschedulable":false}"#);
         let others = cordon_patch(&node_with(false, None, false, Some("false")), "w-0");
         assert_eq!(said(&others), [None, None]);
@@ -424,7 +426,9 @@ mod tests {
 
     #[test]
     fn a_restore_follows_the_record_and_always_leaves_its_mark() {
-        let ours = |before: bool| format!(r#"{{"berth":"w-0","unschedulable":{before}}}"#);
+        fn ours(before: bool) -> String {
+            format!(r#"{{"berth":"w-0","unschedulable":{before}}}"#)
+        }
         for (annotation, spec) in [
             (None, Value::Null),
             (Some(ours(false)), json!({"unschedulable": null})),
@@ -447,10 +451,10 @@ mod tests {
 
     #[test]
     fn errors_are_classified() {
-        let judged = |code: u16, message: &str| {
+        fn judged(code: u16, message: &str) -> NodeError {
             let status = kube::core::Status::failure(message, "").with_code(code);
             node_error(kube::Error::Api(status.boxed()).into())
-        };
+        }
         assert!(matches!(judged(404, ""), NodeError::Gone));
         assert!(matches!(judged(409, ""), NodeError::Conflict));
         assert!(matches!(

@@ -221,23 +221,26 @@ mod tests {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u1"}})).unwrap();
         let unused = unused_client();
-        let call = |grace_period, delete| {
+        fn call(client: &Client, pod: &Pod, grace_period: Option<u32>, delete: bool) -> (&'static str, String, Value) {
             ByRequest {
-                client: &unused,
+                client,
                 grace_period,
                 delete,
             }
-            .call(&pod)
-        };
-        let (method, path, body) = call(None, false);
+            .call(pod)
+        }
+        let (method, path, body) = call(&unused, &pod, None, false);
         assert_eq!(
             (method, path.as_str()),
             ("POST", "/api/v1/namespaces/d/pods/p/eviction")
         );
         assert_eq!(body["deleteOptions"], json!({"preconditions": {"uid": "u1"}}));
         assert_eq!(body["metadata"], json!({"name": "p", "namespace": "d"}));
-        assert_eq!(call(Some(0), false).2["deleteOptions"]["gracePeriodSeconds"], json!(0));
-        let (method, path, body) = call(Some(7), true);
+        assert_eq!(
+            call(&unused, &pod, Some(0), false).2["deleteOptions"]["gracePeriodSeconds"],
+            json!(0)
+        );
+        let (method, path, body) = call(&unused, &pod, Some(7), true);
         assert_eq!((method, path.as_str()), ("DELETE", "/api/v1/namespaces/d/pods/p"));
         assert_eq!(body, json!({"preconditions": {"uid": "u1"}, "gracePeriodSeconds": 7}));
     }

@@ -181,7 +181,9 @@ mod tests {
             not_ready_taint: None,
             signs: Signs::default(),
         };
-        let change = |type_, set| Change { type_, set };
+        fn change(type_: &'static str, set: bool) -> Change {
+            Change { type_, set }
+        }
         let changes = [change("DrainInProgress", false), change("Drained", true)];
         let at = Timestamp::from_millisecond(1_767_225_600_999).unwrap();
         let expected = json!({

@@ -357,18 +357,16 @@ mod tests {
         let orphan = json!({"ownerReferences": null});
         let blocked = Class::Blocked;
         use Obstacle::{EmptyDir, Unmanaged, UnmanagedEmptyDir};
+        let each = [
+            Class::Moves,
+            blocked(EmptyDir),
+            blocked(Unmanaged),
+            blocked(UnmanagedEmptyDir),
+        ];
         // (force, deleteEmptyDirData, forced), then the class of a managed pod, one with emptyDir, an unmanaged one,
         // and an unmanaged one with emptyDir.
         for ((force, delete_empty_dir_data, forced), expected) in [
-            (
-                (false, false, false),
-                [
-                    Class::Moves,
-                    blocked(EmptyDir),
-                    blocked(Unmanaged),
-                    blocked(UnmanagedEmptyDir),
-                ],
-            ),
+            ((false, false, false), each),
             (
                 (true, false, false),
                 [Class::Moves, blocked(EmptyDir), Class::Moves, blocked(EmptyDir)],
@@ -379,15 +377,7 @@ mod tests {
             ),
             ((true, true, false), [Class::Moves; 4]),
             // Force overrules only budgets.
-            (
-                (false, false, true),
-                [
-                    Class::Moves,
-                    blocked(EmptyDir),
-                    blocked(Unmanaged),
-                    blocked(UnmanagedEmptyDir),
-                ],
-            ),
+            ((false, false, true), each),
         ] {
             let settings = Settings {
                 force,
@@ -421,18 +411,18 @@ mod tests {
             pod_selector: Some(selector),
             ..Settings::default()
         };
-        let web = |extra: Value| {
+        fn web(settings: &Settings, extra: Value) -> Class {
             let mut change = json!({"labels": {"tier": "web"}});
             change
                 .as_object_mut()
                 .unwrap()
                 .extend(extra.as_object().unwrap().clone());
-            pod(change, json!([]), "Running").class(&settings)
-        };
-        assert_eq!(web(json!({})), Class::Moves);
-        assert_eq!(web(owned("apps/v1", "DaemonSet", true)), Class::Stays);
+            pod(change, json!([]), "Running").class(settings)
+        }
+        assert_eq!(web(&settings, json!({})), Class::Moves);
+        assert_eq!(web(&settings, owned("apps/v1", "DaemonSet", true)), Class::Stays);
         assert_eq!(
-            web(json!({"ownerReferences": null})),
+            web(&settings, json!({"ownerReferences": null})),
             Class::Blocked(Obstacle::Unmanaged)
         );
         for labels in [json!(null), json!({}), json!({"tier": "db"})] {

@@ -148,13 +148,13 @@ mod tests {
             "volumesAttached": [{"name": "csi/b", "devicePath": ""}, {"name": "csi/c", "devicePath": "/dev/c"}],
         }}))
         .unwrap();
-        let lingering = |used: &[&str], all_known| {
+        fn lingering(node: &Node, used: &[&str], all_known: bool) -> Vec<String> {
             node.status
                 .lingering(&used.iter().map(ToString::to_string).collect(), all_known)
-        };
-        assert_eq!(lingering(&[], true), ["csi/a", "csi/b", "csi/c"]);
-        assert_eq!(lingering(&["csi/b"], true), ["csi/a", "csi/c"]);
-        assert_eq!(lingering(&[], false), ["csi/c"], "a mounted volume may be used");
+        }
+        assert_eq!(lingering(&node, &[], true), ["csi/a", "csi/b", "csi/c"]);
+        assert_eq!(lingering(&node, &["csi/b"], true), ["csi/a", "csi/c"]);
+        assert_eq!(lingering(&node, &[], false), ["csi/c"], "a mounted volume may be used");
         let bare: Node = serde_json::from_value(json!({"metadata": {}})).unwrap();
         assert!(bare.status.lingering(&BTreeSet::new(), true).is_empty());
     }

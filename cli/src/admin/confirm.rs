@@ -30,12 +30,12 @@ mod tests {
 
     #[test]
     fn only_yes_is_yes() {
-        let answer = |text: &str| {
+        fn answer(text: &str) -> Answer {
             let mut asked = Vec::new();
             let answer = ask(&mut text.as_bytes(), &mut asked).unwrap();
             assert_eq!(asked, b"Continue? [y/N] ");
             answer
-        };
+        }
         for text in ["y\n", "Y\n", "yes\n", " YES \n", "y"] {
             assert_eq!(answer(text), Answer::Yes, "{text:?}");
         }

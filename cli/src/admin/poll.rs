@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_reference_that_is_not_adopted_is_an_error() {
-        let pool = |status: &str| {
+        fn pool(status: &str) -> BootcNodePool {
             let pool = json!({
                 "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "p" },
                 "spec": { "image": { "ref": "quay.io/os:2" }, "nodeSelector": {} },
@@ -121,7 +121,7 @@ mod tests {
                 },
             });
             serde_json::from_value::<BootcNodePool>(pool).unwrap()
-        };
+        }
         assert!(found_words(&pool("True")).is_ok());
         assert!(found_words(&pool("False")).unwrap_err().contains("has nothing for n1"));
         let mut deleted = pool("True");

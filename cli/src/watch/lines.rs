@@ -159,41 +159,45 @@ mod tests {
     #[test]
     fn each_change_appends_one_line() {
         let mut lines = Lines::default();
-        let mut next = |report: &Report| {
+        fn next(lines: &mut Lines, report: &Report) -> String {
             let text = lines.next(report, None, now());
             text.replace("2026-03-01T12:00:00Z  ", "")
-        };
-        let first = next(&rollout("Waiting", 0, json!({})));
+        }
+        let first = next(&mut lines, &rollout("Waiting", 0, json!({})));
         assert_eq!(
             first,
             "pool workers: Pending, 0% (0/1): 1 Available, 0 Progressing, 0 Draining\n"
         );
-        let pulls = next(&rollout("Staging", 0, pulled(30)));
+        let pulls = next(&mut lines, &rollout("Staging", 0, pulled(30)));
         assert!(
             pulls.ends_with("node n1: Progressing, Updating, v1, 25% pulled\n"),
             "{pulls}"
         );
-        assert_eq!(next(&rollout("Staging", 0, pulled(40))), "", "the same quarter");
         assert_eq!(
-            next(&rollout("Staging", 0, pulled(50))),
+            next(&mut lines, &rollout("Staging", 0, pulled(40))),
+            "",
+            "the same quarter"
+        );
+        assert_eq!(
+            next(&mut lines, &rollout("Staging", 0, pulled(50))),
             "node n1: Progressing, Updating, v1, 50% pulled\n"
         );
-        let drains = next(&rollout("Draining", 0, blocked("2026-03-01T11:59:00Z")));
+        let drains = next(&mut lines, &rollout("Draining", 0, blocked("2026-03-01T11:59:00Z")));
         assert!(
             drains.ends_with("node n1: Progressing, Draining, v1: shop/db-0: its budget, for 1m\n"),
             "{drains}"
         );
         assert_eq!(
-            next(&rollout("Draining", 0, blocked("2026-03-01T11:58:00Z"))),
+            next(&mut lines, &rollout("Draining", 0, blocked("2026-03-01T11:58:00Z"))),
             "",
             "only an age differs"
         );
-        let long = next(&rollout("Draining", 0, blocked("2026-03-01T11:40:00Z")));
+        let long = next(&mut lines, &rollout("Draining", 0, blocked("2026-03-01T11:40:00Z")));
         assert_eq!(
             long,
             "health: Warning, Update Speed: Node n1 cannot be drained, for 20m\n"
         );
-        let done = next(&rollout("Updated", 1, json!({})));
+        let done = next(&mut lines, &rollout("Updated", 1, json!({})));
         for part in [
             "pool workers: Completed, 100% (1/1)",
             "node n1: Completed, Updated, v2\n",

@@ -436,8 +436,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_reported_on_its_node() {
-        let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
-        let note = |what| {
+        fn note(what: Happened) -> Option<Note> {
             let news = TurnNews {
                 pool: "p".into(),
                 berth: "p-0".into(),
@@ -446,14 +445,19 @@ mod tests {
                 target: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
                 what,
             };
+            let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
             Note::of_turn(&news, Some(&pool))
-        };
-        let commits = |announced| Happened::Committed { drain: None, announced };
-        let ended = |outcome: Outcome, given_back| Happened::Ended {
-            outcome: outcome.as_str(),
-            reboot: None,
-            given_back,
-        };
+        }
+        fn commits(announced: bool) -> Happened {
+            Happened::Committed { drain: None, announced }
+        }
+        fn ended(outcome: Outcome, given_back: bool) -> Happened {
+            Happened::Ended {
+                outcome: outcome.as_str(),
+                reboot: None,
+                given_back,
+            }
+        }
         for (what, expected) in [
             (Happened::Taken, Some(("TurnBegan", false))),
             (commits(false), Some(("Rebooting", false))),
@@ -481,12 +485,14 @@ mod tests {
 
     #[test]
     fn a_trouble_is_reported_on_its_node() {
-        let news = |trouble: Option<(&str, &str)>| TroubleNews {
-            node: "n1".into(),
-            uid: "u1".into(),
-            pool: "p".into(),
-            trouble: trouble.map(|(reason, message)| (reason.to_owned(), message.to_owned())),
-        };
+        fn news(trouble: Option<(&str, &str)>) -> TroubleNews {
+            TroubleNews {
+                node: "n1".into(),
+                uid: "u1".into(),
+                pool: "p".into(),
+                trouble: trouble.map(|(reason, message)| (reason.to_owned(), message.to_owned())),
+            }
+        }
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let begun = Note::of_trouble(&news(Some(("DiskFull", "40 MB are free"))), Some(&pool));
         assert!(begun.warning && REASONS.contains(&begun.reason));
@@ -503,33 +509,37 @@ mod tests {
     #[test]
     fn a_new_image_is_reported_once() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
-        let digest = |n: u8| -> Digest { format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap() };
-        let status = |target: u8, available: Option<u8>| BootcNodePoolStatus {
-            target: Some(Target {
-                image: "quay.io/os:1".into(),
-                digest: digest(target),
-                version: Some(format!("{target}.0")),
-                metadata: None,
-                platforms: vec![],
-                publish_time: None,
-            }),
-            available: available.map(|n| Available {
-                digest: digest(n),
-                version: None,
-                since: jiff::Timestamp::UNIX_EPOCH.into(),
-                seen_seconds: 0,
-            }),
-            ..BootcNodePoolStatus::default()
-        };
-        let told = |old: BootcNodePoolStatus, new: BootcNodePoolStatus| -> Vec<&str> {
-            let notes = Note::of_image(&pool, &old, &new);
+        fn digest(n: u8) -> Digest {
+            format!("sha256:{}", n.to_string().repeat(64)).parse().unwrap()
+        }
+        fn status(target: u8, available: Option<u8>) -> BootcNodePoolStatus {
+            BootcNodePoolStatus {
+                target: Some(Target {
+                    image: "quay.io/os:1".into(),
+                    digest: digest(target),
+                    version: Some(format!("{target}.0")),
+                    metadata: None,
+                    platforms: vec![],
+                    publish_time: None,
+                }),
+                available: available.map(|n| Available {
+                    digest: digest(n),
+                    version: None,
+                    since: jiff::Timestamp::UNIX_EPOCH.into(),
+                    seen_seconds: 0,
+                }),
+                ..BootcNodePoolStatus::default()
+            }
+        }
+        fn told(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<&'static str> {
+            let notes = Note::of_image(pool, old, new);
             notes.iter().map(|note| note.reason).collect()
-        };
-        assert_eq!(told(status(1, None), status(1, Some(2))), ["ImageAvailable"]);
-        assert_eq!(told(status(1, Some(2)), status(2, None)), ["ImageAdopted"]);
-        assert!(told(status(1, Some(2)), status(1, Some(2))).is_empty());
+        }
+        assert_eq!(told(&pool, &status(1, None), &status(1, Some(2))), ["ImageAvailable"]);
+        assert_eq!(told(&pool, &status(1, Some(2)), &status(2, None)), ["ImageAdopted"]);
+        assert!(told(&pool, &status(1, Some(2)), &status(1, Some(2))).is_empty());
         assert!(
-            told(BootcNodePoolStatus::default(), status(1, None)).is_empty(),
+            told(&pool, &BootcNodePoolStatus::default(), &status(1, None)).is_empty(),
             "the first one is not reported"
         );
         let adopted = &Note::of_image(&pool, &status(1, None), &status(2, None))[0].message;
@@ -539,50 +549,56 @@ mod tests {
         );
     }
 
-    #[test]
-    fn each_change_is_reported_once() {
-        let status = |conditions: &[(&str, &str)]| {
-            let condition = |(type_, status): &(&str, &str)| {
-                serde_json::from_value(serde_json::json!({
-                    "type": type_, "status": status, "reason": "R", "message": format!("{type_} {status}"),
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                }))
-                .unwrap()
-            };
-            conditions.iter().map(condition).collect::<Vec<Condition>>()
-        };
+    /// Conditions as pairs of type and status.
+    type Conditions<'a> = &'a [(&'a str, &'a str)];
+
+    fn conditions(pairs: Conditions<'_>) -> Vec<Condition> {
+        let conditions = pairs.iter().map(|(type_, status)| {
+            serde_json::from_value(serde_json::json!({
+                "type": type_, "status": status, "reason": "R", "message": format!("{type_} {status}"),
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }))
+            .unwrap()
+        });
+        conditions.collect()
+    }
+
+    /// Returns the notes about a change of a pool's and the fleet's conditions.
+    fn notes_of_change(old: Conditions<'_>, new: Conditions<'_>) -> Vec<(&'static str, String)> {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
         let fleet = BootcFleet::new("cluster", BootcFleetSpec::default());
-        let told = |old: &[(&str, &str)], new: &[(&str, &str)]| -> Vec<(&str, String)> {
-            let of_pool = [old, new].map(|conditions| BootcNodePoolStatus {
-                conditions: status(conditions),
-                ..BootcNodePoolStatus::default()
-            });
-            let of_fleet = [old, new].map(|conditions| BootcFleetStatus {
-                conditions: status(conditions),
-                ..BootcFleetStatus::default()
-            });
-            let notes = Note::of_status(&pool, &of_pool[0], &of_pool[1]).into_iter();
-            let notes = notes.chain(Note::of_fleet(&fleet, &of_fleet[0], &of_fleet[1]));
-            notes.map(|note| (note.reason, note.message)).collect()
-        };
+        let of_pool = [old, new].map(|pairs| BootcNodePoolStatus {
+            conditions: conditions(pairs),
+            ..BootcNodePoolStatus::default()
+        });
+        let of_fleet = [old, new].map(|pairs| BootcFleetStatus {
+            conditions: conditions(pairs),
+            ..BootcFleetStatus::default()
+        });
+        let notes = Note::of_status(&pool, &of_pool[0], &of_pool[1]).into_iter();
+        let notes = notes.chain(Note::of_fleet(&fleet, &of_fleet[0], &of_fleet[1]));
+        notes.map(|note| (note.reason, note.message)).collect()
+    }
+
+    #[test]
+    fn each_change_is_reported_once() {
         for point in OF_POOL.iter().chain(&OF_FLEET) {
             let before = if point.status == "True" { "False" } else { "True" };
             let (now, other) = ((point.condition, point.status), (point.condition, before));
             assert!(REASONS.contains(&point.reason), "{} is not listed", point.reason);
             let expected = vec![(point.reason, format!("{} {}", point.condition, point.status))];
-            assert_eq!(told(&[other], &[now]), expected);
-            assert!(told(&[now], &[now]).is_empty(), "{}: once", point.reason);
-            let ends = told(&[now], &[other]);
+            assert_eq!(notes_of_change(&[other], &[now]), expected);
+            assert!(notes_of_change(&[now], &[now]).is_empty(), "{}: once", point.reason);
+            let ends = notes_of_change(&[now], &[other]);
             assert!(
                 ends.iter().all(|(reason, _)| *reason != point.reason),
                 "{}: not at its end",
                 point.reason
             );
-            let first = told(&[], &[now]);
+            let first = notes_of_change(&[], &[now]);
             assert_eq!(!first.is_empty(), point.warning, "the first is news only if it is bad");
             // After `Unknown` only a warning or a start is reported, not an end.
-            let unknown = told(&[(point.condition, "Unknown")], &[now]);
+            let unknown = notes_of_change(&[(point.condition, "Unknown")], &[now]);
             assert_eq!(!unknown.is_empty(), point.warning || !point.is_end, "{}", point.reason);
         }
     }
@@ -590,7 +606,7 @@ mod tests {
     #[test]
     fn an_unknown_boot_image_is_reported_once_per_target() {
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());
-        let status = |reason: &str, target: u8| {
+        fn status(reason: &str, target: u8) -> BootcNodePoolStatus {
             let condition = serde_json::json!({
                 "type": "BootImageSkew", "status": "Unknown", "reason": reason, "message": "4.20.0 and 9.6 use different version schemes",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -607,11 +623,11 @@ mod tests {
                 conditions: vec![serde_json::from_value(condition).unwrap()],
                 ..BootcNodePoolStatus::default()
             }
-        };
-        let told = |old: &BootcNodePoolStatus, new: &BootcNodePoolStatus| -> Vec<Note> {
-            let notes = Note::of_status(&pool, old, new);
+        }
+        fn told(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Note> {
+            let notes = Note::of_status(pool, old, new);
             notes.into_iter().filter(|note| note.reason != "ImageAdopted").collect()
-        };
+        }
         let unknown = status("CannotCompare", 1);
         // Pools that waited for their image or first machine; neither is reported.
         for old in [
@@ -619,8 +635,8 @@ mod tests {
             status("ImageNotResolved", 1),
             status("NotReported", 1),
         ] {
-            assert!(told(&BootcNodePoolStatus::default(), &old).is_empty());
-            let notes = told(&old, &unknown);
+            assert!(told(&pool, &BootcNodePoolStatus::default(), &old).is_empty());
+            let notes = told(&pool, &old, &unknown);
             let said: Vec<_> = notes
                 .iter()
                 .map(|note| (note.reason, note.warning, note.message.as_str()))
@@ -631,9 +647,13 @@ mod tests {
             );
         }
         assert!(REASONS.contains(&"BootImageUnknown"));
-        assert!(told(&unknown, &unknown).is_empty());
-        assert!(told(&unknown, &status("NotReported", 1)).is_empty());
-        assert_eq!(told(&unknown, &status("CannotCompare", 2)).len(), 1, "another image");
+        assert!(told(&pool, &unknown, &unknown).is_empty());
+        assert!(told(&pool, &unknown, &status("NotReported", 1)).is_empty());
+        assert_eq!(
+            told(&pool, &unknown, &status("CannotCompare", 2)).len(),
+            1,
+            "another image"
+        );
     }
 
     #[test]

@@ -99,10 +99,12 @@ mod tests {
     fn a_burst_of_turns_leaves_room_for_warnings() {
         let (sender, mut notes) = mpsc::channel(QUEUE);
         let events = Events(sender);
-        let note = |warning| Note {
-            warning,
-            ..Note::reboot_timed_out(&"n1".into(), &"u".into(), "why".to_owned(), None)
-        };
+        fn note(warning: bool) -> Note {
+            Note {
+                warning,
+                ..Note::reboot_timed_out(&"n1".into(), &"u".into(), "why".to_owned(), None)
+            }
+        }
         for _ in 0..2 * QUEUE {
             events.queue(note(false));
         }

@@ -110,13 +110,17 @@ mod tests {
     #[test]
     fn silence_is_counted_from_the_last_change_seen_here() {
         let mut election = Election::new(Duration::from_secs(15));
-        let t = Instant::now();
-        let at = |s| t + Duration::from_secs(s);
-        assert_eq!(election.observe(Some(&lease("1", "a", 15)), at(0)), Move::Wait);
-        assert_eq!(election.observe(Some(&lease("1", "a", 15)), at(14)), Move::Wait);
-        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(14)), Move::Wait);
-        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(28)), Move::Wait);
-        assert_eq!(election.observe(Some(&lease("2", "a", 15)), at(29)), Move::Take);
+        let start = Instant::now();
+        for (version, seconds, expected) in [
+            ("1", 0, Move::Wait),
+            ("1", 14, Move::Wait),
+            ("2", 14, Move::Wait),
+            ("2", 28, Move::Wait),
+            ("2", 29, Move::Take),
+        ] {
+            let now = start + Duration::from_secs(seconds);
+            assert_eq!(election.observe(Some(&lease(version, "a", 15)), now), expected);
+        }
     }
 
     #[test]
@@ -124,8 +128,8 @@ mod tests {
         let mut election = Election::new(Duration::from_secs(2));
         let t = Instant::now();
         election.observe(Some(&lease("1", "a", 15)), t);
-        let after = |s| t + Duration::from_secs(s);
-        assert_eq!(election.observe(Some(&lease("1", "a", 15)), after(14)), Move::Wait);
-        assert_eq!(election.observe(Some(&lease("1", "a", 15)), after(15)), Move::Take);
+        let [early, due] = [14, 15].map(|seconds| t + Duration::from_secs(seconds));
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), early), Move::Wait);
+        assert_eq!(election.observe(Some(&lease("1", "a", 15)), due), Move::Take);
     }
 }

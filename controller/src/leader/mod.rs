@@ -371,13 +371,12 @@ pub(crate) mod tests {
                         kept.1 = sent;
                         kept.1.metadata.resource_version = Some(kept.0.to_string());
                     }
-                    match put && !current {
-                        true => (
-                            409,
-                            json!({ "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409 }),
-                            false,
-                        ),
-                        false => (200, json!(kept.1), put && unanswered.contains(&kept.0)),
+                    if put && !current {
+                        let conflict =
+                            json!({ "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409 });
+                        (409, conflict, false)
+                    } else {
+                        (200, json!(kept.1), put && unanswered.contains(&kept.0))
                     }
                 };
                 if silent {
@@ -437,10 +436,10 @@ pub(crate) mod tests {
         };
         let sent = Instant::now();
         let leadership = Leadership::new(3, timing, sent, Pulse::default());
-        let after = |s| leadership.check_at(sent + Duration::from_secs(s));
-        assert_eq!(after(0), Ok(Duration::from_secs(15)));
-        assert_eq!(after(9), Ok(Duration::from_secs(6)));
-        assert!(after(10).is_err());
+        let after = [0, 9, 10, 15].map(|seconds| sent + Duration::from_secs(seconds));
+        assert_eq!(leadership.check_at(after[0]), Ok(Duration::from_secs(15)));
+        assert_eq!(leadership.check_at(after[1]), Ok(Duration::from_secs(6)));
+        assert!(leadership.check_at(after[2]).is_err());
         let mut challenger = Election::new(timing.duration);
         let lease = Lease {
             metadata: ObjectMeta {
@@ -454,8 +453,7 @@ pub(crate) mod tests {
         };
         // The challenger cannot have seen the renewal before it was sent.
         challenger.observe(Some(&lease), sent);
-        let at = |s| sent + Duration::from_secs(s);
-        assert_eq!(challenger.observe(Some(&lease), at(10)), Move::Wait);
-        assert_eq!(challenger.observe(Some(&lease), at(15)), Move::Take);
+        assert_eq!(challenger.observe(Some(&lease), after[2]), Move::Wait);
+        assert_eq!(challenger.observe(Some(&lease), after[3]), Move::Take);
     }
 }

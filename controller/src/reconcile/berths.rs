@@ -395,7 +395,9 @@ mod tests {
 
     #[test]
     fn our_writes_keep_the_holders_heartbeat() {
-        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        fn at(seconds: i64) -> Timestamp {
+            Timestamp::from_second(seconds).unwrap()
+        }
         let target = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
         let offer = Offer {
             node: "n1".into(),
@@ -408,8 +410,8 @@ mod tests {
         let taken = offered
             .taken(&"n1".into(), &"u".into(), None, BootId::from("b"))
             .unwrap();
-        let timeout = Duration::from_secs(60);
-        let renewed = |before: &Berth, after: &Berth| {
+        fn renewed(before: &Berth, after: &Berth) -> Timestamp {
+            let timeout = Duration::from_secs(60);
             let before = lease::create(before, "ns", timeout, at(1));
             rewritten(before, after, timeout, at(7))
                 .spec
@@ -417,7 +419,7 @@ mod tests {
                 .renew_time
                 .unwrap()
                 .0
-        };
+        }
         assert_eq!(renewed(&taken, &taken.revoked(Some("Paused".into())).unwrap()), at(1));
         assert_eq!(renewed(&taken, &taken.stamped(2)), at(1));
         assert_eq!(renewed(&closed, &offered), at(7));
@@ -425,7 +427,9 @@ mod tests {
 
     #[test]
     fn a_fence_without_a_change_requests_a_pass() {
-        let berth = |epoch| Berth::new("p".into(), 0, epoch);
+        fn berth(epoch: u64) -> Berth {
+            Berth::new("p".into(), 0, epoch)
+        }
         let stamp = BerthWrite::Update {
             lease: "p-0".into(),
             berth: berth(7),

@@ -125,7 +125,9 @@ mod tests {
 
     #[test]
     fn an_insight_keeps_the_rest_of_the_status() {
-        let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        fn condition(type_: &str) -> Value {
+            json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        }
         let mut object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNode",
             "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "spec": {"poolName": "workers"},
@@ -143,7 +145,9 @@ mod tests {
             .unwrap())))),
         };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let whole = |object: &Value| -> DynamicObject { serde_json::from_value(object.clone()).unwrap() };
+        fn whole(object: &Value) -> DynamicObject {
+            serde_json::from_value(object.clone()).unwrap()
+        }
         let first = body(&whole(&object), &silent, now).unwrap();
         let mut status = first["status"].clone();
         let insight = status.as_object_mut().unwrap().remove("insight").unwrap();

@@ -222,14 +222,13 @@ mod tests {
     fn a_bundle_has_at_least_one_certificate() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ca.crt");
-        let bundle = || Mounted::certificates(&path).read();
         fs::write(&path, "# none yet\n").unwrap();
-        let error = bundle().unwrap_err();
+        let error = Mounted::certificates(&path).read().unwrap_err();
         assert!(error.message.contains("no PEM certificate"), "{error}");
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
         fs::write(&path, certificate.pem()).unwrap();
-        assert_eq!(bundle().unwrap().unwrap().len(), 1);
+        assert_eq!(Mounted::certificates(&path).read().unwrap().unwrap().len(), 1);
     }
 
     #[test]

@@ -84,10 +84,10 @@ pub(super) async fn refusal(response: Response) -> ResolveError {
         _ => by_status(status),
     };
     let words: Vec<_> = errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
-    let message = match (words.is_empty(), status) {
-        (false, _) => words.join("; "),
-        (true, StatusCode::UNAUTHORIZED) => "the registry requires credentials".to_owned(),
-        (true, status) => format!("the registry answers {status}"),
+    let message = match status {
+        _ if !words.is_empty() => words.join("; "),
+        StatusCode::UNAUTHORIZED => "the registry requires credentials".to_owned(),
+        status => format!("the registry answers {status}"),
     };
     ResolveError {
         retry_after,

@@ -162,10 +162,12 @@ mod tests {
 
     #[test]
     fn challenges_are_read_in_every_form() {
-        let token = |service: Option<&str>| Challenge::Bearer {
-            realm: "https://a/t".into(),
-            service: service.map(str::to_owned),
-        };
+        fn token(service: Option<&str>) -> Challenge {
+            Challenge::Bearer {
+                realm: "https://a/t".into(),
+                service: service.map(str::to_owned),
+            }
+        }
         assert_eq!(
             parse(r#"Bearer realm="https://a/t",service="r.io",scope="x""#),
             [token(Some("r.io"))]

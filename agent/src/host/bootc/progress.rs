@@ -247,7 +247,9 @@ mod tests {
     fn reads_only_what_it_knows() {
         let known = br#"{"type":"ProgressBytes","task":"pulling","bytes":5,"bytesTotal":9,"subtasks":[{"id":"x"}]}"#;
         assert_eq!(parse(known), Some(LineContent::Download(5, 9)));
-        let steps = |parts: &str| format!(r#"{{"type":"ProgressSteps","task":"staging","subtasks":{parts}}}"#);
+        fn steps(parts: &str) -> String {
+            format!(r#"{{"type":"ProgressSteps","task":"staging","subtasks":{parts}}}"#)
+        }
         let staged = r#"[{"subtask":"merging","completed":true},{"subtask":"deploying","completed":true}]"#;
         assert_eq!(parse(steps(staged).as_bytes()), Some(LineContent::Staged));
         for early in [

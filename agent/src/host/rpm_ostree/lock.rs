@@ -81,12 +81,14 @@ mod tests {
             ("no bytes", Some(b""), false, None),
             ("no state", None, false, None),
         ] {
-            let write = |path: &str, bytes: Option<&[u8]>| match bytes {
-                Some(bytes) => fs::write(root.path(path), bytes),
-                None => fs::remove_file(root.path(path)).or(Ok(())),
-            };
-            write(STATE, state).unwrap();
-            write(LOCK_FILE, file.then_some(b"")).unwrap();
+            fn write(root: &HostRoot, path: &str, bytes: Option<&[u8]>) -> std::io::Result<()> {
+                match bytes {
+                    Some(bytes) => fs::write(root.path(path), bytes),
+                    None => fs::remove_file(root.path(path)).or(Ok(())),
+                }
+            }
+            write(&root, STATE, state).unwrap();
+            write(&root, LOCK_FILE, file.then_some(b"")).unwrap();
             let found = match Lock::read(&root) {
                 Lock::Locked => Some(true),
                 Lock::Unlocked => Some(false),

@@ -460,7 +460,9 @@ mod tests {
     #[test]
     fn the_clock_does_not_lengthen_a_pull() {
         let now = Timestamp::from_second(1_000_000).unwrap();
-        let at = |seconds: i64| Some(Timestamp::from_second(1_000_000 + seconds).unwrap());
+        fn at(seconds: i64) -> Option<Timestamp> {
+            Some(Timestamp::from_second(1_000_000 + seconds).unwrap())
+        }
         assert_eq!(left(None, now), TIMEOUT);
         assert_eq!(left(at(-60), now), TIMEOUT - Duration::from_secs(60));
         assert_eq!(left(at(-100_000), now), Duration::ZERO);

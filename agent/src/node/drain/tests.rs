@@ -26,9 +26,10 @@ fn pod_with(name: &str, owner: &str, change: Value) -> Pod {
 }
 
 fn pod(name: &str, terminating: bool, owner: &str) -> Pod {
-    let change = match terminating {
-        true => json!({"metadata": {"deletionTimestamp": "2026-11-01T00:00:00Z", "deletionGracePeriodSeconds": 30}}),
-        false => json!({}),
+    let change = if terminating {
+        json!({"metadata": {"deletionTimestamp": "2026-11-01T00:00:00Z", "deletionGracePeriodSeconds": 30}})
+    } else {
+        json!({})
     };
     pod_with(name, owner, change)
 }
@@ -211,14 +212,14 @@ fn a_finished_pod_is_moved_but_holds_nothing_up() {
 #[test]
 fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     // The deletion time is far in the past or future of this clock, as with a wrong clock.
-    let deleted = |time: &str| {
+    fn deleted(time: &str) -> [Pod; 1] {
         [pod_with(
             "a",
             "ReplicaSet",
             json!({"metadata": {"deletionTimestamp": time, "deletionGracePeriodSeconds": 60}}),
         )]
-    };
-    let after = |pods: &[Pod], ready: bool, settings: &'static Settings, seconds: i64| {
+    }
+    fn after(pods: &[Pod], ready: bool, settings: &'static Settings, seconds: i64) -> DrainProgress {
         let mut drain = Drain::default();
         let mut progress = None;
         for second in (0..seconds).step_by(10).chain([seconds]) {
@@ -231,7 +232,7 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
             progress = Some(drain.progress(pods, &given));
         }
         progress.unwrap()
-    };
+    }
     let watched = i64::try_from(OVERDUE.as_secs()).unwrap();
     let away = i64::try_from(KUBELET_AWAY.as_secs()).unwrap();
     for (pods, ready, settings, seconds, gone_on) in [
@@ -246,9 +247,10 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     ] {
         let progress = after(pods, ready, settings, seconds);
         let says = format!("ready {ready}, forced {}, {seconds} s: {progress:?}", settings.forced);
-        match gone_on {
-            true => assert_eq!(done(progress), ["d/a"], "{says}"),
-            false => assert_eq!(waiting(progress).0[0].reason, "Terminating", "{says}"),
+        if gone_on {
+            assert_eq!(done(progress), ["d/a"], "{says}");
+        } else {
+            assert_eq!(waiting(progress).0[0].reason, "Terminating", "{says}");
         }
     }
     // Nothing of it runs, so a ready node does not wait for it either.
@@ -258,37 +260,50 @@ fn a_pod_that_cannot_end_is_left_behind_on_a_broken_node() {
     assert_eq!(done(after(&ended, true, &PLAIN, watched + 30)), ["d/a"]);
 }
 
+/// A drain of one pod that does not end.
+struct Passes {
+    drain: Drain,
+    pods: [Pod; 1],
+}
+
+impl Passes {
+    /// Runs a pass every five seconds. True if one of them ends the drain.
+    fn run(&mut self, seconds: std::ops::Range<i64>, ready: bool) -> bool {
+        seconds.step_by(5).any(|second| {
+            let given = Given {
+                node_ready: ready,
+                ..given(at(second))
+            };
+            self.drain.sort(&self.pods, &given);
+            matches!(self.drain.progress(&self.pods, &given), DrainProgress::Done { .. })
+        })
+    }
+}
+
 /// After an outage of the API server, a running kubelet is marked not Ready and needs up to 50 s to watch its pods
 /// again.
 #[test]
 fn a_kubelet_that_lost_the_api_server_for_a_moment_ends_its_pods_itself() {
-    let pods = [pod("a", true, "ReplicaSet")];
-    let mut drain = Drain::default();
-    let mut pass = |second: i64, ready: bool| {
-        let given = Given {
-            node_ready: ready,
-            ..given(at(second))
-        };
-        drain.sort(&pods, &given);
-        matches!(drain.progress(&pods, &given), DrainProgress::Done { .. })
+    let mut passes = Passes {
+        drain: Drain::default(),
+        pods: [pod("a", true, "ReplicaSet")],
     };
-    let mut passes = |seconds: std::ops::Range<i64>, ready: bool| seconds.step_by(5).any(|second| pass(second, ready));
-    assert!(!passes(0..100, true));
-    assert!(!passes(100..185, false), "not Ready for less than 90 s");
-    assert!(!passes(185..190, true));
-    assert!(!passes(190..250, false), "it begins again");
+    assert!(!passes.run(0..100, true));
+    assert!(!passes.run(100..185, false), "not Ready for less than 90 s");
+    assert!(!passes.run(185..190, true));
+    assert!(!passes.run(190..250, false), "it begins again");
     // The API server is away until then; the kubelet's state meanwhile is unknown.
-    assert!(!passes(300..385, false));
-    assert!(passes(385..400, false), "its kubelet is away");
+    assert!(!passes.run(300..385, false));
+    assert!(passes.run(385..400, false), "its kubelet is away");
 }
 
 /// A controller replaces each moved pod by a new one that tolerates the cordon.
 #[test]
 fn a_drain_ends_although_pods_that_tolerate_the_cordon_come_again() {
-    let tolerant = |name: &str, owner: &str, phase: &str| {
+    fn tolerant(name: &str, owner: &str, phase: &str) -> Pod {
         let change = json!({"spec": {"tolerations": [{"operator": "Exists"}]}, "status": {"phase": phase}});
         pod_with(name, owner, change)
-    };
+    }
     let mut drain = Drain::default();
     let first = [
         tolerant("a1", "ReplicaSet", "Running"),
@@ -336,10 +351,12 @@ fn force_asks_at_once_overrules_budgets_alone_and_says_so() {
     );
     drain.note(&pods[0], Answer::Budget("a budget".to_owned()), &forcing);
     assert!(waiting(drain.progress(&pods, &forcing)).1 < LOOK_BLOCKED);
-    let forced = |second| Given {
-        settings: &FORCED,
-        ..given(at(second))
-    };
+    fn forced(second: i64) -> Given<'static> {
+        Given {
+            settings: &FORCED,
+            ..given(at(second))
+        }
+    }
     assert_eq!(
         names(&drain.sort(&pods, &forced(0))),
         ["a"],
@@ -350,33 +367,41 @@ fn force_asks_at_once_overrules_budgets_alone_and_says_so() {
     let ending = [pod("a", true, "ReplicaSet"), pod("z", false, "")];
     assert!(drain.sort(&ending, &forced(1)).is_empty());
     let (blockers, _) = waiting(drain.progress(&ending, &forced(1)));
-    let says = |name: &str, words: &str| blockers.iter().any(|b| b.pod == name && b.reason.contains(words));
+    fn says(blockers: &[DrainBlocker], name: &str, words: &str) -> bool {
+        blockers.iter().any(|b| b.pod == name && b.reason.contains(words))
+    }
     assert!(
-        blockers.len() == 2 && says("d/a", "by force") && says("d/z", "drain.force"),
+        blockers.len() == 2 && says(&blockers, "d/a", "by force") && says(&blockers, "d/z", "drain.force"),
         "{blockers:?}"
     );
 }
 
+/// Facts of a pass with this many seconds left.
+fn given_left(left: u64, second: i64) -> Given<'static> {
+    Given {
+        left: Duration::from_secs(left),
+        ..given(at(second))
+    }
+}
+
 #[test]
 fn volumes_are_waited_for_and_not_for_ever() {
-    let nothing = || DrainProgress::Done { left_behind: vec![] };
+    fn nothing() -> DrainProgress {
+        DrainProgress::Done { left_behind: vec![] }
+    }
     let volumes = ["kubernetes.io/csi/x^1".to_owned()];
     for (left, most) in [(0, 120), (900, 120), (60, 30)] {
         let mut drain = Drain::default();
-        let given = |second| Given {
-            left: Duration::from_secs(left),
-            ..given(at(second))
-        };
-        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(0)));
+        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given_left(left, 0)));
         assert_eq!(
             (blockers[0].pod.as_str(), next),
             ("volume kubernetes.io/csi/x^1", LOOK.1)
         );
-        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given(most - 1)));
+        let (blockers, next) = waiting(drain.wait_for_volumes(nothing(), &volumes, &given_left(left, most - 1)));
         assert_eq!((blockers[0].since.0, next), (at(0), Duration::from_secs(1)));
-        let left_behind = done(drain.wait_for_volumes(nothing(), &volumes, &given(most)));
+        let left_behind = done(drain.wait_for_volumes(nothing(), &volumes, &given_left(left, most)));
         assert_eq!(left_behind, ["volume kubernetes.io/csi/x^1"], "{left} s left");
-        assert!(done(drain.wait_for_volumes(nothing(), &[], &given(1))).is_empty());
+        assert!(done(drain.wait_for_volumes(nothing(), &[], &given_left(left, 1))).is_empty());
     }
 }
 
@@ -537,11 +562,10 @@ proptest! {
             let mover = Told { answers: answers.clone(), asked: Mutex::default() };
             let progress = runtime.block_on(drain.move_pods(&mover, &pods, &given));
             let asked = mover.asked.into_inner().unwrap();
-            let class = |pod: &Pod| pod.class(&settings);
             for pod in pods.iter().filter(|pod| asked.iter().any(|(uid, _)| *uid == pod.metadata.uid)) {
-                prop_assert!(matches!(class(pod), Class::Moves | Class::Finished), "asked {pod:?}");
+                prop_assert!(matches!(pod.class(&settings), Class::Moves | Class::Finished), "asked {pod:?}");
             }
-            let blocked = pods.iter().any(|pod| matches!(class(pod), Class::Blocked(_)));
+            let blocked = pods.iter().any(|pod| matches!(pod.class(&settings), Class::Blocked(_)));
             let goes_on = settings.despite_obstacles;
             prop_assert!(!blocked || goes_on || asked.is_empty(), "pods were disturbed for nothing: {asked:?}");
             match progress {
@@ -550,7 +574,7 @@ proptest! {
                     prop_assert!(!moved, "done in the pass that moved something: {asked:?}");
                     for pod in &pods {
                         let named = left_behind.iter().any(|b| b.pod == pod.full_name());
-                        match class(pod) {
+                        match pod.class(&settings) {
                             Class::Stays => prop_assert!(!named),
                             Class::Terminating | Class::Finished => prop_assert!(named, "{pod:?} is not named"),
                             Class::Moves | Class::Blocked(_) => prop_assert!(false, "done with {pod:?}"),

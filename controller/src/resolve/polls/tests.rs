@@ -173,7 +173,9 @@ fn simultaneous_requests_are_merged() {
 fn an_unavailable_registry_is_asked_ever_more_rarely() {
     // 20 tags of resolved images in registry r0, and one in r1.
     let mut world = World::new((0..20).map(|n| (n, every(12 * HOUR))).chain([(100, every(MINUTE))]));
-    let first_fails = |q: &Question| if q.registry() == "r0.example" { away(q) } else { well(q) };
+    fn first_fails(q: &Question) -> Result<Target, ResolveError> {
+        if q.registry() == "r0.example" { away(q) } else { well(q) }
+    }
     world.pass(24 * HOUR, QUICK, first_fails);
     let requests = std::mem::take(&mut world.requests);
     let (to_first, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(|(_, q)| q.registry() == "r0.example");
@@ -225,8 +227,7 @@ fn a_question_that_is_refused_backs_off_alone() {
         ResolveReason::DigestMismatch,
     ] {
         let mut world = World::new([(0, urgent(start)), (1, every(MINUTE))]);
-        let refused = |q: &Question| if *q == question(0) { fails(reason) } else { well(q) };
-        world.pass(HOUR, QUICK, refused);
+        world.pass(HOUR, QUICK, |q| if *q == question(0) { fails(reason) } else { well(q) });
         let (bad, good): (Vec<_>, Vec<_>) = world.requests.iter().partition(|(_, q)| *q == question(0));
         assert!((50..=120).contains(&bad.len()), "{reason:?}: {}", bad.len());
         assert!(good.len() >= 54, "{reason:?}: {}", good.len());
@@ -250,14 +251,14 @@ fn one_unservable_image_causes_no_storm() {
 #[test]
 fn an_admin_overrides_backoff_but_not_retry_after() {
     let start = Moment::after(Duration::from_secs(5));
-    let limited = |seconds: Option<u64>| {
+    fn limited(seconds: Option<u64>) -> impl Fn(&Question) -> Result<Target, ResolveError> {
         move |_: &Question| {
             Err(ResolveError {
                 retry_after: seconds.map(Duration::from_secs),
                 ..ResolveError::new(ResolveReason::RateLimited, "too many")
             })
         }
-    };
+    }
     for (seconds, allowed) in [(Some(600), false), (None, true)] {
         let mut world = World::new([(0, urgent(start)), (1, every(12 * HOUR))]);
         world.pass(Duration::from_millis(500), QUICK, limited(seconds));
@@ -301,7 +302,9 @@ fn blocked_pools_do_not_starve_the_others() {
     let start = Moment::after(Duration::from_secs(5));
     for latency in [QUICK, Duration::from_secs(20)] {
         let mut world = World::new([(0, urgent(start)), (1, every(12 * HOUR))]);
-        let only_first_fails = |q: &Question| if *q == question(0) { away(q) } else { well(q) };
+        fn only_first_fails(q: &Question) -> Result<Target, ResolveError> {
+            if *q == question(0) { away(q) } else { well(q) }
+        }
         world.pass(48 * HOUR, latency, only_first_fails);
         let others = world.requests.iter().filter(|(_, q)| *q == question(1)).count();
         assert!((4..=6).contains(&others), "{others}");
@@ -310,7 +313,9 @@ fn blocked_pools_do_not_starve_the_others() {
         while world.running.iter().any(|(_, q)| *q == question(1)) {
             world.pass(MINUTE, latency, away);
         }
-        let next = |world: &World| world.polls.answer(&question(1), None, world.now).trouble.unwrap().next;
+        fn next(world: &World) -> Moment {
+            world.polls.answer(&question(1), None, world.now).trouble.unwrap().next
+        }
         let (first, asked) = (next(&world), world.requests.len());
         while world.requests[asked..].len() < 3 {
             world.pass(MINUTE, latency, away);
@@ -330,24 +335,26 @@ fn limited(seconds: u64) -> Result<Target, ResolveError> {
     })
 }
 
-/// Returns a schedule of these questions of one registry, and the clocks by the seconds since the start.
-fn polls_of(asks: &[(usize, Ask)]) -> (Polls, impl Fn(u64) -> (Moment, Timestamp) + use<>) {
+/// Returns both clocks, this many seconds after the start.
+fn at(seconds: u64) -> (Moment, Timestamp) {
+    let time = Duration::from_secs(seconds);
+    (Moment::after(time), Timestamp::UNIX_EPOCH + time)
+}
+
+/// Returns a schedule of these questions of one registry.
+fn polls_of(asks: &[(usize, Ask)]) -> Polls {
     let mut polls = Polls::default();
     let mut all = BTreeMap::<Question, Vec<Ask>>::new();
     for (n, ask) in asks {
         all.entry(question(*n)).or_default().push(ask.clone());
     }
     polls.ask(all, Moment::default());
-    let at = |seconds| {
-        let time = Duration::from_secs(seconds);
-        (Moment::after(time), Timestamp::UNIX_EPOCH + time)
-    };
-    (polls, at)
+    polls
 }
 
 #[test]
 fn a_request_may_begin_at_the_moment_asked_for() {
-    let (mut polls, at) = polls_of(&[(0, urgent(Moment::after(Duration::from_secs(1))))]);
+    let mut polls = polls_of(&[(0, urgent(Moment::after(Duration::from_secs(1))))]);
     assert_eq!(polls.start(at(1).0).len(), 1);
     polls.answered(&question(0), well(&question(0)), at(1));
     assert_eq!(polls.due(), None);
@@ -355,11 +362,11 @@ fn a_request_may_begin_at_the_moment_asked_for() {
 
 #[test]
 fn a_failure_is_retried_while_a_pool_waits() {
-    let waits = |ask: Ask| {
+    fn waits(ask: Ask) -> bool {
         let mut job = Job::new(Moment::default());
         job.asks = vec![ask];
         job.is_tried_again()
-    };
+    }
     assert!(!waits(Ask::default()));
     assert!(waits(every(MINUTE)));
     assert!(waits(Ask {
@@ -374,7 +381,7 @@ fn a_failure_is_retried_while_a_pool_waits() {
 
 #[test]
 fn only_retry_after_forbids_requests() {
-    let (mut polls, at) = polls_of(&[(0, urgent(Moment::default())), (1, Ask::default())]);
+    let mut polls = polls_of(&[(0, urgent(Moment::default())), (1, Ask::default())]);
     polls.start(at(0).0);
     polls.answered(&question(0), away(&question(0)), at(1));
     assert!(
@@ -391,7 +398,7 @@ fn only_retry_after_forbids_requests() {
 fn requests_that_fail_together_count_once() {
     for (second, attempts) in [(0, 1), (1, 2)] {
         let start = Moment::default();
-        let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, by_admin(start + Duration::from_secs(second)))]);
+        let mut polls = polls_of(&[(0, urgent(start)), (1, by_admin(start + Duration::from_secs(second)))]);
         if second == 0 {
             assert_eq!(polls.start(at(0).0 + Duration::from_millis(100)).len(), 2);
             polls.answered(&question(0), away(&question(0)), at(1));
@@ -415,7 +422,7 @@ fn a_newer_request_ends_the_outage() {
         (100, urgent(start)),
         (2, by_admin(start + Duration::from_secs(2))),
     ];
-    let (mut polls, at) = polls_of(&asks);
+    let mut polls = polls_of(&asks);
     polls.start(at(1).0);
     polls.answered(&question(0), away(&question(0)), at(2));
     polls.answered(&question(100), fails(ResolveReason::ImageNotFound), at(2));
@@ -428,53 +435,63 @@ fn a_newer_request_ends_the_outage() {
     polls.outages.get_mut("r0.example").unwrap().failure.noted = (at(2).0 + Duration::from_millis(100), at(2).1);
     polls.answered(&question(2), well(&question(2)), at(3));
     assert!(polls.outages.is_empty());
-    let failed = |n| polls.jobs[&question(n)].failure.as_ref().unwrap();
-    assert!(failed(0).late <= at(3).0 + CATCH_UP_TIME, "asked soon");
-    assert_eq!(
-        failed(100).late,
-        at(9000).0,
-        "another registry has nothing to do with it"
-    );
+    let late = [0, 100].map(|n| polls.jobs[&question(n)].failure.as_ref().unwrap().late);
+    assert!(late[0] <= at(3).0 + CATCH_UP_TIME, "asked soon");
+    assert_eq!(late[1], at(9000).0, "another registry has nothing to do with it");
 }
 
 #[test]
 fn only_an_own_try_postpones_patient_questions() {
-    let (mut polls, at) = polls_of(&[(0, every(12 * HOUR))]);
-    let mut fail = |asks: Vec<Ask>, begin: Moment, end: Moment| {
+    let mut polls = polls_of(&[(0, every(12 * HOUR))]);
+    fn fail(polls: &mut Polls, asks: Vec<Ask>, begin: Moment, end: Moment) -> Moment {
         polls.ask(BTreeMap::from([(question(0), asks)]), begin);
         assert_eq!(polls.start(begin).len(), 1);
         let wall = Timestamp::UNIX_EPOCH + end.since(Moment::default());
         polls.answered(&question(0), away(&question(0)), (end, wall));
         polls.outages["r0.example"].failure.late
-    };
-    let daily = || every(12 * HOUR);
-    let first = fail(vec![daily()], at(400).0, at(401).0);
+    }
+    fn daily() -> Ask {
+        every(12 * HOUR)
+    }
+    let first = fail(&mut polls, vec![daily()], at(400).0, at(401).0);
     let soon = at(401).0 + Duration::from_millis(100);
     assert!(soon < first, "before their turn");
-    let asked = fail(vec![daily(), by_admin(at(401).0)], soon, soon);
+    let asked = fail(&mut polls, vec![daily(), by_admin(at(401).0)], soon, soon);
     assert_eq!(asked, first, "an admin's try postpones nothing");
-    let second = fail(vec![daily()], first + POLL_RETRY_MAX, first + POLL_RETRY_MAX);
+    let second = fail(
+        &mut polls,
+        vec![daily()],
+        first + POLL_RETRY_MAX,
+        first + POLL_RETRY_MAX,
+    );
     assert!(second > first + POLL_RETRY_MAX, "their own try does");
-    let third = fail(vec![daily(), urgent(Moment::default())], second + HOUR, second + HOUR);
+    let third = fail(
+        &mut polls,
+        vec![daily(), urgent(Moment::default())],
+        second + HOUR,
+        second + HOUR,
+    );
     assert_eq!(third, second, "a blocked pool postpones no other question");
 }
 
 #[test]
 fn an_outage_concerns_blocked_pools() {
     let start = Moment::default();
-    let (mut polls, at) = polls_of(&[(0, urgent(start)), (1, every(12 * HOUR)), (2, urgent(start + HOUR))]);
+    let mut polls = polls_of(&[(0, urgent(start)), (1, every(12 * HOUR)), (2, urgent(start + HOUR))]);
     polls.start(at(1).0);
     polls.answered(&question(0), away(&question(0)), at(2));
-    let trouble = |polls: &Polls, n| polls.answer(&question(n), None, at(3).0).trouble.is_some();
-    assert!(trouble(&polls, 0) && trouble(&polls, 2));
-    assert!(!trouble(&polls, 1), "it has its image, and time");
+    fn trouble(polls: &Polls, n: usize, now: Moment) -> bool {
+        polls.answer(&question(n), None, now).trouble.is_some()
+    }
+    assert!(trouble(&polls, 0, at(3).0) && trouble(&polls, 2, at(3).0));
+    assert!(!trouble(&polls, 1, at(3).0), "it has its image, and time");
     polls.jobs.get_mut(&question(2)).unwrap().running = true;
-    assert!(!trouble(&polls, 2), "it is being asked right now");
+    assert!(!trouble(&polls, 2, at(3).0), "it is being asked right now");
 }
 
 #[test]
 fn only_newer_answers_of_a_registry_end_its_outage() {
-    let start = Moment::after(Duration::from_secs(5));
+    let start = at(5).0;
     for (second, of_our_own) in [
         (well(&question(1)), false),
         (fails(ResolveReason::ImageNotFound), false),
@@ -482,24 +499,20 @@ fn only_newer_answers_of_a_registry_end_its_outage() {
     ] {
         let mut polls = Polls::default();
         let asks = BTreeMap::from([(question(0), vec![urgent(start)]), (question(1), vec![urgent(start)])]);
-        let at = |seconds: u64| {
-            let now = start + Duration::from_secs(seconds);
-            (now, Timestamp::UNIX_EPOCH + now.since(Moment::default()))
-        };
         polls.ask(asks.clone(), start);
         assert_eq!(polls.start(start).len(), 2);
-        polls.answered(&question(0), limited(600), at(1));
-        polls.answered(&question(1), second.clone(), at(2));
-        assert!(polls.is_over(&question(0), at(3).0, at(3).0), "it is left alone");
+        polls.answered(&question(0), limited(600), at(6));
+        polls.answered(&question(1), second.clone(), at(7));
+        assert!(polls.is_over(&question(0), at(8).0, at(8).0), "it is left alone");
         // After the time that it asked for, its answer does end the outage.
-        polls.ask(asks, at(1300).0);
-        let begun = polls.start(at(1300).0);
+        polls.ask(asks, at(1305).0);
+        let begun = polls.start(at(1305).0);
         assert_eq!(begun.len(), 1);
-        polls.answered(&begun[0].0, second, at(1301));
+        polls.answered(&begun[0].0, second, at(1306));
         assert_eq!(polls.outages.is_empty(), !of_our_own);
         if of_our_own {
             let next = polls.due().unwrap();
-            assert!(next <= at(1301).0 + RETRY_MAX * 2, "another question has its turn");
+            assert!(next <= at(1306).0 + RETRY_MAX * 2, "another question has its turn");
         }
     }
 }

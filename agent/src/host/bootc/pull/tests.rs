@@ -19,10 +19,12 @@ fn image() -> DesiredImage {
 fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
     let image = image();
     let target = target(&image).unwrap().to_string();
-    let options = |storage, stages_locked, signed| PullOptions {
-        signed,
-        lock: StagingLock::of(storage, stages_locked).unwrap(),
-    };
+    fn options(storage: Storage, stages_locked: bool, signed: bool) -> PullOptions {
+        PullOptions {
+            signed,
+            lock: StagingLock::of(storage, stages_locked).unwrap(),
+        }
+    }
     let plain = spec(&image.digest, &target, options(Storage::Ostree, false, false), false);
     assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
     assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);

@@ -64,7 +64,9 @@ fn reads_booted_staged_and_rollback() {
 fn a_staged_image_has_a_directory_of_files() {
     let checksum = "0f".repeat(32);
     let mut staged = entry('b');
-    let files = |staged: &Value| read_host(json!({"booted": entry('a'), "staged": staged})).staged_files;
+    fn files(staged: &Value) -> Option<PathBuf> {
+        read_host(json!({"booted": entry('a'), "staged": staged})).staged_files
+    }
     assert_eq!(files(&staged), None, "the checksum is too short");
     staged["ostree"] = json!({"checksum": checksum, "deploySerial": 2, "stateroot": "default"});
     let expected = format!("/sysroot/ostree/deploy/default/deploy/{checksum}.2");
@@ -95,7 +97,7 @@ fn only_a_status_of_a_bootc_host_is_read() {
 
 #[test]
 fn reads_composefs_hosts_and_their_deployment_names() {
-    let composefs = |c: char, verity: Value| {
+    fn composefs(c: char, verity: Value) -> Value {
         let mut entry = entry(c);
         entry["ostree"] = Value::Null;
         entry["store"] = Value::Null;
@@ -103,7 +105,7 @@ fn reads_composefs_hosts_and_their_deployment_names() {
             "verity": verity, "bootType": "Bls", "bootloader": "systemd", "bootDigest": null, "missingVerityAllowed": false,
         });
         entry
-    };
+    }
     let name = "ab".repeat(64);
     for (verity, read) in [(name.as_str(), Some(name.clone())), ("", None), ("--help", None)] {
         let mut staged = composefs('b', json!(verity));
@@ -187,7 +189,9 @@ fn refuses_other_documents() {
 
 #[test]
 fn a_host_without_bootc_is_seldom_asked_for_it() {
-    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
     let good = BootcVersion::Version {
         version: "1.16.9".into(),
         download_only: false,

@@ -79,7 +79,9 @@ fn finds_booted_staged_and_rollback() {
 
 #[test]
 fn the_daemon_or_the_files_lock() {
-    let unreadable = || Lock::Unreadable("no such file".to_owned());
+    fn unreadable() -> Lock {
+        Lock::Unreadable("no such file".to_owned())
+    }
     for (word, files, expected) in [
         (None, Lock::Unlocked, Some(false)),
         (None, Lock::Locked, Some(true)),
@@ -102,17 +104,28 @@ fn the_daemon_or_the_files_lock() {
     }
 }
 
+fn texts(texts: &[&str]) -> Variant<'static> {
+    Variant::new(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>())
+}
+
+fn changed(entry: Entry, key: &str, value: &Variant<'_>) -> Entry {
+    with(entry, key, value.try_clone().unwrap())
+}
+
+fn differs(staged: Entry, booted: Entry) -> HostStatus {
+    parse(&[staged, booted], Lock::Unlocked).unwrap()
+}
+
 #[test]
 fn layered_packages_are_named_and_compared() {
-    let names = |names: &[&str]| Variant::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
-    let layered = with(booted(), "requested-packages", names(&["strace", "", "htop", "htop"]));
-    let same = with(staged(), "requested-packages", names(&["htop", "strace"]));
+    let layered = with(booted(), "requested-packages", texts(&["strace", "", "htop", "htop"]));
+    let same = with(staged(), "requested-packages", texts(&["htop", "strace"]));
     let status = parse(&[same, layered.clone()], Lock::Unlocked).unwrap();
     assert_eq!(
         (status.layered_packages, status.staged_layers),
         (vec!["htop".to_owned(), "strace".to_owned()], false)
     );
-    let more = with(staged(), "requested-packages", names(&["htop", "strace", "vim"]));
+    let more = with(staged(), "requested-packages", texts(&["htop", "strace", "vim"]));
     assert!(parse(&[more, layered.clone()], Lock::Unlocked).unwrap().staged_layers);
     assert!(
         parse(&[staged(), layered], Lock::Unlocked).unwrap().staged_layers,
@@ -123,7 +136,6 @@ fn layered_packages_are_named_and_compared() {
 /// Replacements from a repository: `a(sas)`, as some releases send it, or a dictionary.
 #[test]
 fn all_changes_of_an_admin_count() {
-    let texts = |texts: &[&str]| Variant::new(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
     let replaced = HashMap::from([("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])]);
     let structured = HashMap::from([("repo=updates".to_owned(), vec![("kernel".to_owned(), String::new())])]);
     let listed = vec![("repo=updates".to_owned(), vec!["kernel".to_owned(), "bash".to_owned()])];
@@ -152,11 +164,9 @@ fn all_changes_of_an_admin_count() {
         ("cliwrap", Variant::new(true), Variant::new(false), &[]),
         ("cliwrap", Variant::new("yes"), Variant::new(""), &[]),
     ] {
-        let changed = |entry: Entry| with(entry, key, value.try_clone().unwrap());
-        let differs = |staged: Entry, booted: Entry| parse(&[staged, booted], Lock::Unlocked).unwrap();
-        assert!(differs(changed(staged()), booted()).staged_layers, "{key}");
-        assert!(differs(staged(), changed(booted())).staged_layers, "{key}");
-        let both = differs(changed(staged()), changed(booted()));
+        assert!(differs(changed(staged(), key, &value), booted()).staged_layers, "{key}");
+        assert!(differs(staged(), changed(booted(), key, &value)).staged_layers, "{key}");
+        let both = differs(changed(staged(), key, &value), changed(booted(), key, &value));
         assert_eq!(both.layered_packages, packages, "{key}");
         assert!(!both.staged_layers, "{key}");
         assert!(!differs(with(staged(), key, nothing), booted()).staged_layers, "{key}");
@@ -165,11 +175,11 @@ fn all_changes_of_an_admin_count() {
 
 #[test]
 fn the_name_may_give_the_digest() {
-    let booted = |image: &str| {
+    fn booted(image: &str) -> Option<Digest> {
         let mut entry = with(container(image), "booted", Variant::new(true));
         entry.remove("container-image-reference-digest");
         parse(&[entry], Lock::Unlocked).unwrap().booted.digest
-    };
+    }
     let pinned = booted(&format!("ostree-unverified-registry:r.io/os@{DIGEST}"));
     assert_eq!(pinned, Some(DIGEST.parse().unwrap()));
     assert_eq!(booted("ostree-unverified-registry:r.io/os:1"), None);

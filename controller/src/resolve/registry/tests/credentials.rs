@@ -22,9 +22,11 @@ fn open(request: &Request) -> Reply {
 
 /// A registry that wants this header, and sends this challenge without it.
 fn guarded(wanted: &'static str, challenge: String) -> impl Fn(&Request) -> Reply {
-    move |request| match request.authorization.as_deref() == Some(wanted) {
-        true => open(request),
-        false => reply(401, "").with("WWW-Authenticate", &challenge),
+    move |request| {
+        if request.authorization.as_deref() == Some(wanted) {
+            return open(request);
+        }
+        reply(401, "").with("WWW-Authenticate", &challenge)
     }
 }
 
@@ -68,9 +70,11 @@ async fn a_password_is_sent_when_asked_for() {
 
 #[tokio::test]
 async fn a_refused_password_is_sent_once() {
-    let server = Server::start(|request| match request.path.contains("/blobs/") {
-        true => reply(401, "").with("WWW-Authenticate", "Basic realm=\"r\""),
-        false => guarded(ME, "Basic realm=\"r\"".into())(request),
+    let server = Server::start(|request| {
+        if request.path.contains("/blobs/") {
+            return reply(401, "").with("WWW-Authenticate", "Basic realm=\"r\"");
+        }
+        guarded(ME, "Basic realm=\"r\"".into())(request)
     })
     .await;
     let target = ask(&server, Some(&hush(&server.address))).await.unwrap();
@@ -108,12 +112,12 @@ async fn a_refusal_says_which_credentials_were_used() {
 /// A token service at `/token` that gives `t0`, `t1` and so on to requests with this header.
 fn tokens(wanted: Option<&'static str>) -> impl Fn(&Request) -> Reply {
     let given = AtomicUsize::new(0);
-    move |request| match request.authorization.as_deref() == wanted {
-        true => reply(
-            200,
-            json!({"token": format!("t{}", given.fetch_add(1, Ordering::Relaxed))}),
-        ),
-        false => reply(401, "no"),
+    move |request| {
+        if request.authorization.as_deref() != wanted {
+            return reply(401, "no");
+        }
+        let number = given.fetch_add(1, Ordering::Relaxed);
+        reply(200, json!({"token": format!("t{number}")}))
     }
 }
 
@@ -173,9 +177,11 @@ async fn an_expired_token_is_fetched_again() {
 
 #[tokio::test]
 async fn a_refresh_token_is_sent_in_the_body() {
-    let service = Server::start(|request| match request.body.contains("refresh_token=hush%2B") {
-        true => reply(200, json!({"access_token": "t0"})),
-        false => reply(400, ""),
+    let service = Server::start(|request| {
+        if request.body.contains("refresh_token=hush%2B") {
+            return reply(200, json!({"access_token": "t0"}));
+        }
+        reply(400, "")
     })
     .await;
     let server = Server::start(guarded("Bearer t0", bearer(&service))).await;
@@ -205,9 +211,11 @@ async fn a_blob_store_gets_no_credentials() {
     for store_asks in [false, true] {
         let service = Server::start(tokens(Some(ME))).await;
         let challenge = bearer(&service);
-        let store = Server::start(move |request| match store_asks {
-            true => reply(401, "").with("WWW-Authenticate", &challenge),
-            false => open(request),
+        let store = Server::start(move |request| {
+            if store_asks {
+                return reply(401, "").with("WWW-Authenticate", &challenge);
+            }
+            open(request)
         })
         .await;
         let base = format!("http://{}", store.address);
@@ -254,7 +262,9 @@ async fn credentials_of_a_tls_registry_need_tls() {
         username: "me".into(),
         password: "hush".into(),
     };
-    let client = |_: &Url| Ok(Client::new());
+    fn client(_: &Url) -> Result<Client, ResolveError> {
+        Ok(Client::new())
+    }
     let refused = challenge
         .answer(client, true, "os", Some(&credentials))
         .await
