@@ -9,6 +9,10 @@ use serde_json::Value;
 
 use crate::input::reference_and_file;
 
+fn shows(secrets: &[String], error: &str) -> bool {
+    secrets.iter().any(|secret| error.contains(secret.as_str()))
+}
+
 /// Reads an auth file for an image. Errors contain no secret, a file that a host accepts is accepted by the controller, and
 /// a found username and password occur in the file.
 pub fn auth_file(data: &[u8]) {
@@ -16,23 +20,22 @@ pub fn auth_file(data: &[u8]) {
         return;
     };
     let secrets = secrets(&image, file);
-    let shows = |error: &str| secrets.iter().any(|secret| error.contains(secret.as_str()));
     let checked = check(file);
     if let Err(error) = &checked {
-        assert!(!shows(error), "{error}");
+        assert!(!shows(&secrets, error), "{error}");
     }
     let parsed = match AuthFile::parse(file) {
         Ok(parsed) => parsed,
         Err(error) => {
-            assert!(!shows(&error.to_string()), "{error}");
+            assert!(!shows(&secrets, &error.to_string()), "{error}");
             assert!(checked.is_err(), "a host accepts an invalid auth file: {error}");
             return;
         }
     };
-    assert!(!shows(&format!(
-        "{:?}",
-        parsed.credentials(image.registry(), image.repository())
-    )));
+    assert!(!shows(
+        &secrets,
+        &format!("{:?}", parsed.credentials(image.registry(), image.repository()))
+    ));
     match parsed.credentials(image.registry(), image.repository()) {
         Ok(Some(Credentials::Basic { username, password })) => {
             let is_there = entries(file).any(|entry| {
@@ -47,7 +50,7 @@ pub fn auth_file(data: &[u8]) {
         }
         Ok(None) => {}
         Err(error) => {
-            assert!(!shows(&error.to_string()), "{error}");
+            assert!(!shows(&secrets, &error.to_string()), "{error}");
             let is_helper = matches!(error, CredentialsError::Helper { .. });
             assert!(
                 !is_helper || checked.is_err(),
@@ -81,24 +84,22 @@ fn decodes_to(auth: &str, username: &str, password: &str) -> bool {
 
 /// Returns the secrets of the file that are long enough not to occur in a message by chance, and that are not part of a name.
 fn secrets(image: &ImageRef, file: &[u8]) -> Vec<String> {
-    let of = |entry: Value| {
-        let keys = ["auth", "password", "identitytoken", "registrytoken"];
-        keys.into_iter().filter_map(move |key| text(&entry, key))
-    };
     let json: Value = serde_json::from_slice(file).unwrap_or_default();
-    let names = |key: &str| json.get(key).map(|names| format!("{names:?}")).unwrap_or_default();
+    let [helpers, store] = ["credHelpers", "credsStore"].map(|key| json.get(key));
     let keys: String = json["auths"]
         .as_object()
         .into_iter()
         .flatten()
         .map(|(key, _)| format!("{key} "))
         .collect();
-    let shown = format!("{image} {keys} {} {}", names("credHelpers"), names("credsStore"));
-    let is_significant = |secret: &String| {
+    let shown = format!("{image} {keys} {helpers:?} {store:?}");
+    let mut secrets = vec![];
+    for entry in entries(file) {
+        let keys = ["auth", "password", "identitytoken", "registrytoken"];
+        secrets.extend(keys.into_iter().filter_map(|key| text(&entry, key)));
+    }
+    secrets.retain(|secret| {
         secret.len() > 12 && secret.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !shown.contains(secret)
-    };
-    entries(file)
-        .flat_map(of)
-        .filter(|secret| is_significant(secret))
-        .collect()
+    });
+    secrets
 }

@@ -11,15 +11,15 @@ pub fn berth(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let mut lines = text.split('\n').map(str::to_owned);
     let (name, pool, holder_identity) = (lines.next(), lines.next(), lines.next());
-    let annotation = |line: String| {
+    let annotations = lines.filter_map(|line| {
         let (key, value) = line.split_once(' ')?;
         Some((format!("berth.dev/{key}"), value.to_owned()))
-    };
+    });
     let lease = Lease {
         metadata: ObjectMeta {
             name,
             labels: pool.map(|pool| [("berth.dev/pool".to_owned(), pool)].into()),
-            annotations: Some(lines.filter_map(annotation).collect()),
+            annotations: Some(annotations.collect()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec {

@@ -16,8 +16,8 @@ pub fn registries_conf(data: &[u8]) {
         Ok(sources) => {
             assert!(!sources.is_empty());
             for source in sources {
-                let parts = |image: &berth_api::ImageRef| (image.tag().map(str::to_owned), image.digest().cloned());
-                assert_eq!(parts(&source.reference), parts(&image), "{}", source.reference);
+                let found = &source.reference;
+                assert_eq!((found.tag(), found.digest()), (image.tag(), image.digest()), "{found}");
                 assert!(!source.insecure || text.contains("insecure"));
             }
         }

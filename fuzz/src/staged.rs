@@ -4,11 +4,11 @@ use berth_core::agent::staged::is_locked;
 
 /// Reads the lock from a state file. A locked state contains the key and the type code of a boolean.
 pub fn staged(data: &[u8]) {
-    let has = |part: &[u8]| data.windows(part.len()).any(|window| window == part);
+    let parts: [&[u8]; 2] = [b"locked\0", b"\x01\0b"];
+    let mut has = parts
+        .map(|part| data.windows(part.len()).any(|window| window == part))
+        .into_iter();
     if is_locked(data) == Ok(true) {
-        assert!(
-            has(b"locked\0") && has(b"\x01\0b"),
-            "a lock that the state file does not have"
-        );
+        assert!(has.all(|is_there| is_there), "a lock that the state file does not have");
     }
 }

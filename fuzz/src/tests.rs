@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 type Target = fn(&[u8]);
 
@@ -15,9 +15,11 @@ const TARGETS: [(&str, Target); 8] = [
 ];
 
 fn names(directory: &Path) -> Vec<String> {
-    let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| stem(entry.unwrap().path())).collect();
+    let mut names = vec![];
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
+    }
     names.sort();
     names
 }

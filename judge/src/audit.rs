@@ -241,11 +241,11 @@ mod tests {
     #[test]
     fn annotations_show_whose_rules_refused() {
         // As written by an API server 1.36 for a policy whose binding has the actions Deny and Audit.
-        let failed = |policy: &str| {
+        fn failed(policy: &str) -> String {
             format!(
                 r#"[{{"message":"no","policy":"{policy}","binding":"b","expressionIndex":1,"validationActions":["Deny","Audit"]}}]"#
             )
-        };
+        }
         for (key, value, expected) in [
             (AUTHORIZED, "forbid".to_owned(), true),
             (AUTHORIZED, "allow".to_owned(), false),

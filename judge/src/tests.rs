@@ -208,8 +208,11 @@ impl World {
     /// Asserts that a violation begins with `invariant` and contains `what`.
     fn blamed(&self, invariant: &str, what: &str) {
         let said = self.judged();
-        let fits = |v: &String| v.starts_with(invariant) && v.contains(what);
-        assert!(said.iter().any(fits), "{invariant} … {what}: {said:#?}");
+        let mut of_invariant = said.iter().filter(|v| v.starts_with(invariant));
+        assert!(
+            of_invariant.any(|v| v.contains(what)),
+            "{invariant} … {what}: {said:#?}"
+        );
     }
 
     /// A pool of one berth, offered to n1, which runs 1 and shall run 2.
@@ -297,17 +300,17 @@ fn a_correct_turn_has_no_violation() {
 
 #[test]
 fn a_host_is_cordoned_and_drained_first() {
-    let schedulable = |cordoned: bool| {
+    fn schedulable(cordoned: bool) -> World {
         let mut world = World::committed();
         world.node(ADMIN, "patch", "n1", cordoned, cordoned);
         world.now += 20;
         world.host(HostChange::Down).up("b2", 2);
         world
-    };
+    }
     schedulable(false).blamed("I1", "had not been cordoned since");
     assert_eq!(schedulable(true).judged(), Vec::<String>::new());
 
-    let with_pod = |moved: bool, drain: Value| {
+    fn with_pod(moved: bool, drain: Value) -> World {
         let mut world = World::taken();
         let drained = json!({ "metadata": { "name": "n1" }, "spec": { "poolName": "workers", "drain": drain } });
         world.write(CONTROLLER, "patch", "bootcnodes", "n1", json!({}), drained);
@@ -325,7 +328,7 @@ fn a_host_is_cordoned_and_drained_first() {
         world.next(AGENT, |b| b.committed(BootId::from("b1")).unwrap());
         world.host(HostChange::Down).up("b2", 2);
         world
-    };
+    }
     with_pod(false, json!({})).blamed("I1", "with the pod /web-1 on it");
     assert_eq!(with_pod(true, json!({})).judged(), Vec::<String>::new());
     assert_eq!(
@@ -338,7 +341,7 @@ fn a_host_is_cordoned_and_drained_first() {
 /// still ends them.
 #[test]
 fn pods_of_an_absent_kubelet_may_stay() {
-    let world = |evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>| {
+    fn world(evicted_before: i64, not_ready_before: i64, ready_before: Option<i64>) -> World {
         let mut world = World::taken();
         let owner = json!([{ "kind": "ReplicaSet", "name": "web" }]);
         let spec = json!({ "terminationGracePeriodSeconds": 60 });
@@ -368,7 +371,7 @@ fn pods_of_an_absent_kubelet_may_stay() {
         world.now = down;
         world.host(HostChange::Down).up("b2", 2);
         world
-    };
+    }
     assert_eq!(world(100, 100, None).judged(), Vec::<String>::new());
     for (evicted, not_ready, ready) in [
         // Its grace period and 30 s are not over.
@@ -397,15 +400,17 @@ fn a_reboot_needs_a_commit_for_its_boot() {
 
 #[test]
 fn a_write_refused_by_policy_is_a_violation() {
-    let refused_by = |own: bool, program: &str, code: u16| {
+    fn refused_by(own: bool, program: &str, code: u16) -> World {
         let mut world = World::given_back();
         world.next(program, Berth::clone);
         let last = world.audit.last_mut().unwrap();
         (last.code, last.message) = (code, "only the controller opens a berth".to_owned());
         last.refused_by_own_rules = own;
         world
-    };
-    let refused = |program: &str, code: u16| refused_by(true, program, code);
+    }
+    fn refused(program: &str, code: u16) -> World {
+        refused_by(true, program, code)
+    }
     refused(AGENT, 422).blamed("Policy", "only the controller opens a berth");
     refused(CONTROLLER, 403).blamed("Policy", "the controller tried to write workers-0");
     // A policy of the cluster's admin, or a Lease whose annotations are full.

@@ -98,7 +98,7 @@ fn a_new_node_may_count_as_unavailable() {
         .berth(CONTROLLER, new(0));
     world.now += 5;
     world.up("a", 1).node("system:node:n1", "create", "n1", false, false);
-    let judged = |ready: bool| {
+    fn judged(world: &World, ready: bool) -> World {
         let mut world = World {
             hosts: world.hosts.clone(),
             audit: world.audit.clone(),
@@ -112,14 +112,14 @@ fn a_new_node_may_count_as_unavailable() {
         world.now += 5;
         world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
         world
-    };
-    assert_eq!(judged(false).judged(), Vec::<String>::new());
-    judged(true).blamed("I1b", "held, open or cordoned");
+    }
+    assert_eq!(judged(&world, false).judged(), Vec::<String>::new());
+    judged(&world, true).blamed("I1b", "held, open or cordoned");
 }
 
 #[test]
 fn the_pools_of_a_fleet_share_its_limit() {
-    let second = |fleet: Option<usize>| {
+    fn second(fleet: Option<usize>) -> World {
         let mut world = World::taken();
         world.fleet = fleet;
         let spare = Berth::new(PoolName::from("spare"), 0, 7);
@@ -127,12 +127,12 @@ fn the_pools_of_a_fleet_share_its_limit() {
             .berth(CONTROLLER, spare)
             .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap());
         world
-    };
+    }
     assert_eq!(second(None).judged(), Vec::<String>::new());
     assert_eq!(second(Some(2)).judged(), Vec::<String>::new());
     second(Some(1)).blamed("I1b", "1 of the fleet's 1");
     // Cordoned by others, in any pool.
-    let cordoned = |offered: &str| {
+    fn cordoned(offered: &str) -> World {
         let mut world = World {
             fleet: Some(1),
             ..World::default()
@@ -147,7 +147,7 @@ fn the_pools_of_a_fleet_share_its_limit() {
             .berth(CONTROLLER, new(0))
             .next(CONTROLLER, |b| b.offered(offer(offered, 2)).unwrap());
         world
-    };
+    }
     cordoned("n1").blamed("I1b", "of the fleet's 1");
     assert_eq!(cordoned("n2").judged(), Vec::<String>::new());
 }

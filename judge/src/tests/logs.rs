@@ -73,16 +73,14 @@ impl World {
 
     /// Makes the records from index `from` about n2, with boots c1 and c2.
     fn renamed(&mut self, from: usize) {
-        let of_second = |text: String| {
-            text.replace("n1\"", "n2\"")
-                .replace("\"b1\"", "\"c1\"")
-                .replace("\"b2\"", "\"c2\"")
-        };
         for record in &mut self.audit[from..] {
             record.user = record.user.replace("node:n1", "node:n2");
             record.name = record.name.replace("n1", "n2");
             for body in [&mut record.request, &mut record.response].into_iter().flatten() {
-                let renamed = of_second(body.to_string());
+                let mut renamed = body.to_string();
+                for (from, to) in [("n1\"", "n2\""), ("\"b1\"", "\"c1\""), ("\"b2\"", "\"c2\"")] {
+                    renamed = renamed.replace(from, to);
+                }
                 *body = serde_json::from_str(&renamed).unwrap();
             }
         }
@@ -235,25 +233,25 @@ fn each_forgery_of_a_log_is_found() {
 #[test]
 fn missing_evidence_is_not_judged() {
     let world = World::logged();
-    let missing = |report: &Report, words: &str| {
+    fn missing(report: &Report, words: &str) {
         assert_eq!(said(report), Vec::<String>::new());
         let told = report.not_judged.iter().any(|w| w.contains(words));
         assert!(told, "{words}: {:#?}", report.not_judged);
-    };
-    let without = |resource: &'static str, subresource: &'static str| {
+    }
+    fn without(world: &World, resource: &'static str, subresource: &'static str) -> Report {
         world.report(move |event| (!is_of(&event, resource, subresource)).then_some(event))
-    };
+    }
     let no_commit = world.report(|event| (!is_commit(&event)).then_some(event));
     missing(&no_commit, "workers-0: writes are missing before");
     assert_eq!(no_commit.turns[0].verdict, Verdict::NotJudged);
-    let no_agents = without("bootcnodes", "status");
+    let no_agents = without(&world, "bootcnodes", "status");
     missing(&no_agents, "no status of a BootcNode has its body");
     assert_eq!(
         no_agents.turns[0].verdict,
         Verdict::NotJudged,
         "the booted image is unknown"
     );
-    let no_kubelets = without("nodes", "status");
+    let no_kubelets = without(&world, "nodes", "status");
     missing(&no_kubelets, "no status of a Node has its body");
     assert_eq!(
         no_kubelets.turns[0].verdict,
@@ -265,12 +263,12 @@ fn missing_evidence_is_not_judged() {
         ("bootcnodes", "", "no write of a BootcNode has its body"),
         ("bootcnodepools", "status", "no status of a BootcNodePool has its body"),
     ] {
-        let report = without(resource, subresource);
+        let report = without(&world, resource, subresource);
         missing(&report, words);
         assert_eq!(report.turns[0].verdict, Verdict::NotJudged, "{resource}");
     }
-    let is_late = |n: usize| (n..world.audit.len()).all(|n| !is_commit(&line(&world.audit[n], n)));
-    let commit = (0..).find(|n| is_late(*n)).unwrap() - 1;
+    let mut lines = world.audit.iter().enumerate();
+    let commit = lines.rposition(|(n, record)| is_commit(&line(record, n))).unwrap();
     let late = World {
         audit: world
             .audit
@@ -332,11 +330,11 @@ fn a_gap_may_hide_writes_of_others() {
     world.pass(60).berth(CONTROLLER, new(0)).next(CONTROLLER, Berth::clone);
     let missing = world.audit.len() - 1;
     world.next(CONTROLLER, |b| b.offered(offer("n1", 2)).unwrap());
-    let accused = |world: &World| {
+    fn accused(world: &World) -> bool {
         said(&world.report(Some))
             .iter()
             .any(|v| v.contains("held, open or cordoned"))
-    };
+    }
     assert!(accused(&world));
     world.audit.remove(missing);
     assert_eq!(said(&world.report(Some)), Vec::<String>::new());
@@ -360,7 +358,7 @@ fn a_gap_may_hide_writes_of_others() {
 
 #[test]
 fn clock_differences_cause_no_violation() {
-    let early = |seconds: i64| {
+    fn early(seconds: i64) -> Vec<String> {
         let mut world = World::logged();
         let cordon = world
             .audit
@@ -369,7 +367,7 @@ fn clock_differences_cause_no_violation() {
             .unwrap();
         cordon.received -= SignedDuration::from_secs(seconds);
         said(&world.report(Some))
-    };
+    }
     // The berth was taken a second before, by the clock of the server that stored it.
     assert_eq!(early(8), Vec::<String>::new());
     assert!(
@@ -470,8 +468,10 @@ fn reboots_of_others_are_only_listed() {
 #[test]
 fn a_log_without_berths_or_bodies_is_refused() {
     let world = World::logged();
-    let refused = |forge: fn(Value) -> Option<Value>| world.log(forge).judge(&terms()).unwrap_err();
-    let bare = refused(|mut event| {
+    fn refused(world: &World, forge: fn(Value) -> Option<Value>) -> Unfit {
+        world.log(forge).judge(&terms()).unwrap_err()
+    }
+    let bare = refused(&world, |mut event| {
         event["responseObject"] = Value::Null;
         Some(event)
     });
@@ -479,7 +479,7 @@ fn a_log_without_berths_or_bodies_is_refused() {
         matches!(bare, Unfit::Bare(6, _)) && bare.to_string().contains("level Metadata"),
         "{bare}"
     );
-    let others = refused(|event| (!is_of(&event, "leases", "")).then_some(event));
+    let others = refused(&world, |event| (!is_of(&event, "leases", "")).then_some(event));
     assert!(matches!(others, Unfit::Nothing(..)), "{others}");
     let mut foreign = Log::default();
     foreign.take("a", 1, b"hello", NAMESPACE);

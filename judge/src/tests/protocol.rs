@@ -21,13 +21,15 @@ fn a_berth_is_given_back_only_when_proven() {
 
 #[test]
 fn a_relicensed_boot_must_be_proven() {
-    let change_of_mind = || {
+    fn change_of_mind() -> World {
         let mut world = World::rebooted();
         world.next(AGENT, |b| b.relicensed(digest(1), BootId::from("b2")).unwrap());
         world.next(AGENT, |b| b.relicensed(digest(2), BootId::from("b2")).unwrap());
         world
-    };
-    let release = |b: &Berth| b.releasing(Outcome::Updated, BootId::from("b2")).unwrap();
+    }
+    fn release(b: &Berth) -> Berth {
+        b.releasing(Outcome::Updated, BootId::from("b2")).unwrap()
+    }
     let mut world = change_of_mind();
     world.next(AGENT, release).blamed("I5", "not Ready");
     let mut world = change_of_mind();
@@ -68,12 +70,12 @@ fn a_release_writes_the_node_first() {
     world.next(AGENT, |b| b.given_back().unwrap());
     assert_eq!(world.judged(), Vec::<String>::new());
     let mut world = World::taken();
-    let closed = |b: &Berth| {
+    fn closed(b: &Berth) -> Berth {
         b.releasing(Outcome::Revoked, BootId::from("b1"))
             .unwrap()
             .given_back()
             .unwrap()
-    };
+    }
     world.next(AGENT, closed).blamed("I4", "without Releasing");
 }
 
@@ -116,7 +118,9 @@ fn a_licence_is_for_one_uid() {
 
 #[test]
 fn a_controller_takes_no_held_berth() {
-    let ended = |b: &Berth| b.ended(ClosedReason::Gone).unwrap();
+    fn ended(b: &Berth) -> Berth {
+        b.ended(ClosedReason::Gone).unwrap()
+    }
     let mut world = World::committed();
     world.next(CONTROLLER, ended).blamed("I5", "was not deleted");
     let mut world = World::committed();
@@ -153,12 +157,12 @@ fn a_controller_changes_only_a_holders_window() {
 
 #[test]
 fn a_failure_is_on_record_before_the_berth_opens() {
-    let gone = || {
+    fn gone() -> World {
         let mut world = World::committed();
         world.write(ADMIN, "delete", "nodes", "n1", json!({}), json!({ "metadata": {} }));
         world.next(CONTROLLER, |b| b.ended(ClosedReason::Gone).unwrap());
         world
-    };
+    }
     gone()
         .next(CONTROLLER, |b| b.offered(offer("n2", 2)).unwrap())
         .blamed("I8", "opened before its failure");
