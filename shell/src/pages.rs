@@ -11,7 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{prometheus_text, text};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -23,10 +23,9 @@ pub use families::{Board, Families};
 const MAX_CONNECTIONS: usize = 8;
 /// Timeout for reading a request, and for the whole connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content type of OpenMetrics, which Prometheus asks for.
+/// Content type of OpenMetrics, which Prometheus asks for. Other clients get the older text format: `promtool check
+/// metrics` reads only that one.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Content type of the older text format for other clients: `promtool check metrics` reads only this one.
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Health of a process, as reported to probes. Each error is a message of one line.
 pub trait Health: Send + Sync + 'static {
@@ -130,18 +129,21 @@ fn answer(page: &Page, request: &Request<Incoming>) -> Result<Response<Full<Byte
 }
 
 fn metrics(families: &Families, asked: &HeaderMap) -> Result<Response<Full<Bytes>>, http::Error> {
-    let mut text = String::new();
-    if encode(&mut text, families.registry()).is_err() {
+    let accepted = asked.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let is_open_metrics = accepted.is_some_and(|accept| accept.contains("application/openmetrics-text"));
+    let (mut text, registry) = (String::new(), families.registry());
+    let (type_, encoded) = if is_open_metrics {
+        (OPEN_METRICS, text::encode(&mut text, registry))
+    } else {
+        (
+            prometheus_text::CONTENT_TYPE,
+            prometheus_text::encode(&mut text, registry),
+        )
+    };
+    if encoded.is_err() {
         let failed = Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR);
         return failed.body(Full::default());
     }
-    let accepted = asked.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let is_open_metrics = accepted.is_some_and(|accept| accept.contains("application/openmetrics-text"));
-    let (type_, text) = if is_open_metrics {
-        (OPEN_METRICS, text)
-    } else {
-        (TEXT, classic(&text))
-    };
     Response::builder()
         .header(header::CONTENT_TYPE, type_)
         .body(Full::from(text))
@@ -154,31 +156,6 @@ fn probed(answer: Result<(), String>) -> Result<Response<Full<Bytes>>, http::Err
             .status(StatusCode::SERVICE_UNAVAILABLE)
             .body(Full::from(why)),
     }
-}
-
-/// Converts OpenMetrics to the older format, which names a counter by its samples and has neither units nor an end
-/// marker.
-fn classic(open_metrics: &str) -> String {
-    let mut counters = vec![];
-    for line in open_metrics.lines() {
-        counters.extend(
-            line.strip_prefix("# TYPE ")
-                .and_then(|rest| rest.strip_suffix(" counter")),
-        );
-    }
-    let mut text = String::with_capacity(open_metrics.len());
-    for line in open_metrics.lines() {
-        let about = ["# HELP ", "# TYPE "].into_iter();
-        let mut about = about.filter_map(|kind| Some((kind, line.strip_prefix(kind)?.split_once(' ')?)));
-        match about.next() {
-            Some((kind, (name, rest))) if counters.contains(&name) => {
-                text.extend([kind, name, "_total ", rest, "\n"]);
-            }
-            None if line.starts_with("# ") => {}
-            _ => text.extend([line, "\n"]),
-        }
-    }
-    text
 }
 
 #[cfg(test)]
