@@ -6,9 +6,7 @@ use crate::world::World;
 /// Inputs of an agent's decision. The node itself has number 0, so that a cached decision is valid for all nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentView {
-    /// Spec of its BootcNode.
     pub spec: Option<Spec>,
-    /// Knowledge of the agent.
     pub agent: Agent,
     /// The memory on the host, and the facts that the agent reads from the host in every pass.
     pub host: Host,

@@ -129,14 +129,12 @@ pub fn rename_nodes<T: Copy>(nodes: &mut [T], to: &[Number]) {
     }
 }
 
-/// Renumbers the nodes in pools.
 pub fn rename_pools(pools: &mut [Pool], to: &[Number]) {
     for failed in pools.iter_mut().flat_map(|p| &mut p.failures).filter(|f| !f.is_empty()) {
         *failed = failed.renamed(to);
     }
 }
 
-/// Renumbers the nodes in a Lease.
 pub fn rename_lease(lease: &mut Lease, to: &[Number]) {
     let node = match &mut lease.is {
         Berth::Missing => return,
@@ -176,6 +174,6 @@ pub fn rename_write(write: &mut Write, to: &[Number]) {
             }
         }
         Write::Publish { node, .. } => *node = to[usize::from(*node)],
-        Write::Pool { failures, .. } => failures.iter_mut().for_each(|f| *f = f.renamed(to)),
+        Write::Pool { status, .. } => status.failures.iter_mut().for_each(|f| *f = f.renamed(to)),
     }
 }

@@ -156,7 +156,7 @@ fn written(
     let (mut writes, mut broken) = (vec![], None);
     for ((pool, planned), (terms, inputs)) in (0..).zip(pools).zip(look.pools.iter().zip(all_inputs)) {
         broken = broken.or(planned.broken);
-        broken = broken.or_else(|| judge::adopts(world, look, pool, planned.target));
+        broken = broken.or_else(|| judge::adopts(world, look, pool, planned.status.target));
         broken = broken.or_else(|| judge::plan(world, &state.slots, look, pool, &planned.writes, inputs));
         broken = broken.or_else(|| judge::paused(state, pool, &planned.writes));
         for write in &planned.writes {
@@ -168,24 +168,11 @@ fn written(
             }
             writes.push(WriteKey(write));
         }
-        broken = broken.or_else(|| judge::follows(world, state, look, pool, planned.target));
-        broken = broken.or_else(|| judge::remembers(look, pool, planned.boot_image));
-        let status = (planned.target, planned.total, planned.available);
-        if status != (terms.target, terms.published, (terms.available, terms.known_long))
-            || planned.boot_image != terms.boot_image
-            || (world.soaks && planned.soaked.0 != terms.soaked)
-            || planned.failures != terms.failures
-        {
-            writes.push(WriteKey(Write::Pool {
-                pool,
-                target: planned.target,
-                total: planned.total,
-                available: planned.available.0,
-                known_long: planned.available.1,
-                soaked: world.soaks && planned.soaked.0 && planned.target == terms.target,
-                boot_image: planned.boot_image,
-                failures: planned.failures.clone(),
-            }));
+        broken = broken.or_else(|| judge::follows(world, state, look, pool, planned.status.target));
+        broken = broken.or_else(|| judge::remembers(look, pool, planned.status.boot_image));
+        if planned.status != terms.status {
+            let status = planned.status.clone();
+            writes.push(WriteKey(Write::Pool { pool, status }));
         }
     }
     (writes, broken)
@@ -250,7 +237,7 @@ pub fn passes(world: &World, state: &State, who: usize, aged: bool, plans: &mut 
     let mut after = vec![];
     let refused = &controller.refused;
     if world.soaks {
-        let since = passed.pools.first().map_or(Begun::No, |planned| planned.soaked.1);
+        let since = passed.pools.first().map_or(Begun::No, |planned| planned.soaks);
         let image = if since == Begun::No { 0 } else { look.pools[0].target };
         begun.controllers[who].soak = (image, since);
     }
@@ -387,28 +374,14 @@ pub fn land(world: &World, state: &mut State, write: &Write, who: Option<usize>)
             state.touch_bootc(node);
             None
         }
-        Write::Pool {
-            pool,
-            target,
-            total,
-            available,
-            known_long,
-            soaked,
-            boot_image,
-            failures,
-        } => {
-            let pool_now = &mut state.pools[usize::from(pool)];
-            (pool_now.target, pool_now.published) = (target, total);
-            (pool_now.available, pool_now.known_long) = (available, known_long);
-            (pool_now.boot_image, pool_now.soaked) = (boot_image, soaked);
-            pool_now.failures = failures;
+        Write::Pool { pool, status } => {
+            state.pools[usize::from(pool)].status = status;
             state.touch_pool(pool);
             None
         }
     }
 }
 
-/// Epoch of the next leader.
 pub fn next_epoch(state: &State) -> u8 {
     let epochs = state
         .controllers
@@ -480,19 +453,14 @@ pub fn moves(world: &World, state: &State, who: usize, plans: &mut Plans, push: 
     }
 }
 
-/// A move of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControllerMove {
-    /// The controller runs a pass.
     Pass,
     /// The controller runs a pass when open offers are old enough to lapse.
     LatePass,
     /// The view of its watches is frozen until its next pass.
     Look,
-    /// The controller sends a write.
     Send(Write, Delivery),
-    /// The controller dies and restarts.
     Crash,
-    /// The controller is elected.
     Elected,
 }

@@ -9,9 +9,7 @@ use crate::state::{Answer, Begun, Berth, Fleet, Image, Labels, Lease, Number, Ob
 pub struct ControllerView {
     /// The nodes, as the watches show them.
     pub nodes: Vec<SeenNode>,
-    /// The pools.
     pub pools: Vec<Pool>,
-    /// The fleet.
     pub fleet: Fleet,
     /// The berths, by a live read.
     pub slots: Vec<SeenBerth>,
@@ -44,20 +42,15 @@ pub struct ControllerView {
 /// A node, as the watches show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SeenNode {
-    /// The Node.
     pub object: Object,
-    /// Its labels.
     pub labels: Labels,
-    /// The BootcNode.
     pub spec: Option<Spec>,
-    /// Status of the BootcNode.
     pub status: Status,
 }
 
 /// A berth, as read by a controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SeenBerth {
-    /// State of the berth.
     pub is: Berth,
     /// True if it carries this controller's epoch.
     pub stamped: bool,

@@ -23,39 +23,28 @@ use crate::world::World;
 /// A step, in numbers of the model. Berths are the results of the released transitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing to do.
     Wait(WaitReason),
-    /// Read the host.
     Look,
-    /// Read the Node.
     ReadNode,
     /// Test whether the API server refuses the writes that it must refuse.
     TryGuard,
     /// Do nothing: the step needs the memory on disk, which cannot be written.
     Forgets,
-    /// Start a pull.
     Pull(Image),
     /// Do nothing, although the node may start a pull.
     Idle,
-    /// Cancel a pull.
     Cancel(Image),
-    /// Lock the staged image.
     Lock,
-    /// Unlock the staged image.
     Unlock,
-    /// Remove the staged image.
     Unstage,
-    /// Reboot.
     Reboot,
     /// Run a pass of the drain.
     Drain,
-    /// Cordon the Node.
     Cordon,
     /// Restore the Node, at the end of a turn.
     Restore,
     /// Restore the Node, which has a cordon without a berth.
     Uncordon,
-    /// Write a berth.
     Put(Put, Number, Berth),
     /// The step asked for a transition that is not allowed.
     Refused,
@@ -64,15 +53,11 @@ pub enum Act {
 /// A transition of a berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Put {
-    /// Take an offer.
     Take,
-    /// Commit.
     Commit,
     /// Write it unchanged.
     Fence,
-    /// Revert the commit.
     Uncommit,
-    /// Change to another digest.
     Relicense,
     /// Start to give it back.
     Release(Outcome),
@@ -80,10 +65,8 @@ pub enum Put {
     GiveBack,
 }
 
-/// A decision of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The step.
     pub act: Act,
     /// True if the report has the condition `UpdatePrepared`.
     pub prepared: bool,
@@ -103,7 +86,6 @@ pub struct Decision {
     pub failed: Mind,
 }
 
-/// Cache of decisions and observations.
 #[derive(Debug, Default)]
 pub struct Steps {
     /// Decisions by the view's hash.

@@ -12,7 +12,6 @@ use crate::state::{
 use crate::world::{Broken, Follows, World};
 use crate::{agent, controller};
 
-/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A request in flight is executed.
@@ -21,31 +20,25 @@ pub enum Event {
     Pulled,
     /// The pull failed after staging its image: the image is not locked, and logically bound images may be missing.
     PulledInPart,
-    /// The pull failed.
     PullFailed,
     /// The host boots after its shutdown.
     Boots,
     /// The host boots after `ostree-finalize-staged` failed.
     BootsUnfinalized,
-    /// The host loses power.
     PowerLost,
     /// An admin rolls the host back and reboots it.
     RolledBack,
-    /// The kubelet reports.
     Kubelet,
-    /// The Node becomes NotReady.
     NotReady,
     /// A timeout of the requested reboot passes.
     GraceOver,
     /// The timeout of the boot's proof passes.
     ProofOver,
-    /// The backoff passes.
     BackoffOver,
     /// The timeout of the drain passes.
     DrainOver,
     /// The other agent of the node starts to act.
     OtherAgent,
-    /// The agent dies.
     AgentDies,
     /// Shutdowns become inhibited (true) or allowed.
     Inhibits(bool),
@@ -107,9 +100,7 @@ pub enum Event {
     Cordons(bool),
     /// An admin uncordons the node during its turn.
     Meddles,
-    /// The Node is deleted.
     Deleted,
-    /// The Node is created again.
     Created,
     /// The node's labels move it to another pool.
     Moves(u8),
@@ -148,7 +139,6 @@ struct Events<'a> {
 }
 
 impl Events<'_> {
-    /// Adds an event.
     fn add(&mut self, event: Event, change: impl FnOnce(&mut State)) {
         let mut after = self.state.clone();
         change(&mut after);

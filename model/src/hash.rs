@@ -8,7 +8,6 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 /// Builds hashers for maps keyed by views.
 pub type Fast = BuildHasherDefault<Mix>;
 
-/// Hasher.
 #[derive(Debug, Clone, Copy)]
 pub struct Mix {
     one: u64,

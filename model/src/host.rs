@@ -5,15 +5,12 @@ use crate::number::Image;
 /// State of a host, without its agent's process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Host {
-    /// Running image.
     pub booted: Image,
     /// Previous image, for a rollback.
     pub previous: Image,
-    /// Staged image.
     pub staged: Image,
     /// True if finalization of the staged image is locked.
     pub locked: bool,
-    /// Image being pulled.
     pub pull: Image,
     /// True while the host shuts down.
     pub down: bool,

@@ -90,9 +90,7 @@ pub enum Failing {
 /// Deployments, as read from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Os {
-    /// Running image.
     pub booted: Image,
-    /// Staged image.
     pub staged: Image,
     /// True if the staged image is locked.
     pub locked: bool,
@@ -115,7 +113,6 @@ pub enum NodeRead {
 /// State of a reboot request by an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Reboot {
-    /// No request.
     #[default]
     No,
     /// Requested just now.
@@ -142,10 +139,8 @@ pub enum Cordon {
     OverCordoned,
 }
 
-/// The Node object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// True if the Node exists.
     pub exists: bool,
     /// Number of this Node among the Nodes of this name.
     pub uid: u8,

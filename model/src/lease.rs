@@ -9,21 +9,16 @@ use crate::number::{Image, NO_NUMBER, Number};
 pub struct Lease {
     /// Epoch of the leader that last wrote it.
     pub epoch: u8,
-    /// State of the berth.
     pub is: Berth,
 }
 
-/// State of a berth.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Berth {
-    /// The Lease does not exist.
     #[default]
     Missing,
     /// No node may take it.
     Closed(Closed),
-    /// Offered to a node.
     Offered(Offer),
-    /// Held by a node.
     Held(Held),
 }
 
@@ -40,14 +35,11 @@ pub struct Closed {
     pub outcome: Option<Outcome>,
 }
 
-/// An offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Offer {
     /// Node that it is offered to.
     pub node: Number,
-    /// UID of that Node.
     pub uid: u8,
-    /// Image to update to.
     pub target: Image,
     /// Until when the reboot may start.
     pub until: Until,
@@ -65,20 +57,15 @@ pub enum Until {
     Over,
 }
 
-/// A held berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Node that holds it.
     pub node: Number,
-    /// UID of that Node.
     pub uid: u8,
-    /// Image to update to.
     pub target: Image,
     /// Previous image, proven.
     pub from: Image,
     /// Boot that the phase was written under; 0 is the running boot.
     pub boot: u8,
-    /// Progress of the holder.
     pub phase: Phase,
     /// Reason why the controller wants it back ([`crate::rich::word`]); 0 if it does not.
     pub revoke: u8,

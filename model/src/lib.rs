@@ -4,35 +4,35 @@
 //! Nodes and berths are indexed by numbers that only the start of a world creates. An index out of range is a bug in the
 //! model, and panics.
 
-pub mod agent;
-pub mod agent_view;
+mod agent;
+mod agent_view;
 #[cfg(feature = "seeded-bugs")]
 pub mod bugs;
-pub mod canonical;
-pub mod controller;
-pub mod controller_view;
-pub mod decide;
-pub mod events;
+mod canonical;
+mod controller;
+mod controller_view;
+mod decide;
+mod events;
 pub mod explore;
-pub mod fair;
-pub mod fault;
-pub mod hash;
-pub mod host;
-pub mod judge;
-pub mod knowledge;
-pub mod lease;
-pub mod mind;
+mod fair;
+mod fault;
+mod hash;
+mod host;
+mod judge;
+mod knowledge;
+mod lease;
+mod mind;
 pub mod moves;
-pub mod nature;
-pub mod number;
-pub mod planner;
+mod nature;
+mod number;
+mod planner;
 pub mod random;
-pub mod rich;
-pub mod set;
+mod rich;
+mod set;
 pub mod simulate;
-pub mod state;
+mod state;
 #[cfg(test)]
 mod tests;
-pub mod watch;
+mod watch;
 pub mod world;
 pub mod worlds;

@@ -180,15 +180,9 @@ impl MoveText<'_> {
                 )
             }
             Write::Publish { node, spec: None } => format!("BootcNode of {} deleted", self.name(*node)),
-            Write::Pool {
-                pool,
-                target,
-                total,
-                failures,
-                ..
-            } => {
-                let failed = failures.iter().map(|f| f.len()).sum::<usize>();
-                let pool = rich::pool(*pool);
+            Write::Pool { pool, status } => {
+                let failed = status.failures.iter().map(|f| f.len()).sum::<usize>();
+                let (pool, target, total) = (rich::pool(*pool), status.target, status.published);
                 format!("pool {pool} status: image {target}, capacity {total}, {failed} failures")
             }
         }

@@ -29,38 +29,25 @@ use crate::canonical::rename_write;
 use crate::controller_view::{ControllerView, SeenBerth};
 use crate::hash::{self, Fast};
 use crate::rich;
-use crate::state::{
-    Answer, Begun, Berth, BootImage, Failures, Image, Lease, NO_NUMBER, NONE, Number, Spec, Write, closed,
-};
+use crate::state::{Answer, Begun, Berth, Failures, Lease, NO_NUMBER, Number, PoolStatus, Spec, Write, closed};
 use crate::watch::{self, ObjectCache};
 use crate::world::{Broken, Follows, World};
 
 /// Decisions of a pass, in numbers of the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PassDecisions {
-    /// Specs to publish.
     pub publishes: Vec<Write>,
     /// The plan of each pool. Empty if specs must be published first.
     pub pools: Vec<PoolPlan>,
 }
 
-/// The plan of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolPlan {
-    /// New target.
-    pub target: Image,
+    pub status: PoolStatus,
     /// Writes to berths. Leases have epoch 1 if the plan writes its own epoch.
     pub writes: Vec<Write>,
-    /// New available image, and true if it has been known for the minimum age.
-    pub available: (Image, bool),
-    /// True if the canaries have soaked, and how long the leader has seen them soak, after the pass.
-    pub soaked: (bool, Begun),
-    /// New remembered boot image.
-    pub boot_image: BootImage,
-    /// New published capacity.
-    pub total: Number,
-    /// Failures to record.
-    pub failures: Failures,
+    /// How long the leader has seen the canaries soak, after the pass.
+    pub soaks: Begun,
     /// Rule that the plan breaks in any world.
     pub broken: Option<Broken>,
 }
@@ -135,7 +122,7 @@ impl Plans {
             let back = inverse(naming);
             for planned in &mut pools {
                 planned.writes.iter_mut().for_each(|w| rename_write(w, &back));
-                planned.failures.iter_mut().for_each(|f| *f = f.renamed(&back));
+                planned.status.failures.iter_mut().for_each(|f| *f = f.renamed(&back));
             }
             if !all.contains(&pools) {
                 all.push(pools);
@@ -255,7 +242,7 @@ impl<'a> Pass<'a> {
     fn plans(&self, shared: Round<'_>) -> Vec<PoolPlan> {
         let mut planned = self.plans_once(shared);
         for (planned, pool) in planned.iter_mut().zip(0..) {
-            (planned.target, planned.available, planned.boot_image) = self.image(pool);
+            self.image(pool, &mut planned.status);
         }
         if self.view.nodes.len() > SMALL {
             return planned;
@@ -268,7 +255,7 @@ impl<'a> Pass<'a> {
         let leases = &leases;
         let again = self.plans_once(Round { leases, ..shared });
         for (one, other) in planned.iter_mut().zip(again) {
-            if (&one.writes, one.total) != (&other.writes, other.total) {
+            if (&one.writes, one.status.published) != (&other.writes, other.status.published) {
                 one.broken = Some(Broken("the model omits a field that the plan depends on"));
             }
         }
@@ -299,16 +286,14 @@ impl<'a> Pass<'a> {
         rereads.closed(&changed, self.view.fleet_changed)
     }
 
-    /// Returns target, available image and remembered boot image after this pass.
-    fn image(&self, number: usize) -> (Image, (Image, bool), BootImage) {
+    /// Sets the images in the status after this pass.
+    fn image(&self, number: usize, new: &mut PoolStatus) {
         let terms = &self.view.pools[number];
-        let before = (terms.target, (terms.available, terms.known_long), terms.boot_image);
-        let object = self
-            .pools
-            .get(number)
-            .and_then(|pool| Some((&pool.name, pool.object.as_ref()?)));
-        let Some((name, object)) = object.filter(|_| self.world.has_tag()) else {
-            return before;
+        (new.target, new.boot_image) = (terms.target, terms.boot_image);
+        (new.available, new.known_long) = (terms.available, terms.known_long);
+        let pool = self.pools.get(number).filter(|_| self.world.has_tag());
+        let Some((name, object)) = pool.and_then(|pool| Some((&pool.name, pool.object.as_ref()?))) else {
+            return;
         };
         let answer = match self.world.follows {
             // The registry always gives the current image of the tag.
@@ -328,13 +313,13 @@ impl<'a> Pass<'a> {
         let rules = (object.spec.boot_image(), last);
         let decision = aggregate::adopt(&facts, &members, rules, rich::NOW);
         let boot_image = aggregate::boot_image(&decision, &members, rules, rich::NOW);
-        let boot_image = watch::small_boot_image(boot_image.as_ref());
-        let target = rich::image(decision.target.as_ref().map(|target| &target.digest));
-        let Some(available) = decision.available.filter(|_| self.world.follows != Follows::AtOnce) else {
-            return (target, (0, false), boot_image);
-        };
-        let known_long = available.seen_seconds >= object.spec.minimum_age().as_secs();
-        (target, (rich::image(Some(&available.digest)), known_long), boot_image)
+        new.boot_image = watch::small_boot_image(boot_image.as_ref());
+        new.target = rich::image(decision.target.as_ref().map(|target| &target.digest));
+        new.soaked &= new.target == terms.target;
+        let available = decision.available.filter(|_| self.world.follows != Follows::AtOnce);
+        new.available = rich::image(available.as_ref().map(|available| &available.digest));
+        let minimum_age = object.spec.minimum_age().as_secs();
+        new.known_long = available.is_some_and(|available| available.seen_seconds >= minimum_age);
     }
 
     fn member(&self, name: &str) -> Option<MemberView<'_>> {
@@ -446,14 +431,17 @@ impl<'a> Pass<'a> {
     }
 
     fn read(&self, plan: &Plan) -> PoolPlan {
-        PoolPlan {
-            target: NONE,
-            available: (0, false),
-            soaked: watch::soaked(self.view.soak, &plan.waves, self.view.pools[0].target),
-            boot_image: BootImage::Unknown,
-            writes: plan.writes.iter().map(|write| self.berth_write(write)).collect(),
-            total: Number::try_from(plan.counts.total).unwrap_or(NO_NUMBER),
+        let (have_soaked, soaks) = watch::soaked(self.view.soak, &plan.waves, self.view.pools[0].target);
+        let status = PoolStatus {
+            published: Number::try_from(plan.counts.total).unwrap_or(NO_NUMBER),
+            soaked: self.world.soaks && have_soaked,
             failures: recorded(plan),
+            ..PoolStatus::default()
+        };
+        PoolPlan {
+            status,
+            writes: plan.writes.iter().map(|write| self.berth_write(write)).collect(),
+            soaks,
             broken: None,
         }
     }

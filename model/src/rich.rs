@@ -100,7 +100,6 @@ pub fn generation(uid: &NodeUid) -> u8 {
         .unwrap_or(NONE)
 }
 
-/// Returns a boot ID.
 pub fn boot(boot: u8) -> BootId {
     BootId::new(format!("b{boot}"))
 }
@@ -135,7 +134,6 @@ fn small_until(until: Option<Timestamp>) -> Until {
     }
 }
 
-/// Converts a phase.
 pub fn phase(phase: Phase) -> HoldPhase {
     match phase {
         Phase::Taken => HoldPhase::Taken,

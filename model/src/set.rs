@@ -13,26 +13,22 @@ impl Set {
         Number::try_from(number).is_ok_and(|n| self.0.binary_search(&n).is_ok())
     }
 
-    /// Adds a number.
     pub fn add(&mut self, number: Number) {
         if let Err(at) = self.0.binary_search(&number) {
             self.0.insert(at, number);
         }
     }
 
-    /// Removes a number.
     pub fn drop(&mut self, number: Number) {
         if let Ok(at) = self.0.binary_search(&number) {
             self.0.remove(at);
         }
     }
 
-    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }

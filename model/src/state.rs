@@ -2,6 +2,7 @@
 //! resourceVersions are small numbers; [`crate::rich`] converts them to the real types.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 pub use crate::host::{Begun, Ended, Host, Memory};
@@ -10,16 +11,13 @@ pub use crate::lease::{Berth, Closed, Held, Lease, Offer, Phase, Until, closed};
 pub use crate::number::{Image, NO_NUMBER, NONE, Number};
 use crate::set::Set;
 
-/// Spec of a BootcNode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// The pool. [`NONE`] if the agent should undo all its changes.
     pub pool: u8,
     /// UID of the Node that it was created for.
     pub uid: u8,
-    /// Image to run.
     pub image: Image,
-    /// The retry token.
     pub token: u8,
     /// True if the node may start a pull.
     pub may_pull: bool,
@@ -34,7 +32,6 @@ pub struct Status {
     pub observed: bool,
     /// UID of the Node that the agent runs on.
     pub uid: u8,
-    /// Running image.
     pub booted: Image,
     /// Staged and locked image.
     pub staged: Image,
@@ -104,7 +101,6 @@ pub struct Ghost {
     pub drain_over: bool,
 }
 
-/// A Node's labels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Labels {
     /// The pool that selects it.
@@ -123,18 +119,13 @@ pub struct Labels {
     pub held: bool,
 }
 
-/// A node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// The Node object.
     pub object: Object,
     /// Spec of its BootcNode. `None` if the BootcNode does not exist.
     pub spec: Option<Spec>,
-    /// Status of its BootcNode.
     pub status: Status,
-    /// Its labels.
     pub labels: Labels,
-    /// The host.
     pub host: Host,
     /// The acting agent, which has the host's lock.
     pub agent: Agent,
@@ -148,34 +139,51 @@ pub struct Node {
     pub ghost: Ghost,
 }
 
-/// A pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Pool {
     /// Capacity in the spec.
     pub capacity: Number,
-    /// Capacity in `status.berths.total`.
-    pub published: Number,
     /// `rollout.paused`
     pub paused: bool,
     /// True if it has windows and all are closed.
     pub outside: bool,
     /// Image that its tag points to.
     pub tagged: Image,
+    /// The admin's policy for boot images.
+    pub boot_images: BootImages,
+    pub token: u8,
+    pub status: PoolStatus,
+}
+
+impl Deref for Pool {
+    type Target = PoolStatus;
+
+    fn deref(&self) -> &PoolStatus {
+        &self.status
+    }
+}
+
+impl DerefMut for Pool {
+    fn deref_mut(&mut self) -> &mut PoolStatus {
+        &mut self.status
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct PoolStatus {
     /// Current target, which its members should run. Differs from `tagged` only in worlds with a tag
     /// ([`crate::world::World::has_tag`]): elsewhere, an image becomes the target as soon as the admin asks for it.
     pub target: Image,
-    /// `status.available`: image that the tag points to, if another image is the target.
+    /// Capacity in `status.berths.total`.
+    pub published: Number,
+    /// Image that the tag points to, if another image is the target.
     pub available: Image,
-    /// True if the status says that the available image has been known for the minimum age.
+    /// True if the available image has been known for the minimum age.
     pub known_long: bool,
-    /// True if the status says that the canaries have soaked with the target.
+    /// True if the canaries have soaked with the target.
     pub soaked: bool,
-    /// The admin's policy for boot images.
-    pub boot_images: BootImages,
-    /// Boot image of the newest machine so far, in the status.
+    /// Boot image of the newest machine so far.
     pub boot_image: BootImage,
-    /// The retry token.
-    pub token: u8,
     /// Recorded failures: the nodes of each image.
     pub failures: Failures,
 }
@@ -205,13 +213,11 @@ pub type Failures = [Set; 4];
 /// The part of a plan's inputs that the judge checks, at the time when the watches showed it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PlanInputs {
-    /// Unavailable members.
     pub unavailable: Set,
     /// Effective capacity: the lower of spec and status.
     pub limit: Number,
     /// True if a gate was closed.
     pub closed: bool,
-    /// Excluded nodes.
     pub excluded: Set,
     /// Nodes held back by an admin.
     pub held_back: Set,
@@ -232,51 +238,28 @@ pub struct PlanInputs {
 pub enum Write {
     /// Creates or changes a berth.
     Berth {
-        /// Number of the berth.
         slot: Number,
-        /// New content of the Lease.
         lease: Lease,
         /// For an offer: the inputs of its decision.
         offer: Option<Arc<PlanInputs>>,
     },
     /// Writes the spec of a BootcNode.
     Publish {
-        /// Number of the node.
         node: Number,
         /// New spec; `None` deletes the BootcNode.
         spec: Option<Spec>,
     },
     /// Writes the status of a pool.
-    Pool {
-        /// Number of the pool.
-        pool: u8,
-        /// New target.
-        target: Image,
-        /// New published capacity.
-        total: Number,
-        /// New available image.
-        available: Image,
-        /// True if the available image has been known for the minimum age.
-        known_long: bool,
-        /// True if the canaries have soaked with the target.
-        soaked: bool,
-        /// New remembered boot image.
-        boot_image: BootImage,
-        /// New recorded failures.
-        failures: Failures,
-    },
+    Pool { pool: u8, status: PoolStatus },
 }
 
-/// A queued write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// The write.
     pub write: Write,
     /// True if compare-and-swap would succeed: the object's resourceVersion has not changed since the decision.
     pub current: bool,
 }
 
-/// A controller process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Controller {
     /// Epoch of its election; 0 if it was never elected.
@@ -342,13 +325,9 @@ pub struct Fleet {
 /// The cluster as the watches of a controller showed it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WatchView {
-    /// The nodes.
     pub nodes: Vec<Node>,
-    /// The pools.
     pub pools: Vec<Pool>,
-    /// The fleet.
     pub fleet: Fleet,
-    /// The berths.
     pub slots: Vec<Lease>,
 }
 
@@ -358,44 +337,31 @@ pub struct WatchView {
 pub enum Request {
     /// A PUT of a berth by a node's agent.
     Berth {
-        /// Number of the berth.
         slot: Number,
-        /// New content of the Lease.
         lease: Lease,
-        /// Node of the agent.
         node: Number,
     },
     /// A PATCH of a Node by its agent.
     Node {
-        /// Number of the node.
         node: Number,
-        /// New `spec.unschedulable`.
         unschedulable: bool,
         /// New value of Berth's annotation.
         cordon: Cordon,
     },
-    /// A write of a controller.
     Controller(Write),
 }
 
-/// State of a world.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     /// The nodes. Their order does not matter.
     pub nodes: Vec<Node>,
-    /// The berths.
     pub slots: Vec<Lease>,
     /// Berths whose Leases the API server refuses to write.
     pub unwritable: Set,
-    /// The pools.
     pub pools: Vec<Pool>,
-    /// The fleet.
     pub fleet: Fleet,
-    /// The controllers.
     pub controllers: [Controller; 2],
-    /// Number of the leader.
     pub leader: u8,
-    /// Requests in flight.
     pub air: Vec<Request>,
     /// How often each fault may still happen.
     pub left: [u8; crate::fault::FAULTS],

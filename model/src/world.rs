@@ -6,8 +6,8 @@ use berth_api::seeded::Bug;
 use crate::fault::{FAULTS, Fault};
 use crate::set::Set;
 use crate::state::{
-    Agent, Berth, BootImage, Held, Image, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, Request, Spec,
-    State, Write, closed,
+    Agent, Berth, BootImage, Held, Image, Lease, NO_NUMBER, NONE, Node, NodeRead, Number, Phase, Pool, PoolStatus,
+    Request, Spec, State, Write, closed,
 };
 
 /// A world: its nodes and pools, and its faults.
@@ -151,13 +151,17 @@ impl World {
         for (number, most) in self.pools.iter().enumerate() {
             let most = Number::try_from(*most).unwrap_or(NO_NUMBER);
             let capacity = if number == 0 { self.capacity.0.min(most) } else { most };
-            state.pools.push(Pool {
-                capacity,
+            let status = PoolStatus {
                 published: capacity,
-                tagged: target,
                 target,
                 // The other machines have reported it before the start.
                 boot_image: self.known_boot_image(),
+                ..PoolStatus::default()
+            };
+            state.pools.push(Pool {
+                capacity,
+                tagged: target,
+                status,
                 ..Pool::default()
             });
         }
@@ -260,7 +264,6 @@ impl State {
         }
     }
 
-    /// Marks a Node as changed.
     pub fn touch_node(&mut self, node: usize) {
         let here = &mut self.nodes[node];
         for agent in [&mut here.agent, &mut here.other] {
@@ -272,12 +275,10 @@ impl State {
             .retain(|r| !matches!(r, Request::Node { node: n, .. } if usize::from(*n) == node));
     }
 
-    /// Marks a BootcNode as changed.
     pub fn touch_bootc(&mut self, node: usize) {
         self.outdate(|write| matches!(write, Write::Publish { node: n, .. } if usize::from(*n) == node));
     }
 
-    /// Marks a pool as changed.
     pub fn touch_pool(&mut self, pool: u8) {
         self.outdate(|write| matches!(write, Write::Pool { pool: p, .. } if *p == pool));
     }
