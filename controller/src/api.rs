@@ -154,9 +154,6 @@ impl Kube {
     }
 
     /// GET, read from etcd. `None` if the object does not exist.
-    ///
-    /// # Errors
-    /// If the request fails.
     pub async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -167,9 +164,6 @@ impl Kube {
     }
 
     /// LIST by label, read from etcd.
-    ///
-    /// # Errors
-    /// If the request fails.
     pub async fn list<K>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -188,9 +182,6 @@ impl Kube {
     }
 
     /// POST.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn create<K>(&self, api: &Api<K>, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -199,9 +190,6 @@ impl Kube {
     }
 
     /// PUT. The object carries the UID and resourceVersion that it was read with.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn replace<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -210,9 +198,6 @@ impl Kube {
     }
 
     /// PUT of the status. The object carries the resourceVersion that it was read with.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn replace_status<K>(&self, api: &Api<K>, name: &str, object: &K) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Serialize + Debug,
@@ -223,9 +208,6 @@ impl Kube {
 
     /// Server-side apply of status fields that only the controller owns. The body must name the object's UID, so that a
     /// new object of the same name is not written.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn apply_status<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -235,9 +217,6 @@ impl Kube {
 
     /// Server-side apply of a status as the given field manager. Removes the fields that the manager applied before and
     /// the body leaves out. Fails if the body names a resourceVersion other than the object's current one.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn apply_status_as<K>(&self, manager: &str, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -247,9 +226,6 @@ impl Kube {
     }
 
     /// Merge patch. The body carries the UID and resourceVersion that the object was read with.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn merge<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -259,9 +235,6 @@ impl Kube {
     }
 
     /// DELETE of the object with this UID and, if given, this resourceVersion.
-    ///
-    /// # Errors
-    /// See [`CallError`].
     pub async fn delete<K>(
         &self,
         api: &Api<K>,

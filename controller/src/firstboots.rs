@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_api::firstboot::{EVENT_HOLDS, EVENT_REFUSED};
 use berth_core::controller::fleet::held::Refusal;
-use berth_shell::retry;
+use berth_shell::{locked, retry};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, Client};
@@ -46,7 +46,7 @@ impl FirstBoots {
 
     /// Returns the latest results.
     pub fn reports(&self) -> Reports {
-        self.reports.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        locked(&self.reports).clone()
     }
 }
 
@@ -65,7 +65,7 @@ async fn run(events: Api<Event>, reports: Arc<Mutex<Reports>>, store: Store) {
                 retry::delay(failures, LIST_INTERVAL, LIST_RETRY_MAX)
             }
         };
-        if reports.lock().unwrap_or_else(|e| e.into_inner()).take(listed) {
+        if locked(&reports).take(listed) {
             store.wake();
         }
         tokio::time::sleep(delay).await;

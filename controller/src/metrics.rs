@@ -1,7 +1,7 @@
 //! Metrics for Prometheus. A controller that waits for leadership serves them too, but only the leader's include the
 //! pools.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::berth::Outcome;
@@ -9,6 +9,7 @@ use berth_core::controller::gauges::{self, GaugeFacts};
 use berth_core::controller::stagings::StagingNews;
 use berth_core::controller::turns::{Happened, TAKEN_AWAY, TurnNews};
 use berth_core::gauges::Gauge as Gauges;
+use berth_shell::locked;
 use berth_shell::pages::{Board, Families};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -120,7 +121,7 @@ impl Metrics {
 
     /// Records that the pool has series. If the pool is already gone, the next `show` removes them.
     fn know(&self, pool: &str) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         if !known.iter().any(|known| known == pool) {
             known.push(pool.to_owned());
         }
@@ -157,7 +158,7 @@ impl Metrics {
     pub fn show(&self, facts: &GaugeFacts<'_>) {
         self.pools.show(gauges::gauges(facts));
         let now: Vec<String> = facts.pools.iter().map(|pool| pool.name.to_owned()).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.known);
         for pool in known.iter().filter(|pool| !now.contains(pool)) {
             for outcome in Outcome::ALL.iter().map(|o| o.as_str()).chain([TAKEN_AWAY]) {
                 let pool = pool.clone();

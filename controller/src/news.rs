@@ -1,8 +1,9 @@
 //! Pending changes and their urgency.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use berth_core::controller::view::Urgency;
+use berth_shell::locked;
 use tokio::sync::Notify;
 
 /// The most urgent change since the last pass.
@@ -15,14 +16,14 @@ pub struct WakeQueue {
 impl WakeQueue {
     /// Adds a change.
     pub fn add(&self, news: Urgency) {
-        let mut latest = self.lock();
+        let mut latest = locked(&self.latest);
         *latest = (*latest).max(Some(news));
         self.changed.notify_one();
     }
 
     /// The most urgent change since [`Self::clear`].
     pub fn latest(&self) -> Option<Urgency> {
-        *self.lock()
+        *locked(&self.latest)
     }
 
     /// Waits for a change that is at least this urgent. Only one task may wait at a time.
@@ -34,11 +35,7 @@ impl WakeQueue {
 
     /// Marks all changes as handled.
     pub fn clear(&self) {
-        *self.lock() = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Urgency>> {
-        self.latest.lock().unwrap_or_else(|e| e.into_inner())
+        *locked(&self.latest) = None;
     }
 }
 

@@ -1,9 +1,10 @@
 //! Signs of life of a controller: its passes make progress, and the API server answers it. Renewals and probes run on
 //! another thread and would not notice that the passes hang.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use berth_shell::locked;
 use berth_shell::pages::Health;
 
 /// The passes hang if there was no beat for this long. Every decision and request takes far less.
@@ -27,12 +28,12 @@ struct Signs {
 impl Pulse {
     /// Records that the passes make progress.
     pub fn beat(&self) {
-        self.lock().beat = Some(Instant::now());
+        locked(&self.0).beat = Some(Instant::now());
     }
 
     /// Records an answer of the API server.
     pub fn answered(&self) {
-        self.lock().answer = Some(Instant::now());
+        locked(&self.0).answer = Some(Instant::now());
     }
 
     /// True if the passes hang.
@@ -41,19 +42,15 @@ impl Pulse {
     }
 
     fn is_lost_at(&self, now: Instant) -> bool {
-        self.lock()
+        locked(&self.0)
             .beat
             .is_some_and(|last| now.saturating_duration_since(last) >= BEAT_TIMEOUT)
     }
 
     fn is_answered_at(&self, now: Instant) -> bool {
-        self.lock()
+        locked(&self.0)
             .answer
             .is_some_and(|last| now.saturating_duration_since(last) < ANSWER_TIMEOUT)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Signs> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -82,7 +79,7 @@ impl Pulse {
     /// A pulse whose passes hang.
     pub(crate) fn hanging() -> Self {
         let pulse = Self::default();
-        pulse.lock().beat = Instant::now().checked_sub(BEAT_TIMEOUT);
+        locked(&pulse.0).beat = Instant::now().checked_sub(BEAT_TIMEOUT);
         pulse
     }
 }
@@ -111,7 +108,7 @@ mod tests {
         pulse.answered();
         assert!(pulse.ready().is_ok());
         assert!(pulse.is_answered_at(later(50)) && !pulse.is_answered_at(later(61)));
-        pulse.lock().beat = Instant::now().checked_sub(BEAT_TIMEOUT);
+        locked(&pulse.0).beat = Instant::now().checked_sub(BEAT_TIMEOUT);
         assert!(pulse.ready().is_err(), "its passes hang");
     }
 }

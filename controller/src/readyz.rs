@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_core::controller::servers::{Answers, Asked};
+use berth_shell::locked;
 use futures::future::join_all;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
@@ -56,12 +57,8 @@ impl Readyz {
     pub fn answers(&self, wanted: bool) -> Answers {
         self.wanted
             .send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
-        lock(&self.answers).clone()
+        locked(&self.answers).clone()
     }
-}
-
-fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
-    answers.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
@@ -70,7 +67,7 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
     loop {
         if !*wanted.borrow_and_update() {
             // Answers that are not kept up to date are dropped.
-            *lock(&answers) = Answers::default();
+            *locked(&answers) = Answers::default();
             reported = None;
             prober.clients.clear();
             if wanted.changed().await.is_err() {
@@ -78,11 +75,11 @@ async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc
             }
             continue;
         }
-        let before = lock(&answers).clone();
+        let before = locked(&answers).clone();
         let after = prober.round(before).await;
         let now = time::now();
         let news = Some((after.listed, after.states(now)));
-        *lock(&answers) = after;
+        *locked(&answers) = after;
         if news != reported {
             reported = news;
             store.wake();

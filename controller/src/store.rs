@@ -15,6 +15,7 @@ use berth_core::Moment;
 use berth_core::controller::snapshot::{Entry, Objects, Snapshot};
 use berth_core::controller::view::{BootcNodeView, FleetView, LeaseView, NodeView, PoolView, Urgency, View};
 use berth_shell::listen::with_watch_listener;
+use berth_shell::locked;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -289,8 +290,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
-        // A poisoned lock can be used: no panic leaves a table half changed.
-        self.tables.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.tables)
     }
 
     /// Requests another pass.

@@ -1,6 +1,8 @@
 //! Code shared by all Berth programs that do I/O: the client of the API server, timeouts, retries, logs and hashes;
 //! with the feature `pages` also the server of metrics and probes.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod hash;
 
 pub mod client;
@@ -13,6 +15,11 @@ pub mod request;
 pub mod retry;
 
 pub use hash::sha256;
+
+/// Locks a mutex. A poisoned one can be used: no panic leaves its value half changed.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Selects the TLS implementation for this process. Must be called before the first client is made; repeated calls are
 /// harmless.

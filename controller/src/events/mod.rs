@@ -150,14 +150,7 @@ impl ConditionEvent {
     }
 
     fn note(&self, message: String, about: ObjectReference) -> Note {
-        Note {
-            warning: self.warning,
-            reason: self.reason,
-            action: self.action,
-            message,
-            about,
-            related: None,
-        }
+        Note::new((self.warning, self.reason, self.action), message, about)
     }
 }
 
@@ -178,17 +171,33 @@ pub struct Note {
     pub related: Option<ObjectReference>,
 }
 
+/// Whether an event is a warning, its reason and its action.
+type Kind = (bool, &'static str, &'static str);
+
 impl Note {
+    fn new((warning, reason, action): Kind, message: String, about: ObjectReference) -> Self {
+        Self {
+            warning,
+            reason,
+            action,
+            message,
+            about,
+            related: None,
+        }
+    }
+
+    /// Event about a node of a pool.
+    fn of_node(kind: Kind, message: String, node: (&NodeName, &NodeUid), pool: Option<&BootcNodePool>) -> Self {
+        let about = reference::<Node>(node.0.as_str(), Some(node.1.to_string()));
+        Self {
+            related: pool.map(|pool| pool.object_ref(&())),
+            ..Self::new(kind, message, about)
+        }
+    }
+
     /// Event: a node that holds a berth did not come back in time.
     pub fn reboot_timed_out(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
-        Self {
-            warning: true,
-            reason: "RebootTimedOut",
-            action: "Report",
-            message,
-            about: reference::<Node>(node.as_str(), Some(uid.to_string())),
-            related: pool.map(|pool| pool.object_ref(&())),
-        }
+        Self::of_node((true, "RebootTimedOut", "Report"), message, (node, uid), pool)
     }
 
     /// Event: a node became degraded, or recovered.
@@ -201,56 +210,42 @@ impl Note {
             }
             None => (false, "NodeRecovered", "the node is no longer degraded".to_owned()),
         };
-        Self {
-            warning,
-            reason,
-            action: "Report",
-            message,
-            about: reference::<Node>(node.as_str(), Some(news.uid.to_string())),
-            related: pool.map(|pool| pool.object_ref(&())),
-        }
+        Self::of_node((warning, reason, "Report"), message, (node, &news.uid), pool)
     }
 
     /// Event about a node's turn, on its Node. `None` for a reboot that the previous event announced, and for a turn that
     /// was not ended by its node: that has its own event.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
-        let (warning, reason, action, message) = match &news.what {
+        let (kind, message) = match &news.what {
             Happened::Taken => {
                 let message =
                     format!("berth {berth}: the node's update to {target} has begun: it is drained, then reboots");
-                (false, "TurnBegan", "Drain", message)
+                ((false, "TurnBegan", "Drain"), message)
             }
             Happened::Committed { announced: true, .. } => return None,
             Happened::Committed { .. } => {
                 let message = format!("berth {berth}: preparations are done; the node reboots into {target}");
-                (false, "Rebooting", "Reboot", message)
+                ((false, "Rebooting", "Reboot"), message)
             }
             Happened::Ended { given_back: false, .. } => return None,
             Happened::Ended { outcome, .. } if *outcome == Outcome::Updated.as_str() => {
                 let message = format!("berth {berth}: the node runs {target} and became Ready");
-                (false, "TurnCompleted", "GiveBack", message)
+                ((false, "TurnCompleted", "GiveBack"), message)
             }
             Happened::Ended { outcome, .. } if *outcome == Outcome::Failed.as_str() => {
                 let message = format!("berth {berth}: {target} failed on this node; see `kubectl berth node {node}`");
-                (true, "TurnFailed", "GiveBack", message)
+                ((true, "TurnFailed", "GiveBack"), message)
             }
             Happened::Ended { outcome, .. } => {
                 let asked = [Outcome::Revoked, Outcome::Withdrawn].map(Outcome::as_str);
                 let message = format!(
                     "berth {berth}: given back without the update ({outcome}); see `kubectl berth node {node}`"
                 );
-                (!asked.contains(outcome), "TurnGivenBack", "GiveBack", message)
+                ((!asked.contains(outcome), "TurnGivenBack", "GiveBack"), message)
             }
         };
-        Some(Self {
-            warning,
-            reason,
-            action,
-            message,
-            about: reference::<Node>(node.as_str(), Some(news.uid.to_string())),
-            related: pool.map(|pool| pool.object_ref(&())),
-        })
+        Some(Self::of_node(kind, message, (node, &news.uid), pool))
     }
 
     /// Events about the changes that this write made to a pool's status. Each change is reported once, even if the leader
@@ -275,17 +270,6 @@ impl Note {
         passed.collect()
     }
 
-    fn about_pool(pool: &BootcNodePool, reason: &'static str, action: &'static str, message: String) -> Self {
-        Self {
-            warning: false,
-            reason,
-            action,
-            message,
-            about: pool.object_ref(&()),
-            related: None,
-        }
-    }
-
     /// Events about a pool's image: another one is available, or was adopted.
     fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = vec![];
@@ -296,7 +280,8 @@ impl Note {
                 "the tag of {} points to {image}; the pool still uses another digest",
                 pool.spec.image_ref()
             );
-            notes.push(Self::about_pool(pool, "ImageAvailable", "Watch", message));
+            let kind = (false, "ImageAvailable", "Watch");
+            notes.push(Self::new(kind, message, pool.object_ref(&())));
         }
         if let (Some(before), Some(after)) = (&old.target, &new.target)
             && before.digest != after.digest
@@ -306,7 +291,8 @@ impl Note {
                 "{} was adopted from {}; previously {}",
                 images[1], after.image, images[0]
             );
-            notes.push(Self::about_pool(pool, "ImageAdopted", "Adopt", message));
+            let kind = (false, "ImageAdopted", "Adopt");
+            notes.push(Self::new(kind, message, pool.object_ref(&())));
         }
         notes
     }
@@ -318,14 +304,9 @@ impl Note {
         new: &BootcNodePoolStatus,
     ) -> Option<Self> {
         let (target, message) = not_compared(new)?;
-        (not_compared(old).map(|(target, _)| target) != Some(target)).then(|| Self {
-            warning: true,
-            reason: "BootImageUnknown",
-            action: "Report",
-            message,
-            about: pool.object_ref(&()),
-            related: None,
-        })
+        let is_new = not_compared(old).map(|(target, _)| target) != Some(target);
+        let kind = (true, "BootImageUnknown", "Report");
+        is_new.then(|| Self::new(kind, message, pool.object_ref(&())))
     }
 
     /// Event: a berth was closed although its holder did not give it back. `None` for any other write.
@@ -344,14 +325,7 @@ impl Note {
             "berth {berth} of node {} was closed before the node gave it back: {why}",
             holder.node
         );
-        Some(Self {
-            warning,
-            reason,
-            action: "Close",
-            message,
-            about: pool.object_ref(&()),
-            related: None,
-        })
+        Some(Self::new((warning, reason, "Close"), message, pool.object_ref(&())))
     }
 
     fn event(&self) -> Event {

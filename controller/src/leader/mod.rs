@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use berth_shell::locked;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -74,11 +75,11 @@ impl Leadership {
     }
 
     fn renewed(&self) -> Instant {
-        *self.renewed.lock().unwrap_or_else(|e| e.into_inner())
+        *locked(&self.renewed)
     }
 
     fn renew(&self, sent: Instant) {
-        *self.renewed.lock().unwrap_or_else(|e| e.into_inner()) = sent;
+        *locked(&self.renewed) = sent;
     }
 
     /// Checks that no other controller can have become leader. Returns how long that stays true.

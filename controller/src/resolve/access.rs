@@ -9,6 +9,7 @@ use std::time::Duration;
 use berth_api::ImageRef;
 use berth_api::condition::one_line;
 use berth_core::registries::conf::{RegistriesConf, Source, SourceError};
+use berth_shell::locked;
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Certificate, Client, Url};
 
@@ -160,7 +161,7 @@ impl<T: Clone> Mounted<T> {
 
     /// Reads the file. `None` if it does not exist.
     pub(super) fn read(&self) -> Result<Option<T>, ResolveError> {
-        let mut good = self.good.lock().unwrap_or_else(|e| e.into_inner());
+        let mut good = locked(&self.good);
         let read = match fs::read(&self.path) {
             Ok(bytes) => (self.parse)(&bytes),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

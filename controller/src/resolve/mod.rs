@@ -11,6 +11,7 @@ use berth_api::pool::{Available, Target};
 use berth_api::{ImageRef, PoolName};
 use berth_core::Moment;
 use berth_core::controller::image::{self, Answer, Answers, Found, Questions};
+use berth_shell::locked;
 use jiff::Timestamp;
 use tokio::task::AbortHandle;
 
@@ -168,7 +169,7 @@ impl Resolver {
 
     /// Records the answers that have arrived. Returns the result of each, for the metrics.
     pub fn collect(&mut self, now: Moment, wall: Timestamp) -> Vec<&'static str> {
-        let arrived = std::mem::take(&mut *self.arrived.lock().unwrap_or_else(|e| e.into_inner()));
+        let arrived = std::mem::take(&mut *locked(&self.arrived));
         let mut results = vec![];
         for (question, answer) in arrived {
             self.tasks.remove(&question);
@@ -290,7 +291,7 @@ impl Resolver {
                     format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs()),
                 )),
             };
-            arrived.lock().unwrap_or_else(|e| e.into_inner()).push((asked, answer));
+            locked(&arrived).push((asked, answer));
             store.wake();
         });
         self.tasks.insert(question, Task(task.abort_handle()));

@@ -9,6 +9,7 @@ use berth_api::{Digest, ImageRef};
 use berth_core::registries::conf::Source;
 use berth_core::registries::credentials::Credentials;
 use berth_core::registries::document::{self, Config, Document};
+use berth_shell::locked;
 use berth_shell::sha256;
 use oci_client::Reference;
 use oci_client::manifest::{
@@ -196,7 +197,7 @@ impl<'a> Attempt<'a> {
 
     /// Returns the last `Authorization` header.
     fn last_authorization(&self) -> MutexGuard<'_, Option<HeaderValue>> {
-        self.authorization.lock().unwrap_or_else(|e| e.into_inner())
+        locked(&self.authorization)
     }
 
     /// Sends a request once.

@@ -1,7 +1,8 @@
 //! Metric families of a program, and their names.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::locked;
 use berth_core::gauges::Gauge;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -59,28 +60,22 @@ impl Board {
 
     /// Replaces the gauges. A reader sees either all old ones or all new ones.
     pub fn show(&self, gauges: Vec<Gauge>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gauges;
+        *locked(&self.0) = gauges;
     }
 
     fn names(&self) -> Vec<String> {
-        let gauges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gauges = locked(&self.0);
         gauges.iter().map(|gauge| gauge.name.to_owned()).collect()
     }
 }
 
 impl Collector for Board {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let gauges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let gauges = locked(&self.0);
         for gauge in gauges.iter().filter(|gauge| !gauge.series.is_empty()) {
             let mut family = encoder.encode_descriptor(gauge.name, gauge.help, None, MetricType::Gauge)?;
-            match gauge.series.as_slice() {
-                // As a family, a single series without labels would end in `{}`.
-                [only] if only.labels.is_empty() => ConstGauge::new(only.value).encode(family)?,
-                all => {
-                    for series in all {
-                        ConstGauge::new(series.value).encode(family.encode_family(&series.labels)?)?;
-                    }
-                }
+            for series in &gauge.series {
+                ConstGauge::new(series.value).encode(family.encode_family(&series.labels)?)?;
             }
         }
         Ok(())

@@ -313,7 +313,7 @@ fn blocked_pools_do_not_starve_the_others() {
         while world.running.iter().any(|(_, q)| *q == question(1)) {
             world.pass(MINUTE, latency, away);
         }
-        fn next(world: &World) -> Moment {
+        fn next(world: &World) -> Option<Timestamp> {
             world.polls.answer(&question(1), None, world.now).trouble.unwrap().next
         }
         let (first, asked) = (next(&world), world.requests.len());
