@@ -172,11 +172,11 @@ mod tests {
     fn server_of(names: &'static [&str], answers: Vec<(&'static str, u16)>) -> Client {
         fake_api_server::client(move |call| {
             let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
-            fn node(name: &str) -> Value {
+            fn node(name: &str) -> serde_json::Value {
                 json!({ "metadata": { "name": name } })
             }
             let berth = json!({ "metadata": { "name": "workers-0" }, "spec": {} });
-            fn list(items: Value) -> (u16, Value) {
+            fn list(items: serde_json::Value) -> (u16, serde_json::Value) {
                 (200, json!({ "metadata": {}, "items": items }))
             }
             let is_dry = query.contains("dryRun=All");

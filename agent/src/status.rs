@@ -208,14 +208,13 @@ mod tests {
 
     #[test]
     fn conditions_of_the_controller_are_not_repeated() {
-        fn condition(type_: &str) -> Condition {
-            let condition = json!({
-                "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            });
-            serde_json::from_value(condition).unwrap()
-        }
         let status = BootcNodeStatus {
-            conditions: ["Waiting", "Staged", "RebootTimedOut"].map(condition).into(),
+            conditions: ["Waiting", "Staged", "RebootTimedOut"].map(|type_| {
+                let condition = json!({
+                    "type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+                });
+                serde_json::from_value(condition).unwrap()
+            }).into(),
             ..BootcNodeStatus::default()
         };
         let kept: Vec<String> = own(status).conditions.into_iter().map(|c| c.type_).collect();

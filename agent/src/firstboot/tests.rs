@@ -123,7 +123,7 @@ async fn a_new_node_is_not_rebooted() {
         limit: None,
     };
     async fn overtaken(host: &Host, target: &Target) -> bool {
-        let trouble = pivot::unlock_and_ask(&host, &target, &Signs::default()).await;
+        let trouble = pivot::unlock_and_ask(host, target, &Signs::default()).await;
         let trouble = trouble.unwrap_err();
         trouble.is_final && trouble.message.contains("has started meanwhile")
     }
@@ -156,7 +156,7 @@ async fn a_dry_run_changes_nothing() {
     let mut rig = Rig::new("first-dry", CONFIG);
     rig.setup.dry_run = true;
     let config = Config::parse(format!("{CONFIG}pivot = true\n").as_bytes()).unwrap();
-    fn digest(n: &str) -> Digest {
+    fn digest(n: &str) -> berth_api::Digest {
         format!("sha256:{}", n.repeat(32)).parse().unwrap()
     }
     let mut run = Run {

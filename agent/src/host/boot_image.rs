@@ -80,6 +80,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::{Path, PathBuf};
     use std::process::Command;
 
     use nix::sys::stat::Mode;

@@ -183,7 +183,7 @@ mod tests {
                 architecture,
                 variant: variant.map_or(Variant::Unknown, Variant::Known),
             };
-            match for_machine(&platforms, own, "the index names no image") {
+            match for_machine(platforms, own, "the index names no image") {
                 Ok(digest) => digest.to_string()[7..8].to_owned(),
                 Err(error) => error.to_string(),
             }
