@@ -283,7 +283,8 @@ pub fn mind(knowledge: &Knowledge, view: &AgentView) -> Mind {
     // The last written phase matters only while the agent holds a berth.
     let holds = knowledge.cluster.holding().is_some();
     let deployments = knowledge.host.os.deployments();
-    let (guard, is_blind) = (&knowledge.cluster.guard, matches!(knowledge.host.os, HostOs::Unusable { .. }));
+    let guard = &knowledge.cluster.guard;
+    let is_blind = matches!(knowledge.host.os, HostOs::Unusable { .. });
     let agent = Agent {
         published: knowledge.published_for.as_ref().map_or(0, rich::generation),
         os: deployments.map(|d| Os {
