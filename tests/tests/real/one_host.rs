@@ -84,7 +84,7 @@ impl OneHost {
     }
 }
 
-/// The same image by a digest that does not exist.
+/// This image by a digest that does not exist.
 pub fn unknown(image: &DesiredImage) -> Result<DesiredImage> {
     let digest: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
     let reference = image.reference.replace(&image.digest.to_string(), &digest.to_string());

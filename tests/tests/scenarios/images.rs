@@ -220,7 +220,7 @@ async fn a_registry_that_is_away(part: &Part<'_>) -> Result<()> {
     part.cluster.controllers.kill(0);
     part.cluster.controllers.start(0)?;
     let said = berth(part, &["poll"]).await?;
-    ensure!(feed_since(part).await? == failing_since, "the outage begins anew");
+    ensure!(feed_since(part).await? == failing_since, "the outage starts again");
     said.ends(1, &["since", "the pool keeps it"])?;
     ensure!(part.status().await?.target.as_ref() == Some(&before), "another target");
     part.cluster.registry.restart().await?;
