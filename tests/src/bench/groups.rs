@@ -7,7 +7,7 @@ use super::{
     firstboot, fleet, handover, hundred, idle, leader, many, planner, polls, publish, rollout, staging, status,
 };
 
-/// Declares the groups, each with what is measured.
+/// Declares the groups, each with the subject of its measurement.
 macro_rules! groups {
     ($($module:ident: $what:literal)*) => {
         /// Names of all figures.

@@ -50,7 +50,7 @@ impl Start {
     }
 }
 
-/// What happened since a start.
+/// Turns and hand-overs since a start.
 pub(super) struct Measured {
     /// Seconds until the last berth was given back.
     pub(super) seconds: f64,

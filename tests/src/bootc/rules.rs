@@ -1,4 +1,4 @@
-//! What a command changes.
+//! The change that a command causes.
 
 use super::cli::{Switch, Verb};
 use super::document::{Host, ImageReference};
