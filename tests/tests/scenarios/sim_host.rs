@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use berth_tests::hosts::sim::{Catalog, Inhibitor, RebootFault, SimFleet, SimHostConfig};
 use berth_tests::hosts::{HostChange, HostLog};
 use berth_tests::wait::eventually;
