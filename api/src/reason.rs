@@ -1,5 +1,5 @@
 //! Reasons of conditions. Each is a variant of an enum with a list of all variants, so that a test can check that
-//! `docs/conditions.md` has them all.
+//! `docs/conditions.md`, the table of their remedies, has them all.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ pub trait Reason: Copy + 'static {
     fn word(self) -> &'static str;
 }
 
-/// Defines an enum of condition reasons, with `ALL` and `as_str`. A variant's word is its name, or the text after `=`.
+/// Defines an enum of condition reasons, with `ALL`, `as_str` and `from_word`. A variant's word is its name, or the text after `=`.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$of_type:meta])* pub enum $name:ident { $($(#[$of_one:meta])* $variant:ident $(= $word:literal)?,)+ }) => {
@@ -32,6 +32,11 @@ macro_rules! reasons {
             /// The CamelCase word that a condition shows as its reason.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $crate::reasons!(@word $variant $($word)?)),+ }
+            }
+
+            /// Returns the reason with this word; `None` if this version does not know it.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
             }
         }
 
@@ -312,5 +317,7 @@ reasons! {
         EventsUnreadable,
         /// New images do not reach some pools.
         FeedsFailing,
+        /// The controller has not read the last change of the pool.
+        ControllerBehind,
     }
 }

@@ -184,11 +184,7 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
 fn control_plane_wait(member: &Member<'_>) -> Option<(Cause, String)> {
     let status = member.status();
     let waiting = condition::find_true(&status.conditions, types::WAITING)?;
-    let cause = Cause::ALL
-        .iter()
-        .copied()
-        .find(|cause| cause.as_str() == waiting.reason)?;
-    Some((cause, clean(&waiting.message)))
+    Some((Cause::from_word(&waiting.reason)?, clean(&waiting.message)))
 }
 
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {

@@ -1,13 +1,12 @@
 //! Assessment of each node and pool, with the rules and words of `oc adm upgrade status`.
 
-use std::collections::BTreeMap;
-
 use berth_api::condition;
 use berth_api::insight::conditions::{AVAILABLE, DRAINING, PAUSED, PENDING, REBOOTING, UPDATED, WORKING};
 use berth_api::insight::{NodeInsight, ScopeType};
 use berth_api::node::{BootcNode, BootcNodeStatus, Phase};
 use berth_api::pool::PhaseDurations;
 use berth_api::waves;
+use berth_core::finding;
 use berth_core::insight::{Assessment, Held, Inputs, Unavailable, assessment, insight, is_silent, phase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -170,21 +169,15 @@ pub(crate) fn sort(lines: &mut [NodeLine]) {
 /// Returns why a Node is unavailable, the most severe reason first. A missing condition other than Ready is ignored.
 fn unavailable(node: &Node) -> Vec<Unavailable> {
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    let of: BTreeMap<&str, &str> = conditions.map(|c| (c.type_.as_str(), c.status.as_str())).collect();
-    let unschedulable = node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true));
-    let reasons = [
-        (of.get("Ready") != Some(&"True"), Unavailable::NotReady),
-        (is_bad(&of, "DiskPressure"), Unavailable::DiskPressure),
-        (is_bad(&of, "NetworkUnavailable"), Unavailable::NetworkUnavailable),
-        (unschedulable, Unavailable::Unschedulable),
-    ];
-    let reasons = reasons.into_iter().filter(|(is, _)| *is);
-    reasons.map(|(_, reason)| reason).collect()
-}
-
-/// True if the Node has the condition and its status is not `False`.
-fn is_bad(statuses: &BTreeMap<&str, &str>, type_: &str) -> bool {
-    statuses.get(type_).is_some_and(|status| *status != "False")
+    let mut reasons: Vec<Unavailable> = conditions.clone().filter_map(finding::unavailable::reason).collect();
+    if !conditions.into_iter().any(|c| c.type_ == "Ready") {
+        reasons.push(Unavailable::NotReady);
+    }
+    if node.spec.as_ref().is_some_and(|s| s.unschedulable == Some(true)) {
+        reasons.push(Unavailable::Unschedulable);
+    }
+    reasons.sort();
+    reasons
 }
 
 /// Returns the position of a phase in the table.

@@ -24,7 +24,6 @@ mod story;
 mod table;
 mod text;
 mod timeline;
-mod unread;
 mod verify;
 mod view;
 pub mod watch;
@@ -32,7 +31,7 @@ mod what_if;
 mod world;
 
 pub use explain::{ChangeLine, NodeExplanation, explanation, render_explanation};
-pub use health::{HealthInsight, Impact, Level};
+pub use health::HealthInsight;
 pub use history::{node_history, pool_history};
 pub use insights::{Counts, NodeLine, PoolAssessment};
 pub use labels::render_labels;

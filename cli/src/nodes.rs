@@ -98,14 +98,18 @@ fn image_words(version: Option<&str>, digest: Option<&Digest>, shows_both: bool)
 /// Returns how long the agent has been silent, if that is longer than [`SILENT_AFTER`] or if the controller reports it. Only
 /// for display, since it compares two clocks.
 pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String> {
+    silent_since(status, now).map(|since| age(since, now))
+}
+
+/// Returns the start of that silence.
+pub(crate) fn silent_since(status: &BootcNodeStatus, now: Timestamp) -> Option<Timestamp> {
     let reported = status.insight.as_ref().filter(|insight| is_silent(insight));
     let reported = reported.and_then(|insight| condition::find(&insight.conditions, DEGRADED));
     let beat = status.heartbeat_time.as_ref().map(|time| time.0);
     let long = beat.filter(|beat| now.as_second() - beat.as_second() > SILENT_AFTER);
-    let since = reported
+    reported
         .map(|degraded| beat.unwrap_or(degraded.last_transition_time.0))
-        .or(long)?;
-    Some(age(since, now))
+        .or(long)
 }
 
 /// Message about a node, with and without the parts that change all the time.

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use berth_api::condition::Why;
 use berth_api::pool::{DigestFailures, ImageMetadata, WaveState};
 use berth_api::text::names;
+use berth_core::finding::kind::Level;
 use jiff::Timestamp;
 
-use crate::health::{HealthInsight, Level};
+use crate::health::HealthInsight;
 use crate::insights::{Counts, NodeLine, PoolAssessment, counts};
 use crate::nodes::ProgressView;
 use crate::snapshot::Snapshot;

@@ -7,6 +7,7 @@ use berth_api::condition::{self, Why, pool as types};
 use berth_api::keys;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus, DigestFailures, ImageMetadata, WaveStatus};
 use berth_api::quantity::Quantity;
+use berth_core::finding;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -18,7 +19,6 @@ use crate::insights::{NodeLine, PoolAssessment, PoolContext, counts, line, sort}
 use crate::members::{Roster, is_excluded};
 use crate::snapshot::Snapshot;
 use crate::text::clean;
-use crate::unread::unread;
 use crate::view::{Berths, ClosedBerth, PoolView, Warning, WaveView};
 
 /// Everything that `status` shows.
@@ -249,31 +249,15 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
 
 /// Returns the conditions that need attention, and a warning if the controller is late to read the spec.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> Vec<Warning> {
-    let failing = condition::find_true(conditions, types::FEED_FAILING);
-    let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
-    let is_refused = skew.is_some_and(|skew| skew.reason == Why::NextImageRefused.as_str());
-    let reported = conditions
-        .iter()
-        .filter(|c| needs_attention(c, failing, is_refused))
-        .map(Warning::from);
-    reported.chain(unread(pool, now)).collect()
-}
-
-/// True if a condition needs attention, and no other one reports the same. `failing`: the condition `FeedFailing`, if it is
-/// True. `is_refused`: new machines' boot image is too old for the next image.
-fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool) -> bool {
-    match c.type_.as_str() {
-        // BootImageSkew already reports this.
-        types::FEED_FAILING if is_refused && c.reason == Why::BootImageSkew.as_str() => false,
-        types::IMAGE_RESOLVED if is_refused && c.status == "True" && c.reason == Why::BootImageSkew.as_str() => false,
-        // FeedFailing already reports this, with its start.
-        types::IMAGE_RESOLVED if c.status == "True" && failing.is_some_and(|f| f.reason == c.reason) => false,
-        // CannotCompare: it is unknown whether new machines could join.
-        types::BOOT_IMAGE_SKEW => c.status == "True" || c.reason == Why::CannotCompare.as_str(),
-        // True with another reason: the image is used, but the registry does not answer or another image waits.
-        types::IMAGE_RESOLVED => c.status != "True" || c.reason != "Resolved",
-        types::PROGRESSING | types::UPDATED | types::WINDOW_OPEN => false,
-        type_ if types::SUMMARY.contains(&type_) => false,
-        _ => c.status == "True",
+    let mut warnings: Vec<Warning> = finding::pool::notable(conditions).map(Warning::from).collect();
+    if let Some(unread) = finding::unread::finding(pool, now) {
+        warnings.push(Warning {
+            type_: "Unread".to_owned(),
+            status: "True".to_owned(),
+            reason: unread.reason.to_string(),
+            message: unread.message,
+            since: unread.since,
+        });
     }
+    warnings
 }

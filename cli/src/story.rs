@@ -4,17 +4,19 @@ use std::fmt::Write as _;
 
 use berth_api::backend::NodeBackend;
 use berth_api::berth::{BerthState, HoldPhase, lease};
-use berth_api::condition::{self, node as types};
+use berth_api::condition::{Why, node as types};
 use berth_api::firstboot::NodeFirstboot;
 use berth_api::node::timeline::{Chapter, ImageVersion, NodeUpdate, TurnRecord};
-use berth_api::node::{BootcNode, BootcNodeStatus, DrainBlocker, Phase, Staging};
+use berth_api::node::{BootcNode, DrainBlocker, Phase};
 use berth_core::agent::backend;
+use berth_core::finding::Finding;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use serde::Serialize;
 
-use crate::nodes::{self, NodeRow, silence};
+use crate::health::{subject, troubles};
+use crate::nodes::{self, NodeRow};
 use crate::snapshot::Snapshot;
 use crate::table::columns;
 use crate::text::{age, clean, cut, seconds, short, wrapped};
@@ -94,7 +96,7 @@ pub fn story(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<Story, S
         blockers: status.drain_blockers.clone(),
         conditions: blocking.map(Warning::from).collect(),
         next_try: failure.or(turn).map(|time| time.0).filter(|time| *time > now),
-        advice: advice(found, &status, now),
+        advice: advice(found, status.phase, now),
         updates: status.timeline.updates,
         turns: status.turns,
     })
@@ -124,50 +126,14 @@ fn berth_line(lease: &Lease, node: &str) -> Option<BerthLine> {
     })
 }
 
-/// Returns advice about a node, the most urgent first.
-pub(crate) fn advice(node: &BootcNode, status: &BootcNodeStatus, now: Timestamp) -> Vec<String> {
-    let (name, pool) = (node.name_any(), &node.spec.pool_name);
-    let mut advice = Vec::new();
-    if node.status.is_none() || silence(status, now).is_some() {
-        advice.push(format!(
-            "check whether an agent runs there: kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
-        ));
+/// Returns advice about a node: the remedy of each trouble, or of the phase if there is none.
+fn advice(node: &BootcNode, phase: Option<Phase>, now: Timestamp) -> Vec<String> {
+    let troubles = troubles(node, now);
+    if troubles.is_empty() {
+        let phase = phase.map_or(Why::CannotDetermine.as_str(), Phase::as_str);
+        return vec![subject(node).remedy(phase)];
     }
-    if condition::is_true(&status.conditions, types::REBOOT_TIMED_OUT) {
-        advice
-            .push("check the console of the machine and repair it; its agent then continues automatically".to_owned());
-        advice.push(format!("if the machine is lost: kubectl berth exclude {name}"));
-        advice.push(format!(
-            "if it is up, but runs an image that cannot be proven: kubectl berth release {name}"
-        ));
-    }
-    if status.phase == Some(Phase::Draining) && !status.drain_blockers.is_empty() {
-        advice.push("find out why these pods are not evicted (rules: spec.drain of the pool)".to_owned());
-    }
-    let desired = node.spec.image.as_ref().map(|image| &image.digest);
-    if desired.is_some_and(|digest| status.failed_digests.contains(digest)) {
-        advice.push(format!(
-            "this image failed here and is not retried: give the pool another image, or fix the cause and run: \
-             kubectl berth retry {pool}"
-        ));
-    } else if status.failure.is_some() {
-        advice.push("fix the cause in the message; the agent retries automatically".to_owned());
-    } else if condition::is_true(&status.conditions, types::NODE_DEGRADED) && advice.is_empty() {
-        advice.push("follow the message; the agent checks again automatically".to_owned());
-    }
-    if advice.is_empty() {
-        advice.push(match status.phase {
-            Some(Phase::Waiting) => {
-                format!("wait; to see the nodes before it: kubectl berth status {pool} --preview")
-            }
-            Some(Phase::Pending) if node.spec.staging == Staging::Held => {
-                "wait until other nodes have pulled the image".to_owned()
-            }
-            Some(Phase::Updated | Phase::Released) => "nothing to do".to_owned(),
-            _ => "wait".to_owned(),
-        });
-    }
-    advice
+    troubles.iter().map(Finding::remedy).collect()
 }
 
 /// Returns the story as text, in lines of at most `width` columns; 0 means unlimited.
@@ -277,7 +243,8 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
 
 /// `updated by rpm-ostree: packages are layered on its image (layered: htop, strace)`.
 fn backend(backend: &NodeBackend) -> String {
-    let why = backend::Why::known(&backend.reason).map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
+    let why =
+        backend::Why::from_word(&backend.reason).map_or_else(|| clean(&backend.reason), |why| why.words().to_owned());
     let mut line = format!("  updated by {}: {why}", backend.name.tool());
     if !backend.layered_packages.is_empty() {
         let packages: Vec<String> = backend.layered_packages.iter().map(|name| clean(name)).collect();

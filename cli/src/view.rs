@@ -104,7 +104,7 @@ pub struct WaveView {
     pub soak_seconds: u64,
 }
 
-/// A condition, or a finding of this program, that is shown.
+/// A condition that is shown. The type `Unread` is a finding of this program.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Warning {
@@ -119,22 +119,6 @@ pub struct Warning {
     pub message: String,
     /// Time of the last transition, if known.
     pub since: Option<Timestamp>,
-}
-
-impl Warning {
-    /// Type of the warning for a spec that the controller has not read yet.
-    pub(crate) const UNREAD: &'static str = "Unread";
-
-    /// Creates a finding of this program itself.
-    pub(crate) fn finding(reason: &str, message: &str) -> Self {
-        Self {
-            type_: String::new(),
-            status: "True".to_owned(),
-            reason: reason.to_owned(),
-            message: clean(message),
-            since: None,
-        }
-    }
 }
 
 impl From<&Condition> for Warning {

@@ -15,6 +15,8 @@ use berth_api::{Digest, Written, keys, reasons, text};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::finding::{self, Finding, Subject};
+
 /// Inputs of [`insight`].
 #[derive(Debug, Clone)]
 pub struct Inputs<'a> {
@@ -197,30 +199,10 @@ fn reasons(facts: &Inputs<'_>) -> Option<String> {
 
 /// The `Degraded` condition. The condition that an agent reported is outdated when the agent is silent.
 fn degraded(facts: &Inputs<'_>) -> Verdict {
-    let own = condition::find_true(&facts.status.conditions, types::NODE_DEGRADED);
-    let lost = condition::find_true(facts.told, types::REBOOT_TIMED_OUT);
-    if let Some(own) = own.filter(|_| facts.silent.is_none()) {
-        return Verdict::repeats(true, own);
-    }
-    if let Some(lost) = lost {
-        return Verdict::yes(Why::RebootTimedOut, lost.message.clone());
-    }
-    if let Some(silent) = facts.silent {
-        return Verdict::yes(Why::AgentSilent, silent);
-    }
-    // Such an agent has no image to run, so it reports no error.
-    if let Some(unserved) = unserved(facts) {
-        return Verdict::yes(Why::NoSuchPlatform, unserved.message.clone());
-    }
-    Verdict::no(Why::AsExpected, "")
-}
-
-/// The controller's condition that the pool's image does not support the node's platform. The condition is outdated if an
-/// image was published for the node since.
-fn unserved<'a>(facts: &Inputs<'a>) -> Option<&'a Condition> {
-    let waiting = condition::find_true(facts.told, types::WAITING)?;
-    let is_so = facts.desired.is_none() && waiting.reason == Why::NoSuchPlatform.as_str();
-    is_so.then_some(waiting)
+    let node = Subject::Node(facts.node.into(), facts.pool.into());
+    let (own, is_unpublished) = (&facts.status.conditions, facts.desired.is_none());
+    let trouble = finding::node::trouble(&node, own, facts.told, facts.silent, is_unpublished);
+    trouble.map_or_else(|| Verdict::no(Why::AsExpected, ""), Finding::verdict)
 }
 
 fn version(status: &BootcNodeStatus) -> Option<String> {

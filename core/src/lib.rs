@@ -5,12 +5,14 @@
 //! - [`agent`] decides for one node, [`controller`] for the fleet, [`firstboot`] for a machine before it joins the cluster.
 //! - [`registries`] reads registry configuration, credentials and manifests.
 //! - [`cpu`] finds the image variants that a CPU can run, [`skew`] compares a boot image with the limits of an OS image.
+//! - [`finding`] grades and words the troubles of nodes, pools and the fleet.
 //! - [`insight`] describes the progress of a node, [`gauges`] holds metrics for Prometheus.
 
 pub mod agent;
 #[cfg(feature = "controller")]
 pub mod controller;
 pub mod cpu;
+pub mod finding;
 pub mod firstboot;
 #[cfg(test)]
 #[path = "../../api/src/floors.rs"]

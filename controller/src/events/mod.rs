@@ -204,8 +204,8 @@ impl Note {
     pub fn of_trouble(news: &TroubleNews, pool: Option<&BootcNodePool>) -> Self {
         let node = &news.node;
         let (warning, reason, message) = match &news.trouble {
-            Some((why, message)) => {
-                let message = format!("{why}: {message}; see `kubectl berth node {node}`");
+            Some(found) => {
+                let message = format!("{}; see `kubectl berth node {node}`", found.line());
                 (true, "NodeDegraded", message)
             }
             None => (false, "NodeRecovered", "the node is no longer degraded".to_owned()),
@@ -370,8 +370,10 @@ fn reference<K: Resource<DynamicType = ()>>(name: &str, uid: Option<String>) -> 
 #[cfg(test)]
 mod tests {
     use berth_api::berth::Offer;
+    use berth_api::condition::Word;
     use berth_api::fleet::BootcFleetSpec;
     use berth_api::pool::{Available, BootcNodePoolSpec, Target};
+    use berth_core::finding::{self, Subject};
 
     use super::*;
 
@@ -464,7 +466,9 @@ mod tests {
                 node: "n1".into(),
                 uid: "u1".into(),
                 pool: "p".into(),
-                trouble: trouble.map(|(reason, message)| (reason.to_owned(), message.to_owned())),
+                trouble: trouble.map(|(reason, message)| {
+                    finding::node::degraded(Subject::Node("n1".into(), "p".into()), Word::stored(reason), message)
+                }),
             }
         }
         let pool = BootcNodePool::new("p", BootcNodePoolSpec::default());

@@ -5,6 +5,7 @@
 //! used.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
+use berth_api::reasons;
 
 use crate::agent::reason::Reason;
 
@@ -53,58 +54,29 @@ pub enum Choice {
     Refuse(Reason, String),
 }
 
-/// Why a backend was chosen, as the node's status shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// bootc can update the host.
-    BootcUsable,
-    /// The host keeps its deployments in composefs, which rpm-ostree does not support.
-    Composefs,
-    /// The host has no bootc.
-    BootcMissing,
-    /// The host's bootc is too old.
-    BootcTooOld,
-    /// The host was not booted from an image by bootc.
-    NotBootcHost,
-    /// The image has layered packages, which bootc would drop.
-    LayeredHost,
-    /// The pool selects this backend.
-    AskedByPool,
-    /// An update was begun with this backend and must be finished with it.
-    Begun,
+reasons! {
+    /// Why a backend was chosen, as the node's status shows it.
+    pub enum Why {
+        /// bootc can update the host.
+        BootcUsable,
+        /// The host keeps its deployments in composefs, which rpm-ostree does not support.
+        Composefs,
+        /// The host has no bootc.
+        BootcMissing,
+        /// The host's bootc is too old.
+        BootcTooOld,
+        /// The host was not booted from an image by bootc.
+        NotBootcHost,
+        /// The image has layered packages, which bootc would drop.
+        LayeredHost,
+        /// The pool selects this backend.
+        AskedByPool,
+        /// An update was begun with this backend and must be finished with it.
+        Begun,
+    }
 }
 
 impl Why {
-    /// Returns the name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BootcUsable => "BootcUsable",
-            Self::Composefs => "Composefs",
-            Self::BootcMissing => "BootcMissing",
-            Self::BootcTooOld => "BootcTooOld",
-            Self::NotBootcHost => "NotBootcHost",
-            Self::LayeredHost => "LayeredHost",
-            Self::AskedByPool => "AskedByPool",
-            Self::Begun => "Begun",
-        }
-    }
-
-    /// Returns the reason with this name; `None` if another agent version wrote it.
-    pub fn known(stored: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|why| why.as_str() == stored)
-    }
-
-    const ALL: [Self; 8] = [
-        Self::BootcUsable,
-        Self::Composefs,
-        Self::BootcMissing,
-        Self::BootcTooOld,
-        Self::NotBootcHost,
-        Self::LayeredHost,
-        Self::AskedByPool,
-        Self::Begun,
-    ];
-
     /// Returns the reason as a message.
     pub fn words(self) -> &'static str {
         match self {
@@ -356,11 +328,11 @@ mod tests {
     #[test]
     fn a_stored_reason_has_its_words() {
         for why in Why::ALL {
-            assert_eq!(Why::known(why.as_str()), Some(why));
-            let alike = Why::ALL.into_iter().filter(|other| other.words() == why.words());
+            assert_eq!(Why::from_word(why.as_str()), Some(*why));
+            let alike = Why::ALL.iter().filter(|other| other.words() == why.words());
             assert_eq!(alike.count(), 1, "{}", why.words());
         }
-        assert_eq!(Why::known("Nonsense"), None);
+        assert_eq!(Why::from_word("Nonsense"), None);
     }
 
     #[test]

@@ -95,14 +95,9 @@ reasons! {
     }
 }
 
-/// Returns the reason with this name; `None` if this version does not know it.
-pub fn known(stored: &str) -> Option<Reason> {
-    Reason::ALL.iter().copied().find(|reason| reason.as_str() == stored)
-}
-
 /// Returns the condition reason for a stored name: a known reason, or `Failed`.
 pub(crate) fn word(stored: &str) -> Word {
-    known(stored).map_or(Why::Failed.into(), Word::from)
+    Reason::from_word(stored).map_or(Why::Failed.into(), Word::from)
 }
 
 #[cfg(test)]
@@ -111,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_stored_reason_is_read_back() {
-        assert_eq!(known("DiskFull"), Some(Reason::DiskFull));
-        assert_eq!(known("Nonsense"), None);
+        assert_eq!(Reason::from_word("DiskFull"), Some(Reason::DiskFull));
+        assert_eq!(Reason::from_word("Nonsense"), None);
     }
 }

@@ -1,10 +1,10 @@
 //! Other updaters and reboot daemons: which of them the agent waits for, and how they are reported.
 
-use berth_api::condition::Verdict;
 use berth_api::pool::RivalUpdaters;
 
 use crate::agent::facts::{AgentFacts, Desired};
 use crate::agent::reason::Reason;
+use crate::finding::Finding;
 
 /// Host units that update the host automatically.
 pub const UNITS: &[&str] = &[
@@ -75,8 +75,8 @@ pub(crate) fn in_the_way(facts: &AgentFacts) -> Option<&str> {
     active.find(|name| [APPLY_TIMER, APPLY_SERVICE].contains(name))
 }
 
-/// Returns the verdict on active rivals; `None` if there are none or the pool tolerates them.
-pub(crate) fn verdict(facts: &AgentFacts) -> Option<Verdict> {
+/// Returns the finding about active rivals; `None` if there are none or the pool tolerates them.
+pub(crate) fn finding(facts: &AgentFacts) -> Option<Finding> {
     let rivals = active(facts);
     if rivals.is_empty() {
         return None;
@@ -95,7 +95,7 @@ pub(crate) fn verdict(facts: &AgentFacts) -> Option<Verdict> {
         }
     };
     let message = format!("{} is active: {advice}", rivals.join(", "));
-    Some(Verdict::yes(Reason::RivalUpdater, message))
+    Some(facts.degraded(Reason::RivalUpdater, message))
 }
 
 #[cfg(test)]

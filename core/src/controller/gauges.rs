@@ -235,8 +235,8 @@ fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     let mut degraded: BTreeMap<&str, u32> = BTreeMap::new();
     for content in &pool.members {
         let report = &content.report;
-        if let Some((reason, _)) = &report.degraded {
-            *degraded.entry(known(reason)).or_default() += 1;
+        if let Some(found) = &report.degraded {
+            *degraded.entry(known(&found.reason)).or_default() += 1;
         }
         if let Some(phase) = report.phase {
             let (count, longest) = phases.entry(phase.as_str()).or_default();

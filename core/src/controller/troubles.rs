@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use berth_api::condition::Word;
 use berth_api::{NodeName, NodeUid, PoolName};
 
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeContent, NodeView};
+use crate::finding::Finding;
 
 /// Maximum number of nodes with the same trouble that are reported one by one. A registry outage affects thousands at
 /// once; the pool's status and the metrics count them.
@@ -21,12 +23,12 @@ pub struct TroubleNews {
     pub uid: NodeUid,
     /// Its pool.
     pub pool: PoolName,
-    /// Reason and message of the condition; `None` if a reported trouble is over.
-    pub trouble: Option<(String, String)>,
+    /// The trouble; `None` if a reported trouble is over.
+    pub trouble: Option<Finding>,
 }
 
 impl TroubleNews {
-    fn of(node: &NodeView, content: &BootcNodeContent, trouble: Option<(String, String)>) -> Self {
+    fn of(node: &NodeView, content: &BootcNodeContent, trouble: Option<Finding>) -> Self {
         Self {
             node: node.name.clone(),
             uid: node.uid.clone(),
@@ -46,7 +48,7 @@ pub struct Troubles {
 
 #[derive(Debug)]
 struct Known {
-    reason: String,
+    reason: Word,
     is_told: bool,
 }
 
@@ -57,7 +59,7 @@ impl Troubles {
         let mut before = std::mem::take(&mut self.known);
         let mut told: BTreeMap<String, usize> = BTreeMap::new();
         for known in before.values().filter(|known| known.is_told) {
-            *told.entry(known.reason.clone()).or_default() += 1;
+            *told.entry(known.reason.to_string()).or_default() += 1;
         }
         for (name, host) in snapshot.bootc_nodes.iter() {
             let Some(node) = snapshot.nodes.get(name) else {
@@ -70,25 +72,25 @@ impl Troubles {
                 continue;
             };
 
-            let Some((reason, message)) = content.report.degraded.clone() else {
+            let Some(trouble) = &content.report.degraded else {
                 if known.is_some_and(|known| known.is_told) {
                     news.push(TroubleNews::of(&node.view, content, None));
                 }
                 continue;
             };
             let known = match known {
-                Some(known) if known.reason == reason => known,
+                Some(known) if known.reason == trouble.reason => known,
                 _ => {
-                    let others = told.entry(reason.clone()).or_default();
+                    let others = told.entry(trouble.reason.to_string()).or_default();
                     let is_told = *others < TOLD_OF;
                     if is_told {
                         *others += 1;
                     }
                     // An earlier leader has reported it.
                     if is_told && self.began {
-                        let trouble = Some((reason.clone(), message));
-                        news.push(TroubleNews::of(&node.view, content, trouble));
+                        news.push(TroubleNews::of(&node.view, content, Some(trouble.clone())));
                     }
+                    let reason = trouble.reason.clone();
                     Known { reason, is_told }
                 }
             };
@@ -139,7 +141,7 @@ mod tests {
             Arc::make_mut(&mut snapshot.bootc_nodes).insert((*name).to_owned(), Entry::new(view));
         }
         let news = troubles.see(&snapshot).into_iter();
-        news.map(|n| (n.node.to_string(), n.trouble.map(|(reason, _)| reason)))
+        news.map(|n| (n.node.to_string(), n.trouble.map(|found| found.reason.to_string())))
             .collect()
     }
 

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, Objec
 use kube::core::DeserializeGuard;
 
 use crate::controller::usage::UseKind;
+use crate::finding::Subject;
 
 mod report;
 
@@ -305,9 +306,11 @@ impl BootcNodeView {
                     .conditions
                     .extract_if(.., |c| condition::node::OF_CONTROLLER.contains(&c.type_.as_str()));
                 let told = told.collect();
+                let name = object.metadata.name.as_deref().unwrap_or_default();
+                let node = Subject::Node(name.into(), object.spec.pool_name.as_str().into());
                 let content = BootcNodeContent {
                     spec: object.spec,
-                    report: Report::of(status),
+                    report: Report::of(&node, status),
                     heartbeat,
                     told,
                 };

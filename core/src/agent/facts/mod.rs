@@ -9,8 +9,9 @@ mod past;
 use std::time::Duration;
 
 use berth_api::berth::{Berth, Holding};
+use berth_api::condition::Word;
 use berth_api::digest::Digest;
-use berth_api::names::{BootId, NodeName};
+use berth_api::names::{BootId, NodeName, PoolName};
 use berth_api::node::{Deployment, Turn};
 use jiff::Timestamp;
 
@@ -20,6 +21,7 @@ pub use self::host::{Deployments, HostFacts, LockFailure, Os, PullFacts, Reboot,
 pub use self::past::{Past, Verified};
 use crate::agent::host_policy::{Objection, Rules};
 use crate::agent::reason::Reason;
+use crate::finding::{self, Finding, Subject};
 
 /// Everything that a decision may depend on.
 #[derive(Debug, Clone)]
@@ -63,6 +65,15 @@ impl AgentFacts {
     /// Returns the host policy's objection to the desired image.
     pub fn objection(&self) -> Option<Objection> {
         self.host.rules.objection(self.desired.image()?)
+    }
+
+    /// Returns the finding that this node is degraded.
+    pub(crate) fn degraded(&self, reason: impl Into<Word>, message: impl Into<String>) -> Finding {
+        let pool = match &self.desired {
+            Desired::Member(member) => member.pool.clone(),
+            Desired::Unknown | Desired::Release => PoolName::new(""),
+        };
+        finding::node::degraded(Subject::Node(self.node.clone(), pool), reason, message)
     }
 
     /// Returns the holding of the berth that this node holds.

@@ -10,6 +10,7 @@ use super::phase::{is_blocked, is_staged};
 use crate::agent::facts::AgentFacts;
 use crate::agent::reason::{self, Reason};
 use crate::agent::step::{Step, WaitReason, closed_window, inhibited, is_inhibited, is_ready, rollback_queued};
+use crate::finding::Finding;
 
 pub(super) type Verdicts = Vec<(&'static str, Verdict)>;
 
@@ -22,10 +23,15 @@ pub(super) fn conditions(
 ) -> Verdicts {
     let mut list = update_conditions(facts, holding, phase, step, before);
     list.extend(turn_conditions(facts, holding));
-    list.push((types::NODE_DEGRADED, degraded(facts, phase, step)));
+    list.push((types::NODE_DEGRADED, verdict(degraded(facts, phase, step))));
     list.extend(guarded(facts, before).map(|verdict| (types::GUARDED, verdict)));
     list.extend(released(step, before).map(|verdict| (types::RELEASED, verdict)));
     list
+}
+
+/// Returns `NodeDegraded` for the node's trouble.
+pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
+    trouble.map_or_else(|| Verdict::no(Why::AsExpected, ""), Finding::verdict)
 }
 
 /// Returns whether Berth's changes on a node without a pool are undone; `None` if that was never reported.

@@ -1,7 +1,7 @@
-//! The condition `NodeDegraded`: whether an admin should look at the node, and why.
+//! The finding behind the condition `NodeDegraded`: the first trouble that a table of checks finds.
 
 use berth_api::berth::Outcome;
-use berth_api::condition::{Verdict, Why, Word};
+use berth_api::condition::{Why, Word};
 use berth_api::node::Phase;
 use berth_api::pool::OnTimeout;
 
@@ -12,83 +12,81 @@ use crate::agent::step::{
     Step, WaitReason, blockers, overdue, reports_ready, rollback_queued, same_deployment, set_aside, taken_away,
     unlockable,
 };
+use crate::finding::Finding;
 
-/// Returns whether an admin should look at the node, and why.
-pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Verdict {
-    if let Some(verdict) = host_problem(facts) {
-        return verdict;
-    }
-    if let Some(verdict) = staging_problem(facts, step) {
-        return verdict;
-    }
-    if let Some(verdict) = image_problem(facts) {
-        return verdict;
-    }
-    if let Some(verdict) = turn_problem(facts, phase, step) {
-        return verdict;
-    }
-    if let Some(verdict) = retried_problem(facts) {
-        return verdict;
-    }
-    if let Some(objection) = facts.host.rules.credentials.as_ref() {
-        return Verdict::yes(objection.reason, objection.message.clone());
-    }
-    rivals::verdict(facts).unwrap_or_else(|| Verdict::no(Why::AsExpected, ""))
+type Check = fn(&AgentFacts, Phase, &Step) -> Option<Finding>;
+
+/// The checks, the most important first.
+const CHECKS: [Check; 7] = [
+    |facts, _, _| host_problem(facts),
+    |facts, _, step| staging_problem(facts, step),
+    |facts, _, _| image_problem(facts),
+    turn_problem,
+    |facts, _, _| retried_problem(facts),
+    |facts, _, _| credentials_problem(facts),
+    |facts, _, _| rivals::finding(facts),
+];
+
+/// Returns the trouble that an admin should look at; `None` if there is none.
+pub(super) fn degraded(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
+    CHECKS.iter().find_map(|check| check(facts, phase, step))
 }
 
-/// Returns the verdict on a host that the agent cannot use, or on a step that fails repeatedly.
-fn host_problem(facts: &AgentFacts) -> Option<Verdict> {
+/// Returns the finding about a host that the agent cannot use, or about a step that fails repeatedly.
+fn host_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(silence) = facts.host.unreachable.as_ref().filter(|s| s.is_reportable()) {
-        return Some(Verdict::yes(Reason::HostUnreachable, silence.why.clone()));
+        return Some(facts.degraded(Reason::HostUnreachable, silence.why.clone()));
     }
     if let Os::Unusable { reason, message } = &facts.host.os {
-        return Some(Verdict::yes(*reason, message.clone()));
+        return Some(facts.degraded(*reason, message.clone()));
     }
     if let Some(why) = facts.host.os.refusal() {
-        return Some(Verdict::yes(Reason::ComposefsNotSupported, why.to_owned()));
+        return Some(facts.degraded(Reason::ComposefsNotSupported, why.to_owned()));
     }
     if let Some(why) = &facts.host.memory_error {
         let advice =
             "the node takes no berth until the agent can write its memory file; make it writable or free disk space";
-        return Some(Verdict::yes(Reason::MemoryUnwritable, format!("{why}: {advice}")));
+        return Some(facts.degraded(Reason::MemoryUnwritable, format!("{why}: {advice}")));
     }
     if let Some(message) = unlockable(facts) {
-        return Some(Verdict::yes(Reason::LockFailed, message));
+        return Some(facts.degraded(Reason::LockFailed, message));
     }
     if let Some(trouble) = &facts.trouble {
         // Round down to a power of two, so that a step that fails for hours does not cause a write per attempt.
         let attempts = trouble.attempts.checked_ilog2().map_or(0, |p| 1 << p);
         let message = format!("{} (failed at least {attempts} times)", trouble.message);
-        return Some(Verdict::yes(trouble.reason, message));
+        return Some(facts.degraded(trouble.reason, message));
     }
     None
 }
 
-/// Returns the verdict on an obstacle to staging the image or to booting it.
-fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Verdict> {
+/// Returns the finding about an obstacle to staging the image or to booting it.
+fn staging_problem(facts: &AgentFacts, step: &Step) -> Option<Finding> {
     if let Some(objection) = facts
         .objection()
         .filter(|_| facts.host.os.booted() != facts.desired.digest())
     {
-        return Some(Verdict::yes(objection.reason, objection.message));
+        return Some(facts.degraded(objection.reason, objection.message));
     }
-    if let Some(verdict) = rivals::verdict(facts).filter(|_| matches!(step, Step::Wait(WaitReason::RivalUpdater, _))) {
-        return Some(verdict);
+    if matches!(step, Step::Wait(WaitReason::RivalUpdater, _))
+        && let Some(found) = rivals::finding(facts)
+    {
+        return Some(found);
     }
     if let Some(message) = rollback_queued(facts) {
-        return Some(Verdict::yes(Why::RollbackQueued, message));
+        return Some(facts.degraded(Why::RollbackQueued, message));
     }
     if let Some(message) = facts.host.os.unit_missing() {
-        return Some(Verdict::yes(Reason::UnitMissing, message));
+        return Some(facts.degraded(Reason::UnitMissing, message));
     }
     if let Some(message) = set_aside(facts).or_else(|| taken_away(facts, step)) {
-        return Some(Verdict::yes(Reason::ForeignStaged, message));
+        return Some(facts.degraded(Reason::ForeignStaged, message));
     }
     None
 }
 
-/// Returns the verdict on a desired image that this host cannot run.
-fn image_problem(facts: &AgentFacts) -> Option<Verdict> {
+/// Returns the finding about a desired image that this host cannot run.
+fn image_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(desired) = facts.desired.digest()
         && facts.past.failed_digests.contains(desired)
         && facts.host.os.booted() != Some(desired)
@@ -102,20 +100,20 @@ fn image_problem(facts: &AgentFacts) -> Option<Verdict> {
             "{desired} failed here and is not tried again{}",
             message.unwrap_or_default()
         );
-        return Some(Verdict::yes(Why::DigestFailed, message));
+        return Some(facts.degraded(Why::DigestFailed, message));
     }
     let message = same_deployment(facts, facts.desired.digest()?)?;
-    Some(Verdict::yes(Reason::SameDeployment, message))
+    Some(facts.degraded(Reason::SameDeployment, message))
 }
 
-/// Returns the verdict on a turn that needs an admin, the controller or another image.
-fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Verdict> {
+/// Returns the finding about a turn that needs an admin, the controller or another image.
+fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding> {
     if matches!(step, Step::Wait(WaitReason::ForeignBerth, _)) {
         let message = "a berth is for another Node object of this name; the controller will close it";
-        return Some(Verdict::yes(Why::ForeignBerth, message));
+        return Some(facts.degraded(Why::ForeignBerth, message));
     }
     if let Some(message) = drains_too_long(facts) {
-        return Some(Verdict::yes(Why::DrainTimeout, message));
+        return Some(facts.degraded(Why::DrainTimeout, message));
     }
     if phase == Phase::Proving {
         return unproven(facts);
@@ -123,8 +121,9 @@ fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Verdict
     None
 }
 
-/// Returns the verdict on a failed pull or turn that is tried again, or on an API server that does not guard the berths.
-fn retried_problem(facts: &AgentFacts) -> Option<Verdict> {
+/// Returns the finding about a failed pull or turn that is tried again, or about an API server that does not guard the
+/// berths.
+fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(failure) = &facts.past.failure {
         let again = format!(
             "{} (try {}, next at {})",
@@ -132,19 +131,25 @@ fn retried_problem(facts: &AgentFacts) -> Option<Verdict> {
             failure.attempts,
             failure.next_try_time.0.strftime("%H:%M:%SZ")
         );
-        return Some(Verdict::yes(reason::word(&failure.reason), again));
+        return Some(facts.degraded(reason::word(&failure.reason), again));
     }
     if let Some(message) = unguarded(facts) {
-        return Some(Verdict::yes(Reason::Unguarded, message));
+        return Some(facts.degraded(Reason::Unguarded, message));
     }
     if let Some(turn) = facts.failed_turn() {
         let again = turn.next_try_time.0.strftime("%H:%M:%SZ");
         let message = format!("{} (turn {}, next from {again})", turn.message, turn.attempts);
         let outcome = Outcome::from_word(&turn.outcome);
         let reason = outcome.map_or(Word::from(Why::TurnFailed), Word::from);
-        return Some(Verdict::yes(reason, message));
+        return Some(facts.degraded(reason, message));
     }
     None
+}
+
+/// Returns the finding about credentials that the host's policy does not allow.
+fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
+    let objection = facts.host.rules.credentials.as_ref()?;
+    Some(facts.degraded(objection.reason, objection.message.clone()))
 }
 
 /// Message if the API server does not guard the berths, on each member that would take one.
@@ -168,15 +173,15 @@ pub(super) fn drains_too_long(facts: &AgentFacts) -> Option<String> {
     Some(format!("{}; {why}", blockers(facts)))
 }
 
-/// Returns the verdict on an unproven boot that needs an admin or another image.
-fn unproven(facts: &AgentFacts) -> Option<Verdict> {
+/// Returns the finding about an unproven boot that needs an admin or another image.
+fn unproven(facts: &AgentFacts) -> Option<Finding> {
     let holding = facts.holding()?;
     let known = facts.host.os.deployments()?;
     let booted = known.booted.digest.as_ref();
     if booted.is_none() || (booted != Some(&holding.target) && booted != holding.from.as_ref()) {
         let booted = booted.map_or_else(|| "an unknown image".to_owned(), ToString::to_string);
         let message = format!("runs {booted}, which is neither the target nor the previous image; the berth is kept");
-        return Some(Verdict::yes(Why::BootUnproven, message));
+        return Some(facts.degraded(Why::BootUnproven, message));
     }
     let taint = facts
         .cluster_node
@@ -187,7 +192,7 @@ fn unproven(facts: &AgentFacts) -> Option<Verdict> {
         Some(taint) => format!("the Node still has the taint {taint} after rebootTimeout; the berth is kept"),
         None => "the Node did not become Ready under this boot within rebootTimeout; the berth is kept".to_owned(),
     };
-    is_late(facts).then(|| Verdict::yes(Why::NodeNotReady, message))
+    is_late(facts).then(|| facts.degraded(Why::NodeNotReady, message))
 }
 
 fn is_late(facts: &AgentFacts) -> bool {

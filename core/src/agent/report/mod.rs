@@ -12,7 +12,7 @@ use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::node::{BootcNodeStatus, DrainBlocker, NotApplied, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use self::conditions::{conditions, rest_conditions};
+use self::conditions::{conditions, rest_conditions, verdict};
 use self::degraded::degraded;
 pub use self::phase::phase;
 pub use self::subject::{Machine, Subject};
@@ -128,7 +128,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
         }
         let no_offer = Verdict::no(Reason::HostUnreachable, "the host does not answer");
         let mut verdicts = vec![
-            (types::NODE_DEGRADED, degraded(facts, phase, subject.step)),
+            (types::NODE_DEGRADED, verdict(degraded(facts, phase, subject.step))),
             (types::UPDATE_PREPARED, no_offer),
         ];
         if !condition::is_true(&before.conditions, types::IMAGE_PULLED) {

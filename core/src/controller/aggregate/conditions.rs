@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 
 use berth_api::NodeName;
-use berth_api::berth::Outcome;
 use berth_api::condition::{Verdict, Why, Word, pool as types};
 use berth_api::pool::Target;
 
 use super::facts::{MemberState, PoolStatusFacts};
-use super::trouble::{Effect, trouble};
+use super::trouble::trouble;
 use crate::controller::gate::GateReason;
 use crate::controller::plan::BlockReason;
 use crate::controller::plan::FleetUse;
 use crate::controller::usage::{CapacityUse, UseKind};
+use crate::finding::Finding;
+use crate::finding::kind::Kind;
 use crate::text::{NAMED, few};
 
 type MemberStates<'a> = BTreeMap<&'a NodeName, MemberState>;
@@ -203,19 +204,22 @@ fn pool_trouble(facts: &PoolStatusFacts<'_>) -> Option<(Word, String)> {
 }
 
 fn node_trouble(facts: &PoolStatusFacts<'_>, target: Option<&Target>) -> Option<(Word, String)> {
-    let all = facts.members.iter().filter_map(|m| Some((m, trouble(m, target)?)));
+    let all = facts.members.iter().filter_map(|m| trouble(m, facts.pool, target));
     // A holder that left the pool is reported only if it does not come back: it still uses a berth of this pool.
-    let away = facts.away.iter().filter_map(|m| Some((m, trouble(m, None)?)));
-    let troubles: Vec<_> = all.chain(away.filter(|(_, t)| t.effect == Effect::TimedOut)).collect();
-    let reason = match troubles.iter().map(|(_, t)| t.effect).max()? {
-        Effect::TimedOut => Why::RebootTimedOut.into(),
-        Effect::Degraded => Why::NodesDegraded.into(),
-        Effect::Turn(outcome) => Outcome::from_word(outcome).map_or(Why::NodesDegraded.into(), Word::from),
+    let away = facts.away.iter().filter_map(|m| trouble(m, facts.pool, None));
+    let away = away.filter(|found| found.kind == Kind::RebootTimedOut);
+    let troubles: Vec<Finding> = all.chain(away).collect();
+    let reason = if troubles.iter().any(|found| found.kind == Kind::RebootTimedOut) {
+        Why::RebootTimedOut.into()
+    } else if troubles.iter().any(|found| found.kind != Kind::BadTurn) {
+        Why::NodesDegraded.into()
+    } else {
+        troubles.iter().max_by_key(|found| &*found.reason)?.reason.clone()
     };
     let words = troubles
         .iter()
         .take(NAMED)
-        .map(|(m, t)| format!("{}: {}: {}", m.node.name, t.reason, t.message));
+        .map(|found| format!("{}: {}", found.subject.name(), found.line()));
     let shown = words.collect::<Vec<_>>().join("; ");
     Some((reason, format!("{} degraded: {shown}", troubles.len())))
 }

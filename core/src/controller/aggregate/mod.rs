@@ -214,7 +214,10 @@ fn counts(
     target: Option<&Target>,
     doing: &BTreeMap<&NodeName, MemberState>,
 ) -> NodeCounts {
-    let degraded = facts.members.iter().filter(|m| trouble(m, target).is_some());
+    let degraded = facts
+        .members
+        .iter()
+        .filter(|m| trouble(m, facts.pool, target).is_some());
     let unavailable = facts.members.iter().filter(|m| m.node.down().is_some());
     NodeCounts {
         total: saturated(facts.members.len()),

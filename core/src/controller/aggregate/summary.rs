@@ -22,8 +22,7 @@ const REFUSALS: [Why; 3] = [Why::NoSuchPlatform, Why::BootImageSkew, Why::Regist
 fn is_final(reason: &str) -> bool {
     match ResolveReason::from_word(reason) {
         Some(ResolveReason::ImageNotFound | ResolveReason::DigestUnavailable | ResolveReason::RegistryRefused) => false,
-        Some(known) => !known.is_passing(),
-        None => REFUSALS.iter().any(|refusal| refusal.as_str() == reason),
+        _ => ends_feed(reason),
     }
 }
 

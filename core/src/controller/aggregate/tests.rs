@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::berth::{Berth, Holding, Offer};
+use berth_api::condition::Word;
 use berth_api::node::BootcNodeSpec;
 use berth_api::platform::Machine;
 use berth_api::pool::{BerthCounts, PlatformDigest};
@@ -16,6 +17,7 @@ use crate::controller::plan::{BlockReason, FleetUse, Plan};
 use crate::controller::unwritable::{Obstacle, Unwritable};
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::controller::view::{BadTurn, BootcNodeContent, NodeView, Report};
+use crate::finding::{self, Finding, Subject};
 
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
@@ -302,6 +304,11 @@ impl Case {
     }
 }
 
+fn degraded_by(node: &str, reason: &str, message: &str) -> Finding {
+    let node = Subject::Node(node.into(), "p".into());
+    finding::node::degraded(node, Word::stored(reason), message)
+}
+
 fn up(name: &str, report: Report) -> (NodeView, Option<BootcNodeView>, Option<Holding>) {
     (node(name), Some(host(report)), None)
 }
@@ -320,7 +327,7 @@ fn every_member_is_counted_where_it_is() {
     let mut down = node("n6");
     down.ready = false;
     let degraded = Report {
-        degraded: Some(("DiskFull".into(), "no space".into())),
+        degraded: Some(degraded_by("n7", "DiskFull", "no space")),
         ..booted(1)
     };
     let case = case(vec![
@@ -358,7 +365,7 @@ fn every_member_is_counted_where_it_is() {
 #[test]
 fn a_pools_trouble_hides_no_node() {
     let degraded = Report {
-        degraded: Some(("DiskFull".into(), "no space".into())),
+        degraded: Some(degraded_by("n1", "DiskFull", "no space")),
         ..booted(1)
     };
     let mut case = case(vec![up("n1", degraded)]);
@@ -531,7 +538,7 @@ fn a_holder_that_does_not_come_back_is_reported() {
 #[test]
 fn an_agent_that_is_back_knows_better() {
     let mut report = Report {
-        degraded: Some(("BootUnproven".into(), "a third image".into())),
+        degraded: Some(degraded_by("n1", "BootUnproven", "a third image")),
         boot_id: Some("another".into()),
         ..booted(1)
     };
@@ -607,7 +614,7 @@ fn a_node_whose_turns_end_badly_is_named() {
         assert_eq!(degraded.reason, reason, "{outcome} {attempts} {target}");
     }
     let disk = Report {
-        degraded: Some(("DiskFull".into(), "no space".into())),
+        degraded: Some(degraded_by("n3", "DiskFull", "no space")),
         ..booted(1)
     };
     let both = case(vec![up("n1", drain), up("n3", disk)]);

@@ -8,35 +8,12 @@ use berth_api::pool::Target;
 use super::facts::MemberView;
 use crate::controller::overdue::knows_better;
 use crate::controller::view::BootcNodeView;
+use crate::finding::kind::Kind;
+use crate::finding::{self, Finding, Subject};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MemberTrouble {
-    /// Effect on the pool.
-    pub(super) effect: Effect,
-    /// CamelCase reason.
-    pub(super) reason: String,
-    /// Details, in a line.
-    pub(super) message: String,
-}
-
-/// Effect of a member's trouble on the pool, the most serious one last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Effect {
-    /// Ends its turns with this outcome, without an update.
-    Turn(&'static str),
-    /// Reports a problem.
-    Degraded,
-    /// Does not come back.
-    TimedOut,
-}
-
-pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Option<MemberTrouble> {
-    let content = member.host.map(|h| &h.content);
-    let own = match content {
-        Some(Ok(content)) => content.report.degraded.clone(),
-        Some(Err(error)) => Some(("Unreadable".to_owned(), error.clone())),
-        None => None,
-    };
+/// Returns the finding about a member that needs attention.
+pub(super) fn trouble(member: &MemberView<'_>, pool: &str, target: Option<&Target>) -> Option<Finding> {
+    let node = Subject::Node(member.node.name.clone(), pool.into());
     let overdue = member.holding.filter(|_| member.overdue);
     if let Some(holding) = overdue.filter(|holding| !knows_better(member.node, member.host, holding, member.heard)) {
         let what = match holding.phase {
@@ -44,34 +21,29 @@ pub(super) fn trouble(member: &MemberView<'_>, target: Option<&Target>) -> Optio
             HoldPhase::Taken | HoldPhase::Releasing(_) => "holds a berth and is silent",
         };
         let message = format!("{what}; it keeps its berth until it is proven, deleted or excluded");
-        return Some(MemberTrouble {
-            effect: Effect::TimedOut,
-            reason: "RebootTimedOut".to_owned(),
-            message,
-        });
+        return Some(Finding::new(Kind::RebootTimedOut, node, Why::RebootTimedOut, message));
     }
-    if let Some((reason, message)) = own {
-        return Some(MemberTrouble {
-            effect: Effect::Degraded,
-            reason,
-            message,
-        });
+    let own = match member.host.map(|host| &host.content) {
+        Some(Ok(content)) => content.report.degraded.clone(),
+        Some(Err(error)) => Some(finding::node::degraded(node.clone(), Why::UnreadableObjects, error)),
+        None => None,
+    };
+    if own.is_some() {
+        return own;
     }
     let target = target?;
-    unserved_trouble(member, target).or_else(|| bad_turn(member, target))
+    unserved_trouble(member, &node, target).or_else(|| bad_turn(member, node, target))
 }
 
 /// Reports that the target lacks the member's platform, for example because the node joined after the target was
 /// adopted. Its agent has no image to work on and reports nothing.
-fn unserved_trouble(member: &MemberView<'_>, target: &Target) -> Option<MemberTrouble> {
+fn unserved_trouble(member: &MemberView<'_>, node: &Subject, target: &Target) -> Option<Finding> {
     if is_served(member, target) {
         return None;
     }
-    Some(MemberTrouble {
-        effect: Effect::Degraded,
-        reason: Why::NoSuchPlatform.as_str().to_owned(),
-        message: format!("{} has no image for {}", target.image, member.platform()),
-    })
+    let message = format!("{} has no image for {}", target.image, member.platform());
+    let kind = Kind::PlatformUnsupported;
+    Some(Finding::new(kind, node.clone(), Why::NoSuchPlatform, message))
 }
 
 /// True unless the target has no image for the member's platform. Members that have not reported their architecture or
@@ -82,7 +54,7 @@ pub(super) fn is_served(member: &MemberView<'_>, target: &Target) -> bool {
 }
 
 /// Reports a member whose turns end without an update. It is retried, but a person may have to help.
-fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<MemberTrouble> {
+fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<Finding> {
     let desired = target.digest_for(member.platform())?;
     let report = member.host.and_then(BootcNodeView::report)?;
     let turn = report
@@ -97,9 +69,5 @@ fn bad_turn(member: &MemberView<'_>, target: &Target) -> Option<MemberTrouble> {
         Outcome::Updated | Outcome::Revoked | Outcome::Withdrawn | Outcome::Lapsed => false,
     };
     let message = format!("{} (turn {})", turn.message, turn.attempts);
-    telling.then(|| MemberTrouble {
-        effect: Effect::Turn(outcome.as_str()),
-        reason: turn.outcome.clone(),
-        message,
-    })
+    telling.then(|| Finding::new(Kind::BadTurn, node, outcome, message))
 }

@@ -1,12 +1,13 @@
 use berth_api::Digest;
 use berth_api::condition::pool::BOOT_IMAGE_SKEW;
-use berth_api::condition::{self, Verdict};
+use berth_api::condition::{self, Verdict, Word};
 use berth_api::node::BootcNodeSpec;
 use berth_api::pool::{DigestFailures, PhaseDurations};
 use jiff::Timestamp;
 
 use super::*;
 use crate::controller::view::Report;
+use crate::finding::{self, Subject};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -74,7 +75,11 @@ fn has(said: &[String], expected: &[&str]) {
 
 fn degraded(reason: &str) -> Report {
     Report {
-        degraded: Some((reason.into(), String::new())),
+        degraded: Some(finding::node::degraded(
+            Subject::Node("n".into(), "p".into()),
+            Word::stored(reason),
+            "",
+        )),
         ..in_phase(Phase::Degraded, 0)
     }
 }

@@ -62,9 +62,4 @@ impl ResolveReason {
             Self::RegistryUnavailable | Self::RateLimited | Self::InvalidAnswer | Self::PullSecretUnreadable
         )
     }
-
-    /// Returns the reason with this name.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
-    }
 }

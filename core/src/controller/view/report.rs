@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::agent::reason::Reason;
+use crate::finding::{self, Finding, Subject};
 
 /// Parts of an agent's report that the controller needs.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -49,8 +50,8 @@ pub struct Report {
     pub failed: Vec<Digest>,
     /// True if `UpdatePrepared` is True.
     pub prepared: bool,
-    /// Reason and message of `NodeDegraded`, if True.
-    pub degraded: Option<(String, String)>,
+    /// Finding behind `NodeDegraded`, if True.
+    pub degraded: Option<Finding>,
     /// True if the agent reports that the API server does not guard the berths.
     pub unguarded: bool,
     /// The retry token that the agent obeyed last.
@@ -125,12 +126,12 @@ pub struct Failing {
     pub attempts: u32,
 }
 
-/// True if the agent reports that the API server does not guard the berths. `degraded` is the reason of `NodeDegraded`.
-fn is_unguarded(conditions: &[Condition], degraded: Option<&str>) -> bool {
+/// True if the agent reports that the API server does not guard the berths.
+fn is_unguarded(conditions: &[Condition], degraded: Option<&Finding>) -> bool {
     match condition::find(conditions, condition::node::GUARDED) {
         Some(guarded) => guarded.status == "False",
         // Older agents report it only this way.
-        None => degraded == Some(Reason::Unguarded.as_str()),
+        None => degraded.is_some_and(|found| found.reason == Reason::Unguarded.as_str()),
     }
 }
 
@@ -148,12 +149,10 @@ fn seconds(number: Option<u32>) -> Option<Duration> {
 }
 
 impl Report {
-    pub(super) fn of(status: BootcNodeStatus) -> Self {
+    pub(super) fn of(node: &Subject, status: BootcNodeStatus) -> Self {
         let measured = status.measured();
-        let degraded = condition::find(&status.conditions, condition::node::NODE_DEGRADED)
-            .filter(|c| c.status == "True")
-            .map(|c| (c.reason.clone(), c.message.clone()));
-        let unguarded = is_unguarded(&status.conditions, degraded.as_ref().map(|(reason, _)| reason.as_str()));
+        let degraded = finding::node::reported(node, &status.conditions);
+        let unguarded = is_unguarded(&status.conditions, degraded.as_ref());
         let released = is_released(&status);
         let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
         let pull_reason = pulled.filter(|c| c.status == "Unknown").map(|c| c.reason.as_str());

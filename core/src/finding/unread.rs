@@ -1,18 +1,21 @@
-//! Warning about a change of a pool that the controller has not read within a grace time.
+//! Finding about a change of a pool that the controller has not read within a grace time.
 
+use berth_api::PoolName;
+use berth_api::condition::Why;
 use berth_api::pool::BootcNodePool;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt;
 
-use crate::view::Warning;
+use super::kind::Kind;
+use super::{Finding, Subject};
 
 /// Seconds that the controller may take to read a change. Covers a change of leader, and a local clock that is ahead of the
 /// API server's by somewhat less.
 const GRACE: i64 = 120;
 
-/// Returns a warning if a change should have been read by now. A change without a known time counts as overdue.
-pub(crate) fn unread(pool: &BootcNodePool, now: Timestamp) -> Option<Warning> {
+/// Returns a finding if a change should have been read by now. A change without a known time counts as overdue.
+pub fn finding(pool: &BootcNodePool, now: Timestamp) -> Option<Finding> {
     let asked = pool.metadata.generation?;
     let observed = pool.status.as_ref().and_then(|s| s.observed_generation);
     if observed.is_some_and(|seen| seen >= asked) {
@@ -20,13 +23,11 @@ pub(crate) fn unread(pool: &BootcNodePool, now: Timestamp) -> Option<Warning> {
     }
     let since = changed(pool);
     let is_new = since.is_some_and(|since| now.as_second() - since.as_second() < GRACE);
-    (!is_new).then(|| Warning {
-        type_: Warning::UNREAD.to_owned(),
+    let subject = Subject::Pool(PoolName::new(pool.name_any()));
+    let message = "the controller has not read the last change of this pool yet";
+    (!is_new).then(|| Finding {
         since,
-        ..Warning::finding(
-            "ControllerBehind",
-            "the controller has not read the last change of this pool yet",
-        )
+        ..Finding::new(Kind::ControllerBehind, subject, Why::ControllerBehind, message)
     })
 }
 
@@ -101,9 +102,7 @@ mod tests {
             (Value::Null, Value::Null, none.clone(), None, None),
         ] {
             let pool = pool(generation, observed, managed, deleted);
-            let warning = unread(&pool, at(200));
-            assert!(warning.iter().all(|w| w.type_ == Warning::UNREAD), "{warning:?}");
-            let since = warning.map(|warning| warning.since);
+            let since = finding(&pool, at(200)).map(|found| found.since);
             assert_eq!(since, expected.map(|second| second.map(at)), "{pool:?}");
         }
     }

@@ -1,0 +1,114 @@
+//! Kinds of findings: level, impact and words of each.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Severity of a finding, the lowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Level {
+    /// Worth knowing.
+    Info,
+    /// Slows the update down, or may pass without action.
+    Warning,
+    /// An admin has to act.
+    Error,
+}
+
+impl Level {
+    /// Returns the word that is printed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "Info",
+            Self::Warning => "Warning",
+            Self::Error => "Error",
+        }
+    }
+}
+
+/// Effect of a finding on the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Impact {
+    /// Nothing is blocked.
+    None,
+    /// The update takes longer.
+    #[serde(rename = "Update Speed")]
+    UpdateSpeed,
+    /// The update has stopped, entirely or on some nodes.
+    #[serde(rename = "Update Stalled")]
+    UpdateStalled,
+    /// Nodes are missing, or cannot be added.
+    #[serde(rename = "Cluster Capacity")]
+    ClusterCapacity,
+    /// Not known.
+    Unknown,
+}
+
+impl fmt::Display for Impact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "None",
+            Self::UpdateSpeed => "Update Speed",
+            Self::UpdateStalled => "Update Stalled",
+            Self::ClusterCapacity => "Cluster Capacity",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
+/// Defines `Kind`, with one variant per line: level, impact, words. POOL and REASON are placeholders.
+macro_rules! kinds {
+    ($($kind:ident: $level:ident, $impact:ident, $words:literal;)*) => {
+        /// Kind of a finding. The words about a node begin with a verb.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind { $(#[doc = $words] $kind,)* }
+
+        impl Kind {
+            /// Returns level, impact and words.
+            pub(super) const fn grade(self) -> (Level, Impact, &'static str) {
+                match self { $(Self::$kind => (Level::$level, Impact::$impact, $words),)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    ObjectsUnreadable: Error, UpdateStalled, "The controller cannot read some objects";
+    AgentsSilent: Error, UpdateStalled, "Agents have been silent for a long time";
+    RegistryAway: Error, UpdateStalled, "A registry does not answer";
+    Unguarded: Error, UpdateStalled, "Agents can write objects of other nodes, so they take no berths";
+    MachinesHeld: Error, ClusterCapacity, "Machines are held back on their first boot and have not joined";
+    FirstBootFailed: Error, ClusterCapacity, "Some machines had problems on their first boot";
+    OfFleet: Error, Unknown, "BootcFleet cluster: REASON";
+
+    PoolPaused: Info, None, "Pool POOL is paused, but no node needs an update";
+    OutdatedPaused: Warning, UpdateStalled, "Outdated nodes in a paused pool 'POOL' will not be updated";
+    ImageAvailable: Info, None, "Another image is available for pool POOL";
+    ImageChecked: Info, None, "The image of pool POOL is being checked (REASON)";
+    ImageUnresolved: Error, UpdateStalled, "The image of pool POOL is not resolved (REASON)";
+    TagUnchecked: Warning, UpdateSpeed, "The tag of pool POOL cannot be checked (REASON); the pool keeps its current image";
+    ImageNotAdopted: Warning, UpdateStalled, "Pool POOL does not adopt the image that its tag points to (REASON)";
+    FeedRefused: Error, UpdateStalled, "Pool POOL does not adopt the image that its tag points to (REASON)";
+    FeedFailing: Error, UpdateStalled, "Pool POOL gets no new images: its tag cannot be checked (REASON)";
+    FeedInterrupted: Warning, UpdateStalled, "Pool POOL gets no new images: its tag cannot be checked (REASON)";
+    BootImageTooOld: Error, ClusterCapacity, "New machines could not join pool POOL: their boot image is too old";
+    BootImageRefused: Error, UpdateStalled, "Pool POOL will not adopt its next image: new machines' boot image is too old for it";
+    BootImageUnknown: Warning, ClusterCapacity, "It is not known whether new machines could join pool POOL (REASON)";
+    RolloutHalted: Error, UpdateStalled, "The rollout of pool POOL is halted: its image failed on too many nodes";
+    AddressShared: Warning, UpdateStalled, "Control plane nodes of pool POOL may wait for a Node whose machine is gone";
+    SelectedTwice: Error, UpdateStalled, "Nodes of pool POOL are also selected by another pool, so no pool updates them";
+    PoolDegraded: Error, UpdateStalled, "Pool POOL is degraded (REASON)";
+    BerthUnreadable: Error, UpdateStalled, "A berth of pool POOL cannot be read";
+    ControllerBehind: Warning, UpdateStalled, "The controller has not read the last change of pool POOL yet";
+    OfPool: Warning, Unknown, "Pool POOL: REASON";
+
+    BadTurn: Warning, UpdateStalled, "ended a turn without an update (REASON)";
+    NodeDegraded: Error, UpdateStalled, "is degraded (REASON)";
+    RebootTimedOut: Error, ClusterCapacity, "has not come back from a reboot";
+    PlatformUnsupported: Error, UpdateStalled, "has a platform that the pool's image does not support";
+    AgentSilent: Warning, UpdateStalled, "has a silent agent";
+    NotReady: Warning, UpdateSpeed, "is not ready";
+    DiskPressure: Warning, UpdateSpeed, "has disk pressure";
+    NetworkUnavailable: Warning, UpdateSpeed, "has no network";
+    DrainBlocked: Warning, UpdateSpeed, "cannot be drained";
+}

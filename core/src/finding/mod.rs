@@ -1,0 +1,144 @@
+//! Findings: a trouble of a node, a pool or the fleet, with its grade, its words and its remedy. Conditions, insights,
+//! events, metrics and the command line all show the same finding. Pure.
+
+use std::fmt;
+
+use berth_api::condition::{Verdict, Word};
+use berth_api::{NodeName, PoolName};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use self::kind::{Impact, Kind, Level};
+
+#[cfg(feature = "controller")]
+pub mod fleet;
+pub mod kind;
+pub mod node;
+#[cfg(feature = "controller")]
+pub mod pool;
+mod table;
+#[cfg(feature = "controller")]
+pub mod unavailable;
+#[cfg(feature = "controller")]
+pub mod unread;
+
+/// Object that a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The BootcFleet.
+    Fleet,
+    /// A pool.
+    Pool(PoolName),
+    /// A node and its pool.
+    Node(NodeName, PoolName),
+}
+
+impl Subject {
+    /// Returns the steps for an admin, for a reason of this object.
+    pub fn remedy(&self, reason: &str) -> String {
+        match table::remedy(reason) {
+            Some(remedy) => self.filled(&remedy),
+            None => "follow the description".to_owned(),
+        }
+    }
+
+    /// Replaces the placeholders POOL and NODE.
+    fn filled(&self, text: &str) -> String {
+        match self {
+            Self::Fleet => text.to_owned(),
+            Self::Pool(pool) => text.replace("POOL", pool.as_str()),
+            Self::Node(node, pool) => text.replace("POOL", pool.as_str()).replace("NODE", node.as_str()),
+        }
+    }
+
+    /// Name of the object.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Fleet => "cluster",
+            Self::Pool(pool) => pool.as_str(),
+            Self::Node(node, _) => node.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resource = match self {
+            Self::Fleet => "bootcfleets",
+            Self::Pool(_) => "bootcnodepools",
+            Self::Node(..) => "nodes",
+        };
+        write!(f, "{resource}/{}", self.name())
+    }
+}
+
+/// A trouble of a node, a pool or the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Kind, with the level, the impact and the summary.
+    pub kind: Kind,
+    /// Object that has the trouble.
+    pub subject: Subject,
+    /// Reason, with the remedy.
+    pub reason: Word,
+    /// Details, one line.
+    pub message: String,
+    /// Start, if known.
+    pub since: Option<Timestamp>,
+}
+
+impl Finding {
+    /// Returns a finding without a known start.
+    pub fn new(kind: Kind, subject: Subject, reason: impl Into<Word>, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            subject,
+            reason: reason.into(),
+            message: message.into(),
+            since: None,
+        }
+    }
+
+    /// Reads a finding back from its condition.
+    pub fn of_condition(kind: Kind, subject: Subject, c: &Condition) -> Self {
+        Self {
+            since: Some(c.last_transition_time.0),
+            ..Self::new(kind, subject, Word::stored(&c.reason), &*c.message)
+        }
+    }
+
+    /// Returns the finding as a condition that is True.
+    pub fn verdict(self) -> Verdict {
+        Verdict::yes(self.reason, self.message)
+    }
+
+    /// Severity.
+    pub const fn level(&self) -> Level {
+        self.kind.grade().0
+    }
+
+    /// Effect on the update and the cluster.
+    pub const fn impact(&self) -> Impact {
+        self.kind.grade().1
+    }
+
+    /// Returns reason and message in one line.
+    pub fn line(&self) -> String {
+        if self.message.is_empty() {
+            self.reason.to_string()
+        } else {
+            format!("{}: {}", self.reason, self.message)
+        }
+    }
+
+    /// Returns the kind in words. The words about a node begin with a verb and do not name the node.
+    pub fn words(&self) -> String {
+        self.subject
+            .filled(&self.kind.grade().2.replace("REASON", &self.reason))
+    }
+
+    /// Returns the steps for an admin.
+    pub fn remedy(&self) -> String {
+        self.subject.remedy(&self.reason)
+    }
+}
