@@ -3,15 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize, de};
-
 use crate::digest::Digest;
 use crate::written::{Parse, Written};
 
 /// A fully qualified reference with a tag, a digest, or both: `registry/repository[:tag][@sha256:…]`.
 ///
 /// Short names are refused because their meaning depends on each host's configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageRef {
     registry: String,
     repository: String,
@@ -202,29 +200,6 @@ impl Parse for ImageRef {
 impl From<ImageRef> for Written<ImageRef> {
     fn from(reference: ImageRef) -> Self {
         Self::valid(reference.to_string(), reference)
-    }
-}
-
-impl Serialize for ImageRef {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for ImageRef {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
-impl schemars::JsonSchema for ImageRef {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "ImageRef".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string", "maxLength": MAX_LENGTH })
     }
 }
 

@@ -8,13 +8,14 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Written;
 use crate::backend::{BackendRule, NodeBackend};
 use crate::boot_image::NodeBootImage;
 use crate::digest::Digest;
 use crate::firstboot::NodeFirstboot;
+use crate::image_ref::ImageRef;
 use crate::insight::NodeInsight;
 use crate::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule};
+use crate::written::Written;
 
 pub mod timeline;
 
@@ -107,7 +108,7 @@ pub struct DesiredImage {
     /// Reference to pull: the repository at the digest for this node's platform.
     #[serde(rename = "ref")]
     #[schemars(length(max = 512))]
-    pub reference: String,
+    pub reference: Written<ImageRef>,
     /// Digest for this node's platform. The host reports it when the image is booted.
     pub digest: Digest,
     /// Digest that the pool's reference was resolved to. Differs from `digest` if the reference names an image index.

@@ -101,6 +101,12 @@ impl<T: Parse<Raw = String>> From<&str> for Written<T> {
     }
 }
 
+impl<T: Parse<Raw = String>> From<String> for Written<T> {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
 impl<T: Parse<Raw: Serialize>> Serialize for Written<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.raw().serialize(serializer)

@@ -157,7 +157,7 @@ fn pool_view(
     PoolView {
         assessment: PoolAssessment::of(&counts, is_stalled),
         counts,
-        image: clean(pool.spec.image_ref()),
+        image: clean(pool.spec.image_ref().as_str()),
         version: target.and_then(|t| t.version.as_deref()).map(clean),
         digest: target.map(|t| t.digest.clone()),
         metadata: target

@@ -17,7 +17,7 @@ pub fn policy(data: &[u8]) {
     let policy = Policy::parse(PLACES[0], file);
     let scope = format!("{}/{}@{digest}", image.registry(), image.repository());
     let mut image = DesiredImage {
-        reference: image.to_string(),
+        reference: image.into(),
         index_digest: digest.clone(),
         digest,
         version: None,

@@ -3,9 +3,9 @@
 use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
-use berth_api::Digest;
 use berth_api::berth::Outcome;
 use berth_api::node::{Deployment, DesiredImage, Failure, Staging, Turn as BadTurn};
+use berth_api::{Digest, Written};
 use berth_core::agent::facts::{
     ClusterNode, Deployments, Desired, Guard as Answer, Member, Os as HostOs, Past, PullFacts, StepFailure,
 };
@@ -135,7 +135,7 @@ fn desired(spec: Option<Spec>) -> Desired {
         pool: rich::pool(spec.pool),
         node_uid: rich::uid(0, spec.uid),
         image: (spec.image != 0).then(|| DesiredImage {
-            reference: String::new(),
+            reference: Written::default(),
             digest: rich::digest(spec.image),
             index_digest: rich::digest(spec.image),
             version: None,

@@ -179,7 +179,7 @@ fn host(number: Number, spec: Spec, status: Status) -> BootcNodeView {
             pool_name: pool.clone().unwrap_or_default(),
             node_uid: rich::uid(number, spec.uid).to_string(),
             image: (spec.image != 0).then(|| DesiredImage {
-                reference: format!("registry.example/os@{}", rich::digest(spec.image)),
+                reference: format!("registry.example/os@{}", rich::digest(spec.image)).into(),
                 digest: rich::digest(spec.image),
                 index_digest: rich::digest(spec.image),
                 version: None,
@@ -279,7 +279,7 @@ fn object(world: &World, number: u8, pool: &Pool) -> BootcNodePool {
     let spec = BootcNodePoolSpec {
         node_selector: with(POOL, name.to_string()),
         image: Some(PoolImage {
-            reference: Some(asked(world, pool.target)),
+            reference: Some(asked(world, pool.target).into()),
             minimum_age: (world.follows == Follows::Tag).then(|| "60s".into()),
             ..PoolImage::default()
         }),
@@ -328,7 +328,7 @@ pub fn resolved(world: &World, image: Image) -> Target {
         ..BootImageLimit::default()
     });
     Target {
-        image: asked(world, image),
+        image: asked(world, image).into(),
         digest: rich::digest(image),
         version: (world.too_old != 0).then(|| format!("9.{image}")),
         metadata: (world.too_old != 0).then(|| ImageMetadata {
@@ -512,8 +512,8 @@ pub fn wants_confirmation(world: &World, pool: &Pool, controller: &Controller) -
         &answers,
         seen(available, (controller.counts, controller.counted)),
     );
-    let questions = image::Questions::of(object.spec.image_ref());
-    questions.is_ok_and(|questions| facts.wants_confirmation(&questions))
+    let reference = object.spec.image_ref().get();
+    reference.is_ok_and(|reference| facts.wants_confirmation(&image::Questions::of(reference)))
 }
 
 /// Returns the BootcNode of an agent that has a permit but does not pull.

@@ -80,7 +80,7 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
 /// When the target is not staged before the deadline. The next boot does not take it then.
 pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
-        reference: image.at(&target.digest).to_string(),
+        reference: image.at(&target.digest).into(),
         digest: target.digest.clone(),
         index_digest: target.digest.clone(),
         version: target.version.clone(),

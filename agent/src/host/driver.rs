@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_api::image_ref::{ImageRef, ImageRefError};
 use berth_api::node::{Deployment, DesiredImage, Progress};
 use berth_api::pool::SignatureRule;
-use berth_api::{BootId, Digest};
+use berth_api::{BootId, Digest, ImageRef};
 use berth_core::agent::storage::{StagingLock, Storage};
 use futures::future::BoxFuture;
 
@@ -159,11 +158,9 @@ impl BootedSigned {
 }
 
 /// Returns the reference for a backend. Fails unless the published reference is complete and has the published digest.
-pub(super) fn target(image: &DesiredImage) -> Result<ImageRef, HostError> {
-    let reference: ImageRef = image
-        .reference
-        .parse()
-        .map_err(|error: ImageRefError| invalid_reference(&format!("spec.image.ref: {error}")))?;
+pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {
+    let reference = image.reference.get();
+    let reference = reference.map_err(|error| invalid_reference(&format!("spec.image.ref: {error}")))?;
     if reference.digest() != Some(&image.digest) {
         return Err(invalid_reference(&format!(
             "spec.image.ref {reference} does not have spec.image.digest {}; publish both again",

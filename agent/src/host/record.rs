@@ -50,7 +50,7 @@ impl Record {
     pub(super) fn new(boot: &BootId, image: &DesiredImage, backend: Backend, inputs: PullInputs) -> Self {
         Self {
             digest: image.digest.clone(),
-            reference: image.reference.clone(),
+            reference: image.reference.to_string(),
             boot_id: boot.as_str().to_owned(),
             backend,
             started: false,

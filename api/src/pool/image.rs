@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Written;
+use crate::{ImageRef, Written};
 
 /// Default time between two polls of a tag.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
@@ -43,7 +43,7 @@ pub struct PoolImage {
     /// of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
-    pub reference: Option<String>,
+    pub reference: Option<Written<ImageRef>>,
     /// Time between two polls of the tag: at least `1m`, or `0` to query the registry only when the reference changes
     /// or a poll is requested. Default: the fleet's `image.pollInterval`, otherwise 12h. A reference without a tag is
     /// never polled.

@@ -1,5 +1,6 @@
 //! BootcNodePool: a set of nodes, the image that they should run, and the rules of the rollout. Admins write the spec.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use kube::core::Selector;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::BackendRule;
 use crate::boot_image::BootImagePolicy;
 use crate::quantity::Quantity;
-use crate::{Written, duration};
+use crate::{ImageRef, Written, duration};
 
 mod drain;
 mod host;
@@ -137,12 +138,11 @@ impl BootcNodePoolSpec {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference as written; empty if absent, which the API server rejects.
-    pub fn image_ref(&self) -> &str {
-        self.image
-            .as_ref()
-            .and_then(|i| i.reference.as_deref())
-            .unwrap_or_default()
+    /// The image reference; empty and so invalid if absent, which the API server rejects.
+    pub fn image_ref(&self) -> &Written<ImageRef> {
+        static MISSING: LazyLock<Written<ImageRef>> = LazyLock::new(Written::default);
+        let written = self.image.as_ref().and_then(|image| image.reference.as_ref());
+        written.unwrap_or(&MISSING)
     }
 
     /// Time between two polls of the tag: `image.pollInterval`, otherwise the fleet's; `None` if polling is off.

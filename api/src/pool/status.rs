@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot_image::{BootImageLimit, BootImageStatus};
 use crate::digest::Digest;
+use crate::image_ref::ImageRef;
 use crate::platform::{Choice, Platform, PlatformDigest};
+use crate::written::Written;
 
 /// State of a pool, as reported by the controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -73,7 +75,7 @@ pub struct BootcNodePoolStatus {
 pub struct Target {
     /// Reference that was resolved, as written by the admin.
     #[schemars(length(max = 512))]
-    pub image: String,
+    pub image: Written<ImageRef>,
     /// Digest returned by the registry, of a manifest or an image index.
     pub digest: Digest,
     /// Version of the image (label `org.opencontainers.image.version`).
@@ -122,6 +124,11 @@ pub struct ImageMetadata {
 }
 
 impl Target {
+    /// True if this reference is valid and was resolved to this target.
+    pub fn is_of(&self, reference: &Written<ImageRef>) -> bool {
+        self.image == *reference && reference.get().is_ok()
+    }
+
     /// Chooses the image for a node's platform.
     pub fn choose(&self, node: Platform<'_>) -> Choice<'_> {
         node.choose(&self.platforms)

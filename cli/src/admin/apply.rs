@@ -157,7 +157,7 @@ async fn approve(client: &Client, (pool, uid): (&str, &str), was: (&str, &Digest
         let now = pools.get(pool).await.with_context(|| format!("reading pool {pool}"))?;
         let available = now.status.as_ref().and_then(|s| s.available.as_ref());
         let same = now.uid().as_deref() == Some(uid)
-            && now.spec.image_ref() == was.0
+            && now.spec.image_ref().as_str() == was.0
             && available.is_some_and(|available| available.digest == *was.1);
         if !same {
             return Err(anyhow!(

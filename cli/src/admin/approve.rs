@@ -1,6 +1,5 @@
 //! `approve`: adopts the image that a pinned pool's tag points to.
 
-use berth_api::ImageRef;
 use berth_api::condition::{self, pool as types};
 use berth_api::pool::{Available, BootcNodePool};
 use jiff::Timestamp;
@@ -19,17 +18,14 @@ use crate::text::{age, clean, seconds, short};
 pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, NoPlan> {
     let found = pool_of(snapshot, pool)?;
     let status = found.status.clone().unwrap_or_default();
-    let Ok(reference) = found.spec.image_ref().parse::<ImageRef>() else {
+    let Ok(reference) = found.spec.image_ref().get() else {
         return Ok(nothing(pool, "its image.ref is not an image reference."));
     };
     let Some(tag) = reference.without_digest() else {
         let why = "its image.ref has no tag, so Berth looks for no newer image.";
         return Ok(nothing(pool, why));
     };
-    let is_current = status
-        .target
-        .as_ref()
-        .is_some_and(|t| t.image == found.spec.image_ref());
+    let is_current = status.target.as_ref().is_some_and(|t| t.is_of(found.spec.image_ref()));
     let Some(available) = status.available.filter(|_| is_current) else {
         let why = format!("no other image is known at {tag}. To check it now: kubectl berth poll {pool}");
         return Ok(nothing(pool, &why));
@@ -65,7 +61,7 @@ pub fn approve(snapshot: &Snapshot, pool: &str, now: Timestamp) -> Result<Plan, 
         changes: vec![Change::Approve {
             pool: pool.to_owned(),
             uid: found.uid().unwrap_or_default(),
-            from: found.spec.image_ref().to_owned(),
+            from: found.spec.image_ref().to_string(),
             to,
             digest: available.digest,
         }],

@@ -9,7 +9,7 @@ use berth_api::platform::{Choice, Variant};
 use berth_api::pool::{BootcNodePool, Target, WaveState};
 use berth_api::text::names;
 use berth_api::waves::is_control_plane;
-use berth_api::{Digest, ImageRef, NodeName, PoolName};
+use berth_api::{Digest, NodeName, PoolName, Written};
 use berth_core::controller::forecast::{Forecast, Turn, forecast};
 use berth_core::controller::gate::GateReason;
 use berth_core::controller::plan::{BlockReason, Plan, PoolFacts};
@@ -167,7 +167,7 @@ impl<'a> Outlook<'a> {
         let status = member.status();
         let digest = member.wanted(self.target);
         let desired = digest.zip(self.target).map(|(digest, target)| DesiredImage {
-            reference: String::new(),
+            reference: Written::default(),
             digest: digest.clone(),
             index_digest: target.digest.clone(),
             version: target.version.clone(),
@@ -290,7 +290,7 @@ impl<'a> Outlook<'a> {
     /// Returns reasons that block the whole pool, or use up its capacity.
     fn pool_blocks(&self, room: &Room) -> Vec<String> {
         let mut blocks = Vec::new();
-        let image = clean(self.pool.spec.image_ref());
+        let image = clean(self.pool.spec.image_ref().as_str());
         let conditions = self.pool.status.as_ref().map(|s| &*s.conditions).unwrap_or_default();
         let skew = condition::find(conditions, condition::pool::BOOT_IMAGE_SKEW).filter(|c| c.status == "True");
         let refused = skew.filter(|c| c.reason == Why::NextImageRefused.as_str());
@@ -394,7 +394,7 @@ pub(crate) fn preview(snapshot: &Snapshot, pool: &BootcNodePool, roster: &Roster
         .filter_map(|node| node.metadata.name.as_deref())
         .collect();
     PoolPreview {
-        image: clean(pool.spec.image_ref()),
+        image: clean(pool.spec.image_ref().as_str()),
         target: outlook.target.map(words),
         members,
         up_to_date: members.saturating_sub(going),
@@ -433,7 +433,7 @@ fn outsiders(roster: &Roster<'_>, pool: &str) -> Vec<PreviewRow> {
 /// Returns the pool's target; `None` while the status is about an older reference.
 fn target(pool: &BootcNodePool) -> Option<&Target> {
     let target = pool.status.as_ref()?.target.as_ref()?;
-    (target.image == pool.spec.image_ref()).then_some(target)
+    target.is_of(pool.spec.image_ref()).then_some(target)
 }
 
 fn words(target: &Target) -> String {
@@ -457,7 +457,7 @@ fn outsider(member: &Member<'_>, state: &str, why: String) -> PreviewRow {
 
 /// Returns the tag or digest of a reference that is not resolved.
 fn unresolved(pool: &BootcNodePool) -> String {
-    match pool.spec.image_ref().parse::<ImageRef>() {
+    match pool.spec.image_ref().get() {
         Ok(reference) => match (reference.digest(), reference.tag()) {
             (Some(digest), _) => short(digest),
             (None, tag) => format!(":{}", tag.unwrap_or_default()),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::pool::{Available, Target};
-use berth_api::{ImageRef, PoolName};
+use berth_api::{ImageRef, PoolName, Written};
 use berth_core::Moment;
 use berth_core::controller::image::{self, Answer, Answers, Found, Questions};
 use berth_shell::locked;
@@ -41,7 +41,7 @@ pub struct PoolImage<'a> {
     /// Name of the pool.
     pub pool: &'a PoolName,
     /// `image.ref`
-    pub reference: &'a str,
+    pub reference: &'a Written<ImageRef>,
     /// Poll interval; `None` for no polls.
     pub interval: Option<Duration>,
     /// `image.minimumAge`
@@ -143,7 +143,8 @@ pub struct Resolver {
 
 /// Questions of one pool, and since when it wants answers.
 struct PoolQuestions {
-    questions: Result<Questions, String>,
+    /// `None` if the reference is invalid.
+    questions: Option<Questions>,
     /// Since when its reference differs from its target's.
     changed: Option<Moment>,
     requested: Option<Moment>,
@@ -233,12 +234,12 @@ impl Resolver {
     fn questions_of(&mut self, pool_image: &PoolImage<'_>, now: Moment) -> PoolQuestions {
         let is_current = pool_image
             .target
-            .is_some_and(|target| target.image == pool_image.reference);
+            .is_some_and(|target| target.is_of(pool_image.reference));
         let changed = if is_current {
             self.changes.0.remove(pool_image.pool);
             None
         } else {
-            Some(self.changes.wants(pool_image.pool, pool_image.reference, now))
+            Some(self.changes.wants(pool_image.pool, pool_image.reference.as_str(), now))
         };
         let requested = match pool_image.request {
             Some(request) if pool_image.obeyed != Some(request) => {
@@ -249,7 +250,7 @@ impl Resolver {
             None => None,
         };
         let mut asked = PoolQuestions {
-            questions: Questions::of(pool_image.reference).map_err(|error| error.to_string()),
+            questions: pool_image.reference.get().ok().map(Questions::of),
             changed,
             requested,
             confirmed: None,
@@ -260,7 +261,7 @@ impl Resolver {
         if confirmed.is_some_and(|(known, _)| digest.as_ref() != Some(known)) {
             self.confirmations.0.remove(pool_image.pool);
         }
-        if let (Ok(questions), Some(available)) = (&asked.questions, pool_image.available) {
+        if let (Some(questions), Some(available)) = (&asked.questions, pool_image.available) {
             let answers = self.resolution(pool_image, &asked, now).answers;
             let facts = image::ImageFacts {
                 reference: pool_image.reference,
@@ -305,13 +306,9 @@ impl Resolver {
             ..Resolution::default()
         };
         let request = pool_image.request.map(str::to_owned);
-        let questions = match &asked.questions {
-            Ok(questions) => questions,
-            Err(error) => {
-                resolution.answers.invalid = Some(error.clone());
-                resolution.poll_request = request.or(resolution.poll_request);
-                return resolution;
-            }
+        let Some(questions) = &asked.questions else {
+            resolution.poll_request = request.or(resolution.poll_request);
+            return resolution;
         };
         if asked.changed.is_some() {
             let answer = self
@@ -369,7 +366,7 @@ impl Resolver {
 impl PoolQuestions {
     /// Returns the pool's questions, and how each is to be asked.
     fn asks(&self, pool_image: &PoolImage<'_>) -> Vec<(ImageRef, Ask)> {
-        let Ok(questions) = &self.questions else {
+        let Some(questions) = &self.questions else {
             return vec![];
         };
         let mut asks = vec![];
@@ -414,31 +411,25 @@ impl PoolQuestions {
 }
 
 fn is_of_repository(target: &Target, tag: &ImageRef) -> bool {
-    let image = target.image.parse::<ImageRef>();
+    let image = target.image.get();
     image.is_ok_and(|image| (image.registry(), image.repository()) == (tag.registry(), tag.repository()))
 }
 
 fn question(image: &ImageRef, pool_image: &PoolImage<'_>) -> Question {
     Question {
-        image: image.to_string(),
+        image: image.clone(),
         secret: pool_image.secret.map(str::to_owned),
     }
 }
 
 async fn resolve(config: &RegistryConfig, question: &Question, known: &[Target]) -> Result<Target, ResolveError> {
-    let parsed: ImageRef = question
-        .image
-        .parse()
-        .map_err(|e: berth_api::image_ref::ImageRefError| {
-            ResolveError::new(ResolveReason::InvalidReference, e.to_string())
-        })?;
     let secret = match (&question.secret, &config.secrets) {
         (Some(name), Some(secrets)) => Some(secrets.read(name).await?),
         _ => None,
     };
-    let answer = registry::resolve(config, &parsed, &question.image, known, secret.as_ref()).await;
+    let answer = registry::resolve(config, &question.image, known, secret.as_ref()).await;
     answer.map_err(|error| match error.reason {
-        ResolveReason::ImageNotFound if parsed.digest().is_some() => ResolveError {
+        ResolveReason::ImageNotFound if question.image.digest().is_some() => ResolveError {
             reason: ResolveReason::DigestUnavailable,
             ..error
         },

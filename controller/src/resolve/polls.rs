@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_api::ImageRef;
 use berth_api::pool::Target;
 use berth_core::Moment;
 use berth_core::controller::image::{Answer, Found, QueryFailure};
@@ -34,14 +35,14 @@ const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Question {
     /// Repository with a tag or a digest.
-    pub(super) image: String,
+    pub(super) image: ImageRef,
     /// Secret with the registry credentials.
     pub(super) secret: Option<String>,
 }
 
 impl Question {
     fn registry(&self) -> &str {
-        self.image.split_once('/').map_or("", |(registry, _)| registry)
+        self.image.registry()
     }
 }
 

@@ -50,12 +50,10 @@ struct Attempt<'a> {
     authorization: Mutex<Option<HeaderValue>>,
 }
 
-/// Resolves a reference with the credentials of a Secret. `text` is the reference as it was asked about. Images in
-/// `known` are not fetched again.
+/// Resolves a reference with the credentials of a Secret. Images in `known` are not fetched again.
 pub(super) async fn resolve(
     config: &RegistryConfig,
     reference: &ImageRef,
-    text: &str,
     known: &[Target],
     secret: Option<&PullSecret>,
 ) -> Result<Target, ResolveError> {
@@ -80,7 +78,7 @@ pub(super) async fn resolve(
         });
         match answer {
             Ok((_, Err(same))) => return Ok(same.clone()),
-            Ok((attempt, Ok((digest, found)))) => return target(&attempt, digest, found, text).await,
+            Ok((attempt, Ok((digest, found)))) => return target(&attempt, digest, found, reference).await,
             Err(error) => failures.push(error),
         }
     }
@@ -100,7 +98,12 @@ fn combined(sources: &[Source], mut failures: Vec<ResolveError>) -> ResolveError
     }
 }
 
-async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str) -> Result<Target, ResolveError> {
+async fn target(
+    attempt: &Attempt<'_>,
+    digest: Digest,
+    found: Found,
+    reference: &ImageRef,
+) -> Result<Target, ResolveError> {
     let (platforms, version, metadata) = match found {
         Found::Image(config) => (vec![config.platform], config.version, Some(config.metadata)),
         Found::Index { platforms, version } => {
@@ -116,7 +119,7 @@ async fn target(attempt: &Attempt<'_>, digest: Digest, found: Found, text: &str)
         }
     };
     Ok(Target {
-        image: text.to_owned(),
+        image: reference.clone().into(),
         digest,
         version,
         metadata,

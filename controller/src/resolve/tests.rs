@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// A pool whose status is the last decision.
 struct Case {
     name: PoolName,
-    reference: String,
+    reference: Written<ImageRef>,
     interval: Option<Duration>,
     minimum_age: Duration,
     secret: Option<String>,
@@ -25,7 +25,7 @@ struct Case {
 fn pool(name: &str, reference: &str) -> Case {
     Case {
         name: name.into(),
-        reference: reference.to_owned(),
+        reference: reference.into(),
         interval: Some(Duration::from_secs(3600)),
         minimum_age: Duration::ZERO,
         secret: None,
@@ -212,7 +212,7 @@ async fn a_pinned_pool_reports_its_tag_and_a_lost_digest() {
     let mut pools = [pool("a", &reference)];
     until(&mut resolver, &mut pools, |pools, _| pools[0].target.is_some()).await;
     let first = pools[0].digest().unwrap();
-    pools[0].reference = format!("{reference}@{first}");
+    pools[0].reference = format!("{reference}@{first}").into();
     fn is_pinned(pools: &[Case], _: &Verdict) -> bool {
         pools[0].target.as_ref().unwrap().image == pools[0].reference
     }
@@ -225,7 +225,7 @@ async fn a_pinned_pool_reports_its_tag_and_a_lost_digest() {
         (first, "ImageAvailable")
     );
     assert_eq!(pools[0].available.as_ref().unwrap().version.as_deref(), Some("2.0"));
-    pools[0].reference = format!("{reference}@sha256:{}", "0".repeat(64));
+    pools[0].reference = format!("{reference}@sha256:{}", "0".repeat(64)).into();
     let verdict = until(&mut resolver, &mut pools, |_, verdict| verdict.status == Some(false)).await;
     assert_eq!(verdict.reason, "DigestUnavailable");
 }
@@ -502,7 +502,7 @@ async fn the_status_stays_until_an_answer() {
 
 fn image_in(repository: &str) -> Target {
     Target {
-        image: format!("{repository}:0"),
+        image: format!("{repository}:0").into(),
         digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
         version: None,
         metadata: None,
@@ -516,7 +516,7 @@ fn each_question_is_asked_in_its_own_way() {
     let moment = Moment::after(Duration::from_secs(5));
     let mut case = pool("a", "r.example/os:1");
     let mut asked = PoolQuestions {
-        questions: Ok(Questions::of("r.example/os:1").unwrap()),
+        questions: Some(Questions::of(&"r.example/os:1".parse().unwrap())),
         changed: Some(moment),
         requested: None,
         confirmed: None,
@@ -569,7 +569,7 @@ async fn a_secret_that_cannot_be_read_is_named() {
             ..RegistryConfig::default()
         };
         let question = Question {
-            image: "r.example/os:1".to_owned(),
+            image: "r.example/os:1".parse().unwrap(),
             secret: Some("pull".to_owned()),
         };
         let error = resolve(&config, &question, &[]).await.unwrap_err();

@@ -175,7 +175,7 @@ mod tests {
         BootcNodeSpec {
             pool_name: "workers".into(),
             image: Some(DesiredImage {
-                reference: "r/os".into(),
+                reference: "r.io/os".into(),
                 digest: digest(2),
                 index_digest: digest(2),
                 version: Some("2.0".into()),

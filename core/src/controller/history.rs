@@ -202,7 +202,7 @@ mod tests {
             digest: digest(manifest),
         });
         Target {
-            image: "r/os:1".into(),
+            image: "r.io/os:1".into(),
             digest: digest(n),
             version: None,
             metadata: None,

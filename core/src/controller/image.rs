@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::condition::{Verdict, Why, Word};
-use berth_api::image_ref::ImageRefError;
 use berth_api::pool::{Available, Target};
 use berth_api::seeded::Bug;
-use berth_api::{Digest, ImageRef, PoolName};
+use berth_api::{Digest, ImageRef, PoolName, Written};
 use jiff::Timestamp;
 
 use crate::Moment;
@@ -33,18 +32,15 @@ pub struct Questions {
 
 impl Questions {
     /// Returns the queries for this reference.
-    ///
-    /// # Errors
-    /// If it is not an image reference.
-    pub fn of(reference: &str) -> Result<Self, ImageRefError> {
-        let reference: ImageRef = reference.parse()?;
-        let tag = reference.without_digest();
-        let named = match (reference.digest(), &tag) {
-            (Some(digest), _) => reference.at(digest),
-            (None, Some(tag)) => tag.clone(),
-            (None, None) => reference,
+    pub fn of(reference: &ImageRef) -> Self {
+        let named = match reference.digest() {
+            Some(digest) => reference.at(digest),
+            None => reference.clone(),
         };
-        Ok(Self { named, tag })
+        Self {
+            named,
+            tag: reference.without_digest(),
+        }
     }
 
     /// True if the image that the tag points to becomes the target.
@@ -54,8 +50,10 @@ impl Questions {
 }
 
 /// True if the image that the reference's tag points to becomes the target.
-pub fn follows(reference: &str) -> bool {
-    Questions::of(reference).is_ok_and(|questions| questions.follows())
+pub fn follows(reference: &Written<ImageRef>) -> bool {
+    reference
+        .get()
+        .is_ok_and(|reference| Questions::of(reference).follows())
 }
 
 /// A registry's latest answer to a query.
@@ -112,8 +110,6 @@ pub struct Answers {
     pub named: Answer,
     /// Answer about the tag, if the reference has one.
     pub tag: Answer,
-    /// Error if the reference cannot be queried.
-    pub invalid: Option<String>,
     /// True if no registry is queried because the BootcFleet, which lists the allowed registries, cannot be read.
     pub fleet_unreadable: bool,
 }
@@ -122,7 +118,7 @@ pub struct Answers {
 #[derive(Debug, Clone, Copy)]
 pub struct ImageFacts<'a> {
     /// `image.ref`
-    pub reference: &'a str,
+    pub reference: &'a Written<ImageRef>,
     /// `image.minimumAge`
     pub minimum_age: Duration,
     /// `status.target`
@@ -162,7 +158,7 @@ pub enum Next {
 impl<'a> ImageFacts<'a> {
     /// Current target, if it was resolved from the reference now in the spec.
     pub fn current(&self) -> Option<&'a Target> {
-        self.target.filter(|target| target.image == self.reference)
+        self.target.filter(|target| target.is_of(self.reference))
     }
 
     /// True if the tag must be queried once more because its image is now old enough: a bad push may have been pulled
@@ -213,7 +209,7 @@ impl<'a> ImageFacts<'a> {
         let same = self.target.filter(|old| old.digest == image.digest);
         let published = same.and_then(|old| old.publish_time.clone());
         Target {
-            image: self.reference.to_owned(),
+            image: self.reference.clone(),
             publish_time: Some(published.unwrap_or_else(|| now.into())),
             ..image.clone()
         }
@@ -231,20 +227,23 @@ pub struct Refusal {
 
 /// Decides about a pool's image. `refusal` returns why an image must not become the target.
 pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
+    let reference = match facts.reference.get() {
+        Ok(reference) => reference,
+        Err(error) => {
+            return Decision {
+                next: Next::Clear,
+                ..unchanged(facts, Verdict::no(Why::InvalidReference, error.to_string()))
+            };
+        }
+    };
     match facts.current() {
-        Some(current) => kept(facts, current, refusal, now),
+        Some(current) => kept(facts, &Questions::of(reference), current, refusal, now),
         None => changed(facts, refusal, now),
     }
 }
 
 /// Decides about a reference that differs from the target's.
 fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
-    if let Some(error) = &facts.answers.invalid {
-        return Decision {
-            next: Next::Clear,
-            ..unchanged(facts, Verdict::no(Why::InvalidReference, error.clone()))
-        };
-    }
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
         return unchanged(facts, Verdict::unknown(Why::FleetUnreadable, words));
@@ -275,7 +274,11 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
 }
 
 /// Keeps the target of another reference, because the next image is not known.
-fn unchanged(facts: &ImageFacts<'_>, verdict: Verdict) -> Decision {
+fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
+    if let Some(Err(error)) = facts.target.map(|target| target.image.get()) {
+        let words = "; status.target.image is invalid, so the BootcNodes of the pool are not changed until image.ref is resolved";
+        verdict.message.push_str(&format!("{words}: {error}"));
+    }
     Decision {
         target: facts.target.cloned(),
         available: None,
@@ -305,6 +308,7 @@ fn stays_unknown(current: &Target, available: Option<Available>, verdict: Verdic
 /// Decides about a reference that is the target's.
 fn kept(
     facts: &ImageFacts<'_>,
+    questions: &Questions,
     current: &Target,
     refusal: impl Fn(&Target) -> Option<Refusal>,
     now: Timestamp,
@@ -315,15 +319,14 @@ fn kept(
         let words = format!("{message}; no newer image is queried while the BootcFleet cannot be read");
         return stays_unknown(current, available, Verdict::yes(Why::FleetUnreadable, words));
     }
-    // The reference was adopted, so it parses.
-    let Some(questions) = Questions::of(facts.reference).ok().filter(|q| q.tag.is_some()) else {
+    if questions.tag.is_none() {
         return stays(current, None, resolved(current));
-    };
+    }
     let answer = &facts.answers.tag;
     let Some(found) = &answer.found else {
         let available = facts.available.filter(|a| a.digest != current.digest).cloned();
         let verdict = said(current, answer.trouble.as_ref(), available.as_ref(), || {
-            untold(facts, &questions)
+            untold(facts, questions)
         });
         return stays_unknown(current, available, verdict);
     };
@@ -349,7 +352,7 @@ fn kept(
             let how = if questions.follows() { "is not" } else { "would not be" };
             Some((refusal.reason, format!("{how} adopted: it {}", refusal.words)))
         }
-        None => untold_of(facts, &questions, &available),
+        None => untold_of(facts, questions, &available),
     });
     Decision {
         next: refused.map_or(Next::Clear, Next::Refused),
@@ -412,7 +415,8 @@ fn said(
     available: Option<&Available>,
     why: impl FnOnce() -> Option<(Why, String)>,
 ) -> Verdict {
-    let mut message = if target.image.ends_with(&target.digest.to_string()) {
+    let pinned = target.image.get().ok().and_then(ImageRef::digest);
+    let mut message = if pinned == Some(&target.digest) {
         format!("{} is resolved", target.image)
     } else {
         format!("{} is {}", target.image, target.digest)

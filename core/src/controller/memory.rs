@@ -290,7 +290,7 @@ mod tests {
     }
 
     fn host(staging: &str, status: Value) -> Value {
-        let image = json!({ "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) });
+        let image = json!({ "ref": "r.io/os", "digest": digest(2), "indexDigest": digest(2) });
         let spec = json!({ "staging": staging, "image": image });
         json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status })
     }

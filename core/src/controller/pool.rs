@@ -93,9 +93,10 @@ impl Pool {
     /// True if the spec names another reference than the target's, or one that is not allowed: the published image is
     /// no longer wanted, and the next one is not known yet.
     pub fn is_unresolved(&self) -> bool {
-        let reference = self.object.as_ref().map(|o| o.spec.image_ref());
-        self.target()
-            .is_some_and(|target| self.refused.is_some() || Some(target.image.as_str()) != reference)
+        let (Some(object), Some(target)) = (&self.object, self.target()) else {
+            return false;
+        };
+        self.refused.is_some() || !target.is_of(object.spec.image_ref())
     }
 
     /// True if the pool waits for the pool of that name.

@@ -1,6 +1,5 @@
 //! Checks pools against the registries that the fleet allows.
 
-use berth_api::ImageRef;
 use berth_api::condition::{self, Why};
 use berth_api::fleet::BootcFleetSpec;
 use berth_api::image_ref::allowed;
@@ -16,13 +15,13 @@ impl Pool {
     /// resolved. While the fleet cannot be read (`None`), a refused pool stays refused.
     #[must_use]
     pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
-        let reference = self.object.as_ref().map(|o| o.spec.image_ref()).unwrap_or_default();
-        self.refused = match (fleet, reference.parse::<ImageRef>()) {
-            (Some(fleet), Ok(parsed)) if !allowed(&fleet.allowed_registries, &parsed) => Some(format!(
+        let reference = self.object.as_ref().and_then(|o| o.spec.image_ref().get().ok());
+        self.refused = match (fleet, reference) {
+            (Some(fleet), Some(reference)) if !allowed(&fleet.allowed_registries, reference) => Some(format!(
                 "{reference} is in none of the BootcFleet's allowedRegistries ({}); the pool keeps its previous image",
                 few(fleet.allowed_registries.iter().cloned())
             )),
-            (None, Ok(_)) if self.was_refused() => Some(format!(
+            (None, Some(reference)) if self.was_refused() => Some(format!(
                 "the BootcFleet's allowedRegistries refused the pool, and it is unknown whether they allow \
                  {reference}: the BootcFleet cannot be read; the pool keeps its previous image"
             )),

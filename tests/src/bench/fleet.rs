@@ -62,7 +62,7 @@ impl Fleet {
         let pools = self.cluster.pools();
         loop {
             let status = pools.get(POOL).await?.status.unwrap_or_default();
-            let here = status.target.is_some_and(|t| t.image == image.reference);
+            let here = status.target.is_some_and(|t| t.image.as_str() == image.reference);
             if here && usize::try_from(status.nodes.updated)? == HOSTS && status.berths.held == 0 {
                 break;
             }

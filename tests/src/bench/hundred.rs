@@ -126,7 +126,7 @@ impl Bench {
                 // Polls slowly, so as not to load the API server.
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 let status = self.cluster.pools().get(pool).await?.status.unwrap_or_default();
-                let here = status.target.is_some_and(|t| t.image == image.reference);
+                let here = status.target.is_some_and(|t| t.image.as_str() == image.reference);
                 let count = match state {
                     "staged" => status.nodes.staged,
                     _ => status.nodes.updated,

@@ -157,7 +157,7 @@ impl<'a> Part<'a> {
         self.pool(image, rollout).await?;
         self.soon("all members wait", || async {
             let status = self.status().await?;
-            let is_target = status.target.is_some_and(|t| t.image == image.reference);
+            let is_target = status.target.is_some_and(|t| t.image.as_str() == image.reference);
             Ok(is_target && status.nodes.staged == status.nodes.total && self.are_prepared().await?)
         })
         .await?;

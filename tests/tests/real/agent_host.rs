@@ -225,6 +225,7 @@ async fn goes_through_the_proxy_of_a_drop_in(
     BufReader::new(&mut connection).read_line(&mut request).await?;
     let (registry, _) = image
         .reference
+        .as_str()
         .split_once('/')
         .context("a reference without a registry")?;
     ensure!(request.starts_with(&format!("GET http://{registry}/v2/")), "{request}");

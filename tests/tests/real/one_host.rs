@@ -70,7 +70,7 @@ impl OneHost {
         let image = &self.versions[version - 1];
         let digest: berth_api::Digest = image.digest.parse()?;
         Ok(DesiredImage {
-            reference: image.reference(&self.registry.host(), "os"),
+            reference: image.reference(&self.registry.host(), "os").into(),
             index_digest: digest.clone(),
             digest,
             version: None,
@@ -87,9 +87,12 @@ impl OneHost {
 /// This image by a digest that does not exist.
 pub fn unknown(image: &DesiredImage) -> Result<DesiredImage> {
     let digest: berth_api::Digest = format!("sha256:{}", "e".repeat(64)).parse()?;
-    let reference = image.reference.replace(&image.digest.to_string(), &digest.to_string());
+    let reference = image
+        .reference
+        .as_str()
+        .replace(&image.digest.to_string(), &digest.to_string());
     Ok(DesiredImage {
-        reference,
+        reference: reference.into(),
         digest,
         ..image.clone()
     })

@@ -319,7 +319,7 @@ async fn its_admin_goes_back(cluster: &RealCluster, host: &RealHost) -> Result<(
     host.reboot_now().await?;
     until_phase(cluster, host, "Degraded").await?;
     golden::ensure_walk_to(&cluster.control_plane.audit_log(), host.name(), &bad.digest, "failed")?;
-    cluster.set_image("workers", pool.spec.image_ref()).await?;
+    cluster.set_image("workers", pool.spec.image_ref().as_str()).await?;
     until_phase(cluster, host, "Updated").await
 }
 

@@ -158,7 +158,7 @@ async fn an_image_staged_by_others_is_locked() -> Result<()> {
     let image = image(&world.v2);
     world
         .sim
-        .stage_behind_the_agent(&image.reference, &world.v2.to_string());
+        .stage_behind_the_agent(image.reference.as_str(), &world.v2.to_string());
     let both = both_locks()?;
     host.start_pull(&image, both).await?;
     assert_eq!(ended(&host).await?, PullState::Succeeded);

@@ -56,7 +56,7 @@ impl World {
 /// The image of this digest, as a pool asks for it.
 pub fn image(digest: &Digest) -> DesiredImage {
     DesiredImage {
-        reference: format!("{REPOSITORY}@{digest}"),
+        reference: format!("{REPOSITORY}@{digest}").into(),
         digest: digest.clone(),
         index_digest: digest.clone(),
         version: None,

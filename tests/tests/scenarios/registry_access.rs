@@ -266,7 +266,10 @@ async fn a_mirror_serves_a_pinned_digest(site: &mut Site, mirror: &str) -> Resul
     );
     fs::write(&file, conf)?;
     let target = site.says("one", "Resolved", "").await?.target.context("no target")?;
-    ensure!(target.image == pinned && target.digest == site.digest, "{target:?}");
+    ensure!(
+        target.image.as_str() == pinned && target.digest == site.digest,
+        "{target:?}"
+    );
     fs::write(&file, "[[registry")?;
     site.pool("one", &pinned.replace('@', ":old@"), "pull").await?;
     site.says("one", "Resolved", ":old@").await.map(drop)

@@ -302,7 +302,7 @@ async fn tags_digests_and_indexes() -> Result<()> {
             cluster.set_image("workers", &same).await?;
             soon(cluster, &format!("{same} is the target"), || async {
                 let status = cluster.pool_status("workers").await?;
-                Ok(status.target.is_some_and(|t| t.image == same) && status.nodes.updated == 2)
+                Ok(status.target.is_some_and(|t| t.image.as_str() == same) && status.nodes.updated == 2)
             })
             .await?;
         }

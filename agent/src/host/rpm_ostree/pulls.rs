@@ -434,7 +434,7 @@ mod tests {
     fn the_daemon_gets_the_digest_and_the_rule_for_signatures() {
         let digest: Digest = format!("sha256:{}", "01".repeat(32)).parse().unwrap();
         let image = DesiredImage {
-            reference: format!("registry.example/os@{digest}"),
+            reference: format!("registry.example/os@{digest}").into(),
             index_digest: digest.clone(),
             digest: digest.clone(),
             version: None,
@@ -451,7 +451,7 @@ mod tests {
             format!("ostree-image-signed:docker://registry.example/os@{digest}")
         );
         let other = DesiredImage {
-            reference: "registry.example/os:1".to_owned(),
+            reference: "registry.example/os:1".into(),
             ..image
         };
         assert!(refspec(&other, false).is_err());
@@ -506,7 +506,7 @@ mod tests {
         let boot = BootId::from("b1");
         let digest: Digest = format!("sha256:{}", "01".repeat(32)).parse().unwrap();
         let image = DesiredImage {
-            reference: format!("registry.example/os@{digest}"),
+            reference: format!("registry.example/os@{digest}").into(),
             index_digest: digest.clone(),
             digest,
             version: None,

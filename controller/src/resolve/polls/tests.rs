@@ -5,7 +5,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn question(n: usize) -> Question {
     Question {
-        image: format!("r{}.example/os:{n}", n / 100),
+        image: format!("r{}.example/os:{n}", n / 100).parse().unwrap(),
         secret: None,
     }
 }

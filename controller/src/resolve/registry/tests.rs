@@ -121,7 +121,7 @@ impl Registry {
             ..RegistryConfig::default()
         };
         let text = format!("{}/os:1", self.address);
-        resolve(&config, &text.parse().unwrap(), &text, known, None).await
+        resolve(&config, &text.parse().unwrap(), known, None).await
     }
 
     /// Replaces the pages.

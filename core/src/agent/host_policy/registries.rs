@@ -1,6 +1,7 @@
 //! Registries that the host itself allows: prefixes from the agent's flags and from a file on the host. A stolen
 //! controller token can change neither, so it cannot make the host boot an untrusted image.
 
+use berth_api::Written;
 use berth_api::image_ref::{ImageRef, allowed};
 use berth_api::node::DesiredImage;
 
@@ -60,10 +61,10 @@ impl Registries {
     }
 }
 
-fn is_allowed(prefixes: &[String], reference: &str) -> bool {
+fn is_allowed(prefixes: &[String], reference: &Written<ImageRef>) -> bool {
     // An existing list without prefixes allows nothing.
-    let parsed = reference.parse::<ImageRef>();
-    !prefixes.is_empty() && parsed.is_ok_and(|reference| allowed(prefixes, &reference))
+    let reference = reference.get();
+    !prefixes.is_empty() && reference.is_ok_and(|reference| allowed(prefixes, reference))
 }
 
 fn parse(text: &str) -> Result<Vec<String>, String> {
@@ -102,7 +103,7 @@ mod tests {
     fn image(name: &str) -> DesiredImage {
         let digest: Digest = format!("sha256:{}", "0f".repeat(32)).parse().unwrap();
         DesiredImage {
-            reference: format!("{name}@{digest}"),
+            reference: format!("{name}@{digest}").into(),
             index_digest: digest.clone(),
             digest,
             version: None,
@@ -145,7 +146,7 @@ mod tests {
                 .contains("refused by --allowed-registry")
         );
         let unparsable = DesiredImage {
-            reference: "quay.io/a/b".to_owned(),
+            reference: "quay.io/a/b".into(),
             ..image("quay.io/a/b")
         };
         assert!(

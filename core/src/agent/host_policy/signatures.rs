@@ -1,8 +1,8 @@
 //! The host's signature policy, `policy.json`, as skopeo and bootc read it: whether it accepts unsigned images.
 
-use berth_api::image_ref::ImageRef;
 use berth_api::node::DesiredImage;
 use berth_api::pool::SignatureRule;
+use berth_api::{ImageRef, Written};
 use serde_json::{Map, Value};
 
 use super::objection::Objection;
@@ -57,8 +57,8 @@ impl Policy {
 }
 
 /// Returns how the policy is too weak for this image; `None` if it requires a signature or rejects the image.
-fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
-    let Ok(reference) = reference.parse::<ImageRef>() else {
+fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Option<String> {
+    let Ok(reference) = reference.get() else {
         return Some(format!("cannot be checked: {reference} is not an image reference"));
     };
     let Some(default) = policy.get("default") else {
@@ -79,9 +79,7 @@ fn weakness(policy: &Map<String, Value>, reference: &str) -> Option<String> {
         Some(Value::Object(docker)) => docker,
         Some(_) => return Some("has a transport docker that is not an object".to_owned()),
     };
-    let scope = scopes(&reference)
-        .into_iter()
-        .find(|scope| docker.contains_key(scope))?;
+    let scope = scopes(reference).into_iter().find(|scope| docker.contains_key(scope))?;
     let why = too_weak(docker.get(&scope)?)?;
     Some(format!(
         "has an entry for scope {scope:?} of transport docker that {why}"
@@ -142,7 +140,7 @@ mod tests {
 
     fn image(name: &str) -> DesiredImage {
         DesiredImage {
-            reference: format!("{name}@{DIGEST}"),
+            reference: format!("{name}@{DIGEST}").into(),
             digest: DIGEST.parse().unwrap(),
             index_digest: DIGEST.parse().unwrap(),
             version: None,

@@ -135,7 +135,7 @@ fn ask_for(knowledge: &mut Knowledge, image: DesiredImage) {
 
 fn image() -> DesiredImage {
     DesiredImage {
-        reference: String::new(),
+        reference: berth_api::Written::default(),
         digest: digest(2),
         index_digest: digest(2),
         version: None,

@@ -48,7 +48,7 @@ pub(super) fn count(doing: &MemberStates<'_>, wanted: MemberState) -> usize {
 
 /// True if the current target was resolved from the reference in the spec, and that reference is allowed.
 fn is_current(facts: &PoolStatusFacts<'_>, target: &Target) -> bool {
-    facts.refused.is_none() && target.image == facts.reference
+    facts.refused.is_none() && target.is_of(facts.reference)
 }
 
 fn updated(facts: &PoolStatusFacts<'_>, target: Option<&Target>, doing: &MemberStates<'_>) -> Verdict {

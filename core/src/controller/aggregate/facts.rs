@@ -7,6 +7,7 @@ use berth_api::boot_image::BootImagePolicy;
 use berth_api::membership::Conflict;
 use berth_api::platform::Platform;
 use berth_api::pool::BootcNodePoolStatus;
+use berth_api::{ImageRef, Written};
 
 use crate::controller::gates::Gates;
 use crate::controller::image::{self, Answers};
@@ -45,7 +46,7 @@ pub struct PoolStatusFacts<'a> {
     /// Name of the pool.
     pub pool: &'a str,
     /// Image reference in the spec.
-    pub reference: &'a str,
+    pub reference: &'a Written<ImageRef>,
     /// Number of images that the history keeps.
     pub history_limit: usize,
     /// Message why the reference is not allowed; `None` if it is.

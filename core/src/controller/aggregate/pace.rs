@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn target() -> Target {
-        serde_json::from_value(json!({ "image": "r/os:1", "digest": digest(), "platforms": [] })).unwrap()
+        serde_json::from_value(json!({ "image": "r.io/os:1", "digest": digest(), "platforms": [] })).unwrap()
     }
 
     fn failures() -> Vec<DigestFailures> {

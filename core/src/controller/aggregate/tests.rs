@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use berth_api::berth::{Berth, Holding, Offer};
 use berth_api::condition::Word;
 use berth_api::node::BootcNodeSpec;
 use berth_api::platform::Machine;
 use berth_api::pool::{BerthCounts, PlatformDigest};
+use berth_api::{ImageRef, Written};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 mod references;
@@ -22,6 +24,9 @@ use crate::finding::{self, Finding, Subject};
 fn digest(n: u8) -> Digest {
     format!("sha256:{}", format!("{n:02x}").repeat(32)).parse().unwrap()
 }
+
+static V2: LazyLock<Written<ImageRef>> = LazyLock::new(|| "quay.io/os:v2".into());
+static V3: LazyLock<Written<ImageRef>> = LazyLock::new(|| "quay.io/os:v3".into());
 
 fn target() -> Target {
     Target {
@@ -166,7 +171,7 @@ fn of_empty_pool<'a>(old: &'a BootcNodePoolStatus, answers: &'a Answers, plan: &
         old,
         pool: "p",
         history_limit: 3,
-        reference: "quay.io/os:v2",
+        reference: &V2,
         minimum_age: Duration::ZERO,
         boot_image: &BootImagePolicy::UNSET,
         answers,
@@ -283,7 +288,7 @@ impl Case {
         let answers = self.news.as_ref().map(answered).unwrap_or_default();
         let facts = PoolStatusFacts {
             generation: Some(3),
-            reference: self.news.as_ref().map_or("quay.io/os:v2", |news| news.image.as_str()),
+            reference: self.news.as_ref().map_or(&V2, |news| &news.image),
             refused: self.refused,
             paused: self.paused,
             members,

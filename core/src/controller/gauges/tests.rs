@@ -163,7 +163,7 @@ fn halted(digest: &Digest) -> BootcNodePoolStatus {
     BootcNodePoolStatus {
         conditions: vec![condition("RolloutHalted", "True"), condition("WindowOpen", "Unknown")],
         target: Some(berth_api::pool::Target {
-            image: "r/os:1".into(),
+            image: "r.io/os:1".into(),
             digest: digest.clone(),
             version: Some("1.0".into()),
             metadata: None,
@@ -212,7 +212,7 @@ fn a_pool_has_gauges_for_conditions_and_windows() {
         fleet: Some(&fleet),
     };
     let said = lines(&facts);
-    let target = format!("pool_target_info p,r/os:1,{digest},1.0 1");
+    let target = format!("pool_target_info p,r.io/os:1,{digest},1.0 1");
     has(
         &said,
         &[

@@ -12,7 +12,7 @@ use super::{ImageFacts, Next, Questions, Refusal};
 ///
 /// `None`: this leader has not queried the tag yet, and the condition stays.
 pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, polled: bool) -> Option<Verdict> {
-    let is_resolved = in_force.is_some_and(|target| target.image == facts.reference);
+    let is_resolved = in_force.is_some_and(|target| target.is_of(facts.reference));
     if !is_resolved {
         return Some(Verdict::unknown(
             Why::ImageNotResolved,
@@ -22,7 +22,7 @@ pub fn assess(facts: &ImageFacts<'_>, in_force: Option<&Target>, next: &Next, po
     if facts.answers.fleet_unreadable {
         return None;
     }
-    let questions = Questions::of(facts.reference).ok()?;
+    let questions = Questions::of(facts.reference.get().ok()?);
     let Some(tag) = &questions.tag else {
         return Some(Verdict::no(Why::AsExpected, "the reference has a digest and no tag"));
     };

@@ -14,7 +14,7 @@ fn digest(n: u8) -> Digest {
 
 fn image(reference: &str, n: u8) -> Target {
     Target {
-        image: reference.to_owned(),
+        image: reference.into(),
         digest: digest(n),
         version: Some(n.to_string()),
         metadata: None,
@@ -70,7 +70,7 @@ fn away() -> Option<QueryFailure> {
 
 /// A pool that follows the tag, with image 1 as its target.
 struct Case {
-    reference: String,
+    reference: Written<ImageRef>,
     target: Option<Target>,
     available: Option<Available>,
     minimum_age: Duration,
@@ -80,9 +80,9 @@ struct Case {
 }
 
 fn case(reference: &str, tag: Answer) -> Case {
-    let follows = Questions::of(reference).is_ok_and(|q| q.follows());
+    let follows = follows(&reference.into());
     Case {
-        reference: reference.to_owned(),
+        reference: reference.into(),
         target: Some(image(reference, 1)),
         available: None,
         minimum_age: Duration::ZERO,
@@ -129,7 +129,7 @@ impl Case {
     }
 
     fn wants_confirmation(&self) -> bool {
-        let questions = Questions::of(&self.reference).unwrap();
+        let questions = Questions::of(self.reference.get().unwrap());
         self.facts().wants_confirmation(&questions)
     }
 }
@@ -142,13 +142,13 @@ fn queries_use_the_digest_and_the_tag() {
         (&pinned, &by_digest, Some(FOLLOWED), false),
         (&by_digest, &by_digest, None, false),
     ] {
-        let questions = Questions::of(reference).unwrap();
+        let questions = Questions::of(&reference.parse().unwrap());
         assert_eq!(questions.named.to_string(), named);
         assert_eq!(questions.tag.as_ref().map(ToString::to_string).as_deref(), tag);
         assert_eq!(questions.follows(), is_followed, "{reference}");
-        assert_eq!(follows(reference), is_followed, "{reference}");
+        assert_eq!(follows(&reference.into()), is_followed, "{reference}");
     }
-    assert!(Questions::of("os").is_err() && !follows("os"));
+    assert!(!follows(&"os".into()));
 }
 
 #[test]
@@ -195,13 +195,38 @@ fn each_kind_of_reference_has_its_rule() {
 }
 
 #[test]
+fn a_target_that_cannot_be_read_is_reported_until_it_is_replaced() {
+    let mut case = case(FOLLOWED, Answer::default());
+    case.target = Some(image("an older version wrote this", 1));
+    for (trouble, reason) in [(None, "None Resolving"), (away(), "Some(false) RegistryUnavailable")] {
+        case.answers.named.trouble = trouble;
+        let decision = case.decide();
+        let words = &decision.verdict.message;
+        assert!(
+            words.contains("status.target.image is invalid") && words.contains("an older version"),
+            "{words}"
+        );
+        assert_eq!((case.says().2.as_str(), decision.target), (reason, case.target.clone()));
+    }
+    case.answers.named = found(2, Duration::ZERO);
+    assert_eq!(case.decide().target.unwrap().image, FOLLOWED.into());
+    case.reference = case.target.as_ref().unwrap().image.clone();
+    assert_eq!(
+        case.says().2,
+        "Some(false) InvalidReference",
+        "the spec has the same text"
+    );
+    assert_eq!(case.decide().target, case.target);
+}
+
+#[test]
 fn a_changed_reference_is_adopted_at_once() {
     let mut case = case("quay.io/other:1", found(7, Duration::ZERO));
     case.target = Some(image(FOLLOWED, 1));
     case.available = Some(available(2, 0));
     case.minimum_age = HOUR;
     let decision = case.decide();
-    assert_eq!(decision.target.unwrap().image, "quay.io/other:1");
+    assert_eq!(decision.target.unwrap().image, "quay.io/other:1".into());
     assert_eq!(case.says().0, Some(digest(7)));
     case.answers = Answers::default();
     let waiting = case.decide();
@@ -209,9 +234,10 @@ fn a_changed_reference_is_adopted_at_once() {
     assert_eq!((waiting.available, waiting.verdict.status), (None, None));
     case.answers.named.trouble = away();
     assert_eq!(case.says().2, "Some(false) RegistryUnavailable");
-    case.answers.invalid = Some("nonsense".into());
+    case.reference = "nonsense".into();
     assert_eq!(case.says().2, "Some(false) InvalidReference");
     assert_eq!(case.decide().next, Next::Clear, "no registry is asked");
+    case.reference = "quay.io/other:1".into();
     case.answers = Answers::default();
     case.answers.named = found(7, Duration::ZERO);
     case.unserved = true;
@@ -406,7 +432,7 @@ fn any_case(case: AnyCase) -> (Case, usize) {
             ..Answers::default()
         },
         unserved,
-        reference: references[kind].clone(),
+        reference: references[kind].as_str().into(),
     };
     (case, kind)
 }

@@ -11,7 +11,7 @@ use crate::controller::snapshot::Entry;
 
 pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Pool {
     let image = PoolImage {
-        reference: Some(reference.to_owned()),
+        reference: Some(reference.into()),
         ..PoolImage::default()
     };
     let mut object = BootcNodePool::new(
@@ -22,7 +22,7 @@ pub(in crate::controller) fn pool(reference: &str, resolved: Option<&str>) -> Po
         },
     );
     let target = resolved.map(|image| Target {
-        image: image.to_owned(),
+        image: image.into(),
         digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
         version: None,
         metadata: None,
@@ -48,7 +48,7 @@ pub(in crate::controller) fn pool_of(object: BootcNodePool) -> Pool {
 
 #[test]
 fn a_removed_retry_token_forgets_nothing() {
-    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
     let failed: Digest = format!("sha256:{}", "1".repeat(64)).parse().unwrap();
     for (asked, obeyed, remembers) in [
         (None, None, true),
@@ -77,11 +77,12 @@ fn a_removed_retry_token_forgets_nothing() {
 
 #[test]
 fn a_withdrawn_target_stays_published() {
-    assert!(!pool("r/os:2", Some("r/os:2")).is_unresolved());
-    assert!(!pool("r/os:2", None).is_unresolved(), "there is nothing to withdraw");
-    let reverted = pool("r/os:1", Some("r/os:2"));
+    assert!(!pool("r.io/os:2", Some("r.io/os:2")).is_unresolved());
+    assert!(!pool("r.io/os:2", None).is_unresolved(), "there is nothing to withdraw");
+    let reverted = pool("r.io/os:1", Some("r.io/os:2"));
     assert!(reverted.is_unresolved() && reverted.target().is_some());
     assert!(!Pool::orphaned("a".into()).is_unresolved());
+    assert!(pool("nonsense", Some("nonsense")).is_unresolved());
     let terms = terms(&[reverted], &Membership::default(), &BTreeSet::new());
     let terms = &terms[&"a".into()];
     assert!(terms.unresolved && terms.target.is_some());
@@ -133,7 +134,7 @@ fn estimates_are_capped_by_pool_and_timeout() {
         // As written by an older controller.
         (Some(86_400), None, 15),
     ] {
-        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
         let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
         status.phase_durations.reboot_seconds = median;
         let report = Report {
@@ -159,7 +160,7 @@ fn object(uid: &str, generation: i64, deleted: Option<&str>) -> BootcNodePool {
 fn a_pool_is_as_shown_until_its_spec_changes() {
     let shown = Pool {
         object: Some(object("u", 1, None)),
-        ..pool("r/os:1", None)
+        ..pool("r.io/os:1", None)
     };
     let mut reported = object("u", 1, None);
     reported.status = Some(BootcNodePoolStatus::default());
@@ -184,7 +185,7 @@ fn a_poll_request_must_fit_into_the_status() {
         (Some(&longest), Some(&*longest)),
         (Some(&too_long), None),
     ] {
-        let mut pool = pool("r/os:1", None);
+        let mut pool = pool("r.io/os:1", None);
         let annotations = text.map(|text| [(keys::ANNOTATION_POLL_REQUESTED_AT.to_owned(), text.to_owned())].into());
         pool.object.as_mut().unwrap().metadata.annotations = annotations;
         assert_eq!(pool.poll_request(), request);
@@ -193,7 +194,7 @@ fn a_poll_request_must_fit_into_the_status() {
 
 #[test]
 fn a_pool_that_goes_has_no_capacity() {
-    let mut pool = pool("r/os:1", None);
+    let mut pool = pool("r.io/os:1", None);
     assert_eq!(pool.capacity(5), 1);
     pool.deleting = true;
     assert_eq!(pool.capacity(5), 0);
@@ -202,7 +203,7 @@ fn a_pool_that_goes_has_no_capacity() {
 
 #[test]
 fn a_window_must_fit_drain_and_reboot() {
-    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
     let object = pool.object.as_mut().unwrap();
     let spec = serde_json::json!({ "drain": { "timeout": "60s" }, "rollout": { "rebootTimeout": "300s" } });
     object.spec = serde_json::from_value(spec).unwrap();
@@ -225,7 +226,7 @@ fn a_window_must_fit_drain_and_reboot() {
 
 #[test]
 fn each_wave_soaks_for_its_own_time() {
-    let mut pool = pool("r/os:1", Some("r/os:1"));
+    let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
     let object = pool.object.as_mut().unwrap();
     let canary = serde_json::json!({ "name": "canary", "nodeSelector": {}, "soakTime": "60s" });
     let late = serde_json::json!({ "name": "late", "nodeSelector": {} });

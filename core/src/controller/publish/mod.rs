@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_api::node::{BootcNodeSpec, DesiredImage, Staging};
 use berth_api::platform::Platform;
 use berth_api::pool::Target;
-use berth_api::{Digest, ImageRef, NodeName, NodeUid, PoolName, keys};
+use berth_api::{Digest, NodeName, NodeUid, PoolName, keys};
 
 use crate::controller::view::{BootcNodeView, NodeView, is_leaving, is_stale, made_for};
 
@@ -145,6 +145,10 @@ fn draft<'a>(
     if old.is_none() && terms.target.is_none() && terms.resolving {
         return None;
     }
+    // A target that cannot be read changes no BootcNode. `ImageResolved` reports it.
+    if terms.target.as_ref().is_some_and(|target| target.image.get().is_err()) {
+        return None;
+    }
     let platform = node.platform(host);
     let form = forms
         .entry((pool, platform))
@@ -234,9 +238,9 @@ pub fn desired_digest<'a>(target: Option<&'a Target>, platform: Platform<'_>) ->
 fn desired_image(terms: &Terms, platform: Platform<'_>) -> Option<DesiredImage> {
     let target = terms.target.as_ref()?;
     let digest = target.digest_for(platform)?;
-    let reference: ImageRef = target.image.parse().ok()?;
+    let reference = target.image.get().ok()?;
     Some(DesiredImage {
-        reference: reference.at(digest).to_string(),
+        reference: reference.at(digest).into(),
         digest: digest.clone(),
         index_digest: target.digest.clone(),
         version: target.version.clone(),

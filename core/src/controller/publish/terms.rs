@@ -77,7 +77,7 @@ mod tests {
             // No reports at all.
             (1000, "0", 0),
         ] {
-            let mut pool = pool("r/os:1", Some("r/os:1"));
+            let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
             let rollout = berth_api::pool::Rollout {
                 max_staging: Some(berth_api::quantity::Quantity::Percent(50)),
                 progress_interval: Some(asked.into()),
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn members_get_the_pools_token_and_medians() {
-        let mut pool = pool("r/os:1", Some("r/os:1"));
+        let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
         assert_eq!(terms_of(&pool).retry_token, None);
         let object = pool.object.as_mut().unwrap();
         let rollout = serde_json::json!({ "retryToken": "again" });

@@ -257,13 +257,29 @@ fn a_spec_is_published_once() {
     assert!(matches!(&writes[..], [BootcNodeWrite::Create { label: Some(l), .. }] if l == "a"));
     let spec = world.spec("n1").clone();
     let image = spec.image.unwrap();
-    assert_eq!(image.reference, format!("quay.io/example/os@{}", digest(1)));
+    assert_eq!(image.reference.as_str(), format!("quay.io/example/os@{}", digest(1)));
     assert_eq!((image.digest, image.index_digest), (digest(1), digest(101)));
     assert_eq!(
         (spec.node_uid.as_str(), spec.drain.timeout),
         ("uid-n1", Some("900s".into()))
     );
     assert!(world.step().is_empty());
+}
+
+#[test]
+fn a_target_that_cannot_be_read_changes_no_bootc_node() {
+    let mut world = world(&["n1"], 1);
+    world.step();
+    let before = world.spec("n1").clone();
+    let terms = world.terms.get_mut(&"a".into()).unwrap();
+    terms.target.as_mut().unwrap().image = "nonsense".into();
+    terms.retry_token = Some("again".into());
+    assert!(world.step().is_empty());
+    assert_eq!(*world.spec("n1"), before);
+    let target = world.terms.get_mut(&"a".into()).unwrap().target.as_mut().unwrap();
+    target.image = "quay.io/example/os:v1".into();
+    world.step();
+    assert_eq!(world.spec("n1").retry_token.as_deref(), Some("again"));
 }
 
 #[test]

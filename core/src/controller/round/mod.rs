@@ -158,9 +158,9 @@ mod tests {
         let platforms = json!([{ "architecture": architecture, "digest": digest(2) }]);
         let pool = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
-            "spec": { "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r/os:2" } },
+            "spec": { "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r.io/os:2" } },
             "status": {
-                "target": { "image": "r/os:2", "digest": digest(2), "platforms": platforms },
+                "target": { "image": "r.io/os:2", "digest": digest(2), "platforms": platforms },
                 "berths": { "total": 1 },
             },
         });

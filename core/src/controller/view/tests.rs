@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use berth_api::berth::Offer;
+use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
 
@@ -322,7 +323,7 @@ fn a_pool_differs_in_what_plans_read() {
         "metadata": {
             "name": "a", "uid": "u", "finalizers": [], "annotations": {}, "deletionTimestamp": null, "resourceVersion": "1",
         },
-        "spec": { "nodeSelector": {}, "image": { "ref": "r/os:1" } },
+        "spec": { "nodeSelector": {}, "image": { "ref": "r.io/os:1" } },
         "status": { "observedGeneration": 1 },
     });
     let changes = [
@@ -336,12 +337,55 @@ fn a_pool_differs_in_what_plans_read() {
         ("/metadata/uid", json!("other"), BOTH),
         ("/metadata/finalizers", json!(["example.com/mine"]), BOTH),
         ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"), BOTH),
-        ("/spec/image/ref", json!("r/os:2"), BOTH),
+        ("/spec/image/ref", json!("r.io/os:2"), BOTH),
         ("/spec/image/ref", json!(7), BOTH),
         ("/status/observedGeneration", json!(2), BOTH),
     ];
     check_changes(&pool, |pool| PoolView::of(read(pool)), &changes);
     check_unreadable(&pool, |pool| PoolView::of(read(pool)), "/spec/image/ref");
+}
+
+#[test]
+fn invalid_texts_leave_objects_readable() {
+    let bad = "no such thing";
+    let selector = json!({ "matchExpressions": [{ "key": "a", "operator": bad }] });
+    let pool = json!({
+        "metadata": { "name": "a" },
+        "spec": {
+            "nodeSelector": selector,
+            "image": { "ref": bad, "pollInterval": bad, "minimumAge": bad },
+            "drain": { "timeout": bad, "podSelector": selector },
+            "rollout": {
+                "soakTime": bad, "rebootTimeout": bad, "progressInterval": bad,
+                "waves": [{ "name": "w", "nodeSelector": selector, "soakTime": bad }],
+                "windows": [{ "schedule": bad, "duration": bad, "splay": bad }],
+            },
+        },
+        "status": { "target": { "image": bad, "digest": format!("sha256:{}", "0".repeat(64)), "platforms": [] } },
+    });
+    let object = PoolView::of(read(pool.clone())).object.unwrap();
+    assert!(object.spec.image_ref().get().is_err() && object.spec.selector().unwrap_err().contains(bad));
+    assert_eq!(object.spec.reboot_timeout(), DEFAULT_REBOOT_TIMEOUT);
+    let again = serde_json::to_value(&object).unwrap();
+    assert_eq!(
+        (&again["spec"]["drain"], &again["spec"]["image"]),
+        (&pool["spec"]["drain"], &pool["spec"]["image"])
+    );
+    assert_eq!(
+        again["status"]["target"], pool["status"]["target"],
+        "the target is not lost"
+    );
+    let digest = &pool["status"]["target"]["digest"];
+    let host = json!({
+        "metadata": { "name": "n" },
+        "spec": {
+            "poolName": "a", "rebootTimeout": bad, "progressInterval": "",
+            "image": { "ref": bad, "digest": digest, "indexDigest": digest },
+        },
+        "status": {},
+    });
+    let host = BootcNodeView::of(read(host));
+    assert!(host.spec().unwrap().image.as_ref().unwrap().reference.get().is_err());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::controller::view::BootcNodeView;
 fn target() -> Target {
     let digest: berth_api::Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
     Target {
-        image: "r/os:1".into(),
+        image: "r.io/os:1".into(),
         digest: digest.clone(),
         version: None,
         metadata: None,
@@ -89,7 +89,7 @@ fn a_node_waits_for_its_own_reasons() {
         (
             BlockReason::NoImage,
             "NoSuchPlatform",
-            "r/os:1 has no image for arm64/v8; it has: amd64",
+            "r.io/os:1 has no image for arm64/v8; it has: amd64",
         ),
     ] {
         let expected = Waiting::Yes(Word::stored(reason), message.into());
@@ -151,14 +151,14 @@ fn an_unknown_cpu_level_is_reported() {
             Variant::NotReported,
             Some((
                 "CpuLevelUnknown",
-                "r/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU",
+                "r.io/os:1 supports amd64/v2, amd64/v3; waiting for the node's agent to report its CPU",
             )),
         ),
         (
             Variant::Unknown,
             Some((
                 "CpuLevelUnknown",
-                "r/os:1 supports amd64/v2, amd64/v3, and it is unknown which of them the node's CPU runs; update the \
+                "r.io/os:1 supports amd64/v2, amd64/v3, and it is unknown which of them the node's CPU runs; update the \
                  agent, or label the node with berth.dev/platform-variant",
             )),
         ),
@@ -166,7 +166,7 @@ fn an_unknown_cpu_level_is_reported() {
             Variant::Known("v1"),
             Some((
                 "NoSuchPlatform",
-                "r/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3",
+                "r.io/os:1 has no image for amd64/v1; it has: amd64/v2, amd64/v3",
             )),
         ),
         // The plan is older than the report.

@@ -7,7 +7,7 @@ use berth_api::condition::MAX_MESSAGE;
 fn image() -> DesiredImage {
     let digest: Digest = format!("sha256:0123456789abcdef{}", "0".repeat(48)).parse().unwrap();
     DesiredImage {
-        reference: format!("registry.example/os@{digest}"),
+        reference: format!("registry.example/os@{digest}").into(),
         index_digest: digest.clone(),
         digest,
         version: None,
@@ -27,7 +27,10 @@ fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
     }
     let plain = spec(&image.digest, &target, options(Storage::Ostree, false, false), false);
     assert_eq!(plain.name, "berth-pull-0123456789abcdef.service");
-    assert_eq!(plain.command, ["/usr/bin/bootc", "switch", "--", &image.reference]);
+    assert_eq!(
+        plain.command,
+        ["/usr/bin/bootc", "switch", "--", image.reference.as_str()]
+    );
     assert_eq!(plain.fd3, None);
     assert!(plain.last.is_some(), "ostree locks it at the end");
     let full = spec(&image.digest, &target, options(Storage::Ostree, true, true), true);
@@ -45,7 +48,7 @@ fn the_unit_is_named_after_the_digest_and_runs_bootc_itself() {
 #[test]
 fn only_a_reference_with_the_digest_reaches_bootc() {
     let good = image();
-    assert_eq!(target(&good).unwrap().to_string(), good.reference);
+    assert_eq!(target(&good).unwrap(), good.reference.get().unwrap());
     let other = format!("registry.example/os@sha256:{}", "9".repeat(64));
     for reference in [
         "",
@@ -55,7 +58,7 @@ fn only_a_reference_with_the_digest_reaches_bootc() {
         other.as_str(),
     ] {
         let image = DesiredImage {
-            reference: reference.to_owned(),
+            reference: reference.into(),
             ..image()
         };
         let error = target(&image).unwrap_err();

@@ -44,7 +44,7 @@ async fn ask(server: &Server, secret: Option<&PullSecret>) -> Result<Target, Res
         ..RegistryConfig::default()
     };
     let text = format!("{}/os:1", server.address);
-    let answer = resolve(&config, &text.parse().unwrap(), &text, &[], secret).await;
+    let answer = resolve(&config, &text.parse().unwrap(), &[], secret).await;
     if let Err(error) = &answer {
         assert!(
             !error.message.contains("hush") && !error.message.contains("bWU6"),

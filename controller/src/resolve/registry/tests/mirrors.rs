@@ -34,7 +34,7 @@ async fn poll(conf: &str, text: &str, known: &[Target]) -> Result<Target, Resolv
         conf: Some(Mounted::registries_conf(&path)),
         ..RegistryConfig::default()
     };
-    resolve(&config, &text.parse().unwrap(), text, known, None).await
+    resolve(&config, &text.parse().unwrap(), known, None).await
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_mirror_serves_while_the_origin_is_away() {
         mirror.address
     );
     let target = ask(&conf, "127.0.0.1:1/a/os:1").await.unwrap();
-    assert_eq!(target.image, "127.0.0.1:1/a/os:1", "nodes get the origin's name");
+    assert_eq!(target.image, "127.0.0.1:1/a/os:1".into(), "nodes get the origin's name");
     let error = ask(&conf, "127.0.0.1:1/a/os:2").await.unwrap_err();
     assert_eq!(error.reason, ResolveReason::RegistryUnavailable, "the origin's");
     assert!(

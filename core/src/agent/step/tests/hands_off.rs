@@ -40,6 +40,24 @@ fn a_node_leaves_its_pool_by_either_sign() {
     assert_eq!(Desired::of(None), Desired::Unknown);
 }
 
+/// The agent stays in the pool. It pulls nothing from an invalid reference: see `berth_agent::host::driver::target`.
+#[test]
+fn a_member_with_invalid_texts_stays_a_member() {
+    let mut object = berth_api::node::BootcNode::default();
+    object.spec.pool_name = "workers".into();
+    object.spec.reboot_timeout = "soon".into();
+    object.spec.image = Some(DesiredImage {
+        reference: "no such thing".into(),
+        ..image(2)
+    });
+    let desired = Desired::of(Some(&object));
+    assert_eq!(desired.image(), object.spec.image.as_ref());
+    let Desired::Member(member) = desired else {
+        panic!("{desired:?}")
+    };
+    assert_eq!(member.reboot_timeout, berth_api::pool::DEFAULT_REBOOT_TIMEOUT);
+}
+
 fn rests(facts: &AgentFacts, expected: WaitReason) {
     assert!(
         matches!(step(facts), Step::Wait(why, _) if why == expected),

@@ -48,9 +48,8 @@ fn deployment(n: u8, locked: bool) -> Deployment {
 }
 
 fn image(n: u8) -> DesiredImage {
-    let reference = format!("registry.example/os@{}", digest(n));
     DesiredImage {
-        reference,
+        reference: format!("registry.example/os@{}", digest(n)).into(),
         digest: digest(n),
         index_digest: digest(n),
         version: None,

@@ -11,7 +11,7 @@ fn of_reference<'a>(
 ) -> PoolStatusFacts<'a> {
     PoolStatusFacts {
         generation: Some(generation),
-        reference: "quay.io/os:v3",
+        reference: &V3,
         ..of_empty_pool(old, answers, plan)
     }
 }

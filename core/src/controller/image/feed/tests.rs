@@ -16,7 +16,7 @@ fn digest(n: u8) -> Digest {
 
 fn image(reference: &str, n: u8) -> Target {
     Target {
-        image: reference.to_owned(),
+        image: reference.into(),
         digest: digest(n),
         version: None,
         metadata: None,
@@ -58,7 +58,7 @@ fn says(reference: &str, of: &str, answer: Answer, is_refused: bool, polled: boo
         ..Answers::default()
     };
     let facts = ImageFacts {
-        reference,
+        reference: &reference.into(),
         minimum_age: Duration::ZERO,
         target: Some(&target),
         available: None,
@@ -147,7 +147,7 @@ fn a_fleet_that_cannot_be_read_changes_nothing() {
         ..Answers::default()
     };
     let facts = ImageFacts {
-        reference: FOLLOWED,
+        reference: &FOLLOWED.into(),
         minimum_age: Duration::ZERO,
         target: Some(&target),
         available: None,

@@ -24,7 +24,7 @@ fn member_of_a(labels: &serde_json::Value, deleted: Option<&str>, phase: &str, o
     });
     let pool = serde_json::json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": "a" },
-        "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } }, "image": { "ref": "r/os:1" } },
+        "spec": { "nodeSelector": { "matchLabels": { "role": "worker" } }, "image": { "ref": "r.io/os:1" } },
     });
     let (node, host, pool) = (
         NodeView::of(&serde_json::from_value(node).unwrap()),

@@ -35,7 +35,7 @@ pub(crate) fn prepared_host(name: &str, pool: &str, booted: u8) -> BootcNodeView
         "metadata": { "name": name, "generation": 1, "labels": { "berth.dev/pool": pool } },
         "spec": {
             "poolName": pool, "nodeUID": name, "staging": "Allowed",
-            "image": { "ref": "r/os", "digest": digest(2), "indexDigest": digest(2) },
+            "image": { "ref": "r.io/os", "digest": digest(2), "indexDigest": digest(2) },
         },
         "status": {
             "observedGeneration": 1, "nodeUID": name, "booted": booted, "staged": staged, "conditions": [prepared],
@@ -86,11 +86,11 @@ impl Site {
         let pool = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "BootcNodePool", "metadata": { "name": name },
             "spec": {
-                "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r/os:2" },
+                "nodeSelector": { "matchLabels": { "pool": name } }, "image": { "ref": "r.io/os:2" },
                 "rollout": { "maxUnavailable": k.max(1), "after": after },
             },
             "status": {
-                "target": { "image": "r/os:2", "digest": digest(2), "platforms": platforms },
+                "target": { "image": "r.io/os:2", "digest": digest(2), "platforms": platforms },
                 "berths": { "total": k.max(1) },
             },
         });
