@@ -124,7 +124,8 @@ pub struct Args {
     /// The host's file /etc/berth/allowed-registries is a second limit; if both exist, an image must satisfy both.
     #[arg(long = "allowed-registry", value_name = "PREFIX", value_parser = registries::prefix)]
     pub allowed_registries: Vec<String>,
-    /// File to touch after each turn of the loop, as long as the API server answers. `berth-agent ready` checks it.
+    /// File to touch after each pass of the agent's loop, as long as the API server answers. `berth-agent ready` checks
+    /// it.
     #[arg(long, env = "BERTH_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// Address for serving Prometheus metrics at /metrics: HOST:PORT, or :PORT for every address. Empty for none.
@@ -135,7 +136,7 @@ pub struct Args {
     pub metrics_address: String,
     /// Address for serving /healthz and /readyz: HOST:PORT, or :PORT for every address. Empty for none.
     ///
-    /// /healthz succeeds while the loop turns, /readyz under the same condition as `berth-agent ready`.
+    /// /healthz succeeds while the agent's loop makes passes, /readyz under the same condition as `berth-agent ready`.
     #[arg(long, env = "BERTH_HEALTH_ADDRESS", value_name = "ADDRESS", default_value = "")]
     pub health_address: String,
     /// Format of log lines, which go to standard error.
@@ -155,7 +156,7 @@ pub struct Args {
 /// Subcommands of the program.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Check whether the agent that touches this file is ready, for the readiness probe of its pod.
+    /// Check whether an agent is ready, by the file that it touches. For the readiness probe of its pod.
     Ready {
         /// The agent's --ready-file.
         #[arg(env = "BERTH_READY_FILE", value_name = "FILE")]

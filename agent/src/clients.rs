@@ -1,7 +1,7 @@
 //! The agent's two identities, as clients of the API server that the kubelet's kubeconfig names.
 //!
-//! The clients do not retry: a retry layer would turn "a budget blocks this eviction" into minutes of silence. Callers
-//! decide when to retry. Every request has a timeout.
+//! The clients do not retry: with retries, an eviction that a budget blocks would look like minutes without an answer.
+//! Callers decide when to retry. Every request has a timeout.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::host::HostRoot;
 
 /// Timeout for a new connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest silence on a connection. kube requests watches of 290 s, with bookmarks in between.
+/// Timeout for a connection without any data. kube requests watches of 290 s, with bookmarks in between.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default timeout of a request.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,7 +56,7 @@ impl RequestError {
     }
 }
 
-/// Returns only the message: kube shows the whole status twice.
+/// Returns the server's message alone: the text of kube's error contains the whole status twice.
 fn describe(error: &kube::Error) -> String {
     let kube::Error::Api(status) = error else {
         return error.to_string();
@@ -67,7 +67,7 @@ fn describe(error: &kube::Error) -> String {
     }
 }
 
-/// Waits for a request, no longer than this.
+/// Waits for a request until this timeout.
 ///
 /// # Errors
 /// When the request failed or timed out.
@@ -78,8 +78,8 @@ pub async fn with_deadline<T>(
     within(deadline, request).await
 }
 
-/// Returns a client with the agent's own identity: from a kubeconfig, or from the pod's service account with the server
-/// that the kubelet uses. The latter works even if service networking is broken.
+/// Returns a client with the agent's own identity. Without a kubeconfig it uses the pod's service account and the API
+/// server from the kubelet's kubeconfig, which works even if service networking is broken.
 ///
 /// # Errors
 /// When a file is missing or invalid.
@@ -91,7 +91,8 @@ pub async fn agent_client(
     if let Some(path) = kubeconfig {
         return client_of(path).await;
     }
-    // Only the server's address and CA are read, so that the agent starts and can report problems with the credentials.
+    // Reads only the server's address and CA, so that the agent can start and report it if the kubelet's credentials
+    // are unusable.
     let root = HostRoot::new(host_root);
     let server = kubelet_config(&root, kubelet_kubeconfig, KubeconfigParts::Server).await?;
     build(service_account(server.config, Path::new(SERVICE_ACCOUNT))?)
@@ -109,8 +110,8 @@ pub async fn client_of(path: &Path) -> anyhow::Result<Client> {
     build(config)
 }
 
-/// Returns a configuration of the pod's service account with this server. kube reloads the token and CA when they
-/// change.
+/// Returns a configuration with this server and the pod's service account. kube reloads the account's token and CA file
+/// when they change.
 fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     let token = directory.join("token");
     if !token.exists() {
@@ -123,8 +124,8 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
     config.tls_server_name = server.tls_server_name;
     config.proxy_url = server.proxy_url;
     config.root_cert_file = Some(directory.join("ca.crt"));
-    // kube verifies servers by the file. Without any bytes here it first looks for the system's certificates and fails
-    // where there are none, as in the agent's image.
+    // kube verifies the server with this file. But without bytes in `root_cert`, kube first loads the system's
+    // certificates, and fails if there are none, as in the agent's image.
     config.root_cert = server.root_cert.or(Some(vec![]));
     config.auth_info.token_file = Some(token.to_string_lossy().into_owned());
     Ok(config)
@@ -133,7 +134,7 @@ fn service_account(server: Config, directory: &Path) -> anyhow::Result<Config> {
 fn build(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // A watch must not hang when the server disappears. The server ends a healthy watch before this.
+    // Otherwise a watch would hang when the server disappears. The server ends a healthy watch earlier.
     config.read_timeout = Some(READ_TIMEOUT);
     // Separates the agent's requests in the audit log from those made by the kubelet, whose credentials it borrows.
     let agent = concat!("berth-agent/", env!("CARGO_PKG_VERSION"));
@@ -143,8 +144,8 @@ fn build(mut config: Config) -> anyhow::Result<Client> {
     berth_shell::client::client(config).context("cannot create a client for the API server")
 }
 
-/// Returns the real path of a file. A path under the host's root is resolved as the host would. Any other was given on
-/// the command line and is used as it is.
+/// Returns the real path of a file. A path under the host's root is resolved as the host would resolve it. Any other
+/// path was given on the command line and is used unchanged.
 fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     if root.contains(path) {
         root.resolve(path)
@@ -153,7 +154,7 @@ fn locate(root: &HostRoot, path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// A client configuration, and the files that it was made from.
+/// A client configuration, and the files that it was read from.
 struct KubeletConfig {
     config: Config,
     files: Vec<PathBuf>,
@@ -168,7 +169,7 @@ enum KubeconfigParts {
     Credentials,
 }
 
-/// Reads the kubelet's kubeconfig. Its paths are paths on the host.
+/// Reads the kubelet's kubeconfig. Paths in that file are paths on the host.
 async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -> anyhow::Result<KubeletConfig> {
     let mut files = vec![path.to_path_buf()];
     let path = locate(root, path).with_context(|| format!("cannot find {}", path.display()))?;
@@ -198,7 +199,7 @@ async fn kubelet_config(root: &HostRoot, path: &Path, wanted: KubeconfigParts) -
     Ok(KubeletConfig { config, files })
 }
 
-/// Replaces a path of a kubeconfig by its real path, and adds the path as written to `files`.
+/// Replaces a path in a kubeconfig with its real path. Adds the original path to `files`.
 fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if let Some(path) = path {
         let found = root.resolve(&*path).with_context(|| format!("cannot find {path}"))?;
@@ -207,7 +208,7 @@ fn resolve_file(root: &HostRoot, path: &mut Option<String>, files: &mut Vec<Path
     Ok(())
 }
 
-/// Detects a changed file: its real path, modification time and size.
+/// State of a file, to detect a change: its real path, modification time and size. `None` if it cannot be read.
 type Fingerprint = Option<(PathBuf, SystemTime, u64)>;
 
 fn fingerprints(root: &HostRoot, files: &[PathBuf]) -> Vec<Fingerprint> {
@@ -220,8 +221,8 @@ fn fingerprint(root: &HostRoot, path: &Path) -> Fingerprint {
     Some((path, metadata.modified().ok()?, metadata.len()))
 }
 
-/// The kubelet's identity. Its client certificate is renewed behind a symbolic link every few months, so the client is
-/// rebuilt whenever one of its files has changed.
+/// Client with the kubelet's identity. The kubelet renews its client certificate behind a symbolic link every few
+/// months, so this type builds a new client when one of the credential files has changed.
 pub struct KubeletClient {
     path: PathBuf,
     root: HostRoot,
@@ -235,7 +236,7 @@ struct CachedClient {
 }
 
 impl KubeletClient {
-    /// Creates a client that reads no file yet: a node may start its agent before its kubelet has credentials.
+    /// Creates the value without reading a file: an agent may start before its node's kubelet has credentials.
     pub fn new(path: &Path, host_root: &Path) -> Self {
         Self {
             path: path.to_path_buf(),

@@ -1,5 +1,5 @@
-//! Performs one step: one change to one system. The result goes to the agent's knowledge, which decides what must be
-//! read again after it.
+//! Performs one step: one change to one system. The result becomes part of the agent's knowledge, which decides what
+//! must be read again before the next step.
 
 mod signs;
 
@@ -24,7 +24,7 @@ use crate::node::drain::{Drain, DrainProgress, Given, Settings};
 use crate::run::{Agent, error_reason};
 use crate::telemetry::describe;
 
-/// Delay before invalid drain settings are read again.
+/// Delay before the agent reads invalid drain settings of the pool again.
 const SETTINGS_RETRY: Duration = Duration::from_secs(10);
 /// Longest reason of a blocker that the schema allows.
 const MAX_BLOCKER_REASON: usize = 512;
@@ -55,7 +55,7 @@ impl Agent {
         done.map(drop)
     }
 
-    /// Writes the memory first for steps that must not be performed without it.
+    /// Writes the agent's memory to the host before a step that must not be performed without it.
     fn write_memory_first(&mut self, step: &Step) -> Result<()> {
         if !step.needs_memory() {
             self.remember();
@@ -105,8 +105,8 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // The Node as it was read after it was restored. Removed here rather than at the next rest: if the host
-                // does not answer, the Node is not read any more.
+                // Uses the Node as it was read after the restore. Removed here rather than when the node is next idle:
+                // if the host does not answer, the agent does not read the Node any more.
                 if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }
@@ -117,7 +117,7 @@ impl Agent {
         }
     }
 
-    /// Returns an error if the same change was made twice in a row: the first had no effect.
+    /// Returns an error if the same change was made twice in a row: the first one had no effect on the host.
     fn change_staged(&self, step: &Step, done: Result<(), HostError>, repeats: bool) -> Result<Ending> {
         let name = describe(step);
         done.with_context(|| format!("{name} failed on the host"))?;
@@ -150,7 +150,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Reads the machine's boot image until that succeeds once. Nothing on the node waits for it.
+    /// Reads the machine's boot image at each survey until one read succeeds. The node's updates do not wait for it.
     async fn look_for_boot_image(&mut self) {
         if self.machine.boot_image.is_some() {
             return;
@@ -163,8 +163,8 @@ impl Agent {
         }
     }
 
-    /// Returns the rivals among the pods of a node that has a desired image. Does not ask during a turn, which must not
-    /// wait for an answer that changes nothing.
+    /// Returns the pods on this node that are rival updaters; empty if the node has no desired image. During a turn,
+    /// returns the last result without a query, which would delay the turn and change nothing.
     async fn rival_pods(&mut self) -> Vec<String> {
         if self.knowledge.desired.digest().is_none() {
             return vec![];
@@ -187,7 +187,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Checks that the API server rejects forbidden writes. If it does not answer, the step still ends well.
+    /// Checks that the API server rejects forbidden writes. If the API server does not answer, the step still succeeds.
     async fn try_guard(&mut self) -> Ending {
         let answer = match kubelet_client(&mut self.api.kubelet).await {
             Ok(kubelet) => self.api.guard.ask(kubelet).await,
@@ -197,7 +197,7 @@ impl Agent {
         match &answer {
             Ok(Guard::Allows(what)) => tracing::error!(
                 what,
-                "the API server accepts a write that it must reject; no berth is taken"
+                "the API server accepts a write that it must reject; this agent takes no berth"
             ),
             Ok(_) => {}
             Err(error) => tracing::warn!(error, "cannot check whether the API server rejects forbidden writes"),
@@ -217,7 +217,7 @@ impl Agent {
     }
 
     async fn drain_pass(&mut self) -> Result<Ending> {
-        // Without the object, use the defaults, which move the fewest pods.
+        // Without the BootcNode, use the default settings, which move the fewest pods.
         let pool = self.api.object().map(|object| object.spec.drain).unwrap_or_default();
         let now = self.timers.now();
         let elapsed = self.knowledge.turn.drain.elapsed(&now);
@@ -263,7 +263,7 @@ impl Agent {
         })
     }
 
-    /// Reports invalid settings as a blocker, like a pod: nothing is moved until they are corrected.
+    /// Reports invalid drain settings as a blocker, in place of a pod: no pod is moved until an admin corrects them.
     fn cannot_drain(&self, error: &anyhow::Error) -> Ending {
         let known = self.knowledge.turn.drain.last_pass.blockers.first();
         let reason = one_line(&format!("{error:#}; no pod is moved until it is corrected"));
@@ -333,7 +333,7 @@ impl Agent {
         Ok(Ending::Done)
     }
 
-    /// Removes our cordon if, by the API server's own storage, no berth covers it.
+    /// Removes our cordon, after reading from the API server that this node holds no berth.
     async fn uncordon(&mut self) -> Result<Ending> {
         self.refresh_berths().await?;
         if self.in_turn() {
@@ -343,7 +343,7 @@ impl Agent {
     }
 }
 
-/// Returns a client with the kubelet's identity, for the Node and its pods.
+/// Returns a client with the kubelet's identity, which may write the Node and evict its pods.
 async fn kubelet_client(kubelet: &mut KubeletClient) -> Result<&Client> {
     kubelet.get().await.context("cannot use the kubelet's credentials")
 }

@@ -27,7 +27,7 @@ use node::is_node;
 use record::RecordFile;
 use retries::{RETRY_MAX, RETRY_MIN, read_with_retries};
 
-/// Exit status for a machine that is refused and held back.
+/// Exit status if the check refuses the machine and keeps its kubelet from starting.
 pub const REFUSED: u8 = 3;
 /// Exit status for an invalid configuration.
 const WRONG: u8 = 2;
@@ -66,14 +66,14 @@ struct Run<'a> {
     give_up: Instant,
 }
 
-/// Runs the check to its end. If the machine reboots into the target, it does not return.
+/// Runs the check until it ends. Does not return if the machine reboots into the target.
 pub async fn run(setup: &Setup) -> ExitCode {
     let file = RecordFile::new(&setup.root);
     let record = file.load();
     if record.as_ref().is_some_and(|record| record.finished) && !setup.dry_run {
         return ExitCode::SUCCESS;
     }
-    // Checked before the configuration, which a node does not need.
+    // Checked before the configuration is read: a node does not need one.
     if is_node(&setup.root, &Signs::default()) && !setup.dry_run {
         return leave_alone(setup, &file, record);
     }
@@ -137,7 +137,8 @@ async fn connect(setup: &Setup, give_up: Instant) -> Result<Host> {
     Ok(host)
 }
 
-/// Ends the run on a machine that is a node. It takes no lock: the node's agent holds that permanently.
+/// Ends the run on a machine that is already a node. Does not wait for the host's lock, which the node's agent holds
+/// permanently.
 fn leave_alone(setup: &Setup, file: &RecordFile, record: Option<Record>) -> ExitCode {
     match record {
         Some(mut record) => {
@@ -183,7 +184,7 @@ fn could_not_begin(
     ExitCode::from(if verdict.holds { REFUSED } else { status })
 }
 
-/// Writes an event if the outcome needs attention and a kubeconfig is set.
+/// Writes an event in the cluster if the outcome needs attention and the configuration names a kubeconfig.
 fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
     let Some(kubeconfig) = config.kubeconfig.as_ref().filter(|_| verdict.outcome.is_trouble()) else {
         return;
@@ -194,7 +195,7 @@ fn notify_cluster(root: &HostRoot, config: &Config, verdict: &Verdict) {
     }
 }
 
-/// Returns the host name as its kubelet would use it.
+/// Returns the host name as the kubelet would use it.
 fn host_name(root: &HostRoot) -> String {
     let name = std::fs::read_to_string(root.path("/proc/sys/kernel/hostname"));
     name.unwrap_or_default().trim().to_lowercase()
@@ -210,7 +211,7 @@ fn save(file: &RecordFile, record: &Record) {
 }
 
 impl Run<'_> {
-    /// Reads the facts that do not change during a run.
+    /// Reads the facts that do not change during a run: the boot image, and the booted digest if it matters.
     async fn look(&mut self) {
         let found = read_with_retries(self.give_up, async || self.host.boot_image().await).await;
         // An unreadable note is reported as one with an error, not as a missing one.
@@ -276,7 +277,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits after this many failures, until the deadline at most.
+    /// Waits before the next attempt: longer after more failures, but never past the deadline.
     async fn pause(&self, failures: u32) {
         if failures > 0 {
             let wait = retry::delay(failures, RETRY_MIN, RETRY_MAX);
@@ -300,7 +301,7 @@ impl Run<'_> {
         self.trouble = Some(trouble);
     }
 
-    /// Writes the record before the reboot: it explains why the target runs.
+    /// Writes the record, then reboots. After the reboot, the record explains why the target runs.
     async fn reboot_into(&mut self, target: &Target, verdict: &Verdict) -> PivotError {
         let record = decide::record(
             &self.facts(),
@@ -320,7 +321,7 @@ impl Run<'_> {
         pivot::reboot(&self.host, target, &self.config.signs).await
     }
 
-    /// Ends a check that is over because the kubelet has started meanwhile.
+    /// Ends the check because the kubelet has started meanwhile.
     fn close(&mut self) {
         let Some(mut record) = self.record.take() else {
             return;
@@ -343,7 +344,7 @@ impl Run<'_> {
             return ExitCode::from(status);
         }
         notify::locally(&self.setup.root, Some(self.config), verdict);
-        // Written after the notice: a crash in between repeats the notice rather than losing it.
+        // Written after the notice: after a crash in between, the next run shows the notice again rather than never.
         let record = decide::record(&self.facts(), verdict, None, self.begin, Timestamp::now());
         save(&self.file, &record);
         notify_cluster(&self.setup.root, self.config, verdict);

@@ -9,8 +9,8 @@ use nix::errno::Errno;
 
 use crate::host::root::HostRoot;
 
-/// True if an agent or a kubelet runs or has run on this machine. An unreadable file counts as a sign: the check must
-/// not reboot a node.
+/// True if an agent or a kubelet runs or has run on this machine. A file that cannot be read counts as existing: the
+/// first-boot check must not reboot a node.
 pub fn is_node(root: &HostRoot, signs: &Signs) -> bool {
     let known = FILES.iter().map(Path::new);
     let mut files = known.chain(signs.files.iter().map(AsRef::as_ref));

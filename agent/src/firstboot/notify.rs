@@ -1,4 +1,5 @@
-//! Notifies people of the outcome: on the console, at login, in the journal, and with an event in the cluster.
+//! Notifies admins of the outcome of the first-boot check: on the console, at login, in the journal, and with an event
+//! in the cluster.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -22,7 +23,7 @@ use crate::clients::{self, with_deadline};
 use crate::host::HostRoot;
 use crate::host::files;
 
-/// Files with the notice. getty shows the first before login; the second is shown at login.
+/// Files with the notice. getty shows the first one before login; login shows the second one.
 const ISSUE: &str = "/etc/issue.d/80-berth-firstboot.issue";
 const MOTD: &str = "/run/motd.d/80-berth-firstboot";
 /// getty shows its text again when this file changes.
@@ -31,11 +32,11 @@ const GETTY: &str = "/run/agetty.reload";
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// Timeout for writing a record to the journal.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout for writing an event, and for that including the setup of a client.
+/// Timeout for writing an event, and timeout for creating a client and writing the event.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Shows the outcome on the machine. If one way fails, the others are still used.
+/// Shows the outcome on the machine, in three ways. If one fails, the others are still used.
 pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
     let notice = messages::notice(config, verdict);
     for path in [ISSUE, MOTD] {
@@ -43,7 +44,7 @@ pub fn locally(root: &HostRoot, config: Option<&Config>, verdict: &Verdict) {
             tracing::warn!(path, %error, "cannot write the notice");
         }
     }
-    // O_NONBLOCK, since the file may be a FIFO that no getty reads.
+    // O_NONBLOCK, since the file may be a FIFO without a reader.
     let touched = OpenOptions::new()
         .write(true)
         .create(true)
@@ -67,7 +68,8 @@ fn show(path: &Path, notice: Option<&str>) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
-/// Sends one record, with one line per field. The timeout keeps a journal that does not read from delaying the boot.
+/// Sends one record, with one line per field. Has a timeout, so that a journald that does not read cannot delay the
+/// boot.
 fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in fields {
@@ -78,10 +80,10 @@ fn journal(socket: &Path, fields: &[(&str, String)]) -> io::Result<()> {
     journal.send_to(text.as_bytes(), socket).map(drop)
 }
 
-/// Writes an event about the machine's Node, which need not exist, within ten seconds.
+/// Writes an event about the machine's Node, within ten seconds. The Node need not exist yet.
 ///
-/// A kubeconfig may name a FIFO without a writer, or a program that does not end. Therefore a separate thread does the
-/// work; it ends with the process.
+/// A kubeconfig may be a FIFO without a writer, or name a program that does not end. So a separate thread does the
+/// work. A thread that hangs ends with the process.
 ///
 /// # Errors
 /// When the kubeconfig is unusable, or the API server did not accept the event.
@@ -96,7 +98,7 @@ pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
                 Ok(runtime) => runtime.block_on(event(&kubeconfig, &node, &verdict)),
                 Err(error) => Err(error.into()),
             };
-            // An error means that the caller does not wait any more.
+            // Sending fails if the caller has stopped waiting.
             let _ = sender.send(result);
         })
         .context("cannot start a thread")?;
@@ -119,7 +121,7 @@ async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
         name: Some(node.to_owned()),
-        // kubectl finds the events of a Node by this.
+        // kubectl finds a Node's events by its name in this field.
         uid: Some(node.to_owned()),
         ..ObjectReference::default()
     };

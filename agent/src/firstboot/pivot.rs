@@ -18,9 +18,9 @@ use super::retries::read_with_retries;
 use crate::host::failure::{Failure, Reason};
 use crate::host::{Host, HostError, PullState, Terms};
 
-/// Time between two looks at a pull that reports nothing.
+/// Time between two checks of a pull that reports no change.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout for an accepted reboot to begin.
+/// How long an accepted reboot may take to begin.
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout for reading the staged deployment before it is removed.
 const DISARM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -74,10 +74,10 @@ pub async fn booted(host: &Host) -> Result<Booted, HostError> {
     })
 }
 
-/// Stages the target, locked.
+/// Stages the target and locks it.
 ///
 /// # Errors
-/// When the target is not staged before the deadline. The next boot does not take it then.
+/// When the target is not staged before the deadline. The next boot then does not apply it.
 pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Instant) -> Result<(), PivotError> {
     let desired = DesiredImage {
         reference: image.at(&target.digest).into(),
@@ -122,8 +122,8 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
     }
 }
 
-/// Returns how the target is locked while it is staged. Hosts without ostree's lock are not changed on their first
-/// boot.
+/// Returns how to lock the target while it is staged. Fails on a composefs host: the first-boot check does not change
+/// those.
 async fn staging_lock(host: &Host) -> Result<StagingLock, PivotError> {
     let known = read_deployments(host).await?.map_err(final_trouble)?;
     let lock = known.staging_lock().filter(|lock| lock.ostree().is_some());
@@ -145,15 +145,15 @@ async fn is_staged(host: &Host, target: &Target) -> Result<Option<bool>, PivotEr
     Ok(staged.map(|staged| staged.locked))
 }
 
-/// Unlocks the staged target and reboots. Returns only if no reboot began, and then has tried to remove the target
-/// again.
+/// Unlocks the staged target and reboots. Returns only if no reboot began; it has then tried to remove the staged
+/// target.
 pub async fn reboot(host: &Host, target: &Target, signs: &Signs) -> PivotError {
     let why = match unlock_and_ask(host, target, signs).await {
         Ok(()) => {
             let begins = Instant::now() + REBOOT_TIMEOUT;
             loop {
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                // After that time a missing bus has another cause than the reboot.
+                // An unreachable bus may be part of the reboot before `begins`. After that it has another cause.
                 let is_going = host.shutting_down().await.unwrap_or_else(|_| Instant::now() < begins);
                 if !is_going && Instant::now() > begins {
                     break trouble("logind accepted the reboot, but it did not begin");
@@ -176,8 +176,8 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     Ok(host.reboot().await?)
 }
 
-/// Fails if the machine became a node during the pull or the unlock: a node reboots only under a berth (I2). Not every
-/// kubelet waits for this check.
+/// Fails if the machine became a node during the pull or the unlock: a node reboots only under a berth (I2). Some
+/// kubelets start without waiting for the first-boot check.
 fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     if is_node(host.root(), signs) {
         return Err(final_trouble("a kubelet or an agent has started meanwhile"));
@@ -185,9 +185,10 @@ fn check_no_node(host: &Host, signs: &Signs) -> Result<(), PivotError> {
     Ok(())
 }
 
-/// Removes the staged target, so that a later reboot does not apply it: the machine will be a node by then.
+/// Removes the staged target. Otherwise a later reboot would apply it without a berth, when the machine is already a
+/// node.
 pub async fn disarm(host: &Host, target: &Target) {
-    // Retried: after an unlock, one failed read must not leave the target staged.
+    // Retried: after an unlock, the target must not stay staged because one read failed.
     let known = read_with_retries(Instant::now() + DISARM_TIMEOUT, async || read_deployments(host).await).await;
     let (storage, staged) = match known {
         Ok(Ok(known)) => (known.storage, known.staged),

@@ -12,12 +12,13 @@ use crate::host::root::{HostRoot, STATE_DIR};
 pub struct RecordFile(PathBuf);
 
 impl RecordFile {
-    /// Returns the file under this root.
+    /// Returns the file on the host with this root.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("firstboot.json"))
     }
 
-    /// Reads the record; `None` if there is none. A file that cannot be parsed is moved aside for people to inspect.
+    /// Reads the record; `None` if there is none. A file that cannot be parsed is renamed and kept for an admin to
+    /// inspect.
     pub fn load(&self) -> Option<Record> {
         files::load(&self.0, "the record of the first boot")
     }

@@ -1,4 +1,4 @@
-//! Reads from the host that are retried after a failure.
+//! Reads facts from the host, with retries after a failure.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::host::HostError;
 
-/// First and longest delay between queries to the registry or the host, and between attempts to change to the target.
+/// First and longest delay before a retry: of a query to the registry or the host, or of a change to the target.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(500);
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(20);
-/// Attempts of one read. Many services answer late right after a machine starts.
+/// Number of attempts of one read. Many services answer late right after a machine starts.
 const READS: u32 = 5;
 
-/// Reads from the host. Retries up to [`READS`] times, until the deadline at most; then returns the last error.
+/// Reads from the host, up to [`READS`] times and not past the deadline. Returns the last error.
 pub(super) async fn read_with_retries<T>(
     give_up: Instant,
     mut read: impl AsyncFnMut() -> Result<T, HostError>,
