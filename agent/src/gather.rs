@@ -1,4 +1,4 @@
-//! Reads, before each decision, the facts that may have changed and are cheap to read.
+//! Reads, before each decision, those facts about the host that may have changed and are cheap to read.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use berth_core::agent::knowledge::{Event, HostFailure, PullReading, Services};
 use crate::host::{HostError, PullState, failure};
 use crate::run::Agent;
 
-/// How long a host that did not answer is not asked again.
+/// How long the agent waits before it queries a silent host again.
 const SILENT_HOST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Reads the facts that every decision needs.
+    /// Reads the facts that every decision needs: the BootcNode's spec, the host's rules, its services and its pull.
     pub(crate) async fn gather(&mut self, object: Option<&BootcNode>) -> Result<()> {
         self.take_over(object);
         self.read_rules();
@@ -44,15 +44,15 @@ impl Agent {
         if let Some(digest) = self.knowledge.pull_to_forget()
             && let Err(error) = self.host.forget_pull(digest).await
         {
-            // The next pass finds it again and does not log its end a second time.
+            // The next pass finds the pull again, but does not log its end again.
             tracing::warn!(%error, %digest, "cannot forget the ended pull; retrying");
         }
         Ok(())
     }
 
-    /// True if the host failed to answer just now, after it had been silent for a while. If every step of a turn waited
-    /// for its timeouts, giving the berth back would take minutes, and the Node would be written long after it was
-    /// read.
+    /// True if the host failed to answer within the last [`SILENT_HOST_INTERVAL`], after it had been silent for a
+    /// while. If every step of a turn waited for its timeouts, giving the berth back would take minutes, and the Node
+    /// would be written long after it was read.
     fn is_known_to_be_silent(&self) -> bool {
         let facts = self.knowledge.facts(&self.timers.now());
         let is_told = facts.host.unreachable.is_some_and(|silence| silence.is_reportable());
@@ -63,12 +63,12 @@ impl Agent {
                 .is_some_and(|at| at.elapsed() < SILENT_HOST_INTERVAL)
     }
 
-    /// Takes over the object's spec and, on first sight of the object, the history that an earlier process wrote into
-    /// its status.
+    /// Takes over the BootcNode's spec. On first sight of the object also takes over the history that an earlier agent
+    /// process wrote into the object's status.
     fn take_over(&mut self, object: Option<&BootcNode>) {
         let token = self.knowledge.past.retry_token.clone();
         let uid = object.map(|object| object.spec.node_uid.as_str().into());
-        // The history of another Node with this name does not belong to this one.
+        // A history of another Node with the same name does not belong to this Node.
         let status = object.and_then(|object| {
             let adopted = self.api.status.adopt(object);
             adopted.filter(|status| status.node_uid.as_deref() == Some(&object.spec.node_uid))
@@ -104,7 +104,7 @@ impl Agent {
             tracing::warn!(
                 reason,
                 message = objection.message,
-                "problem with the host's credentials"
+                "problem with the host's credentials for pulls"
             );
         }
         // The policy matters only where signatures are required.
@@ -196,7 +196,7 @@ impl Agent {
         })
     }
 
-    /// Passes the berths of the store to the knowledge.
+    /// Passes the cached berths to the agent's knowledge.
     pub(crate) fn learn_berths(&mut self) {
         if let Some(berths) = self.api.berths.berths() {
             self.learn(Event::Berths(berths));
@@ -219,8 +219,8 @@ impl Agent {
     }
 }
 
-/// True if the host gave no answer about its services or the running pull. The agent reports that as a fact about the
-/// host and keeps running.
+/// True if the host did not answer the queries about its services or the running pull. The agent then reports the
+/// silence and keeps running.
 fn is_silence(error: &anyhow::Error) -> bool {
     error.downcast_ref::<HostError>().is_some()
 }

@@ -1,5 +1,5 @@
-//! Tries, as dry runs, the writes that the API server must reject (I6). This finds policies that were deleted, lost
-//! their bindings, or are not supported by the server.
+//! Tries, as dry runs, writes that the API server must reject (I6). So the agent notices admission policies that were
+//! deleted, lost their bindings, or are not supported by the server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use serde_json::json;
 use crate::clients::{RequestError, with_deadline};
 use crate::node;
 
-/// Short, since the next step waits for the answers.
+/// Timeout of each dry run. The agent's next step waits for the answers.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of BootcNodes that are listed and tried in random order until one has a Node.
+/// Number of BootcNodes to list. They are tried in random order until one has a Node.
 const PAGE: u32 = 20;
 
 /// Advice if a policy does not work.
@@ -47,8 +47,9 @@ impl GuardProbe {
         }
     }
 
-    /// Tries one write against each policy under the agent's own identity, and one under the kubelet's, which the agent
-    /// also uses. Returns [`Guard::NothingToTry`] if there is no object to write to.
+    /// Tries one write against each policy under the agent's own identity, and one write to another Node under the
+    /// kubelet's identity, which the agent also uses. Returns [`Guard::NothingToTry`] if the cluster has no object to
+    /// write to.
     ///
     /// # Errors
     /// When the API server does not answer, or answers with neither success nor a rejection.
@@ -74,7 +75,7 @@ impl GuardProbe {
         Ok(Guard::NothingToTry)
     }
 
-    /// Writes a berth with another epoch. Only the controller may change it, whichever node holds the berth.
+    /// Tries to change the epoch of any berth. Only the controller may change it, even if this node holds the berth.
     async fn write_berth(&self) -> Result<Guard> {
         let first = ListParams::default().labels(keys::LABEL_POOL).limit(1);
         let list = with_deadline(TIMEOUT, self.berths.list(&first)).await?;
@@ -94,8 +95,8 @@ impl GuardProbe {
         })
     }
 
-    /// Lists other nodes with a BootcNode: one page in random order, so that a node about to be deleted is not tried
-    /// each time. Empty if this node is the only one.
+    /// Lists other nodes with a BootcNode: one page, in random order, so that the agent does not always try the same
+    /// one, which may be about to be deleted. Empty if this node is the only one.
     async fn others(&self) -> Result<Vec<String>, RequestError> {
         let page = ListParams::default().limit(PAGE);
         let list = with_deadline(TIMEOUT, self.nodes.list_metadata(&page)).await?;
@@ -118,7 +119,7 @@ impl GuardProbe {
     }
 }
 
-/// Writes another Node under the kubelet's identity.
+/// Tries to write another Node under the kubelet's identity.
 async fn write_another_node(kubelet: &Client, other: &str) -> Result<Guard> {
     let answer = node::try_patch(kubelet, other).await;
     if let Err(error) = &answer

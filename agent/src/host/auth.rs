@@ -1,7 +1,8 @@
-//! The host's auth files, and the one that the agent keeps in the first of their places.
+//! The host's auth files. The agent writes its own to the first of the places where the host's tools look for one.
 //!
-//! A record in the runtime directory lists the contents that are the agent's. It is written before the file, and a
-//! reboot clears both. So after a crash at any point, the next agent knows whose file it finds.
+//! A record in the runtime directory lists the digests of the agent's own auth files. The agent writes the record
+//! before the file, and a reboot clears both. So after a crash at any point, the next agent knows whether it may change
+//! the file.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -56,12 +57,12 @@ impl HostAuth {
         self.root.path(PLACES[0])
     }
 
-    /// Compares the given file with the host's files, and changes the host's file if needed.
+    /// Compares the agent's auth file with the host's, and writes or removes the host's file if needed.
     pub(super) fn keep(&self, claim: Claim) -> AuthOutcome {
         let (given, text) = self.given();
         let host = self.look();
         if !host.ours.is_empty() {
-            // A crash may have left credentials there. Only one agent writes at a time.
+            // A crash may have left credentials in the temporary file. No other agent writes at the same time.
             let _ = fs::remove_file(files::temporary(&self.path()));
         }
         let (change, objection) = decide(claim, &given, &host, self.source.replace);
@@ -99,7 +100,7 @@ impl HostAuth {
         }
     }
 
-    /// Describes the file that the host's pulls use now.
+    /// Describes the auth file that the host's pulls use now.
     pub(super) fn in_use(&self) -> String {
         credentials::in_use(&self.look())
     }
@@ -128,7 +129,7 @@ impl HostAuth {
         }
     }
 
-    /// The record lists the old digest too, until the new file is in place.
+    /// Writes the new auth file. Until the file is in place, the record lists the old digest too.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),
@@ -157,9 +158,9 @@ fn place(root: &HostRoot, path: &str) -> Place {
     let path = root.path(path);
     let kind = match fs::symlink_metadata(&path) {
         Ok(found) => found.file_type(),
-        // A parent that is not a directory: the host's tools find no file there either.
+        // A parent is not a directory: the host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
-        Err(error) => return Place::Odd(format!("which cannot be looked at: {error}")),
+        Err(error) => return Place::Odd(format!("which cannot be examined: {error}")),
     };
     if kind.is_symlink() {
         let target = fs::read_link(&path).map(|to| format!(" to {}", to.display()));

@@ -1,7 +1,7 @@
-//! Reads the note about the image that the machine was installed from.
+//! Reads the installer's note about the image that the machine was installed from.
 //!
-//! A tool on the host reads it for the agent: a mount of `/sysroot` would show the agent's pod all deployments with
-//! their `/etc`, which includes the keys of a control plane.
+//! A shell on the host reads the note for the agent. If the agent's pod mounted `/sysroot` instead, it would see all
+//! deployments with their `/etc`, and so the keys of a control plane.
 
 use berth_api::boot_image::NodeBootImage;
 use berth_core::skew::aleph::{self, MAX_LENGTH, PLACES};
@@ -23,8 +23,9 @@ impl Host {
     }
 }
 
-/// Returns the script. It prints Ignition's result as one line, empty if missing. For the first note that exists, it
-/// prints a line with the note's number and its times of birth and change, or why it cannot be read, and then the note.
+/// Returns the script. It prints Ignition's result as one line, which is empty if there is no result. Then, for the
+/// first note that exists, it prints one line with the note's number and its times of birth and change (or why it
+/// cannot be read), and then the note.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -59,12 +60,12 @@ fn parse(output: &str) -> Option<NodeBootImage> {
     let place = PLACES.get(words.next()?.parse::<usize>().ok()?)?;
     let times: Vec<&str> = words.collect();
     let note = match times.as_slice() {
-        ["missing"] => Err("it is a link that leads nowhere".to_owned()),
+        ["missing"] => Err("it is a broken link".to_owned()),
         ["special"] => Err("it is not a regular file".to_owned()),
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // The note is never changed, so without a birth time the last change serves as well.
+    // The note is never changed, so if the file system has no birth time, the time of the last change is the same.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, broadcast, watch};
 use zbus::connection::Builder;
 use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Type};
 
-/// Timeout of a call. Later it counts as lost.
+/// Timeout of a call. After that, its reply counts as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A service on the bus, with the object and interface that calls go to.
@@ -24,14 +24,14 @@ pub(super) struct Target<'a> {
     pub(super) interface: &'a str,
 }
 
-/// systemd's manager.
+/// Manager of systemd.
 pub(super) const SYSTEMD: Target<'static> = Target {
     service: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
 };
 
-/// logind's manager.
+/// Manager of logind.
 pub(super) const LOGIND: Target<'static> = Target {
     service: "org.freedesktop.login1",
     path: "/org/freedesktop/login1",
@@ -102,10 +102,10 @@ impl Changes {
     }
 }
 
-/// Prefix of pull units. The end of other units does not wake the agent.
+/// Prefix of pull units. Only the end of a pull unit wakes the agent.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
-/// Unit of rpm-ostree's daemon. The agent waits for its start.
+/// Unit of rpm-ostree's daemon. The agent waits until this unit has started.
 pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
 /// An ended systemd job.
@@ -125,7 +125,8 @@ struct Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // The task also holds the connection, which would otherwise stay open beside its successor.
+        // The task also holds the connection. If the task continued, the old connection would stay open beside the new
+        // one.
         if let Some(listener) = &self.listener {
             listener.abort();
         }
@@ -153,7 +154,7 @@ impl Bus {
         }
     }
 
-    /// Creates a connection with its own timeout that does not listen to signals.
+    /// Creates a bus with its own timeout that does not listen to signals.
     pub(super) fn quiet(address: String, deadline: Duration, changes: Changes) -> Self {
         Self {
             address,
@@ -169,7 +170,7 @@ impl Bus {
         self.address.clone()
     }
 
-    /// Subscribes to the ends of systemd's jobs. Those that end while the connection is down are missed.
+    /// Subscribes to the ends of systemd's jobs. A job that ends while the connection is down is missed.
     pub(super) fn jobs(&self) -> broadcast::Receiver<JobEnd> {
         self.jobs.subscribe()
     }
@@ -210,11 +211,11 @@ impl Bus {
                 listener: None,
             });
         }
-        // Match rules first: a job that ends right after `Subscribe` must not be missed.
+        // Add the match rules first: a job that ends right after `Subscribe` must not be missed.
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
         let subscribed = raw_call(&connection, SYSTEMD, "Subscribe", &()).await;
-        // systemd may be restarting; its other calls will fail then.
+        // If systemd is restarting, the agent's other calls to it will fail too.
         if let Err(error) = subscribed {
             tracing::debug!(%error, "cannot subscribe to systemd's signals");
         }
@@ -225,7 +226,7 @@ impl Bus {
         })
     }
 
-    /// Calls a method that may be repeated. If the connection is broken, retries once on a new one.
+    /// Calls a method that may safely be called twice. If the connection is broken, retries once on a new one.
     pub(super) async fn call<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -241,7 +242,7 @@ impl Bus {
         }
     }
 
-    /// Calls a method at most once. After [`BusError::Lost`], it may or may not have been carried out.
+    /// Calls a method at most once. After [`BusError::Lost`], the service may or may not have carried it out.
     pub(super) async fn call_once<B, R>(&self, target: Target<'_>, method: &str, body: &B) -> Result<R, BusError>
     where
         B: Serialize + DynamicType,
@@ -351,12 +352,12 @@ async fn listen(
                 if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
-                // The code that starts another unit also waits for its end. If that woke the loop, each pass would
-                // start the next one.
+                // Pull units wake the loop. For any other unit, the code that starts it also waits for its end. If that
+                // end woke the loop, each pass would start the next unit.
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }
-                // An error only means that there is no receiver.
+                // Sending fails only if nothing waits for a job.
                 let _ = ends.send(JobEnd { unit, result });
             }
             message = shutdowns.next() => {

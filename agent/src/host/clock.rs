@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use super::handle::Host;
 
-/// How long an answer is cached while a berth has a window. Often, timedated is started only for the query.
+/// How long an answer is cached while a berth has a maintenance window. Often timedated is started only for this query.
 const CACHED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// How long another answer than yes is cached without a window: an update may be waiting for a yes.
+/// How long an answer other than "synchronized" is cached without a window: an update may be waiting for the clock.
 const OTHER_CACHED: Duration = Duration::from_secs(20);
-/// How long a yes is cached without a window.
+/// How long the answer "synchronized" is cached without a window.
 const YES_CACHED: Duration = Duration::from_secs(60);
 
 /// Cached state of the host's clock.
@@ -38,8 +38,8 @@ impl Clock {
         }
     }
 
-    /// Returns whether the clock is synchronized; `None` if the host does not report it. Asks the host if the last
-    /// answer is too old.
+    /// Returns whether the clock is synchronized; `None` if the host does not report it. Asks the host if the cached
+    /// answer has expired.
     pub async fn is_synchronized(&mut self, host: &Host, under_window: bool) -> Option<bool> {
         if self.trusted {
             return Some(true);
@@ -62,8 +62,8 @@ impl Clock {
         self.known()
     }
 
-    /// Records an answer. One missing answer does not clear a yes: timedated may only be slow to start, and clearing it
-    /// would end a turn under a window after its drain.
+    /// Records an answer. A single missing answer does not clear a recent "synchronized": timedated may only be slow to
+    /// start, and clearing it would end a turn that has a window after the node was drained.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
         match answer {
             Some(true) => self.yes = Some(now),

@@ -1,4 +1,4 @@
-//! Reads the level of the host's CPU.
+//! Reads the level of the host's CPU, such as x86-64-v3.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,11 +8,11 @@ use berth_core::cpu::{self, Features};
 
 use super::root::HostRoot;
 
-/// Longest line that is read, in bytes.
+/// Limit for one line of the CPU file, in bytes.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Returns the highest CPU variant of the architecture that the host supports. `None` if the file cannot be read, or
-/// the architecture has no variants.
+/// Returns the highest CPU variant that the host supports. `None` if the file cannot be read, or the architecture has
+/// no variants.
 pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     let path = root.path(cpu::PATH);
     match features(&path) {
@@ -24,7 +24,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     }
 }
 
-/// Reads line by line, since the file has a paragraph for each core.
+/// Reads the file line by line, since it has a paragraph for each core.
 fn features(path: &Path) -> io::Result<Features> {
     let mut features = Features::default();
     let mut lines = BufReader::new(File::open(path)?);

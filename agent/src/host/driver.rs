@@ -1,5 +1,5 @@
-//! Interface to a backend: the operations that bootc and rpm-ostree perform in different ways. The code above it does
-//! not know which one is used.
+//! Interface to a backend: the operations that bootc and rpm-ostree perform in different ways. Code that uses this
+//! interface does not know which backend it has.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use futures::future::BoxFuture;
 use super::error::HostError;
 use super::failure::{Failure, Reason};
 
-/// Answer of a backend. It comes in bounded time.
+/// Answer of a backend. Every operation ends within a bounded time.
 pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, HostError>>;
 
-/// A backend of a host. Callers request one change at a time, and none while a pull runs.
+/// A backend of a host. Callers request one change at a time, and request none while a pull runs.
 pub(super) trait Driver: std::fmt::Debug + Send + Sync {
-    /// Finds the recorded pull of this boot. Without a record, bootc looks for a unit of the desired digest. An ended
-    /// pull is found until it is forgotten.
+    /// Finds the recorded pull of this boot. Without a record, bootc's driver looks for a pull unit of the desired
+    /// digest. An ended pull is found until [`Driver::forget_pull`].
     fn find_pull<'a>(&'a self, boot: &'a BootId, desired: Option<&'a Digest>) -> Answer<'a, Option<Pull>>;
 
-    /// True if this image is pulled under an enforced signature policy.
+    /// True if a pull of this image would enforce the host's signature policy.
     fn enforces_policy(&self, image: &DesiredImage) -> bool;
 
-    /// Starts to pull and stage an image with this lock, and returns at once. No other pull may run.
+    /// Starts to pull and stage an image, locked as `lock` describes, and returns at once. No other pull may run.
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
@@ -34,7 +34,8 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
         inputs: PullInputs,
     ) -> Answer<'a, ()>;
 
-    /// Stops the pull of a digest, waits for its end, and forgets it. Its image may have been staged anyway.
+    /// Stops the pull of a digest, waits for its end, and forgets it. The pull may have staged its image before it
+    /// stopped.
     fn cancel_pull<'a>(&'a self, boot: &'a BootId, digest: &'a Digest) -> Answer<'a, ()>;
 
     /// Forgets an ended pull.
@@ -49,14 +50,14 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// Unlocks the staged deployment, so that the next reboot applies it.
     fn unlock(&self) -> Answer<'_, ()>;
 
-    /// Removes this staged deployment, but no other.
+    /// Removes the staged deployment if it is `meant`. Never removes another one.
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()>;
 
     /// Requests a reboot, which applies an unlocked staged deployment.
     fn reboot(&self) -> Answer<'_, ()>;
 }
 
-/// The host's settings at the start of a pull, which the pull's record keeps.
+/// The host's settings at the start of a pull. The pull's record keeps them.
 #[derive(Debug)]
 pub(super) struct PullInputs {
     /// Description of the host's credentials.
@@ -81,9 +82,9 @@ pub struct Pull {
 pub enum PullState {
     /// The pull runs.
     Running,
-    /// The pull ended well, as far as known. Only the deployments show whether the image is staged.
+    /// The pull ended without a reported failure. Only the deployments show whether the image is staged.
     Succeeded,
-    /// The pull failed. Its image may have been staged anyway.
+    /// The pull failed. It may have staged its image anyway.
     Failed {
         /// Message of the host tool, in one line. [`super::failure::classify`] finds its reason.
         message: String,
@@ -95,7 +96,7 @@ pub enum PullState {
 pub struct HostStatus {
     /// The running deployment.
     pub booted: Deployment,
-    /// The deployment that a shutdown applies, unless it is locked. One without an image, such as a staged kernel
+    /// The deployment that a shutdown applies unless it is locked. A staged change without an image, such as a kernel
     /// argument, has no digest.
     pub staged: Option<Deployment>,
     /// Why the lock of the staged deployment cannot be read. It then counts as neither locked nor unlocked.
@@ -106,8 +107,8 @@ pub struct HostStatus {
     pub rollback: Option<Deployment>,
     /// True if the next boot takes the rollback deployment.
     pub rollback_queued: bool,
-    /// True if the booted image was pulled under an enforced signature policy. A pull without enforcement would weaken
-    /// the host.
+    /// True if the booted image was pulled under an enforced signature policy. The host's next pulls must enforce one
+    /// too.
     pub signature_enforced: bool,
     /// How the host stores its deployments.
     pub storage: Storage,
@@ -122,7 +123,7 @@ pub struct HostStatus {
 }
 
 impl HostStatus {
-    /// Returns the staged deployment if it is `meant`; `None` if nothing is staged.
+    /// Returns the staged deployment if it is the one in `meant`; `None` if nothing is staged.
     ///
     /// # Errors
     /// When something else is staged, which must not be touched.
@@ -150,14 +151,15 @@ impl BootedSigned {
         self.0.store(status.signature_enforced, Ordering::Relaxed);
     }
 
-    /// True if an image must be pulled under an enforced policy: because it is requested, or to keep the host from
-    /// being weakened.
+    /// True if the pull of this image must enforce a signature policy: because the image requires it, or because the
+    /// booted image was pulled with enforcement.
     pub(super) fn holds_for(&self, image: &DesiredImage) -> bool {
         self.0.load(Ordering::Relaxed) || image.signature == SignatureRule::Required
     }
 }
 
-/// Returns the reference for a backend. Fails unless the published reference is complete and has the published digest.
+/// Returns the image's reference for a backend. Fails unless the reference in the BootcNode's spec is complete and
+/// contains the spec's digest.
 pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {
     let reference = image.reference.get();
     let reference = reference.map_err(|error| invalid_reference(&format!("spec.image.ref: {error}")))?;

@@ -6,10 +6,10 @@ use super::failure::{Failure, Reason};
 /// Error of a request to the host.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum HostError {
-    /// A command or a pull is running. This command would wait for it, or read a state that it is about to change.
+    /// A host command or a pull is running. A new command would wait for it, or read a state that is about to change.
     #[error("the host is busy: {0}")]
     Busy(String),
-    /// A host tool failed, with this message.
+    /// A host tool failed.
     #[error("{}", .0.message)]
     Tool(Failure),
     /// A host tool did not end in time.
@@ -27,7 +27,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Returns the failure of a host tool, for this reason.
+    /// Returns the failure of a host tool with reason `HostToolFailed` and this message.
     pub(super) fn tool_failed(why: &str) -> Self {
         Self::Tool(Failure::new(Reason::HostToolFailed, why))
     }

@@ -1,10 +1,10 @@
 //! Finds a reason in the error message of a host tool.
 //!
-//! bootc has one exit code for all errors and no machine-readable ones, so only its messages remain, and each release
-//! may change them. An unknown message becomes a general failure with the message.
+//! bootc has one exit code for all errors and reports none in a machine-readable form. Only its messages remain, and
+//! each release may change them. For an unknown message, the reason is a general one and the message is kept.
 //!
-//! A reason is for display only: a registry can put any text into a tool's output, so no decision depends on it. Every
-//! failed pull is retried.
+//! A reason is for display only: a registry can put any text into a tool's output, so no decision depends on a reason.
+//! Every failed pull is retried.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
 
@@ -19,8 +19,8 @@ pub struct Failure {
 
 pub use berth_core::agent::reason::Reason;
 
-/// Phrases to search for, in lower case, with their reasons. The first match counts. Messages nest, from the step to
-/// the cause, so problems of the host or the image are listed before network problems.
+/// Phrases to search for, in lower case, with their reasons. The first match counts. A message names the failed step
+/// and then its cause, so problems of the host or the image come before network problems in this list.
 const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own messages about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
@@ -153,9 +153,9 @@ const WORDS: &[(&[&str], Reason)] = &[
         ],
         Reason::RegistryUnavailable,
     ),
-    // Listed after rejections by a registry, whose message also names the auth file in use.
+    // After the phrases of rejections: a registry's rejection also names the auth file in use.
     (&["auth.json"], Reason::InvalidAuthFile),
-    // bootc's only message if podman is missing, which it needs even without bound images.
+    // The only message of a bootc without podman, which bootc needs even if the image has no bound images.
     (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
@@ -174,7 +174,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// Creates a failure. The message is cut to the error, in one line.
+    /// Creates a failure. Its message is the error within `words`, in one line.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -183,8 +183,9 @@ impl Failure {
     }
 }
 
-/// Extracts the error from a tool's error output: from the first `error:` on, since bootc and ostree begin their own
-/// errors so and quote podman or a registry after it. Else from the last `Error`, else the last three lines.
+/// Extracts the error from a tool's error output. Takes the text from the first `error:` on: bootc and ostree begin
+/// their errors with it, and may quote podman or a registry after it. Without one, takes the text from the last `Error`
+/// on, or else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let own = lines.iter().position(|line| line.starts_with("error:"));
@@ -200,8 +201,8 @@ fn is_error(line: &str) -> bool {
     line.starts_with("error:") || line.starts_with("error ")
 }
 
-/// Appends the credentials that were used to the message of a pull that the registry rejected. A long message is
-/// shortened, but only if it still shows the rejection; the cause is mostly at its end.
+/// Appends a description of the credentials to the message of a pull that the registry rejected. A long message is
+/// shortened, mostly at its start since the cause is at its end, but only if the rejection can still be read in it.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;

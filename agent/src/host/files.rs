@@ -1,4 +1,4 @@
-//! Small files on the host, written so that a crash leaves either the old or the new text.
+//! Small files on the host, written such that a crash leaves either the old or the new text.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest text that [`save`] writes and [`load`] reads, in bytes.
+/// Limit for the text that [`save`] writes and [`load`] reads, in bytes.
 const MAX_SAVED: usize = 4 << 20;
 
 /// Errors for an existing file with invalid content.
@@ -20,7 +20,7 @@ const INVALID_CONTENT: [ErrorKind; 3] = [
     ErrorKind::IsADirectory,
 ];
 
-/// Replaces a file durably: the new text is on disk before it gets the name.
+/// Replaces a file durably: the new text is on disk before it gets the file's name.
 ///
 /// # Errors
 /// When the directory cannot be written. The old file then stays.
@@ -31,7 +31,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let mut file = match open_new(&temporary, false) {
         Ok(file) if !file.metadata()?.file_type().is_fifo() => file,
-        // Something else is in the way: a FIFO, which would wait for a reader, or a link to a directory.
+        // The temporary name is taken, by a FIFO, which would wait for a reader, or by a link to a directory.
         _ => {
             remove(&temporary)?;
             open_new(&temporary, true)?
@@ -43,7 +43,7 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Opens a file and truncates it. Does not block.
+/// Opens a file for writing and truncates it. Does not block on a FIFO.
 fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
@@ -55,7 +55,7 @@ fn open_new(path: &Path, must_be_new: bool) -> io::Result<File> {
         .open(path)
 }
 
-/// Writes a value as JSON, durably. Creates a missing directory.
+/// Writes a value as JSON, durably. Creates the directory if it is missing.
 ///
 /// # Errors
 /// When the file cannot be written. The old content then stays.
@@ -72,8 +72,8 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Reads the value that [`save`] wrote; `None` if there is no valid file. Anything that cannot be parsed, even a
-/// directory, is moved aside for people to inspect, and the log reports `what` as invalid.
+/// Reads the value that [`save`] wrote; `None` if there is no valid file. An entry that cannot be parsed, even a
+/// directory, is renamed and kept for an admin to inspect. The log then names it as `what`.
 pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     let read = read_bounded(path, MAX_SAVED).and_then(|text| match text.len() {
         length if length > MAX_SAVED => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
@@ -96,7 +96,7 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     }
 }
 
-/// Removes a file if it exists.
+/// Removes a file, if it exists.
 ///
 /// # Errors
 /// When it exists but cannot be removed.
@@ -107,12 +107,12 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the name of the temporary file for [`replace`]. It may be left after a crash or an error.
+/// Returns the name of the temporary file of [`replace`]. A crash or an error may leave that file behind.
 pub fn temporary(path: &Path) -> PathBuf {
     path.with_extension("tmp")
 }
 
-/// Reads at most `limit` + 1 bytes of a file, so that a longer one is noticed.
+/// Reads at most `limit` + 1 bytes of a file, so that the caller notices a longer one.
 ///
 /// # Errors
 /// When it cannot be read, or is a FIFO, which would wait for a writer.

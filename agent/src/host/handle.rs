@@ -35,7 +35,7 @@ pub struct Host {
     pub(super) tools: Tools,
     pub(super) bootc: Bootc,
     pub(super) rpm_ostree: RpmOstree,
-    /// Backend chosen by the last survey.
+    /// Backend that the last survey chose.
     chosen: Mutex<Backend>,
     record: RecordFile,
     memory: MemoryFile,
@@ -90,7 +90,7 @@ impl Host {
         self
     }
 
-    /// Sets the prefixes of images that may be staged. Without any, the flags permit all images.
+    /// Sets the prefixes of images that may be staged. Without any prefix, the agent's flags permit all images.
     #[must_use]
     pub fn with_allowed_registries(mut self, prefixes: Vec<String>) -> Self {
         self.allowed_registries = prefixes;
@@ -107,7 +107,7 @@ impl Host {
         rules::policy(&self.root)
     }
 
-    /// Updates the host's auth file, as far as `claim` permits.
+    /// Updates the host's auth file, if `claim` permits it.
     pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
         self.auth.keep(claim)
     }
@@ -117,7 +117,7 @@ impl Host {
         &self.root
     }
 
-    /// Waits for the host-wide lock (see [`HostLock`]) and holds it until this value is dropped.
+    /// Waits for the host-wide lock (see [`HostLock`]). The lock is held until this `Host` is dropped.
     ///
     /// # Errors
     /// When the lock file cannot be created.
@@ -141,15 +141,16 @@ impl Host {
         self.changes.subscribe()
     }
 
-    /// Returns the version of the host's bootc. A version is cached for the life of the agent, a failure for a while.
+    /// Returns the version of the host's bootc. A supported version is cached for the life of the agent, other answers
+    /// for 30 s (a bootc that is still missing after several queries: one hour).
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a tool of an earlier agent runs.
+    /// [`HostError::Busy`] while a host tool that an earlier agent started runs.
     pub async fn bootc_version(&self) -> Result<BootcVersion, HostError> {
         self.bootc.version().await
     }
 
-    /// Asks bootc for the booted, staged and rollback deployments, independent of the backend.
+    /// Asks bootc for the booted, staged and rollback deployments, even if rpm-ostree is the backend.
     ///
     /// # Errors
     /// [`HostError::Busy`] while a pull runs, since bootc would wait for it; or the command failed.
@@ -175,13 +176,13 @@ impl Host {
         }
     }
 
-    /// Returns the backend of the recorded pull, even if another one was chosen since. Without a record, only bootc's
-    /// unit can still be found.
+    /// Returns the backend of the recorded pull, even if a survey has chosen another one since. Without a record, only
+    /// a unit of bootc's pull can still be found.
     fn puller(&self, boot: &BootId) -> Backend {
         self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
     }
 
-    /// Finds the pull of this boot: the one started last, or else a unit for the desired digest. An ended pull is found
+    /// Finds the pull of this boot: the recorded one, or else a pull unit of the desired digest. An ended pull is found
     /// until [`Host::forget_pull`].
     ///
     /// # Errors
@@ -200,7 +201,8 @@ impl Host {
         self.driver_of(puller).forget_pull(digest).await
     }
 
-    /// Starts to pull and stage an image with this lock, and returns at once. Adopts a running pull of the same digest.
+    /// Starts to pull and stage an image with this lock, and returns at once. If the digest is already being pulled, that
+    /// pull continues.
     ///
     /// # Errors
     /// [`HostError::Busy`] while another pull runs; or the backend failed.
@@ -219,7 +221,7 @@ impl Host {
             policy: None,
         };
         if driver.enforces_policy(image) {
-            // A composefs host has no ostree repository. Its bootc checks the policy at each pull.
+            // A composefs host has no ostree repository. Its bootc checks the signature policy at each pull.
             if lock.ostree().is_some() {
                 repository::forget_image(&self.tools, &image.digest).await?;
             }
@@ -228,7 +230,8 @@ impl Host {
         driver.start_pull(&boot, image, lock, inputs).await
     }
 
-    /// Stops the pull of a digest, waits for its end, and forgets it. Its image may have been staged anyway.
+    /// Stops the pull of a digest, waits for its end, and forgets it. The pull may have staged its image before it
+    /// stopped.
     ///
     /// # Errors
     /// When the pull does not stop.
@@ -252,7 +255,8 @@ impl Host {
         self.driver().lock().await
     }
 
-    /// Unlocks the staged deployment. [`Host::reboot`] then applies it, as does any other shutdown in most cases.
+    /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. In most cases, any other shutdown applies it
+    /// too.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
@@ -261,7 +265,7 @@ impl Host {
         self.driver().unlock().await
     }
 
-    /// Removes this staged deployment, after checking that it is still the staged one.
+    /// Removes the staged deployment, after checking that it is the one in `meant`.
     ///
     /// # Errors
     /// When something else is staged, or the tool failed.
@@ -280,7 +284,7 @@ impl Host {
         }
     }
 
-    /// Lists the inhibitors that block a shutdown now.
+    /// Lists the inhibitors that now block a shutdown.
     ///
     /// # Errors
     /// When logind does not answer.
@@ -296,7 +300,7 @@ impl Host {
         Ok(login::shutting_down(&self.bus).await?)
     }
 
-    /// True if a shutdown is scheduled for later.
+    /// True if a shutdown is scheduled for a later time.
     ///
     /// # Errors
     /// When logind does not answer.
@@ -312,8 +316,8 @@ impl Host {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
 
-    /// Requests a reboot from logind, or from the backend if only that can unlock. A lost reply counts as accepted: the
-    /// caller waits and checks [`Host::shutting_down`].
+    /// Requests a reboot: from the backend if only the backend can unlock the deployment, otherwise from logind. A lost
+    /// reply counts as accepted: the caller waits and checks [`Host::shutting_down`].
     ///
     /// # Errors
     /// [`HostError::RebootRefused`] if the host refuses.
@@ -321,7 +325,7 @@ impl Host {
         self.driver().reboot().await
     }
 
-    /// Lists other updaters that are active on the host.
+    /// Lists the units of other updaters that are active on the host.
     ///
     /// # Errors
     /// When systemd does not answer.

@@ -1,7 +1,8 @@
 //! Lock that lets only one agent at a time change a host (invariant I7).
 //!
-//! Two agents can run on one node: while a DaemonSet replaces a pod, or if a pod runs beside a service. Their writes to
-//! the API are compare-and-swap, but their changes to the host are not. So the second agent waits for this lock.
+//! Two agents can run on one node: while a DaemonSet replaces a pod, or if a pod runs beside a systemd service. Their
+//! writes to the API are compare-and-swap, but their changes to the host are not. So the second agent waits for this
+//! lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,7 +22,7 @@ pub struct HostLock {
 }
 
 impl HostLock {
-    /// Takes the lock, after waiting for another agent to release it.
+    /// Takes the lock. If another agent holds it, waits until that agent releases it.
     ///
     /// # Errors
     /// When the lock file cannot be created.
@@ -35,7 +36,7 @@ impl HostLock {
                 tracing::info!("another agent holds this host's lock; waiting until it ends");
                 waiting = true;
             }
-            // The service manager's watchdog must not end an agent that only waits.
+            // The watchdog of the service manager must not kill an agent that only waits.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             tokio::time::sleep(POLL_INTERVAL).await;
         }

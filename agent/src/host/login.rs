@@ -1,7 +1,7 @@
-//! logind: the inhibitors of a shutdown, whether one is in progress, and the request for a reboot.
+//! logind: lists shutdown inhibitors, reports a shutdown in progress, and reboots.
 //!
-//! Reboots go through logind, never through systemd's own `Reboot`: that stops no services first, and the staged
-//! deployment, which a service finalizes when it stops, would be lost.
+//! Reboots go through logind, never through systemd's own `Reboot`, which does not stop services first. A service
+//! finalizes the staged deployment when it stops, so that deployment would be lost.
 
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;
@@ -9,9 +9,9 @@ use super::error::HostError;
 /// An inhibitor that blocks a shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inhibitor {
-    /// Name, in its own words.
+    /// Name that the inhibitor gave for itself.
     pub who: String,
-    /// Reason, in its own words.
+    /// Reason that the inhibitor gave.
     pub why: String,
     /// Process ID on the host.
     pub pid: u32,
@@ -31,7 +31,7 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
-/// Keeps only blocking inhibitors. logind waits for delays; only a block makes it refuse.
+/// Keeps only blocking inhibitors: logind refuses a shutdown because of those. For a delaying inhibitor it only waits.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocking = listed.into_iter().filter(is_blocking);
     blocking
@@ -45,7 +45,7 @@ fn is_blocking((what, _, _, mode, ..): &Listed) -> bool {
 
 pub(super) async fn shutting_down(bus: &Bus) -> Result<bool, BusError> {
     match bus.property::<bool>(LOGIND, "PreparingForShutdown").await {
-        // systemd is stopping everything, so the bus starts no service for the call.
+        // systemd is stopping everything, so the bus does not start logind for the call.
         Err(error) if error.is(".ShuttingDown") => Ok(true),
         answer => answer,
     }
@@ -62,26 +62,26 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     }
 }
 
-/// True if a scheduled shutdown of this kind would end the boot.
+/// True if a scheduled shutdown of this kind would end the boot, unlike a dry run.
 fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind checks the inhibitors even for root, the agent's user. A new one may appear
-/// between the agent's own check and the request.
+/// Flag of `RebootWithFlags`: logind checks the inhibitors even if the caller is root, as the agent is. Another
+/// inhibitor may appear between the agent's own check and this request.
 const CHECK_INHIBITORS: u64 = 1;
 
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {
     let asked: Result<(), BusError> = bus.call_once(LOGIND, "RebootWithFlags", &CHECK_INHIBITORS).await;
     let asked = match asked {
-        // systemd before 247 lacks the method, or the flag.
+        // systemd before 247 lacks this method or its flag.
         Err(error) if error.is(".UnknownMethod") || error.is(".InvalidArgs") => {
             bus.call_once(LOGIND, "Reboot", &false).await
         }
         asked => asked,
     };
     match asked {
-        // A shutdown also ends the bus, sometimes before the reply.
+        // A shutdown also stops the bus, sometimes before the reply arrives.
         Ok(()) | Err(BusError::Lost { .. }) => Ok(()),
         Err(error) if error.is(".OperationInProgress") => Ok(()),
         Err(error @ BusError::Refused { .. }) => Err(HostError::RebootRefused(error.to_string())),

@@ -1,4 +1,4 @@
-//! Looks up an image as the host would pull it: with its own skopeo, mirrors, certificates and credentials.
+//! Looks up an image as the host would pull it: with the host's skopeo, mirrors, certificates and credentials.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use super::handle::Host;
 
 /// Extra time for systemd to kill a hung skopeo and report it.
 const GRACE: Duration = Duration::from_secs(3);
-/// Certificate errors that a wrong clock can cause: a machine without a battery starts in the past.
+/// Certificate errors that a wrong clock can cause: a machine whose clock has no battery starts with a time in the
+/// past.
 const CLOCK: [&str; 2] = ["certificate has expired", "is not yet valid"];
 
 /// Error of looking up an image.
@@ -35,8 +36,8 @@ enum LookUpError {
 }
 
 impl Host {
-    /// Asks the registry for an image's manifest and labels within this time. systemd gets slightly longer to kill a
-    /// tool that hangs.
+    /// Asks the registry for an image's manifest and labels, within this time. systemd gets a little more time, to kill
+    /// a skopeo that hangs.
     pub async fn look_up(&self, image: &ImageRef, within: Duration) -> Answer {
         let give_up = Instant::now() + within;
         match timeout_at(give_up + GRACE, self.find_image(image, give_up)).await {
@@ -58,7 +59,7 @@ impl Host {
             },
             Document::Index { platforms, .. } => for_machine(&platforms, own, "the index names no image")?.clone(),
         };
-        // Pinned by digest, so that manifest and config match even if the tag moves.
+        // Queried by digest, so that manifest and config match even if the tag moves meanwhile.
         let pinned = image.at(&of_platform);
         let config = self.inspect("config", &["--config", "--raw"], &pinned, give_up).await?;
         let config = document::config(config.as_bytes(), &of_platform)?;
@@ -81,7 +82,7 @@ impl Host {
         let name = name(image);
         let mut command = vec!["/usr/bin/skopeo", "inspect"];
         command.extend(flags);
-        // The auth file that bootc would use. Without one, bootc pulls without credentials too.
+        // The auth file that bootc would use. If there is none, bootc pulls without credentials too.
         match PLACES.iter().find(|place| self.root.path(place).exists()) {
             Some(place) => command.extend(["--authfile", place]),
             None => command.push("--no-creds"),
@@ -94,7 +95,7 @@ impl Host {
     }
 }
 
-/// Returns the digest of the image for this machine. `none` begins the error if there is none.
+/// Returns the digest of the image for this machine's platform. If there is none, the error begins with `none`.
 fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
     match own.choose(images) {
         Choice::Image(image) => Ok(&image.digest),
@@ -127,7 +128,8 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// Returns the image's name for skopeo, which rejects a tag beside a digest. The digest counts.
+/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag is left out
+/// then.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),
@@ -135,7 +137,7 @@ fn name(image: &ImageRef) -> String {
     }
 }
 
-/// Extracts the message from skopeo's log format.
+/// Extracts the message from a line in skopeo's log format.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),

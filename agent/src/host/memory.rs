@@ -1,4 +1,4 @@
-//! The agent's memory on the host. It outlives the agent's process, its pod and its BootcNode (invariant I8).
+//! The agent's memory, a file on the host. It outlives the agent's process, its pod and its BootcNode (invariant I8).
 
 use std::path::PathBuf;
 
@@ -12,13 +12,13 @@ use super::root::{HostRoot, STATE_DIR};
 pub struct MemoryFile(PathBuf);
 
 impl MemoryFile {
-    /// Returns the file under this root.
+    /// Returns the file on the host with this root.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// Reads the memory. A file that cannot be parsed is moved aside for people to inspect, and the memory is then
-    /// empty: an agent that refused to start would leave the node without one.
+    /// Reads the memory. A file that cannot be parsed is renamed and kept for an admin to inspect. The memory is then
+    /// empty: if the agent refused to start, the node would have no agent.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }

@@ -1,6 +1,6 @@
 //! The host that the agent runs on: its system bus, its backend, and a few files.
 //!
-//! Everything here is I/O and makes no decisions. It ensures that every query has an answer in bounded time, in the
+//! This module does I/O and makes no decisions. Every query of the host ends within a bounded time, and errors keep the
 //! host's own words.
 
 mod auth;

@@ -1,4 +1,4 @@
-//! `/run/berth/pull.json`: the record of this boot's pull. The next agent finds the pull by it (invariant I7).
+//! `/run/berth/pull.json`: the record of this boot's pull. With it, the next agent finds the pull (invariant I7).
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::error::HostError;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
-/// Record of a pull, written before the pull begins.
+/// Record of a pull. Written before the pull begins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -34,13 +34,13 @@ pub(super) struct Record {
     /// Digest of the text of the enforced signature policy; absent if none is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Digest>,
-    /// Start of the pull, by this host's clock.
+    /// Start of the pull, by the host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// Message of a transaction whose end left open whether the image is staged.
+    /// Message of a transaction that ended without showing whether the image is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// End of the transaction.
+    /// End of the transaction; absent while none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }
@@ -82,7 +82,7 @@ impl RecordFile {
         Self(root.path(RUN_DIR).join("pull.json"))
     }
 
-    /// Reads the record of this boot. A pull of an earlier boot ended with that boot.
+    /// Reads the record of this boot's pull. A record of an earlier boot is ignored: that pull ended with its boot.
     pub(super) fn read(&self, boot_id: &BootId) -> Option<Record> {
         let text = std::fs::read(&self.0).ok()?;
         match serde_json::from_slice::<Record>(&text) {

@@ -1,7 +1,7 @@
-//! The images in the host's ostree repository, and the directories of deployments.
+//! The images in the host's ostree repository, and the directories of its deployments.
 //!
-//! bootc and rpm-ostree create a ref for each pulled image. They stage an image with a ref without checking the
-//! registry or the signature policy again.
+//! bootc and rpm-ostree create a ref for each pulled image. An image that has a ref is staged again without a check by
+//! the registry or the signature policy.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,8 @@ const REPOSITORY: &str = "--repo=/sysroot/ostree/repo";
 /// Prefix of the refs of images.
 const IMAGES: &str = "ostree/container/image";
 
-/// Returns the directory of a deployment's files, as a path on the host. `None` if the names are not valid.
+/// Returns the directory of a deployment's files, as a path on the host. `None` if the stateroot or checksum is not
+/// valid.
 pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<PathBuf> {
     let is_name = !stateroot.is_empty() && !stateroot.starts_with('.') && !stateroot.contains('/');
     let is_checksum = checksum.len() == 64 && checksum.bytes().all(|b| b.is_ascii_hexdigit());
@@ -27,8 +28,8 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
     )))
 }
 
-/// Removes the refs of an image, so that its next pull is checked against the signature policy. Its layers stay and are
-/// not downloaded again. Deployments stay too: ostree keeps their commits with other refs.
+/// Removes the refs of an image, so that its next pull is checked against the signature policy. The image's layers
+/// stay, so they are not downloaded again. Deployments stay too: ostree keeps their commits with other refs.
 ///
 /// # Errors
 /// When a ref may still exist.

@@ -1,4 +1,5 @@
-//! Root of the host's files: `/` for a service, `/host` in a pod, a private directory in tests.
+//! The directory where the agent sees the host's files: `/` for a service, `/host` in a pod, a private directory in
+//! tests.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +12,7 @@ pub const RUN_DIR: &str = "/run/berth";
 /// Directory of the agent's durable files, as the host sees it.
 pub const STATE_DIR: &str = "/var/lib/berth";
 
-/// Number of links in one path that are followed before giving up.
+/// Limit for the symbolic links that are followed in one path.
 const MAX_LINKS: usize = 40;
 
 /// The directory where the agent sees the host's root.
@@ -24,12 +25,13 @@ impl HostRoot {
         Self(root.into())
     }
 
-    /// True if the agent's `path` is one of the host's files.
+    /// True if `path`, as the agent sees it, is one of the host's files.
     pub fn contains(&self, path: impl AsRef<Path>) -> bool {
         path.as_ref().starts_with(&self.0)
     }
 
-    /// Returns the agent's path to the host's `path`. A path that is already under the root stays as it is.
+    /// Returns the path where the agent sees the host's `path`. A path that is already under the root is returned
+    /// unchanged.
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         if self.0 != Path::new("/") && path.starts_with(&self.0) {
@@ -50,8 +52,8 @@ impl HostRoot {
         Ok(BootId::new(id))
     }
 
-    /// Creates the directory of the runtime files if it is missing. systemd writes the output of units there and fails
-    /// them without it.
+    /// Creates the directory of the runtime files if it is missing. systemd writes the output of Berth's units there;
+    /// without the directory, the units would fail.
     ///
     /// # Errors
     /// When it cannot be created.
@@ -70,9 +72,6 @@ impl HostRoot {
     ///
     /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. In a pod, the kernel would follow
     /// it into the pod's own `/var/lib`.
-    ///
-    /// The kubelet's `kubelet-client-current.pem` is a link with an absolute target. Followed by the kernel from
-    /// inside a pod it would lead to the pod's own `/var/lib`.
     ///
     /// # Errors
     /// When a link cannot be read, or there are too many.
@@ -97,7 +96,7 @@ impl HostRoot {
                     }
                     pending.extend(parts(&target));
                 }
-                // Not a link, or missing: opening the file reports that with its name.
+                // Not a link, or missing. If it is missing, opening the file reports that with its name.
                 Err(_) => done = next,
             }
         }

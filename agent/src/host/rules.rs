@@ -1,4 +1,4 @@
-//! Reads the host's files that limit which images it may be given.
+//! Reads the host's files that limit the images that it may pull.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -25,7 +25,8 @@ pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     Registries::new(flags, text)
 }
 
-/// Returns why a missing list may exist on the host anyway: a pod without the mount cannot see it.
+/// Returns why a list that the agent does not find may exist on the host anyway: a pod cannot see it unless the list's
+/// directory is mounted.
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
@@ -51,8 +52,8 @@ pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     (Policy::Missing, None)
 }
 
-/// Reads a file of the host, following links as the host would; `None` if no such entry exists. A broken link is an
-/// error, since the host may see its target.
+/// Reads a file of the host, following links as the host would; `None` if there is no entry with this name. A broken
+/// link is an error: it may be broken only in the agent's view.
 fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
     match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {
         Ok(text) => Ok(Some(text)),
@@ -61,7 +62,7 @@ fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>
     }
 }
 
-/// True if the host has an entry of this name, even a broken link, or a parent directory is a broken link.
+/// True if the host has an entry of this name, even a broken link, or if a parent directory is a broken link.
 fn has_entry(root: &HostRoot, path: &Path) -> io::Result<bool> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(true);

@@ -1,7 +1,7 @@
-//! Finds a link in the host's `/etc` that would keep the kubelet from starting under the staged image.
+//! Finds a link in the host's `/etc` that would keep the kubelet from starting after an update to the staged image.
 //!
-//! The link makes the kubelet require the unit of the first-boot check. An update keeps the link, which is in `/etc`, but not the
-//! unit, which is in `/usr`. If the new image lacks the unit, systemd never starts the kubelet.
+//! The link makes the kubelet require the unit of the first-boot check. An update keeps this link, since it is in
+//! `/etc`, but not the unit, which is in `/usr`. If the new image lacks the unit, systemd never starts the kubelet.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,8 +13,8 @@ use super::root::HostRoot;
 const UNIT: &str = "berth-firstboot.service";
 /// Directory of the host's own units.
 const ETC: &str = "/etc/systemd/system";
-/// Directory of the image's own `/etc`. A link that is also there is part of the image, and updates keep or remove it
-/// with the image.
+/// Directory with the image's version of `/etc`. A link that is also there is part of the image, so an update replaces
+/// it together with the unit.
 const IMAGE_ETC: &str = "usr/etc/systemd/system";
 /// Unit directories of an image.
 const OF_IMAGE: [&str; 4] = [
@@ -24,8 +24,8 @@ const OF_IMAGE: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// Returns the link, as a path on the host, if the image in this directory lacks the unit. Returns `None` also if the files
-/// cannot be read: only a known fault holds a node back.
+/// Returns the link, as a path on the host, if the image in this directory lacks the unit. `None` also if the files
+/// cannot be read: an update is refused only if the unit is known to be missing.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -37,7 +37,7 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// Returns the first link that makes a unit require the check and is not part of the booted image.
+/// Returns the first link that makes another unit require the check, and that is not part of the booted image.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {

@@ -1,4 +1,4 @@
-//! Surveys the host: chooses its backend and reads the deployments from that.
+//! Surveys the host: chooses its backend, and reads the deployments from that backend.
 
 use berth_api::backend::{Backend, BackendRule};
 use berth_core::agent::backend::{self, Bootc as BootcFinding, Choice, Options, Why};
@@ -17,7 +17,7 @@ use super::stranded::link_without_unit;
 pub struct Terms {
     /// Rule for choosing the backend.
     pub rule: BackendRule,
-    /// Backend of an update that has begun and not ended.
+    /// Backend of an update that has begun but not ended; `None` if there is none.
     pub begun: Option<Backend>,
     /// True to update hosts with bootc's composefs backend too.
     pub experimental_composefs: bool,
@@ -30,7 +30,7 @@ pub struct Survey {
     pub os: Os,
     /// Version of bootc, if the host has a supported one.
     pub bootc_version: Option<String>,
-    /// Action of rpm-ostree's own timer, if rpm-ostree is the backend and reports it.
+    /// Policy of rpm-ostree's own automatic updates, if rpm-ostree is the backend and reports it.
     pub policy: Option<String>,
 }
 
@@ -42,7 +42,7 @@ struct BootcAnswer {
 }
 
 impl BootcAnswer {
-    /// Answer of a bootc that is missing, too old or silent.
+    /// Answer for a bootc that is missing, too old, or does not answer.
     fn without_status(seen: BootcFinding) -> Self {
         Self {
             seen,
@@ -54,8 +54,8 @@ impl BootcAnswer {
 }
 
 impl Host {
-    /// Chooses the backend and reads the deployments from it. The host's changes use that backend until another is
-    /// chosen.
+    /// Chooses the backend and reads the deployments from it. Changes to the host use this backend until a later survey
+    /// chooses another.
     ///
     /// # Errors
     /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or systemd does not answer. Other errors
@@ -63,7 +63,7 @@ impl Host {
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;
-        // On most hosts rpm-ostree cannot be chosen and is not queried.
+        // Skipped on most hosts: rpm-ostree cannot be chosen there.
         let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);
@@ -128,7 +128,7 @@ impl Host {
                 };
                 (seen, Some(*status))
             }
-            // A tool of an earlier agent runs. The survey is repeated after its end.
+            // A tool that an earlier agent started still runs. The survey is repeated after that tool has ended.
             Err(error @ HostError::Busy(_)) => return Err(error),
             Err(error) => (BootcFinding::Silent(Reason::StatusFailed, format!("{error:#}")), None),
         };
@@ -153,7 +153,8 @@ impl Host {
         known(Deployments {
             stages_locked: answer.download_only,
             refusal,
-            // bootc drops layered packages, so Berth removes a staged deployment that has some.
+            // False even if the staged deployment has layered packages: bootc drops those, so Berth may remove that
+            // deployment.
             staged_layers: false,
             ..self.deployments(Backend::Bootc, host, why)
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bus::{Bus, BusError, TIMEDATE};
 
-/// Timeout of the query. The agent must not wait for a service that hangs.
+/// Timeout of the query: the agent must not wait for a timedated that hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {

@@ -16,7 +16,7 @@ use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
 /// Timeout of a host tool.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Names of the short units of this agent and of an earlier one.
+/// Names of the units that run host tools, of this agent and of an earlier one.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",
@@ -31,7 +31,7 @@ const TOOL_UNITS: &[&str] = &[
     "berth-list-images.service",
     "berth-forget-image.service",
 ];
-/// Longest output that is read, in bytes. A truncated output could not be parsed or would be misread.
+/// Limit for the output of a tool, in bytes. Longer output is an error: if it were cut, it could be misread.
 const MAX_OUTPUT: usize = 1 << 20;
 /// Number of bytes that are read from the end of a tool's error output.
 const STDERR_TAIL: u64 = 16 << 10;
@@ -49,7 +49,7 @@ impl Tools {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Fails while a tool runs that an earlier agent started: the next survey must see its effect.
+    /// Fails while a tool runs that an earlier agent started. The next survey must see the effect of that tool.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {

@@ -1,11 +1,11 @@
 //! Runs host commands as transient units of the host's systemd.
 //!
 //! A unit runs in the host's namespaces, with the SELinux transition of its program, and outlives the agent. Its fixed
-//! name is a mutex: systemd refuses to start it twice.
+//! name is a mutex: systemd does not start a second unit of that name.
 //!
-//! The units use no `AddRef`. A failed unit stays loaded until `ResetFailedUnit`; a unit that is no longer loaded
-//! succeeded. So the next agent can also read the result, over any connection, and no unit stays loaded because of a
-//! forgotten reference.
+//! The units are started without `AddRef`. So a failed unit stays loaded until `ResetFailedUnit`, and a unit that is
+//! not loaded any more has succeeded. The next agent can read the result too, over any connection, and no forgotten
+//! reference keeps a unit loaded.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ type Listed = (
     OwnedObjectPath,
 );
 
-/// Time between two looks at a unit, in case its signal was missed.
+/// Time between two checks of a unit, in case its signal was missed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
-/// Longest time until systemd frees the name of an ended unit.
+/// How long systemd may take to free the name of an ended unit.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Extra time after systemd's own timeout before the command counts as hung.
+/// Extra time after systemd's own timeout. After it, the agent treats the command as hung.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A unit to start.
@@ -51,11 +51,11 @@ pub(super) struct Spec {
     pub(super) deadline: Duration,
     pub(super) stdout: Option<String>,
     pub(super) stderr: Option<String>,
-    /// FIFO that is opened as file descriptor 3.
+    /// FIFO that systemd opens as file descriptor 3 of the command.
     pub(super) fd3: Option<String>,
     /// True to run with low priority for disk and CPU.
     pub(super) background: bool,
-    /// True to discard its output and result.
+    /// True if the output and the result are not needed and are discarded.
     pub(super) expendable: bool,
 }
 
@@ -77,11 +77,11 @@ pub(super) enum State {
 pub(super) struct UnitFailure {
     /// `exit-code`, `timeout`, `signal`, …
     pub(super) result: String,
-    /// Exit status or signal of the main process; 0 if the command after it failed.
+    /// Exit status or signal of the main process; 0 if that succeeded and the command after it failed.
     pub(super) status: i32,
 }
 
-/// Exit status of systemd for a program that it could not execute.
+/// Exit status of a unit whose program systemd could not execute.
 pub(super) const EXIT_EXEC: i32 = 203;
 
 /// Converts commands for systemd: program, arguments, and whether a failure is ignored.
@@ -109,7 +109,7 @@ fn properties(spec: &Spec) -> Vec<(&'static str, Variant<'static>)> {
     if !spec.before.is_empty() {
         properties.push(("ExecStartPre", Variant::new(exec(&spec.before, true))));
     }
-    // Each command truncates the error file, so the command with the relevant errors comes last.
+    // Each command truncates the error file, so the command whose errors matter comes last.
     let then: Vec<_> = exec(&spec.on_success, true)
         .into_iter()
         .chain(exec(spec.last.as_slice(), false))
@@ -179,7 +179,7 @@ pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
         (_, "failed") => State::Failed,
         (_, "activating" | "active" | "deactivating" | "reloading") => State::Running,
         ("not-found", _) => State::Gone,
-        // A start job is queued for it.
+        // A start job is queued for the unit.
         _ if listed.first().is_some_and(|unit| unit.7 != 0) => State::Running,
         _ => State::Ended,
     })
@@ -248,7 +248,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
                     return Err(StartError::NotStarted(why));
                 }
                 Err(RecvError::Lagged(_)) => {}
-                // Cannot happen: the bus holds a sender.
+                // Cannot happen: the bus keeps a sender.
                 Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
             },
             () = tokio::time::sleep_until(look) => {}
@@ -263,7 +263,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
     }
 }
 
-/// Returns how a failed unit failed.
+/// Returns the result and status of a failed unit.
 pub(super) async fn unit_failure(bus: &Bus, name: &str) -> Result<UnitFailure, BusError> {
     let path: OwnedObjectPath = bus.call(SYSTEMD, "GetUnit", &name).await?;
     let service = Target {
@@ -331,7 +331,7 @@ pub(super) async fn end(
                 Ok(job) if job.unit == name && job.result == "done" => return Ok(State::Gone),
                 Ok(job) if job.unit != name => continue,
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
-                // Cannot happen: the bus holds a sender.
+                // Cannot happen: the bus keeps a sender.
                 Err(RecvError::Closed) => tokio::time::sleep_until(look).await,
             },
             () = tokio::time::sleep_until(look) => {}

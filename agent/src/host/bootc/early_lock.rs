@@ -1,10 +1,10 @@
 //! Locks a staged image while bootc still runs.
 //!
-//! bootc up to 1.16.9 stages an image unlocked. It then pulls the bound images and cleans up, and holds the sysroot's
-//! lock meanwhile. `ostree admin lock-finalization` would wait for its end, and a reboot before that would apply the
-//! image. ostree also heeds a file beside the staged deployment, as tools older than that command used it. ostree
-//! checks for the file when it finalizes, creates it when it locks, and removes it when it unlocks and together with
-//! the deployment.
+//! bootc up to 1.16.9 stages an image unlocked. It then pulls the bound images and cleans up. Meanwhile it holds the
+//! sysroot's lock, so `ostree admin lock-finalization` would wait for bootc's end, and a reboot before that would apply
+//! the image. But ostree also honors a lock file beside the staged deployment, which tools older than that command
+//! create. ostree checks for this file when it finalizes, creates it when it locks, and removes it when it unlocks or
+//! removes the deployment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
 use crate::host::units::{self, Spec};
 
-/// State of the staged deployment.
+/// File with the state of the staged deployment.
 const STAGED: &str = "/run/ostree/staged-deployment";
-/// The file that locks it. It is a hard link to the state, so it cannot be created if nothing is staged.
+/// The lock file. It is a hard link to the state file, so it cannot be created if nothing is staged.
 const LOCK: &str = "/run/ostree/staged-deployment-locked";
-/// Timeout of the command, which only makes a link.
+/// Timeout of `ln`, which only creates a link.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Message of `ln` if the file exists already.
 const EXISTS: &str = "File exists";
-/// Number of bytes that are read from its error output.
+/// Number of bytes that are read from the error output of `ln`.
 const STDERR_TAIL: u64 = 1 << 10;
 /// First delay before a failed lock is retried. It doubles up to the maximum.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -36,21 +36,22 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct EarlyLock {
     task: JoinHandle<()>,
-    /// Dropping it ends the attempts.
+    /// Dropping this sender ends the attempts to lock.
     pull: oneshot::Sender<()>,
 }
 
 impl EarlyLock {
-    /// Sets the lock as soon as `staged` reports the image, and retries while the pull runs. The progress of an adopted
-    /// pull may have reported the image to an earlier agent, so the first attempt is made at once; it fails if nothing
-    /// is staged yet.
+    /// Locks the image as soon as `staged` reports it, and retries while the pull runs. If the pull was `adopted`, an
+    /// earlier agent may already have received that report. So the first attempt is then made at once; it fails if
+    /// nothing is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));
         Self { task, pull }
     }
 
-    /// Ends the attempts and waits for one that has begun: no image may be unlocked before its end.
+    /// Ends the attempts. Waits for an attempt that has begun, because it could lock an image that is unlocked
+    /// meanwhile.
     pub(super) async fn end(self) {
         drop(self.pull);
         let _ = self.task.await;
@@ -64,7 +65,7 @@ async fn try_until_locked(
     mut ended: oneshot::Receiver<()>,
     adopted: bool,
 ) {
-    // An error means that the progress is not read any more.
+    // An error means that the pull's progress is not read any more.
     if !adopted && (&mut staged).await.is_err() {
         return;
     }
@@ -116,7 +117,7 @@ async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
         Ok(None) => Ok(()),
         Ok(Some(unit_failure)) => {
             let words = files::tail(&root.path(stderr), STDERR_TAIL);
-            // Locked before this attempt.
+            // An earlier attempt or another tool has created the lock file.
             if words.contains(EXISTS) {
                 Ok(())
             } else {

@@ -1,4 +1,4 @@
-//! The bootc backend: commands that run as units of the host.
+//! The bootc backend. Its commands run as units of the host.
 
 use std::sync::Mutex;
 
@@ -51,7 +51,8 @@ impl Bootc {
         }
     }
 
-    /// Returns the version. A version is cached for the life of the agent, a failure for a while.
+    /// Returns bootc's version. A supported version is cached for the life of the agent, other answers as
+    /// [`BootcVersion::is_fresh`] allows.
     pub(super) async fn version(&self) -> Result<BootcVersion, HostError> {
         let kept = self.version.lock().unwrap_or_else(|e| e.into_inner()).clone();
         if let Some(kept) = &kept
@@ -109,8 +110,9 @@ impl Bootc {
         Ok(status)
     }
 
-    /// Removes the staged deployment if it is `meant`. `ostree admin undeploy` takes only a number, and if nothing is
-    /// staged, number 0 is another deployment. `bootc delete-deployment` takes a name, but only on composefs.
+    /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only a number, and
+    /// number 0 is another deployment if nothing is staged; so this is checked first. On composefs,
+    /// `bootc delete-deployment` accepts a name.
     async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
         let BootcStatus::Host(host) = self.status().await? else {
             let why = "the host is not a bootc host any more; nothing was removed";

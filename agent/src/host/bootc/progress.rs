@@ -1,9 +1,9 @@
 //! Reads the progress of a running pull: bootc's JSON lines from a FIFO on the host.
 //!
-//! No decision depends on progress, but it shows early that the image is staged. bootc writes progress only to a pipe.
-//! When the pipe is full, bootc blocks and keeps the sysroot locked. systemd opens the pipe in both directions, so
-//! bootc never notices a missing reader. Therefore something must always read: the agent, or an expendable unit that
-//! waits for a lock, which the kernel releases when the agent dies.
+//! No decision depends on progress, but it shows early that the image is staged. bootc can write progress only to a
+//! pipe, and blocks, with the sysroot locked, when the pipe is full. systemd opens the pipe in both directions, so
+//! bootc does not notice if nothing reads. Therefore a reader must always exist: the agent, or else an expendable unit.
+//! The unit waits for a lock that the kernel releases when the agent dies.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -30,9 +30,9 @@ use crate::host::bus::Changes;
 const PIPE_SIZE: i32 = 1 << 20;
 /// Longest line that is parsed. Each line lists all layers so far.
 const MAX_LINE: usize = 256 << 10;
-/// Least time between two wake-ups of the agent because of progress.
+/// Shortest time between two wake-ups of the agent because of progress.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
-/// The rate is averaged over this time.
+/// Period for averaging the download rate.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ struct Line {
 enum LineContent {
     /// Bytes downloaded so far, and in total.
     Download(u64, u64),
-    /// The image is staged. bootc still pulls bound images and cleans up.
+    /// The image is staged. bootc still runs: it pulls bound images and cleans up.
     Staged,
 }
 
@@ -104,7 +104,7 @@ impl Lines {
     }
 }
 
-/// State of a download, with its rate over the last seconds.
+/// State of a download, with its rate over [`RATE_WINDOW`].
 #[derive(Default)]
 struct Meter {
     samples: VecDeque<(Instant, u64)>,
@@ -138,18 +138,18 @@ impl Meter {
     }
 }
 
-/// Reads the progress of one pull until it is dropped.
+/// Reads the progress of one pull, until this reader is dropped.
 pub(super) struct ProgressReader {
     path: PathBuf,
     meter: Arc<Mutex<Meter>>,
     task: tokio::task::JoinHandle<()>,
-    /// Held while this process reads the pipe.
+    /// Lock on the pipe, held while this process reads it.
     _lock: File,
 }
 
 impl ProgressReader {
-    /// Creates the FIFO if needed, and starts to read it while holding this lock. Notifies `staged` at the first line
-    /// that reports the image as staged.
+    /// Creates the FIFO if needed, takes the file lock at `lock`, and starts to read. Notifies `staged` at the first
+    /// line that reports the image as staged.
     pub(super) fn start(path: &Path, lock: &Path, changes: Changes, staged: oneshot::Sender<()>) -> io::Result<Self> {
         let lock = OpenOptions::new()
             .write(true)
@@ -162,7 +162,7 @@ impl ProgressReader {
             let _ = std::fs::remove_file(path);
             mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?;
         }
-        // Opened for reading and writing, so that it does not end when a writer closes it.
+        // Opened for reading and writing. Otherwise reading would end when bootc closes the pipe.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
             tracing::debug!(%error, "the progress pipe stays small");
@@ -182,7 +182,7 @@ impl ProgressReader {
         &self.path
     }
 
-    /// Returns the last progress.
+    /// Returns the latest progress.
     pub(super) fn latest(&self) -> Option<Progress> {
         self.meter.lock().unwrap_or_else(|e| e.into_inner()).latest
     }
@@ -225,7 +225,7 @@ async fn read(mut pipe: pipe::Receiver, meter: Arc<Mutex<Meter>>, changes: Chang
                     news = true;
                 }
                 Some(LineContent::Staged) => {
-                    // An error only means that there is no receiver.
+                    // Sending fails only if the receiver is gone.
                     let _ = staged.take().map(|staged| staged.send(()));
                 }
                 None => {}

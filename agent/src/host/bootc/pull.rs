@@ -1,8 +1,8 @@
 //! Pulls by bootc, one at a time, each as a unit of the host.
 //!
-//! The unit is named after the digest. A [`Record`] with the digest is written before the unit starts, so that the next
-//! agent finds the pull (invariant I7). The result of a pull stays until it is explicitly forgotten, so a crash between
-//! its end and the report loses nothing.
+//! The unit is named after the digest. The agent writes a [`Record`] with the digest before it starts the unit, so that
+//! the next agent finds the pull (invariant I7). The result of a pull stays until the agent explicitly forgets it, so a
+//! crash between the pull's end and the agent's report loses nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,19 +29,20 @@ use crate::host::units::{self, EXIT_EXEC, Spec, State, UnitFailure};
 
 /// Timeout of a pull.
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-/// Timeout for a stopped pull to end.
+/// How long a stopped pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
-/// Unit that reads the progress if no agent does.
+/// Unit that reads the progress while no agent does.
 const PROGRESS_UNIT: &str = "berth-progress.service";
 /// Lock held by the reader of the progress.
 const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
-/// Timeout for that unit to stop, which takes no time.
+/// How long the progress unit may take to stop. Normally it stops at once.
 const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Error of a bootc without the hidden flag for progress.
+/// Error of a bootc that lacks the hidden flag `--progress-fd`.
 const NO_PROGRESS: &str = "unexpected argument '--progress-fd'";
 /// Digests that Berth has pulled during this boot, one per line.
 const PULLED: &str = "/run/berth/pulled";
-/// Script that removes the reboot request that bootc wrote during this pull, and restores an earlier one.
+/// Script that removes the reboot request that bootc wrote during this pull, and restores a saved request of another
+/// program.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
 /// Number of bytes that are read from the end of the error output.
@@ -67,16 +68,16 @@ pub(super) struct Pulls {
     without_progress: AtomicBool,
 }
 
-/// How this agent came to a pull.
+/// Which agent started a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PullOrigin {
     /// This agent starts the pull.
     Own,
-    /// An earlier agent started it; the progress so far is lost.
+    /// An earlier agent started it. The progress reported to that agent is lost.
     Adopted,
 }
 
-/// A pull whose progress is read.
+/// A pull whose progress this agent reads.
 #[derive(Debug)]
 struct Reading {
     progress: ProgressReader,
@@ -103,8 +104,8 @@ impl Pulls {
         }
     }
 
-    /// Finds this boot's pull and its state, unless it was forgotten. Without a record, looks for the unit of the
-    /// desired digest.
+    /// Finds this boot's pull and its state; `None` if there is none or it was forgotten. Without a record, looks for
+    /// the pull unit of the desired digest.
     pub(super) async fn find(
         &self,
         bus: &Arc<Bus>,
@@ -118,7 +119,7 @@ impl Pulls {
         let unit = unit_name(digest);
         let state = match units::state(bus, &unit).await? {
             State::Running => {
-                // A pull started without progress has no FIFO.
+                // A pull that was started without progress has no FIFO.
                 if self.root.path(fifo_name(digest)).exists() {
                     let needs_lock = record.as_ref().is_some_and(|r| !r.download_only);
                     let early_lock = needs_lock.then_some(PullOrigin::Adopted);
@@ -137,7 +138,7 @@ impl Pulls {
                     message: failure::with_credentials(message, credentials),
                 }
             }
-            // Started, and systemd reports no failure.
+            // The pull was started, and systemd reports no failure.
             State::Gone | State::Ended if record.as_ref().is_some_and(|r| r.started) => PullState::Succeeded,
             State::Gone | State::Ended => return Ok(None),
         };
@@ -151,14 +152,15 @@ impl Pulls {
         }))
     }
 
-    /// Forgets an ended pull. Its unit's name is then free, and a failed unit does not leave the host degraded.
+    /// Forgets an ended pull. This frees the name of its unit, and a failed unit no longer makes systemd report the
+    /// host as degraded.
     pub(super) async fn forget(&self, bus: &Bus, digest: &Digest) -> Result<(), HostError> {
         let unit = unit_name(digest);
         if units::state(bus, &unit).await? == State::Failed {
             units::reset(bus, &unit).await?;
         }
         self.stop_reading().await;
-        // If the unit took over after the end, it would wait for a writer forever.
+        // If the progress unit became the reader after bootc's end, it would wait for a writer forever.
         units::stop(bus, PROGRESS_UNIT).await?;
         self.record.remove()
     }
@@ -226,8 +228,8 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Reads the progress of this pull, unless it is read already. Returns false if it cannot be read; the pull works
-    /// without it. With `early_lock`, locks the image as soon as the progress reports it as staged.
+    /// Reads the progress of this pull, unless it is being read already. Returns false if that fails; the pull works
+    /// without it. With `early_lock`, also locks the image as soon as the progress reports it as staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -245,7 +247,8 @@ impl Pulls {
         reading.is_ok()
     }
 
-    /// Takes over the progress from the unit, and starts that unit again for when this agent is gone.
+    /// Takes over reading from the progress unit. Then starts the unit again, so that it takes over when this agent is
+    /// gone.
     async fn begin_to_read(
         &self,
         bus: &Arc<Bus>,
@@ -270,7 +273,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading progress and locking early. Removes the FIFO first, so that the unit does not begin to read it.
+    /// Stops reading progress and locking early. Removes the FIFO first, so that the progress unit does not begin to
+    /// read it.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -280,7 +284,7 @@ impl Pulls {
         }
     }
 
-    /// Removes the FIFOs of earlier pulls. No pull runs that could write to them.
+    /// Removes the FIFOs of earlier pulls. No pull runs that could still write to them.
     fn sweep_fifos(&self) {
         let Ok(entries) = std::fs::read_dir(self.root.path(RUN_DIR)) else {
             return;
@@ -301,9 +305,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Returns a script that saves a reboot request of another program, which this pull would overwrite. If the request
-/// names a digest that Berth has pulled during this boot, it comes from a killed pull; the request saved before then
-/// stays saved.
+/// Returns a script that saves a reboot request of another program, because this pull would overwrite it. A request
+/// with a digest that Berth has pulled during this boot is not saved: it comes from a killed pull. A request saved
+/// before that pull stays saved.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
@@ -328,8 +332,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
-        // bootc writes this file to request a reboot when it stages, even a locked image, and reboot daemons such as
-        // kured obey it.
+        // When bootc stages an image, even a locked one, it writes this file to request a reboot. Reboot daemons such
+        // as kured obey it.
         before: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
         command: owned(&command),
         on_success: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
@@ -343,8 +347,7 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
 }
 
-/// Returns the unit that reads and discards bootc's progress as soon as no agent holds the lock. It ends when bootc
-/// does.
+/// Returns the unit that reads and discards bootc's progress while no agent holds the lock. It ends when bootc does.
 fn progress_spec(digest: &Digest) -> Spec {
     let fifo = fifo_name(digest);
     let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];
@@ -368,8 +371,8 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Describes a failed pull in one line, with the message of the tool or of systemd. [`failure::classify`] knows each
-/// form.
+/// Describes a failed pull in one line, with the message of the tool or of systemd. [`failure::classify`] recognizes
+/// each of these lines.
 fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let words = failure::message(words);
     let text = match (unit_failure.result.as_str(), unit_failure.status) {

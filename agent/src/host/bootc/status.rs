@@ -1,6 +1,7 @@
 //! Parses the output of `bootc status --format=json` and `bootc --version`.
 //!
-//! bootc keeps the format of its status JSON stable. Newer fields may be absent or null. Nothing here does I/O.
+//! bootc keeps the format of its status JSON stable. Fields that it added later may be absent or null. This module does
+//! no I/O.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,17 +16,17 @@ use serde::Deserialize;
 use crate::host::driver::HostStatus;
 use crate::host::repository;
 
-/// The oldest supported bootc. It has `downloadOnly` and `--from-downloaded`, and writes only the JSON to standard
-/// output.
+/// The oldest supported bootc. It is the first with `downloadOnly` and `--from-downloaded` that writes nothing but the
+/// JSON to standard output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
-/// How long a failed version query is cached.
+/// How long a failed version query is cached, and the answers "missing" and "too old".
 const VERSION_RETRY: Duration = Duration::from_secs(30);
-/// How long a host is cached as one without bootc after [`MISSING_TIMES`] such answers. Each query is a unit that fails
-/// and appears in the host's journal.
+/// How long the answer "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails and
+/// appears in the host's journal.
 const MISSING_RETRY: Duration = Duration::from_secs(3600);
-/// Number of consecutive answers before [`MISSING_RETRY`] is used: earlier ones may come from a host that is still
-/// booting.
+/// Number of consecutive "missing" answers before [`MISSING_RETRY`] is used: a host that is still booting may give the
+/// first ones.
 const MISSING_TIMES: u32 = 5;
 
 /// The bootc on the host.
@@ -47,7 +48,8 @@ pub enum BootcVersion {
 }
 
 impl BootcVersion {
-    /// True if an answer of this age, received this many times in a row, is still used.
+    /// True if this answer may still be used. `age` is the time since the query, `times` how many consecutive queries
+    /// had this answer.
     pub(super) fn is_fresh(&self, age: Duration, times: u32) -> bool {
         match self {
             Self::Version { .. } => true,
@@ -68,7 +70,7 @@ pub enum BootcStatus {
     Host(Box<HostStatus>),
 }
 
-/// Error for a text that is not the status of a bootc host.
+/// Error for a text that is not the status JSON of a bootc host.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
     /// The text is not JSON, or has another format.
@@ -165,7 +167,7 @@ struct RawReference {
     signature: Option<RawSignature>,
 }
 
-/// Rule for checking the image's signature: a word, or an object with one key.
+/// Rule for checking the image's signature: a string, or an object with one key.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RawSignature {
@@ -254,7 +256,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an entry, with texts cut to the schema's limits.
+/// Converts an entry. Cuts its texts to the lengths that the schema allows.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {

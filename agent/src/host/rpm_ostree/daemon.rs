@@ -1,9 +1,9 @@
 //! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
-//! The daemon exits when it is idle, sometimes between a call and its reply, and takes longer to start than a bus
-//! waits. So systemd starts it before each query, an unanswered query is retried, and no answer is cached. When a
-//! caller disconnects, the daemon cancels its transactions that were not started; so this connection is separate and
-//! stays open.
+//! The daemon exits when it is idle, sometimes between a call and its reply, and it starts more slowly than the bus
+//! waits. So systemd starts it before each query, a query without an answer is retried, and no answer is cached. When a
+//! caller disconnects, the daemon cancels those of its transactions that were not started. So the agent has a separate
+//! connection for the daemon and keeps it open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const SYSROOT: Target<'static> = Target {
 };
 const OS_INTERFACE: &str = "org.projectatomic.rpmostree1.OS";
 
-/// Timeout of a call. The daemon reads all deployments first.
+/// Timeout of a call. A daemon that has just started first reads all deployments.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a query, including all attempts and the daemon's start.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -106,8 +106,8 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that pulls and stages an image, locked from the start, with the packages that are layered
-    /// now. Returns its address. The same call while it runs joins it.
+    /// Creates a transaction that pulls and stages an image, locked from the start, and keeps the layered packages.
+    /// Returns the transaction's address. While it runs, the same call returns the same transaction.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
         self.query("Rebase", || {
             Box::pin(async {
@@ -127,15 +127,16 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns its address. Called
-    /// only once, since the reply may be lost in the shutdown.
+    /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns the transaction's
+    /// address. Not retried, since the reply may be lost in the shutdown.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);
         self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Starts the daemon with systemd. A failed start is an error of the daemon, not of the whole host.
+    /// Starts the daemon with systemd. If the start fails, that is an error of the daemon, but the host still counts as
+    /// reachable.
     async fn activate(&self) -> Result<(), HostError> {
         match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),
@@ -147,12 +148,12 @@ impl Daemon {
         }
     }
 
-    /// Makes the daemon read its state again. The reply comes only when it knows its deployments.
+    /// Makes the daemon read its state again. It replies only after it has read the deployments.
     async fn reload(&self) -> Result<(), BusError> {
         self.own.call_once(SYSROOT, "Reload", &()).await
     }
 
-    /// Calls a method on the booted operating system's object.
+    /// Calls a method of the D-Bus object for the booted operating system.
     async fn call_os<B>(&self, method: &str, body: &B) -> Result<String, BusError>
     where
         B: serde::Serialize + zbus::DynamicType + Sync,
@@ -166,7 +167,7 @@ impl Daemon {
         self.own.call_once(os, method, body).await
     }
 
-    /// Starts the daemon if needed and sends a query that may be repeated.
+    /// Starts the daemon if needed, and sends a query, repeatedly if the daemon exits before it answers.
     async fn query<'a, T>(
         &self,
         what: &str,
@@ -193,7 +194,7 @@ impl Daemon {
     }
 }
 
-/// Options of a call that stages. All are explicit, since the defaults differ between the daemon's methods.
+/// Options of a call that stages an image. All are explicit, since their defaults differ between the daemon's methods.
 fn staging(title: &str) -> Options<'_> {
     HashMap::from([
         ("lock-finalization", Variant::new(true)),
@@ -218,7 +219,7 @@ pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {
             let is_busy = name.ends_with(".UpdateInProgress")
-                // GIO's code for "busy", which has no name on the bus.
+                // GIO's code for "busy". It has no D-Bus error name.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
             if is_busy {
@@ -227,9 +228,9 @@ pub(super) fn explain(error: BusError) -> HostError {
             let reason = failure::recognise(&message).unwrap_or(Reason::HostToolFailed);
             HostError::Tool(Failure::new(reason, &message))
         }
-        // The bus itself fails, and with it the whole host.
+        // The bus itself is unreachable, so the whole host counts as unreachable.
         error @ BusError::Unreachable(_) => HostError::Bus(error),
-        // A retry would bring the same reply.
+        // Not retried: the reply would be the same.
         error @ BusError::Malformed { .. } => {
             let why = format!("rpm-ostreed: {error}");
             HostError::tool_failed(&why)
