@@ -20,19 +20,19 @@ const MANAGER: &str = "berth-controller";
 /// Timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection may be silent before it is closed. The server ends a watch after 290 s and its reader waits 5 s
-/// more, so this never cuts an idle watch. Lists and watch requests have no other timeout: without it, a server that
-/// accepts a connection and never answers would block them forever.
+/// How long a connection may be silent before the client closes it. Every watch ends earlier (by default after 290 s),
+/// so this never cuts an idle watch. Lists and watch requests have no other timeout: a server that accepts a connection
+/// and never answers would otherwise block them forever.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Sets the connection options of every client here: no retries, and a timeout for a silent server.
+/// Sets the connection options of the controller's clients: no retries, and a timeout for a silent server.
 pub fn settled(mut config: Config, silence: Duration) -> Config {
-    // Failed writes are planned again from the then current state, not resent.
+    // A failed write is not resent: a later pass plans it again from the current state.
     config.default_retry = false;
     config.read_timeout = Some(silence);
     // Idle time in the connection pool does not count as silence of the server.
     config.reset_reader_on_write = true;
-    // Makes the audit log name the program besides the user.
+    // The API server's audit log then names the program, not only the user.
     let agent = concat!("berth-controller/", env!("CARGO_PKG_VERSION"));
     config
         .headers
@@ -85,7 +85,7 @@ fn classified(status: &Status) -> CallError {
         401 | 429 => CallError::NotNow(message),
         408 => CallError::Unknown(message),
         code if (400..500).contains(&code) => CallError::Refused(message),
-        // A server error may come after the write was handed to storage.
+        // The server may fail after it has stored the write.
         _ => CallError::Unknown(message),
     }
 }
@@ -148,12 +148,12 @@ impl Kube {
         answer
     }
 
-    /// Records that the passes make progress.
+    /// Records that the reconciler's passes make progress.
     pub fn beat(&self) {
         self.leadership.beat();
     }
 
-    /// GET, read from etcd. `None` if the object does not exist.
+    /// GET from etcd, not from the API server's cache. `None` if the object does not exist.
     pub async fn get<K>(&self, api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -163,7 +163,7 @@ impl Kube {
         answer
     }
 
-    /// LIST by label, read from etcd.
+    /// LIST by label from etcd, not from the API server's cache.
     pub async fn list<K>(&self, api: &Api<K>, label: &str) -> Result<Vec<K>, CallError>
     where
         K: Clone + DeserializeOwned + Debug,
@@ -206,8 +206,8 @@ impl Kube {
             .await
     }
 
-    /// Server-side apply of status fields that only the controller owns. The body must name the object's UID, so that a
-    /// new object of the same name is not written.
+    /// Server-side apply of status fields that only the controller owns. The body must name the object's UID, so that
+    /// the write cannot change a newer object with the same name.
     pub async fn apply_status<K>(&self, api: &Api<K>, name: &str, body: Value) -> Result<K, CallError>
     where
         K: Clone + DeserializeOwned + Debug,

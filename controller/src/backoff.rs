@@ -6,7 +6,8 @@ use std::time::Duration;
 use berth_core::Moment;
 use berth_shell::retry;
 
-/// Failures by object. An object that keeps failing neither delays the others nor is retried at every pass.
+/// Failed requests of each object. An object that keeps failing does not delay other objects and is not retried in
+/// every pass.
 #[derive(Debug, Default)]
 pub struct Backoffs(BTreeMap<String, (u32, Moment)>);
 
@@ -16,12 +17,12 @@ const CONFLICT_RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(20);
 
 impl Backoffs {
-    /// True if the object may be tried now.
+    /// True if a request for the object may be sent now.
     pub fn is_ready(&self, key: &str, now: Moment) -> bool {
         self.0.get(key).is_none_or(|(_, until)| *until <= now)
     }
 
-    /// Records the result of a try.
+    /// Records the result of a request.
     pub fn note(&mut self, key: &str, ok: bool, now: Moment) {
         if ok {
             self.0.remove(key);
@@ -30,8 +31,8 @@ impl Backoffs {
         self.later(key, RETRY_MIN, now);
     }
 
-    /// Records a conflict. The first delay is short, because the watch usually shows the new object soon. Each further conflict
-    /// makes the delay longer, because the watch may never show it.
+    /// Records a conflict. The first delay is short, because the watch usually shows the changed object soon. Each
+    /// further conflict makes the delay longer, because the watch may never show the change.
     pub fn conflict(&mut self, key: &str, now: Moment) {
         self.later(key, CONFLICT_RETRY_MIN, now);
     }
@@ -52,7 +53,7 @@ impl Backoffs {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }
 
-    /// Forgets objects that were not tried for a while: they are gone, or were repaired otherwise.
+    /// Forgets objects whose retry has been due for 20 s: they are gone, or need no request any more.
     pub fn forget(&mut self, now: Moment) {
         self.0.retain(|_, (_, until)| *until + RETRY_MAX > now);
     }

@@ -86,7 +86,7 @@ pub struct Cli {
     #[arg(long, value_name = "HOST")]
     pub registry_plain_http: Vec<String>,
 
-    /// PEM file with CA certificates of registries, besides the system's.
+    /// PEM file with CA certificates for registries, in addition to the system's.
     ///
     /// The file is read again for each request, so that a change needs no restart. A missing file counts as empty. While
     /// the file is invalid, its last valid content is used.
@@ -95,8 +95,8 @@ pub struct Cli {
 
     /// File with mirrors, and with insecure or blocked registries, in the format of registries.conf.
     ///
-    /// Mirrors are asked first, so that images resolve while their own registry is unavailable. Like the file of
-    /// --registry-ca, this one is read again for each request.
+    /// Mirrors are queried first, so that images can be resolved while the original registry is unavailable. This file
+    /// is read again for each request, like the file of --registry-ca.
     #[arg(long, value_name = "FILE")]
     pub registries_conf: Option<PathBuf>,
 
@@ -104,7 +104,7 @@ pub struct Cli {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = positive)]
     pub leader_lease_duration: Duration,
 
-    /// How long after its last successful renewal a leader stops. Must be less than the lease duration.
+    /// A leader stops if it could not renew the Lease for this long. Must be less than the lease duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive)]
     pub leader_renew_deadline: Duration,
 
@@ -114,15 +114,16 @@ pub struct Cli {
 
     /// A node is offered no berth if its agent has been silent for this long.
     ///
-    /// Agents report every two minutes, unless their --heartbeat sets another interval; this should be several times as
-    /// long. The fleet's condition AgentsHealthy names an agent after three tenths of this time, but not before 270 s.
+    /// Agents report every two minutes, unless their --heartbeat sets another interval. Set at least several times that
+    /// interval here. The fleet's condition AgentsHealthy reports an agent that has been silent for three tenths of
+    /// this time, but not before 270 s.
     #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive)]
     pub agent_silence: Duration,
 
     /// How long a node that leaves its pool may take to undo Berth's changes.
     ///
-    /// After that its BootcNode is released, with a warning, unless the node still holds a berth, or is down and so
-    /// counts against its former pool's capacity.
+    /// After that, the controller removes Berth's finalizer from the node's BootcNode and logs a warning. It waits
+    /// longer if the node still holds a berth, or is down and so counts against its former pool's capacity.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = positive)]
     pub release_deadline: Duration,
 
@@ -134,8 +135,8 @@ pub struct Cli {
 
     /// Address to serve /healthz and /readyz on: HOST:PORT, or :PORT for all addresses. Empty: off.
     ///
-    /// /healthz answers ok unless a leader's passes hang. /readyz answers ok if also the API server answers this
-    /// controller, whether it leads or waits.
+    /// /healthz answers ok unless this controller leads and its passes hang. /readyz also requires that the API server
+    /// answers this controller, whether it leads or waits.
     #[arg(long, value_name = "ADDRESS", env = "BERTH_HEALTH_ADDRESS", default_value = "")]
     pub health_address: String,
 
@@ -159,7 +160,7 @@ impl Cli {
     /// Returns the timing of leader election.
     ///
     /// # Errors
-    /// If they contradict each other.
+    /// If the flags contradict each other.
     pub fn timing(&self) -> Result<Timing, String> {
         let timing = Timing {
             duration: self.leader_lease_duration,

@@ -1,15 +1,16 @@
 //! Synchronisation of this machine's clock. Maintenance windows need a synchronised clock.
 //!
-//! Like systemd for `NTPSynchronized`, this reads the kernel's maximum clock error, because some time daemons never clear
-//! the kernel's unsynchronised flag. Without time synchronisation that error grows up to 16 s. Reading it needs no
-//! privilege.
+//! Like systemd for `NTPSynchronized`, this reads the kernel's maximum clock error, because some time daemons never
+//! clear the kernel's unsynchronised flag. Without time synchronisation, this error grows up to 16 s. Reading it needs
+//! no privilege.
 
 use std::time::Duration;
 
 use berth_core::Moment;
 use rtime_clock::adjtime::{Timex, adjtimex};
 
-/// Maximum error of an unsynchronised clock in microseconds: the kernel stops counting here.
+/// The kernel's upper limit for the clock error, in microseconds. Without synchronisation, the error grows up to this
+/// value.
 const UNSYNCHRONIZED_ERROR: i64 = 16_000_000;
 /// How long the kernel's answer is cached.
 const CACHE_TIME: Duration = Duration::from_secs(10);
@@ -22,7 +23,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Creates the clock. `trusted`: something that the kernel does not know keeps it synchronised.
+    /// Creates the clock. `trusted`: the clock counts as synchronised, whatever the kernel reports.
     pub fn new(trusted: bool) -> Self {
         Self { trusted, known: None }
     }

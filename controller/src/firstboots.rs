@@ -30,14 +30,14 @@ pub struct Reports {
     pub error: Option<String>,
 }
 
-/// Lists the events in the background.
+/// Lists the events in a background task.
 #[derive(Debug, Clone)]
 pub struct FirstBoots {
     reports: Arc<Mutex<Reports>>,
 }
 
 impl FirstBoots {
-    /// Starts listing. Each change wakes the store.
+    /// Starts the background task. A change of the results starts a pass.
     pub fn start(client: Client, store: Store) -> Self {
         let reports = Arc::<Mutex<Reports>>::default();
         tokio::spawn(run(Api::namespaced(client, NAMESPACE), reports.clone(), store));
@@ -91,7 +91,7 @@ impl Reports {
     }
 }
 
-/// Lists one page only: if more machines are held back at once, they share one cause.
+/// Lists one page only: if more machines are held back at once, they probably have the same cause.
 async fn list(events: &Api<Event>) -> Result<Vec<Refusal>, String> {
     let params = ListParams::default()
         .fields(&format!("reason={EVENT_REFUSED}"))

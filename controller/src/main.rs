@@ -50,7 +50,7 @@ async fn config(cli: &Cli) -> anyhow::Result<Config> {
     })
 }
 
-/// Starts serving the metrics and the probes, also while another controller leads.
+/// Starts the servers for metrics and health probes. They also run while another controller leads.
 async fn serve(cli: &Cli, metrics: &Metrics, pulse: &Pulse) -> anyhow::Result<()> {
     let (metrics, health) = (Page::Metrics(metrics.families()), Page::Health(Arc::new(pulse.clone())));
     pages::start([

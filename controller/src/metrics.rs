@@ -1,5 +1,4 @@
-//! Metrics for Prometheus. A controller that waits for leadership serves them too, but only the leader's include the
-//! pools.
+//! Metrics for Prometheus. A controller that waits for leadership serves them too, but without metrics of pools.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -119,7 +118,7 @@ impl Metrics {
         self.registry_polls.get_or_create(&WithResult { result }).inc();
     }
 
-    /// Records that the pool has series. If the pool is already gone, the next `show` removes them.
+    /// Records that the pool has counters and histograms. If the pool is already gone, the next `show` removes them.
     fn know(&self, pool: &str) {
         let mut known = locked(&self.known);
         if !known.iter().any(|known| known == pool) {

@@ -1,5 +1,5 @@
-//! Signs of life of a controller: its passes make progress, and the API server answers it. Renewals and probes run on
-//! another thread and would not notice that the passes hang.
+//! Signs of life of a controller: the reconciler's passes make progress, and the API server answers. Renewals and
+//! probes run on another thread and would not notice that the passes hang.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use berth_shell::locked;
 use berth_shell::pages::Health;
 
-/// The passes hang if there was no beat for this long. Every decision and request takes far less.
+/// The passes count as hanging after this time without a beat. Every decision and request takes far less.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A controller is not ready if the API server has not answered about the leader's Lease for this long.

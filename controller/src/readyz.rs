@@ -1,7 +1,7 @@
 //! Probes of the API servers: a control plane node may go down only while the cluster has another server that answers.
 //!
-//! The Service `default/kubernetes` lists the servers; the nodes' addresses show where each of them runs. Each server is
-//! asked for `/readyz` at its own address, not through a load balancer.
+//! The Service `default/kubernetes` lists the servers; the nodes' addresses show where each of them runs. The prober
+//! requests `/readyz` from each server at the server's own address, not through a load balancer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -26,10 +26,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const ROUND_INTERVAL: Duration = Duration::from_secs(4);
 /// Label selector of the EndpointSlices of `default/kubernetes`.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
-/// Names that an API server's certificate may have instead of its address.
+/// Names that an API server's certificate may have instead of the server's address.
 const NAMES: [&str; 2] = ["kubernetes.default.svc", "kubernetes"];
 
-/// Probes the servers in the background, only while the answers are wanted.
+/// Probes the servers in the background, only while the controller needs the answers.
 #[derive(Debug, Clone)]
 pub struct Readyz {
     wanted: Arc<watch::Sender<bool>>,
@@ -62,7 +62,8 @@ impl Readyz {
 }
 
 async fn run(mut prober: Prober, mut wanted: watch::Receiver<bool>, answers: Arc<Mutex<Answers>>, store: Store) {
-    // State at the last wake: a server that stops answering changes it without any answer.
+    // States of the servers when the passes were last woken. The state of a server also changes when it stops
+    // answering.
     let mut reported = None;
     loop {
         if !*wanted.borrow_and_update() {
@@ -171,8 +172,8 @@ async fn ask(config: &Config, server: SocketAddr, known: Option<Known>) -> (Sock
     )
 }
 
-/// Finds a name to verify the server's certificate by. Some certificates lack the server's address, others the names of
-/// the Service. The cluster's CA must have signed it for one of them.
+/// Finds a name to verify the server's certificate by: the server's address or a name of the Service, since a
+/// certificate may lack either. The cluster's CA must have signed the certificate.
 async fn first_name(config: &Config, server: SocketAddr, known: Option<Known>) -> Result<Known, String> {
     let mut last = match known {
         Some((name, client)) => match readyz(&client).await {

@@ -28,23 +28,24 @@ use serde::de::DeserializeOwned;
 use crate::news::WakeQueue;
 use crate::time;
 
-/// Page size of lists. While a page is read it is in memory several times: as text, as objects, and as the views that are
-/// kept. A Node is about 20 KB of text.
+/// Page size of lists. A page that is being read is in memory several times: as text, as objects, and as the views that
+/// the store keeps. A Node is about 20 KB of text.
 pub const PAGE: u32 = 100;
-/// How long a watch lasts before it is requested again, in seconds; the new one resumes where it ended. Bookmarks alone
-/// do not show that a quiet watch is alive: an API server sends them only after a notice from its etcd, perhaps every ten
-/// minutes.
+/// Duration of a watch, in seconds. Then a new watch is requested, which resumes where the last one ended. Bookmarks
+/// alone do not show that a quiet watch is alive: an API server sends them only after a notice from its etcd, perhaps
+/// every ten minutes.
 const WATCH_SECONDS: u32 = 60;
 /// A watch hangs if nothing arrived on it for this long.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long missed events may take to arrive after a watch resumed that was cut off or silent.
+/// How long missed events may take to arrive after a watch that was cut off or silent has resumed.
 const CATCH_UP_TIME: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct Table<V> {
     /// Objects, shared with the snapshots; copied on a change while a snapshot exists.
     current: Arc<Objects<V>>,
-    /// Objects of a list in progress; they then replace `current`.
+    /// Objects of a list in progress, which replace `current` when the list is complete. `None`: no list is in
+    /// progress.
     listed: Option<Objects<V>>,
     ready: bool,
     /// True while the watch continues from the last list, or from where it was cut off.
@@ -83,9 +84,9 @@ impl<V: View> Table<V> {
         Entry { view, version, heard }
     }
 
-    /// Records that the API server sent something on the watch, even if only a bookmark. `starts`: it is the answer to a
-    /// new watch, which resumes where the last one ended. Returns true if the watch resumed after it was cut off or
-    /// silent.
+    /// Records that the API server sent something on the watch, even if only a bookmark. `starts`: the API server
+    /// accepted a new watch, which resumes where the last one ended. Returns true if the watch was cut off or silent
+    /// before and has now resumed.
     fn hear(&mut self, starts: bool, now: Moment) -> bool {
         let was_lost = self.ready && self.is_lost(now);
         self.heard = now;
@@ -280,7 +281,7 @@ impl Store {
     fn hear<V: View>(&self, table: fn(&mut Tables) -> &mut Table<V>, starts: bool) {
         let resumes = table(&mut self.lock()).hear(starts, time::now());
         if resumes {
-            // Offers wait until it has caught up; wake the passes then.
+            // No berth is offered until the watch has caught up: start a pass then.
             let store = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(CATCH_UP_TIME).await;

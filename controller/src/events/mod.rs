@@ -60,7 +60,7 @@ struct ConditionEvent {
     condition: &'static str,
     status: &'static str,
     warning: bool,
-    /// True if it ends a state that another event reported.
+    /// True if the change ends a state that another event reported.
     is_end: bool,
     reason: &'static str,
     action: &'static str,
@@ -113,7 +113,7 @@ const OF_POOL: [ConditionEvent; 14] = [
     point(types::NODE_CONFLICT, "True", true, "NodeConflict", "Report"),
 ];
 
-/// Condition changes of the fleet that are reported by events. A pause is reported on each pool.
+/// Condition changes of the fleet that are reported by events. A pause of the fleet is reported on each pool instead.
 const OF_FLEET: [ConditionEvent; 8] = [
     point(fleet::AGENTS_HEALTHY, "False", true, "AgentsSilent", "Report"),
     end(fleet::AGENTS_HEALTHY, "True", "AgentsHeard", "Report"),
@@ -132,8 +132,8 @@ const OF_FLEET: [ConditionEvent; 8] = [
 ];
 
 impl ConditionEvent {
-    /// Returns the condition's message if this write made this change. A condition that is good from the start is not
-    /// reported, nor is an end without a known earlier status.
+    /// Returns the event's message if the write from `old` to `new` made this change. `None` for a condition that is
+    /// good from the start, and for an end without a known earlier status.
     fn message(&self, old: &[Condition], new: &[Condition]) -> Option<String> {
         let before = find(old, self.condition).map(|before| before.status.as_str());
         let now = find(new, self.condition)?;
@@ -195,7 +195,7 @@ impl Note {
         }
     }
 
-    /// Event: a node that holds a berth did not come back in time.
+    /// Event: a node that holds a berth is silent or did not come back from its reboot in time.
     pub fn reboot_timed_out(node: &NodeName, uid: &NodeUid, message: String, pool: Option<&BootcNodePool>) -> Self {
         Self::of_node((true, "RebootTimedOut", "Report"), message, (node, uid), pool)
     }
@@ -213,14 +213,15 @@ impl Note {
         Self::of_node((warning, reason, "Report"), message, (node, &news.uid), pool)
     }
 
-    /// Event about a node's turn, on its Node. `None` for a reboot that the previous event announced, and for a turn that
-    /// was not ended by its node: that has its own event.
+    /// Event about a node's turn, on its Node. `None` for a reboot that the previous event announced, and for a turn
+    /// that the node did not end: [`Note::closed`] reports a berth that the controller closed.
     pub fn of_turn(news: &TurnNews, pool: Option<&BootcNodePool>) -> Option<Self> {
         let (berth, target, node) = (&news.berth, &news.target, &news.node);
         let (kind, message) = match &news.what {
             Happened::Taken => {
-                let message =
-                    format!("berth {berth}: the node's update to {target} has begun: it is drained, then reboots");
+                let message = format!(
+                    "berth {berth}: the node's update to {target} has begun; the node is drained and then reboots"
+                );
                 ((false, "TurnBegan", "Drain"), message)
             }
             Happened::Committed { announced: true, .. } => return None,
@@ -248,8 +249,8 @@ impl Note {
         Some(Self::of_node(kind, message, (node, &news.uid), pool))
     }
 
-    /// Events about the changes that this write made to a pool's status. Each change is reported once, even if the leader
-    /// changes.
+    /// Events about the changes that the write from `old` to `new` made to a pool's status. Each change is reported
+    /// once, even if the leader changes.
     pub fn of_status(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = Self::of_image(pool, old, new);
         notes.extend(Self::of_unknown_boot_image(pool, old, new));
@@ -261,7 +262,7 @@ impl Note {
         notes
     }
 
-    /// Events about the changes that this write made to the fleet's status.
+    /// Events about the changes that the write from `old` to `new` made to the fleet's status.
     pub fn of_fleet(fleet: &BootcFleet, old: &BootcFleetStatus, new: &BootcFleetStatus) -> Vec<Self> {
         let passed = OF_FLEET.iter().filter_map(|point| {
             let message = point.message(&old.conditions, &new.conditions)?;
@@ -270,7 +271,7 @@ impl Note {
         passed.collect()
     }
 
-    /// Events about a pool's image: another one is available, or was adopted.
+    /// Events about a pool's image: another image is available, or was adopted.
     fn of_image(pool: &BootcNodePool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) -> Vec<Self> {
         let mut notes = vec![];
         let before = old.available.as_ref().map(|a| &a.digest);

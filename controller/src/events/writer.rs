@@ -46,7 +46,8 @@ impl Events {
         Self(sender)
     }
 
-    /// Queues an event. If the queue is full it is dropped; normal events are dropped earlier than warnings.
+    /// Queues an event. Drops the event if the queue is full. A normal event is already dropped if the queue is half
+    /// full.
     pub fn queue(&self, note: Note) {
         let Note { warning, reason, .. } = note;
         if !warning && self.0.capacity() <= KEPT_FOR_WARNINGS {
@@ -61,8 +62,8 @@ struct Writer {
     client: Client,
     reporter: Reporter,
     /// Recorders by message. A recorder treats a second event with the same reason and object as a repetition and keeps
-    /// the first event's note. With a single recorder, the event about the second node whose berth was closed would be
-    /// lost.
+    /// the first event's message. With a single recorder, only the first of two nodes whose berths were closed would be
+    /// reported.
     recorders: BTreeMap<String, Recorder>,
 }
 

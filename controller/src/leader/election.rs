@@ -22,7 +22,7 @@ pub struct Election {
     last: Option<Observation>,
 }
 
-/// The last read of the Lease, while it had a holder.
+/// The Lease as last read, if it had a holder.
 #[derive(Debug)]
 struct Observation {
     version: Option<String>,
@@ -65,7 +65,7 @@ impl Election {
             holder: holder.to_owned(),
             since,
         });
-        // If the holder was started with a longer duration, that one applies.
+        // If the holder was started with a longer duration, the longer one applies.
         let theirs = spec.and_then(|s| s.lease_duration_seconds).unwrap_or(0);
         let theirs = Duration::from_secs(u64::try_from(theirs).unwrap_or(0));
         if now.saturating_duration_since(since) >= self.duration.max(theirs) {

@@ -1,8 +1,8 @@
 //! Leadership: usually only one controller acts at a time.
 //!
-//! Safety does not depend on it: a write of a leader that was suspended for a minute may still arrive. The fence is the
-//! epoch, which each new leader stamps on every berth. Leadership only keeps two controllers from working against each
-//! other for long.
+//! Safety does not depend on leadership: a write of a leader that was suspended for a minute may still arrive. The
+//! fence is the epoch, which each new leader stamps on every berth. Leadership only keeps two controllers from working
+//! against each other for long.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub const LEASE: &str = "berth-controller";
 pub struct Timing {
     /// How long the Lease must be unchanged, as observed here, before its holder counts as dead.
     pub duration: Duration,
-    /// How long after its last successful renewal a leader stops. Less than `duration`.
+    /// A leader stops if it could not renew the Lease for this long. Less than `duration`.
     pub renew_deadline: Duration,
     /// Time between two tries to get or renew the Lease.
     pub retry_period: Duration,
@@ -64,12 +64,12 @@ impl Leadership {
         }
     }
 
-    /// Number of this leadership, larger than all earlier ones.
+    /// Epoch of this leader: larger than the epochs of all earlier leaders.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Records that the passes make progress.
+    /// Records that the reconciler's passes make progress.
     pub fn beat(&self) {
         self.pulse.beat();
     }
@@ -82,7 +82,7 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Checks that no other controller can have become leader. Returns how long that stays true.
+    /// Checks that no other controller can have become leader. Returns for how long none can.
     ///
     /// # Errors
     /// If the last renewal is older than the renew deadline.
@@ -237,7 +237,7 @@ impl Candidate {
 
     async fn keep(&self, leadership: &Leadership, mut lease: Lease) -> Lost {
         let api = self.api();
-        // Renewals without an answer: the time that each wrote, and when it was sent.
+        // Renewals without an answer: the `renewTime` that each wrote, and the time when it was sent.
         let mut unanswered: Vec<(Timestamp, Instant)> = vec![];
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
@@ -302,7 +302,7 @@ impl Candidate {
     }
 }
 
-/// The time with the precision of a Lease.
+/// Cuts a time to microseconds, the precision of times in a Lease.
 fn microseconds(time: Timestamp) -> Timestamp {
     Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }

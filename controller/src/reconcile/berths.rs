@@ -1,4 +1,4 @@
-//! Phase 6, needs a client: manages the berths.
+//! Phase 6, sends requests to the API server: manages the berths.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +27,14 @@ enum Executed {
     All,
     /// A write failed after this many had succeeded.
     UpTo(usize),
-    /// A write fails on every try. The rest of the plan depends on it, so another plan must be made without it.
+    /// The API server refuses a write and would refuse it again. The later writes depend on it, so the next plan must
+    /// leave out this Lease.
     Unwritable,
 }
 
 impl Reconciler {
-    /// Plans from the watched state. If a plan writes berths or lowers the published capacity, reads all berths from the
-    /// server, and plans again if they differ.
+    /// Plans from the watched state. If a plan writes berths or lowers the published capacity, reads all berths from
+    /// the API server, and plans again if they differ from the watched ones.
     pub(super) async fn berths(&mut self, inputs: PlanInputs<'_>, known: Berths) -> Result<Planned, Lost> {
         let pools = &inputs.observed.pools;
         let known = self.with_unlisted(known, inputs.left_alone);
@@ -70,7 +71,7 @@ impl Reconciler {
         Ok(Planned { plans, berths })
     }
 
-    /// Makes the writes of all plans. Returns the plans for the status reports.
+    /// Makes the writes of all plans. Returns the plans without the writes that were not made, for the status reports.
     async fn execute_all(
         &mut self,
         inputs: PlanInputs<'_>,
@@ -121,7 +122,8 @@ impl Reconciler {
         observed.pools.iter().map(|pool| pool.name.clone()).collect()
     }
 
-    /// Reads the fleet and the pools that the offers depend on. Returns the pools that must not offer in this pass.
+    /// Reads the BootcFleet and the pools that the offers depend on from the API server. Returns the pools that must
+    /// not offer a berth in this pass, because an object has changed since the last watch event.
     async fn changed_pools(
         &mut self,
         inputs: PlanInputs<'_>,
@@ -174,8 +176,8 @@ impl Reconciler {
         }
     }
 
-    /// Returns the state of the control plane by the API servers' answers, and keeps them probed while a pool depends on
-    /// it. Needs a client, but does not wait for it.
+    /// Returns the state of the control plane according to the latest probes of the API servers. Keeps the probes
+    /// running while a pool depends on them. Does not wait for a probe.
     fn control_plane(&self, inputs: PlanInputs<'_>, berths: &Berths) -> ControlPlane {
         let shared = self.shared(inputs, berths);
         let wanted = shared.needs_servers(&inputs.observed.pools);
@@ -259,7 +261,7 @@ impl Reconciler {
             }
             let shown = observed.snapshot.leases.get(name.as_str());
             if unannounced(shown.map(|entry| &entry.view.berth), write) {
-                // Writes that wait for this fence can now be planned.
+                // Writes that waited for this fence can now be planned.
                 self.again(time::now());
             }
         }
@@ -332,8 +334,8 @@ fn rewritten(mut object: Lease, berth: &Berth, timeout: Duration, now: Timestamp
     object
 }
 
-/// True if a write leaves a berth as the watch shows it, so that no watch event will follow: the fence that settles a
-/// write in doubt.
+/// True if a write leaves the berth as the watch already shows it, such as a fence. No watch event that causes a pass
+/// will follow.
 fn unannounced(shown: Option<&Result<Berth, String>>, write: &BerthWrite) -> bool {
     match write {
         BerthWrite::Update { berth, .. } => shown.is_some_and(|shown| shown.as_ref() == Ok(berth)),
@@ -372,7 +374,7 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                 }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {
-                    tracing::info!(%pool, berth = %lease, node, "the holder's window was changed")
+                    tracing::info!(%pool, berth = %lease, node, "the latest reboot start of the holder was changed")
                 }
                 WriteReason::Excluded => {
                     tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is excluded and not Ready");

@@ -1,5 +1,5 @@
-//! Phase 1, needs a client: turns a snapshot of the watches into a state that may be acted on. An object missing from a
-//! watch is looked up on the server before its absence is acted on.
+//! Phase 1, sends requests to the API server: turns a snapshot of the watches into a state that may be acted on. An
+//! object missing from a watch is looked up on the server before its absence is acted on.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,8 @@ impl Reconciler {
         Ok((observed, berths))
     }
 
-    /// Reads the Nodes that our objects refer to and the watch does not show. Returns the UIDs that no longer exist.
+    /// Reads the Nodes that Berth's objects refer to but the watch does not show. Returns the UIDs of the Nodes that no
+    /// longer exist.
     async fn confirm_nodes(
         &mut self,
         snapshot: &Snapshot,
@@ -82,7 +83,8 @@ impl Reconciler {
         Ok(gone)
     }
 
-    /// Finds the deleted pools that still have berths. These are closed and deleted as for a pool that is being deleted.
+    /// Finds the deleted pools that still have berths. Their berths are closed and deleted like the berths of a pool
+    /// that is being deleted.
     async fn orphans(&mut self, snapshot: &Snapshot, berths: &Berths, now: Moment) -> Result<Vec<Pool>, Lost> {
         let mut orphans = vec![];
         let named: BTreeSet<PoolName> = berths.leases.iter().map(|l| l.pool.clone()).collect();
@@ -101,10 +103,10 @@ impl Reconciler {
         Ok(orphans)
     }
 
-    /// Reads all berths from the server, unless this pass has done so already. Offers are planned from these, never from
-    /// a watch, which may lag behind our own writes.
+    /// Reads all berths from the server, unless this pass has done so already. Offers are planned from berths read in
+    /// this way, never from a watch, which may lag behind the controller's own writes.
     ///
-    /// Returns berths that are not live if they cannot be read now.
+    /// Returns `berths` unchanged, and not live, if the server cannot be read now.
     pub(super) async fn live_berths(&mut self, observed: &Observed, berths: Berths) -> Result<Berths, Lost> {
         if berths.live || !self.memory.backoffs.is_ready("berths", observed.now) {
             return Ok(berths);

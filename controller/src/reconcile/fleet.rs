@@ -21,9 +21,9 @@ use crate::time;
 
 /// Minimum time between two writes of the status, unless the spec has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time between two creations of the object.
+/// Minimum time between two creations of the BootcFleet.
 const MAKE_INTERVAL: Duration = Duration::from_secs(60);
-/// Backoff key of its writes.
+/// Backoff key of writes to the BootcFleet.
 const KEY: &str = "fleet";
 
 impl Reconciler {
@@ -68,8 +68,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Creates the object with an empty spec, so that the controller owns none of its fields. One created meanwhile is
-    /// left as it is.
+    /// Creates the BootcFleet with an empty spec, so that the controller owns none of its fields. Leaves a BootcFleet
+    /// that was created meanwhile unchanged.
     async fn make_fleet(&mut self, observed: &Observed) -> Result<(), Lost> {
         let lately = self
             .memory
@@ -195,7 +195,7 @@ fn trouble(answers: &Answers) -> Option<&QueryFailure> {
     answers.named.trouble.as_ref().or(answers.tag.trouble.as_ref())
 }
 
-/// True if a registry has answered this leader about the pool, or has failed to.
+/// True if this leader has queried a registry for the pool, with or without success.
 fn is_asked(answers: &Answers) -> bool {
     let mut both = [&answers.named, &answers.tag].into_iter();
     both.any(|answer| answer.found.is_some() || answer.trouble.is_some())

@@ -1,4 +1,4 @@
-//! Phase 5, needs a client: publishes the desired state in the BootcNodes.
+//! Phase 5, sends requests to the API server: publishes the desired state in the BootcNodes.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,12 @@ use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// Backoff key of its writes.
+/// Backoff key of writes to BootcNodes.
 const KIND: &str = "bootcnode";
 
 impl Reconciler {
-    /// Makes the BootcNode writes that are due. Returns the berths, which are live if they had to be read.
+    /// Makes the BootcNode writes that are due. Returns the berths; they are live if a write required to read them from
+    /// the API server.
     pub(super) async fn publish(
         &mut self,
         observed: &Observed,
@@ -26,7 +27,8 @@ impl Reconciler {
     ) -> Result<Berths, Lost> {
         self.memory.permits.see(&observed.snapshot.bootc_nodes, observed.now);
         let mut writes = self.host_writes(observed, membership, resolutions, &berths);
-        // A node that changes or leaves its pool must not hold a berth. That is checked on the server, not in a watch.
+        // A node that changes or leaves its pool must not hold a berth. Only the API server's state counts, not the
+        // watch.
         if writes.iter().any(|write| leaves_pool(observed, write)) {
             berths = self.live_berths(observed, berths).await?;
             if berths.live {
@@ -40,7 +42,7 @@ impl Reconciler {
         Ok(berths)
     }
 
-    /// Returns the UIDs of the BootcNodes whose agents have had the release deadline to release their node.
+    /// Returns the UIDs of the BootcNodes whose agents have not released their node within the release deadline.
     pub(super) fn overdue(&self, observed: &Observed) -> BTreeSet<String> {
         let asked = self.memory.release_asked.iter();
         let late = asked.filter(|(_, since)| observed.now.since(**since) >= self.settings.release_deadline);
@@ -134,8 +136,8 @@ fn log(write: &BootcNodeWrite) {
         }
         BootcNodeWrite::Delete { name, .. } => tracing::info!(node = %name, "BootcNode deleted"),
         BootcNodeWrite::Release { name, late, .. } if *late => tracing::warn!(
-            node = %name, "BootcNode released before its agent confirmed that everything is undone"
+            node = %name, "BootcNode finalized before its agent reported that Berth's changes to the node are undone"
         ),
-        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode released"),
+        BootcNodeWrite::Release { name, .. } => tracing::info!(node = %name, "BootcNode finalized"),
     }
 }

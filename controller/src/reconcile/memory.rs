@@ -23,24 +23,24 @@ use crate::backoff::Backoffs;
 #[derive(Debug)]
 pub(super) struct Remembered {
     pub(super) unwritable: Unwritable,
-    /// The Lease, if a list by label does not show it. It counts like a listed one.
+    /// The Lease, if a list by label does not show it. It counts like a listed Lease.
     pub(super) unlisted: Option<LeaseView>,
 }
 
 /// Memory of one leader.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Leases whose last write may or may not have been stored. They are fenced before anything is offered.
+    /// Leases whose last write may or may not have been stored. The controller fences them before it offers a berth.
     pub(super) in_doubt: BTreeSet<String>,
-    /// Node UIDs that our objects refer to and a live read found deleted. A UID is never used again.
+    /// UIDs that Berth's objects refer to, of Nodes that a live read found deleted. A UID is never used again.
     pub(super) gone: BTreeSet<NodeUid>,
-    /// Time since when each BootcNode (by UID) has been asked to release its node.
+    /// Time when each BootcNode (by UID) was first asked to release its node.
     pub(super) release_asked: BTreeMap<String, Moment>,
     /// Time when each pool's status was last written.
     pub(super) reported: BTreeMap<PoolName, Moment>,
     /// Leases that cannot be written, by name.
     pub(super) unwritable: BTreeMap<String, Remembered>,
-    /// Open offers, and the nodes that let some lapse.
+    /// Open offers, and the nodes that let an offer lapse.
     pub(super) offers: Offers,
     /// Pool of each node.
     pub(super) belonging: MembershipCache,
@@ -56,7 +56,7 @@ pub(super) struct Memory {
     pub(super) deputy: SilentQueue,
     /// Members that were permitted to pull and did not.
     pub(super) permits: StagingPermits,
-    /// Nodes that do not come back.
+    /// Holders of berths that are silent or did not come back from their reboot in time.
     pub(super) overdue: Overdue,
     /// Turns in progress, as of the last pass.
     pub(super) turns: Turns,

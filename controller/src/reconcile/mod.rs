@@ -39,10 +39,10 @@ pub use outside::Outside;
 use phases::{Findings, Observed, PlanInputs, Resolutions};
 pub use reconciler::{Reconciler, Settings};
 
-/// Maximum rest after a pass. The rest is as long as the pass took: changes that arrive meanwhile are handled together,
-/// and half of the time is left to other work.
+/// Maximum pause after a pass. The pause is as long as the pass took: changes that arrive meanwhile are handled
+/// together, and half of the time is left for other work.
 const REST_MAX: Duration = Duration::from_millis(25);
-/// Minimum rest after a pass, unless an urgent change arrives: each pass may send requests to the API server.
+/// Minimum pause after a pass, to limit the requests to the API server. An urgent change ends it.
 const REST_MIN: Duration = Duration::from_millis(10);
 /// Maximum time between two passes: offers lapse and holders become overdue without any change.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -76,8 +76,8 @@ impl Reconciler {
             .map_or(PASS_INTERVAL, |due| due.since(time::now()).min(PASS_INTERVAL))
     }
 
-    /// Waits until something has changed or is due. Unless that is urgent, waits a little longer, so that more changes
-    /// are handled together.
+    /// Waits until something has changed or is due. Unless the change is urgent, waits a little longer, so that one
+    /// pass handles several changes.
     async fn rest(&self, rested: Moment) {
         let news = self.store.news();
         let _ = timeout(self.time_to_pass(), news.wait(Urgency::Later)).await;
@@ -144,7 +144,8 @@ impl Reconciler {
         self.memory.belonging.of(&observed.snapshot)
     }
 
-    /// Phase 4, pure apart from the tasks that it starts: asks registries, and returns the known answers.
+    /// Phase 4, pure apart from the tasks that it starts: starts the queries to registries that are due, and returns
+    /// the known answers.
     fn resolve(&mut self, observed: &Observed) -> Resolutions {
         for result in self.resolver.collect(observed.now, observed.wall) {
             self.outside.metrics.polled(result);

@@ -1,4 +1,4 @@
-//! Writes to many BootcNodes in parallel. A write that fails delays only the next one of its kind to the same node.
+//! Writes to many BootcNodes in parallel. A failed write delays only the next write of the same kind to the same node.
 
 use berth_api::condition::{self, Verdict};
 use berth_api::keys;
@@ -64,8 +64,8 @@ pub(super) async fn write_condition(
     kube.apply_status(&kube.all::<BootcNode>(), name, body).await.map(drop)
 }
 
-/// Body of a server-side apply that sets one of the controller's conditions. It repeats the others, since an apply
-/// removes the fields that it leaves out.
+/// Body of a server-side apply that sets one of the controller's conditions. It repeats the controller's other
+/// conditions, since an apply removes the fields that it leaves out.
 fn condition_body(name: &str, host: &BootcNodeView, (type_, verdict): (&str, Verdict), now: Timestamp) -> Value {
     let mut conditions = host
         .content

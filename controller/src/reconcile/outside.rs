@@ -1,4 +1,4 @@
-//! The reconciler's connections besides the watched objects.
+//! Services that the reconciler uses besides the watched objects.
 
 use crate::clock::Clock;
 use crate::events::writer::Events;
@@ -6,7 +6,7 @@ use crate::firstboots::FirstBoots;
 use crate::metrics::Metrics;
 use crate::readyz::Readyz;
 
-/// Connections besides the watched objects.
+/// Services that the reconciler uses besides the watched objects.
 #[derive(Debug)]
 pub struct Outside {
     /// Writer of events.

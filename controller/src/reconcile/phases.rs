@@ -21,7 +21,7 @@ use crate::resolve::Resolution;
 pub(super) struct Observed {
     /// Objects of the watches.
     pub(super) snapshot: Snapshot,
-    /// Readable pools, and deleted ones that still have berths.
+    /// Readable pools, and deleted pools that still have berths.
     pub(super) pools: Vec<Pool>,
     /// Nodes whose agent was heard from recently.
     pub(super) heard: BTreeSet<NodeName>,
@@ -54,9 +54,9 @@ impl Observed {
 #[derive(Clone)]
 pub(super) struct Berths {
     pub(super) leases: Vec<LeaseView>,
-    /// Nodes that have a berth.
+    /// Nodes that hold a berth or are offered one.
     pub(super) occupied: Occupied,
-    /// True if they were read from the server in this pass, so that they contain all writes of ours.
+    /// True if this pass read the berths from the API server, so that they include all of the controller's own writes.
     pub(super) live: bool,
 }
 
@@ -103,9 +103,9 @@ pub(super) struct PlanInputs<'a> {
     pub(super) gates: &'a BTreeMap<PoolName, Gates>,
     /// Pools whose watched state may be stale.
     pub(super) outdated: &'a BTreeSet<PoolName>,
-    /// UIDs of the BootcNodes whose agents have had the release deadline to release their node.
+    /// UIDs of the BootcNodes whose agents have not released their node within the release deadline.
     pub(super) overdue: &'a BTreeSet<String>,
-    /// Leases that are not written in this pass, since the API server refused them a short time ago.
+    /// Leases that this pass does not write, since the API server refused a write to them a short time ago.
     pub(super) left_alone: &'a BTreeSet<String>,
 }
 
@@ -126,6 +126,6 @@ pub(super) struct Findings {
     pub(super) resolutions: Resolutions,
     pub(super) gates: BTreeMap<PoolName, Gates>,
     pub(super) planned: Planned,
-    /// Nodes that hold a berth and do not come back.
+    /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
     pub(super) timed_out: BTreeSet<NodeUid>,
 }

@@ -1,4 +1,4 @@
-//! Phases 3, 7 and 8, needs a client: the pools' finalizers, status and deletion.
+//! Phases 3, 7 and 8, which send requests to the API server: the pools' finalizers, status and deletion.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,10 @@ use crate::leader::Lost;
 use crate::time;
 
 impl Reconciler {
-    /// Phase 3: adds our finalizer to pools before anything is done for them.
+    /// Phase 3: adds Berth's finalizer to pools before anything else is done for them.
     ///
-    /// Returns the pools that it wrote: their status waits for the next pass, which knows the new resourceVersion.
+    /// Returns the pools that it wrote. Their status is written in the next pass, which knows their new
+    /// resourceVersion.
     pub(super) async fn finalizers(&mut self, observed: &Observed) -> Result<BTreeSet<PoolName>, Lost> {
         let mut touched = BTreeSet::new();
         for pool in observed.pools.iter().filter(|p| !p.deleting) {
@@ -103,7 +104,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Phase 8: removes our finalizer from pools that are being deleted and have no nodes or berths left.
+    /// Phase 8: removes Berth's finalizer from pools that are being deleted and have no nodes or berths left.
     pub(super) async fn finalize(&mut self, findings: &Findings) -> Result<(), Lost> {
         let Findings { observed, planned, .. } = findings;
         for pool in observed.pools.iter().filter(|p| p.deleting) {
@@ -143,7 +144,7 @@ fn status(
     let members = views(findings, &holdings, members);
     let away = views(findings, &holdings, strangers(findings, pool));
     let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
-    // If no registry is asked for the pool, its poll request is over at once; its conditions say why.
+    // If no registry may be queried for the pool, its poll request counts as handled; its conditions have the reason.
     let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
     let poll_request = if is_mute {
         pool.poll_request().map(str::to_owned)
@@ -192,7 +193,7 @@ fn status(
     Some(aggregate::status(&facts, findings.observed.wall))
 }
 
-/// Returns the berth of each holder by UID; of two berths of one node, the first.
+/// Returns the berth of each holder, by the holder's UID. If a node holds two berths, returns the first.
 fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
     let holdings = berths.leases.iter().rev().filter_map(LeaseView::holding);
     holdings.map(|holding| (&holding.uid, holding)).collect()

@@ -30,9 +30,9 @@ pub struct Reconciler {
     pub(super) settings: Settings,
     pub(super) outside: Outside,
     pub(super) memory: Memory,
-    /// Time when it became the leader.
+    /// Time when this process became the leader.
     pub(super) began: Moment,
-    /// Latest time of the next pass.
+    /// Time when the next pass is due; `None`: after the maximum time between two passes.
     pub(super) due: Option<Moment>,
 }
 

@@ -1,4 +1,4 @@
-//! Reports what a pass has found: metrics and events.
+//! Reports the results of a pass as metrics and events.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Reconciler {
             let note = Note::of_trouble(&news, object_of(findings, &news.pool));
             self.outside.events.queue(note);
         }
-        // The facts are computed from all members, and rarely scraped more often.
+        // The metrics are computed from all members, and Prometheus rarely reads them more often.
         let next = self.memory.measured.map(|last| last + MEASURE_INTERVAL);
         match next.filter(|next| *next > now) {
             Some(next) => self.again(next),

@@ -1,4 +1,5 @@
-//! After the fleet's status, needs a client: writes the insights of nodes with silent agents, a few at a time.
+//! After the fleet's status, sends requests to the API server: writes the insights of nodes with silent agents, a few
+//! at a time.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +17,12 @@ use super::reconciler::Reconciler;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;
 
-/// Backoff key of its writes.
+/// Backoff key of these writes.
 const KIND: &str = "silence";
 
 impl Reconciler {
-    /// Reports silent agents in the insights of their nodes. Silence counts from when this leader's watch first showed
-    /// the BootcNode. Nothing is written while a watch is stale.
+    /// Reports silent agents in the insights of their nodes. A new leader counts the silence from the time when its
+    /// watch first showed the BootcNode. Nothing is written while a watch is stale.
     pub(super) async fn silence(&mut self, findings: &Findings, agents: &[Agent<'_>]) -> Result<(), Lost> {
         let observed = &findings.observed;
         if !observed.snapshot.stale.is_empty() {
@@ -62,8 +63,8 @@ impl Reconciler {
     }
 }
 
-/// Writes the insight if it has changed, and returns whether it did. Fails if the agent has written since it was judged
-/// silent.
+/// Writes the insight if it has changed. Returns true if it has. Fails if the agent has written its status since it was
+/// found silent.
 async fn stand_in(kube: &Kube, observed: &Observed, name: &str, silent: &Silent) -> Result<bool, CallError> {
     let api = kube.whole::<BootcNode>();
     let Some(object) = kube.get(&api, name).await? else {

@@ -1,4 +1,5 @@
-//! Between phases 6 and 7, needs a client: finds holders that do not come back, and reports them on their BootcNodes.
+//! Between phases 6 and 7, sends requests to the API server: finds holders that are silent or did not come back from
+//! their reboot in time, and reports them on their BootcNodes.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +18,12 @@ use super::reconciler::Reconciler;
 use crate::events::Note;
 use crate::leader::Lost;
 
-/// Backoff key of its writes.
+/// Backoff key of writes of the condition `RebootTimedOut`.
 const KIND: &str = "timeout";
 
 impl Reconciler {
-    /// Finds the holders that do not come back, and updates the conditions `RebootTimedOut`.
+    /// Finds the holders that are silent or did not come back from their reboot in time, and updates the conditions
+    /// `RebootTimedOut`. Returns their Node UIDs.
     pub(super) async fn timeouts(&mut self, observed: &Observed, berths: &Berths) -> Result<BTreeSet<NodeUid>, Lost> {
         let mut holders = vec![];
         for lease in &berths.leases {
@@ -106,7 +108,7 @@ fn holder<'a>(
     holding: &'a Holding,
 ) -> Holder<'a> {
     let host = observed.snapshot.bootc_nodes.get(node.name.as_str());
-    // As seen by this process: in its report, and in its writes of its berth.
+    // Last sign of life that this process saw: the agent's report, or its write to the berth.
     let berth = observed.snapshot.leases.get(lease.name()).map(|entry| entry.heard);
     Holder {
         node,

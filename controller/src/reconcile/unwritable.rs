@@ -1,4 +1,5 @@
-//! Leases that cannot be written: they are remembered, tried again later, and forgotten.
+//! Leases that cannot be written: the controller remembers them, retries them later, and forgets them when they can be
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,14 +25,14 @@ fn backoff_key(lease: &str) -> String {
 }
 
 impl Reconciler {
-    /// Returns the names of the Leases that are not written in this pass, since a recent write was refused.
+    /// Returns the names of the Leases that this pass does not write, since a recent write failed.
     pub(super) fn left_alone(&self, observed: &Observed) -> BTreeSet<String> {
         let names = self.memory.unwritable.keys();
         let left_alone = names.filter(|name| !self.memory.backoffs.is_ready(&backoff_key(name), observed.now));
         left_alone.cloned().collect()
     }
 
-    /// Adds to the berths the Leases in `left_alone` that no list by label shows.
+    /// Adds the Leases in `left_alone` that a list by label does not show.
     pub(super) fn with_unlisted(&self, berths: Berths, left_alone: &BTreeSet<String>) -> Berths {
         let remembered = self.memory.unwritable.values();
         let unlisted = remembered.filter_map(|remembered| remembered.unlisted.as_ref());
@@ -85,7 +86,7 @@ impl Reconciler {
         self.memory.unwritable.insert(lease, remembered);
     }
 
-    /// Forgets a Lease that was written.
+    /// Records that a Lease was written: it is no longer unwritable.
     pub(super) fn was_written(&mut self, lease: &str) {
         if self.memory.unwritable.remove(lease).is_some() {
             tracing::info!(berth = %lease, "the Lease can be written again");
@@ -93,8 +94,8 @@ impl Reconciler {
         }
     }
 
-    /// Forgets the Leases that were not left alone and that no plan would write: their pool is gone, a list shows them
-    /// again, or no member of their pool waits.
+    /// Forgets the Leases whose pool is gone. Also forgets a Lease that was not left alone and that no plan writes, if
+    /// a list by label did not show it before, if it is gone, or if no member of its pool waits.
     pub(super) fn forget_writable(
         &mut self,
         plans: &BTreeMap<PoolName, Plan>,

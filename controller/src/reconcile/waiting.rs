@@ -1,4 +1,4 @@
-//! Between phases 6 and 7, needs a client: reports on nodes why they wait, a few at a time.
+//! Between phases 6 and 7, sends requests to the API server: reports on nodes why they wait, a few at a time.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use super::reconciler::Reconciler;
 use crate::api::CallError;
 use crate::leader::Lost;
 
-/// Backoff key of its writes.
+/// Backoff key of writes of the condition `Waiting`.
 const KIND: &str = "waiting";
 
 impl Reconciler {
-    /// Updates the conditions `Waiting` with the reasons why nodes wait. Runs after the berths and only briefly: a late
-    /// reason does no harm.
+    /// Updates the conditions `Waiting` with the reasons why nodes wait. Runs after the berths are written, with few
+    /// writes per pass: a late reason does no harm.
     pub(super) async fn waiting(
         &mut self,
         observed: &Observed,

@@ -17,7 +17,7 @@ use super::fetch::words;
 use super::reason::{ResolveError, ResolveReason};
 use super::secret::PullSecrets;
 
-/// Timeout for a connection, and for the next bytes of an answer.
+/// Timeout for connecting, and for each read of an answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
@@ -27,7 +27,7 @@ const MAX_REDIRECTS: usize = 5;
 pub struct RegistryConfig {
     /// Registries (`host:port`) without TLS.
     pub plain_http: Vec<String>,
-    /// PEM bundle that is trusted besides the system's certificates.
+    /// PEM bundle of certificates to trust in addition to the system's.
     pub ca: Option<Mounted<Vec<Certificate>>>,
     /// Mirrors, in the format of `registries.conf`.
     pub conf: Option<Mounted<Arc<RegistriesConf>>>,
@@ -47,14 +47,15 @@ pub(super) enum Trust {
 /// Handling of redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Redirects {
-    /// Follow them, as downloads of blobs require. Credentials are not sent to another host, and TLS is not given up.
+    /// Follow them, as downloads of blobs require. Credentials are not sent to another host, and a redirect from HTTPS
+    /// to HTTP is refused.
     Follow,
     /// Do not follow: the request has credentials in it.
     Refuse,
 }
 
 impl RegistryConfig {
-    /// Returns the registries to ask for an image, in order, by the current files.
+    /// Returns the registries to ask for an image, in order, according to the current files.
     pub(super) fn sources(&self, reference: &ImageRef) -> Result<Vec<Source>, ResolveError> {
         let conf = self.conf.as_ref().map(Mounted::read).transpose()?.flatten();
         let sources = conf.unwrap_or_default().sources(reference);

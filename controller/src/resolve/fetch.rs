@@ -14,7 +14,7 @@ use super::reason::{ResolveError, ResolveReason};
 
 /// Largest manifest or image config that is read; registries themselves stop at 4 MiB.
 pub(super) const MAX_DOCUMENT: usize = 4 << 20;
-/// Largest error body that is read. Of a larger one only the status is reported.
+/// Largest error body that is read. For a larger body, only the HTTP status is reported.
 const MAX_ERROR: usize = 64 << 10;
 
 /// A successful answer.
@@ -22,7 +22,7 @@ const MAX_ERROR: usize = 64 << 10;
 pub(super) struct Answer {
     /// Body of the answer.
     pub(super) bytes: Vec<u8>,
-    /// Digest that the registry names.
+    /// Digest in the header `Docker-Content-Digest`.
     pub(super) digest: Option<String>,
 }
 
@@ -39,12 +39,12 @@ struct RegistryError {
     message: String,
 }
 
-/// Sends a request and reads the answer. Fails if it is larger than `most` bytes.
+/// Sends a request and reads the answer. Fails if the answer is larger than `most` bytes.
 pub(super) async fn fetch(request: RequestBuilder, most: usize) -> Result<Answer, ResolveError> {
     read(request.send().await.map_err(|e| unavailable(&e))?, most).await
 }
 
-/// Reads an answer. Fails if it is larger than `most` bytes.
+/// Reads an answer. Fails if the answer is larger than `most` bytes.
 pub(super) async fn read(response: Response, most: usize) -> Result<Answer, ResolveError> {
     if !response.status().is_success() {
         return Err(refusal(response).await);
@@ -70,7 +70,7 @@ async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, ResolveErr
 /// Describes an unsuccessful answer, with the registry's own message if it sent one.
 pub(super) async fn refusal(response: Response) -> ResolveError {
     let (status, mut url) = (response.status(), response.url().clone());
-    // The query of a blob's URL may be a signature.
+    // The query of a blob's URL may contain a signature, which must not be logged.
     url.set_query(None);
     let retry_after = retry_after(response.headers(), Timestamp::now());
     let body = body(response, MAX_ERROR).await.unwrap_or_default();
@@ -138,7 +138,7 @@ pub(super) fn too_large(most: usize) -> ResolveError {
 pub(super) fn mismatch() -> ResolveError {
     ResolveError::new(
         ResolveReason::DigestMismatch,
-        "the registry's answer does not match the requested digest or the one that it names",
+        "the registry's answer does not match the requested digest, or the digest in its own header",
     )
 }
 

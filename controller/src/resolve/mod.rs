@@ -1,7 +1,7 @@
 //! Asks registries which digests the pools' references and tags point to, outside the main loop.
 //!
-//! Pools with the same question share one request. Nothing is decided here: an answer wakes the store, and the next pass
-//! reads it. The current targets are in the pools' status and do not depend on this memory.
+//! Pools with the same question share one request. The resolver decides nothing: an answer starts a pass, which reads
+//! it. The current targets are in the pools' status and do not depend on the answers kept here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub use secret::PullSecrets;
 
 /// Timeout of one attempt with all its requests.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a poll request waits for requests of other pools.
+/// How long an admin's poll request is delayed, so that requests of other pools share one query.
 const GATHER_TIME: Duration = Duration::from_millis(100);
 
 /// Image settings and state of one pool.
@@ -141,18 +141,18 @@ pub struct Resolver {
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// Questions of one pool, and since when it wants answers.
+/// Questions of one pool, and since when the pool wants an answer to each.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,
-    /// Since when its reference differs from its target's.
+    /// Since when its reference differs from the reference of its target.
     changed: Option<Moment>,
     requested: Option<Moment>,
     confirmed: Option<Moment>,
 }
 
 impl Resolver {
-    /// Creates a resolver that wakes the store at each answer.
+    /// Creates a resolver. Each answer starts a pass.
     pub fn new(config: RegistryConfig, store: Store) -> Self {
         Self {
             config: Arc::new(config),
@@ -255,7 +255,7 @@ impl Resolver {
             requested,
             confirmed: None,
         };
-        // A digest that was withdrawn loses its confirmation.
+        // A confirmation is dropped when its digest is no longer the available one.
         let digest = pool_image.available.map(|available| available.digest.to_string());
         let confirmed = self.confirmations.0.get(pool_image.pool);
         if confirmed.is_some_and(|(known, _)| digest.as_ref() != Some(known)) {
@@ -336,7 +336,8 @@ impl Resolver {
     fn tag(&mut self, pool_image: &PoolImage<'_>, asked: &PoolQuestions, tag: &Question, now: Moment) -> Answer {
         if pool_image.interval.is_some() {
             self.delivered.remove(pool_image.pool);
-            // A pool that has just begun to poll this tag gets no earlier answer: it may be older than its target.
+            // A pool that has just begun to poll this tag gets no earlier answer: that answer may be older than the
+            // pool's target.
             let what = format!("{} {:?}", tag.image, tag.secret);
             let since = self.followed.wants(pool_image.pool, &what, now);
             return self.polls.answer(tag, Some(since), now);
@@ -380,7 +381,7 @@ impl PoolQuestions {
             asks.push((questions.named.clone(), ask));
         }
         if let Some(tag) = &questions.tag {
-            // The target came from this repository, under whatever tag.
+            // A target from this repository is known, whatever its tag.
             let known = pool_image.target.filter(|target| is_of_repository(target, tag));
             let ask = Ask {
                 interval: pool_image.interval,

@@ -2,7 +2,7 @@
 //!
 //! A question is asked when a pool wants a newer answer, when its interval has passed, and when a failed request is due
 //! again. A registry that fails as a whole is asked one question at a time, with growing delays, until it answers; the
-//! others then follow.
+//! other questions then follow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use jiff::Timestamp;
 use super::reason::{ResolveError, ResolveReason};
 
 const RETRY_MIN: Duration = Duration::from_millis(1500);
-/// Maximum retry delay while a reference is not resolved, before the jitter, which may double it. Its pool is blocked,
-/// maybe on a bad image.
+/// Maximum retry delay while a reference is not resolved, before the jitter, which may double it. Such a reference
+/// blocks its pool, perhaps on a bad image.
 const RETRY_MAX: Duration = Duration::from_secs(35);
-/// Maximum retry delay for the tag of a resolved image; an hour with the jitter.
+/// Maximum retry delay for the tag of a resolved image, before the jitter, which may double it to an hour.
 const POLL_RETRY_MAX: Duration = Duration::from_secs(30 * 60);
 /// Maximum delay that a registry can demand by `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
@@ -51,17 +51,17 @@ impl Question {
 pub(super) struct Ask {
     /// Poll interval; `None` for no polls.
     pub(super) interval: Option<Duration>,
-    /// Only an answer to a request sent after this moment counts.
+    /// Only an answer to a request sent after this moment counts. `None`: any answer counts.
     pub(super) after: Option<Moment>,
-    /// How long to wait after that moment for the requests of other pools.
+    /// How long to wait after `after`, so that requests of other pools share one query.
     pub(super) gather: Duration,
-    /// True if an admin asks: our own backoff does not delay it.
+    /// True if an admin asks: retry delays do not apply, except a delay that the registry demands.
     pub(super) by_admin: bool,
     /// True if the pool is blocked without an answer.
     pub(super) urgent: bool,
     /// True if failures are retried until there is an answer.
     pub(super) until_answered: bool,
-    /// Images that need not be fetched again.
+    /// Images that are not fetched again if the question leads to one of them.
     pub(super) known: Vec<Target>,
 }
 
@@ -71,9 +71,9 @@ struct Failure {
     attempts: u32,
     /// Wall-clock time of the first failure in a row.
     since: Timestamp,
-    /// Time of this failure, by both clocks.
+    /// Time of this failure, by the monotonic and the wall clock.
     noted: (Moment, Timestamp),
-    /// Time of the next try: `soon` if it is urgent, `late` if not.
+    /// Time of the next try: `soon` if a pool is blocked without an answer, otherwise `late`.
     soon: Moment,
     late: Moment,
 }
@@ -94,7 +94,8 @@ impl Failure {
         }
     }
 
-    /// Records a failure, after an earlier one if there was one.
+    /// Returns the failure that follows `before`, if there was an earlier one. `last`: maximum delay of a retry that is
+    /// not urgent.
     fn after(before: Option<&Failure>, error: ResolveError, last: Duration, (now, wall): (Moment, Timestamp)) -> Self {
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
         let least = error.retry_after.unwrap_or_default();
@@ -125,7 +126,7 @@ struct Job {
 #[derive(Debug)]
 struct Outage {
     failure: Failure,
-    /// Time that the registry named in `Retry-After`.
+    /// Time until which the registry forbids requests (`Retry-After`).
     not_before: Option<Moment>,
     probed: bool,
 }
@@ -173,7 +174,7 @@ impl Job {
         asks.any(|ask| ask.urgent || ask.until_answered || ask.interval.is_some())
     }
 
-    /// True if it wants a request that was not sent yet.
+    /// True if `ask` wants a request that was not sent yet.
     fn is_unmet(&self, ask: &Ask) -> bool {
         ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after))
     }
@@ -197,7 +198,8 @@ impl Job {
         }
     }
 
-    /// The interval, up to a tenth longer or shorter. Before the first request of a leader, a random part of it.
+    /// The interval, up to a tenth longer or shorter. Before a leader's first request: a random time of up to a quarter
+    /// of the interval and at most [`FIRST_POLL`].
     fn jittered(&self, interval: Duration) -> Duration {
         match self.started {
             Some(_) => interval.mul_f64(0.9 + 0.2 * self.basis.1),
@@ -246,7 +248,7 @@ impl Polls {
     /// Returns the questions to ask now, each with the images that need not be fetched again.
     pub(super) fn start(&mut self, now: Moment) -> Vec<(Question, Vec<Target>)> {
         let mut order: Vec<_> = self.jobs.iter().map(|(q, job)| (job.basis.0, q.clone())).collect();
-        // Oldest first, so that a failing registry gets another question each time.
+        // Oldest first, so that a failing registry gets a different question each time.
         order.sort();
         let mut begun = vec![];
         for (_, question) in order {
@@ -310,7 +312,7 @@ impl Polls {
             ResolveReason::RegistryUnavailable | ResolveReason::RateLimited
         );
         if !fails {
-            // An error of our own says nothing about the registry.
+            // An error on the controller's side shows nothing about the registry.
             return if error.reason.is_our_own() {
                 self.end_probe(question.registry())
             } else {
@@ -364,7 +366,7 @@ impl Polls {
     /// Ends the outage of a registry that answered a request begun at `began`. Questions that failed because of the
     /// outage are asked soon.
     fn end_outage(&mut self, registry: &str, began: Moment, now: Moment) {
-        // The registry has failed since that request began.
+        // The registry has failed again since that request began.
         if self
             .outages
             .get(registry)
@@ -430,7 +432,7 @@ impl Polls {
             )
         });
         let trouble = own.or_else(|| {
-            // An outage concerns blocked pools; if the registry forbids all requests, it concerns every pool.
+            // An outage is reported to blocked pools only; while the registry forbids all requests, to every pool.
             let outage = of_all.filter(|outage| !job.running && (urgent || outage.forbids(now)))?;
             Some(outage.failure.trouble(Some(outage.next(urgent))))
         });

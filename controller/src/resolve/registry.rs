@@ -40,9 +40,9 @@ struct Attempt<'a> {
     config: &'a RegistryConfig,
     client: Client,
     trust: Trust,
-    /// For example `https://quay.io`.
+    /// Address of the registry, for example `https://quay.io`.
     base: Url,
-    /// For example `example/os`.
+    /// Repository, for example `example/os`.
     name: String,
     secret: Option<&'a PullSecret>,
     credentials: Option<Credentials>,
@@ -61,7 +61,7 @@ pub(super) async fn resolve(
     let begin = Instant::now();
     let mut failures: Vec<ResolveError> = vec![];
     for source in &sources {
-        // Time that a quick refusal did not need goes to the remaining sources.
+        // The remaining sources share the time that is left after a quick refusal.
         let left = RESOLVE_TIMEOUT.saturating_sub(begin.elapsed());
         let share = left / u32::try_from(sources.len() - failures.len()).unwrap_or(u32::MAX);
         let asked = async {
@@ -107,7 +107,7 @@ async fn target(
     let (platforms, version, metadata) = match found {
         Found::Image(config) => (vec![config.platform], config.version, Some(config.metadata)),
         Found::Index { platforms, version } => {
-            // All platforms come from one build: the first one's config counts for all.
+            // All platforms come from one build: the config of the first platform counts for all.
             let first = match platforms.first() {
                 Some(first) => attempt.described(&first.digest).await?,
                 None => None,
@@ -299,7 +299,8 @@ impl<'a> Attempt<'a> {
         if found == *digest { Ok(bytes) } else { Err(mismatch()) }
     }
 
-    /// Fetches a manifest. Returns it with its digest, which must match the one that the registry names, if any.
+    /// Fetches a manifest. Returns it with its digest, which must match the digest in the registry's header, if it
+    /// sends one.
     async fn manifest(&self, name: &str) -> Result<(Vec<u8>, Digest), ResolveError> {
         let Answer { bytes, digest: named } = self.get(&format!("manifests/{name}")).await?;
         let digest = digest_of(&bytes);
