@@ -1,7 +1,6 @@
 //! Parses the `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them
 //! optional.
-//!
-//! A missing or malformed key affects only its own field. Nothing here does I/O.
+//! A missing or malformed key affects only its own field. This module does no I/O.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,10 +29,10 @@ const LAYERS: [&str; 5] = [
     "requested-base-local-replacements",
 ];
 
-/// Packages replaced from a repository: the repository's kind and name, and the packages.
+/// Packages replaced with those of a repository. The value has the repository's kind and name, and the packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Other changes that an update keeps but bootc would drop. Only compared.
+/// Other changes that an update keeps but bootc would drop. Used only to compare two deployments.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -42,7 +41,7 @@ const OTHER_CHANGES: [&str; 5] = [
     "cliwrap",
 ];
 
-/// Returns the host's deployments. `lock` is the lock of the staged one by ostree's files.
+/// Returns the host's deployments. `lock` is the lock of the staged deployment as ostree's files show it.
 ///
 /// # Errors
 /// When none of them is booted.
@@ -91,20 +90,20 @@ fn files(entry: &Entry) -> Option<PathBuf> {
     repository::checkout(&text(entry, "osname")?, &text(entry, "checksum")?, serial)
 }
 
-/// True if the signatures of the deployment's image are checked.
+/// True if the host checks the signatures of the deployment's image.
 fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry, with texts cut to the schema's limits.
+/// Converts an entry. Cuts its texts to the lengths that the schema allows.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {
-        // If it is missing, the image's name may contain a digest.
+        // Without a reported digest, uses the digest in the image's name, if it contains one.
         Some(image) => text(entry, "container-image-reference-digest")
             .and_then(|digest| digest.parse().ok())
             .or_else(|| image.rsplit_once('@')?.1.parse().ok()),
-        // A deployment without a container image has only its commit as identity.
+        // A deployment without a container image is identified only by its commit.
         None => text(entry, "checksum").and_then(|checksum| format!("sha256:{checksum}").parse::<Digest>().ok()),
     };
     let image = image.or_else(|| text(entry, "origin")).unwrap_or_default();
@@ -120,8 +119,8 @@ fn deployment(entry: &Entry, locked: bool) -> Deployment {
     }
 }
 
-/// Splits a reference such as `ostree-unverified-registry:quay.io/os@sha256:…` into the image's name and whether its
-/// signatures are checked.
+/// Splits a reference such as `ostree-unverified-registry:quay.io/os@sha256:…`. Returns the image's name, and whether
+/// the host checks its signatures.
 fn origin(reference: &str) -> (String, bool) {
     const UNVERIFIED: &str = "ostree-unverified-";
     const SIGNED: &str = "ostree-image-signed:";
@@ -161,8 +160,8 @@ fn packages(entry: &Entry) -> Vec<String> {
     names
 }
 
-/// Returns the names of packages replaced from a repository: all texts except the repositories' names, in a dictionary
-/// or a list of pairs.
+/// Returns the names of packages replaced from a repository. The value is a dictionary or a list of pairs; all its
+/// texts are package names, except the repositories' names.
 fn replaced(entry: &Entry) -> Vec<String> {
     let mut names = vec![];
     match entry.get(REMOTE_REPLACEMENTS).map(|value| inner(value)) {

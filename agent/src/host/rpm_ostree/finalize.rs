@@ -1,5 +1,5 @@
-//! Unlocks a staged deployment: with the host's ostree if that can, or else with a note that the next reboot goes
-//! through rpm-ostree. The note holds for one boot and one digest, and outlives the agent.
+//! Unlocks a staged deployment. If the host's ostree cannot unlock, the agent writes a note: it will request its next
+//! reboot from rpm-ostree, which then unlocks. The note is valid for one boot and one digest, and outlives the agent.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use crate::host::error::HostError;
 use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
 
-/// Abilities of the host's `ostree admin lock-finalization`.
+/// What the host's `ostree admin lock-finalization` can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
-    /// Lock and unlock.
+    /// It can lock and unlock.
     Unlocks,
-    /// Only lock.
+    /// It can only lock.
     Locks,
-    /// The command does not exist: a file locks, and only rpm-ostree unlocks.
+    /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
     None,
 }
 
 impl LockTool {
-    /// Finds the ability in the output of its `--help`.
+    /// Parses the output of `ostree admin lock-finalization --help`.
     pub(super) fn of(help: &str) -> Self {
         let mut words = help.split(|c: char| c.is_whitespace() || c == ',');
         if words.any(|word| word == "--unlock") {
@@ -35,11 +35,11 @@ impl LockTool {
     }
 }
 
-/// An unlock that rpm-ostree's daemon performs with the next reboot.
+/// Note that rpm-ostree's daemon must unlock the staged deployment at the next reboot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    /// Boot that wrote it. It is void after that.
+    /// Boot in which the note was written. The note is not valid in another boot.
     pub(super) boot_id: BootId,
     /// Digest of the staged image.
     pub(super) digest: Digest,
@@ -54,7 +54,7 @@ impl NoteFile {
         Self(root.path(RUN_DIR).join("finalize.json"))
     }
 
-    /// Reads the note, if it is from this boot.
+    /// Reads the note; `None` if there is none from this boot.
     pub(super) fn read(&self, boot: &BootId) -> Option<Note> {
         files::load::<Note>(&self.0, "the note for an unlock by rpm-ostree").filter(|note| note.boot_id == *boot)
     }

@@ -1,7 +1,8 @@
 //! Reads the lock of the staged deployment from ostree's files.
 //!
-//! Since 2024.6, rpm-ostree locks with a key in the staged deployment's state, before that with a file beside it. The
-//! daemon's property `finalization-locked` reflects only the file. A deployment counts as locked if either says so.
+//! Since 2024.6, rpm-ostree locks with a key in the staged deployment's state. Before, it locked with a file beside the
+//! state. The daemon's property `finalization-locked` shows only the file. A deployment counts as locked if the key or
+//! the file locks it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,19 +17,19 @@ pub(super) const STATE: &str = "/run/ostree/staged-deployment";
 /// File that locks the staged deployment if it exists.
 pub(super) const LOCK_FILE: &str = "/run/ostree/staged-deployment-locked";
 
-/// Lock of the staged deployment by the files.
+/// Lock of the staged deployment, as ostree's files show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lock {
     /// A shutdown discards the deployment.
     Locked,
     /// A shutdown applies the deployment.
     Unlocked,
-    /// A file cannot be read or parsed, for this reason. The deployment may be locked or not.
+    /// A file cannot be read or parsed, for this reason. It is unknown whether the deployment is locked.
     Unreadable(String),
 }
 
 impl Lock {
-    /// Reads the files. The result means nothing if no deployment is staged.
+    /// Reads the files. If no deployment is staged, the result has no meaning.
     pub(super) fn read(root: &HostRoot) -> Self {
         match root.path(LOCK_FILE).try_exists() {
             Ok(true) => return Self::Locked,
@@ -46,7 +47,7 @@ impl Lock {
     }
 }
 
-/// Reads one byte more than a state may have, so that a longer one is noticed.
+/// Reads at most one byte more than the length limit, so that the caller notices a longer state.
 fn read_state(path: &Path) -> io::Result<Vec<u8>> {
     let mut state = vec![];
     let most = u64::try_from(staged::MAX_LENGTH).unwrap_or(u64::MAX);

@@ -1,8 +1,8 @@
 //! The rpm-ostree backend: its daemon over D-Bus, and ostree's own lock.
 //!
-//! The daemon can only unlock and reboot in one operation. If the host's ostree can unlock, the agent uses that and
-//! reboots with logind, which checks inhibitors. Otherwise it unlocks with a note that the next reboot goes through the
-//! daemon.
+//! The daemon can unlock only in one operation with a reboot. If the host's ostree can unlock, the agent unlocks with
+//! ostree and reboots with logind, which checks inhibitors. Otherwise, to unlock, the agent writes a note that it must
+//! request its next reboot from the daemon.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -84,7 +84,7 @@ impl RpmOstree {
         Ok(status)
     }
 
-    /// Returns the policy for automatic updates; `None` if the daemon does not answer. It is only displayed.
+    /// Returns rpm-ostree's policy for automatic updates; `None` if the daemon does not answer. Only displayed.
     pub(super) async fn policy(&self) -> Option<String> {
         match self.daemon.policy().await {
             Ok(policy) => Some(policy),
@@ -95,7 +95,7 @@ impl RpmOstree {
         }
     }
 
-    /// Fails while a transaction runs, which locks the host's deployments.
+    /// Fails while a transaction of rpm-ostree runs: it locks the host's deployments.
     async fn refuse_beside_a_transaction(&self) -> Result<(), HostError> {
         match self.daemon.active().await? {
             Some(active) => Err(HostError::Busy(format!(
@@ -106,7 +106,7 @@ impl RpmOstree {
         }
     }
 
-    /// Returns what the host's ostree can do. A success is cached for the life of the agent.
+    /// Returns what the host's `ostree admin lock-finalization` can do. A success is cached for the life of the agent.
     async fn lock_tool(&self) -> Result<LockTool, HostError> {
         if let Some(known) = *self.lock_tool.lock().unwrap_or_else(|e| e.into_inner()) {
             return Ok(known);
@@ -122,12 +122,12 @@ impl RpmOstree {
     }
 
     async fn set_lock(&self) -> Result<(), HostError> {
-        // First, so that no later reboot by the agent applies the deployment.
+        // The note is removed first, so that no later reboot by the agent applies the deployment.
         self.note.remove()?;
         self.refuse_beside_a_transaction().await?;
         let command: &[&str] = match self.lock_tool().await? {
             LockTool::Unlocks | LockTool::Locks => &["/usr/bin/ostree", "admin", "lock-finalization"],
-            // ostree heeds the file when it finalizes. The hard link cannot be created if nothing is staged.
+            // ostree checks for this file when it finalizes. The hard link cannot be created if nothing is staged.
             LockTool::None => &["/usr/bin/ln", STATE, LOCK_FILE],
         };
         match self.tools.run("lock", command).await {
@@ -139,8 +139,8 @@ impl RpmOstree {
     async fn take_lock(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
-            // An older rpm-ostree locks only with the file, which `--unlock` would not remove. Locking first replaces
-            // it by ostree's own lock.
+            // An older rpm-ostree locks only with the file, and `--unlock` would not remove that. So ostree locks
+            // first, which replaces the file by ostree's own lock.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
@@ -159,9 +159,9 @@ impl RpmOstree {
         })
     }
 
-    /// Joins a transaction that we created, and starts it. If it is not started, it blocks all others while its caller
-    /// is connected. So after a failure we disconnect, and the daemon cancels it. The flag of the error is true if the
-    /// reply to the start was lost.
+    /// Joins a transaction that the agent created, and starts it. A transaction that was not started blocks all others
+    /// as long as its creator is connected. So after a failure the agent disconnects, and the daemon cancels the
+    /// transaction. The error's flag is true if only the reply to the start was lost.
     async fn start(&self, address: &str) -> Result<Transaction, (HostError, bool)> {
         let started = match Transaction::join(address, &self.tools.root).await {
             Err(error) => Err((error, false)),
@@ -191,7 +191,7 @@ impl RpmOstree {
         let address = match self.daemon.remove_staged().await {
             Ok(address) => address,
             Err(error) => {
-                // The call may have succeeded and only its reply was lost.
+                // The call may have succeeded with its reply lost. Then disconnecting cancels the transaction.
                 self.daemon.disconnect().await;
                 return Err(error);
             }
@@ -214,7 +214,7 @@ impl RpmOstree {
     }
 
     /// Removes the staged deployment while a rollback is queued for the next boot. The daemon's `Cleanup` would remove
-    /// both. The staged deployment is the first one.
+    /// the rollback deployment too. Number 0 is the staged deployment.
     async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
@@ -228,11 +228,11 @@ impl RpmOstree {
         let address = match self.daemon.finalize(&note.digest.to_string()).await {
             Ok(address) => address,
             Err(error) => {
-                // The call may have succeeded and only its reply was lost. The transaction was not started, so nothing
-                // was done.
+                // The call may have succeeded with its reply lost. The transaction was not started, so it has changed
+                // nothing.
                 self.daemon.disconnect().await;
                 return Err(match error {
-                    // The caller retries after the other transaction.
+                    // The caller retries when the other transaction or the bus problem is over.
                     HostError::Bus(_) | HostError::Busy(_) => error,
                     error => refused(error.to_string()),
                 });
@@ -240,13 +240,13 @@ impl RpmOstree {
         };
         let mut transaction = match self.start(&address).await {
             Ok(transaction) => transaction,
-            // The transaction may have been started, so wait for a reboot, as after a request to logind.
+            // The transaction may have been started, so the caller waits for a reboot, as after a request to logind.
             Err((_, true)) => return Ok(()),
             Err((error, false)) => return Err(refused(error.to_string())),
         };
         match transaction.end(SHORT_TIMEOUT).await {
             Some(Err(words)) => Err(refused(failure::message(&words))),
-            // The shutdown also ends the daemon.
+            // The shutdown also stops the daemon.
             Some(Ok(())) | None => Ok(()),
         }
     }

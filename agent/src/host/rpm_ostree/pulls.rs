@@ -1,8 +1,9 @@
 //! Pulls by rpm-ostree, one at a time, each as a transaction of its daemon.
 //!
-//! A transaction continues without the agent. A [`Record`] is written before it begins, and its title contains the
-//! digest, so the next agent can join it (invariant I7). Its end is written to the record before it counts. If no agent
-//! heard the end, the staged deployment decides the result.
+//! A transaction continues without the agent. The agent writes a [`Record`] before the transaction begins, and the
+//! transaction's title contains the digest, so the next agent can join it (invariant I7). The agent writes the
+//! transaction's end to the record before it uses the result. If no agent received the end, the staged deployment
+//! decides the result.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,11 +30,12 @@ use crate::host::root::HostRoot;
 
 /// Timeout of a pull.
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
-/// Timeout for a canceled pull to end.
+/// How long a canceled pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
-/// Timeout for joining a running transaction. A daemon that does not answer must not delay the agent's reports.
+/// Timeout for joining a running transaction. A daemon that does not answer must not delay the agent's reports for
+/// longer.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Title of a transaction until its work begins and sets another one.
+/// Title of a transaction until its work begins. The daemon then sets the requested title.
 const NOT_YET_TITLED: &str = "new-deployment";
 /// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
@@ -53,7 +55,7 @@ struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Cancels the transaction.
+    /// Sending to it cancels the transaction. `None` after that.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -68,7 +70,7 @@ fn title(digest: &Digest) -> String {
     format!("berth: pull and stage {digest}")
 }
 
-/// Returns the reference for the daemon. If `signed`, the host's policy checks its signatures.
+/// Returns the image's reference for the daemon. If `signed`, the daemon enforces the host's signature policy.
 fn refspec(image: &DesiredImage, signed: bool) -> Result<String, HostError> {
     let reference = target(image)?.at(&image.digest);
     Ok(if signed {
@@ -114,12 +116,12 @@ impl Pulls {
         tally.progress()
     }
 
-    /// Finds this boot's pull and its state, unless it was forgotten.
+    /// Finds this boot's pull and its state; `None` if there is none or it was forgotten.
     pub(super) async fn find(&self, daemon: &Daemon, boot: &BootId) -> Result<Option<Pull>, HostError> {
         let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
         };
-        // Checked before the record is read again: a pull that ends in between has written its end.
+        // Checked before the record is read again. A pull that ends in between has written its end to the record.
         let is_followed = self.is_followed(&digest);
         let Some(record) = self.own_record(boot) else {
             return Ok(None);
@@ -139,8 +141,8 @@ impl Pulls {
         (record.backend == Backend::RpmOstree).then_some(record)
     }
 
-    /// Returns the state of a pull that no task listens to. Joins it if it runs; otherwise the staged deployment
-    /// decides.
+    /// Returns the state of a pull that no task of this agent listens to. Joins its transaction if that runs; otherwise
+    /// the staged deployment decides the result.
     async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
         if self.join_again(daemon, &record).await? {
             return Ok(Some(PullState::Running));
@@ -168,17 +170,19 @@ impl Pulls {
         Ok(Some(state))
     }
 
-    /// Joins the transaction of this record, if it runs.
+    /// Joins the pull's transaction. Returns false if it does not run.
     ///
     /// # Errors
-    /// When a transaction runs but cannot be identified yet: it must not count as ended. Or the bus does not answer.
+    /// When a transaction runs but cannot be identified yet, since the pull must not count as ended; or when the bus
+    /// does not answer.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
             Ok(None) => return Ok(false),
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => {
-                // A daemon that does not run has no transaction. The next pull waits for any other transaction.
+                // A daemon that does not run has no transaction. If another transaction runs, the next pull waits for
+                // it.
                 tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs");
                 return Ok(false);
             }
@@ -201,7 +205,8 @@ impl Pulls {
         Ok(true)
     }
 
-    /// Connects to the running transaction and starts it, if it belongs to this record.
+    /// Connects to the running transaction, and starts it if it is the pull of this record. Returns `None` if it is
+    /// another one.
     ///
     /// # Errors
     /// When it does not answer, or cannot be identified yet.
@@ -219,7 +224,7 @@ impl Pulls {
         Ok(Some(transaction))
     }
 
-    /// True if the image is staged or booted.
+    /// True if the image with this digest is staged or booted.
     async fn is_here(&self, daemon: &Daemon, digest: &Digest) -> Result<bool, HostError> {
         // Only the image matters here, not the lock.
         let status = deployments::parse(&daemon.deployments().await?, Lock::Unlocked);
@@ -256,13 +261,13 @@ impl Pulls {
                 Ok(())
             }
             Err(HostError::Tool(failure)) if failure.message.contains(SAME_REFERENCE) => {
-                // The staged or booted image shows whether that is a success.
+                // The staged or booted image shows whether the pull succeeded.
                 record.said = Some(failure.message);
                 self.record.write(&record)
             }
             Err(error) => {
-                // A transaction that was created but not started would block all others. Disconnecting makes the daemon
-                // cancel it.
+                // A transaction that was created but not started would block all others. The daemon cancels it when the
+                // agent disconnects.
                 daemon.disconnect().await;
                 self.record.remove()?;
                 Err(error)
@@ -277,7 +282,7 @@ impl Pulls {
         Ok(transaction)
     }
 
-    /// Listens to a transaction until its end, in a task.
+    /// Spawns a task that listens to a transaction until its end.
     fn follow(&self, transaction: Transaction, record: Record) {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let (stop, stopped) = oneshot::channel();
@@ -311,7 +316,7 @@ impl Pulls {
                 return Err(HostError::Timeout("the pull does not stop".to_owned()));
             }
         }
-        // A pull that reported no end may still run: join it, and cancel it again on the next call.
+        // A pull without a reported end may still run. Then `find` joins it, and the next call cancels it again.
         match self.find(daemon, boot).await? {
             Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
                 Err(HostError::Timeout("rpm-ostreed does not stop the pull".to_owned()))
@@ -327,7 +332,7 @@ impl Pulls {
     }
 }
 
-/// Returns the time left for a pull. A clock that was set back does not lengthen it beyond the timeout.
+/// Returns how much time a pull has left. If the clock was set back, that is still at most the timeout.
 fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     let so_far = began.map_or(Duration::ZERO, |began| {
         Duration::try_from(now.duration_since(began)).unwrap_or_default()
@@ -355,7 +360,7 @@ impl Listener {
                     None => return self.fail("rpm-ostreed ended during the pull".to_owned()),
                 },
                 asked = &mut stopped => {
-                    // An error means that `Following` was dropped, which also aborts this task.
+                    // An error means that [`Following`] was dropped, which also aborts this task.
                     if asked.is_ok() {
                         return self.cancel(transaction, "the pull was ended by signal: canceled").await;
                     }
@@ -376,8 +381,9 @@ impl Listener {
         }
     }
 
-    /// Cancels the transaction and waits for its end, which may be a success. If none is reported, the transaction may
-    /// still run, and nothing is written: the next `find` joins it again or uses the staged deployment.
+    /// Cancels the transaction and waits for its end. It may still succeed. If no end is reported, the transaction may
+    /// still run, so the record stays without an end: the next `find` joins the transaction again or uses the staged
+    /// deployment.
     async fn cancel(mut self, mut transaction: Transaction, why: &str) {
         if let Err(error) = transaction.cancel().await {
             tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
@@ -396,7 +402,7 @@ impl Listener {
         if success {
             self.write(Ended { failure: None });
         } else if words.contains(SAME_REFERENCE) {
-            // The staged or booted image shows whether that is a success.
+            // The staged or booted image shows whether the pull succeeded.
             self.record.said = Some(words);
             self.store();
         } else {
@@ -415,7 +421,7 @@ impl Listener {
         self.store();
     }
 
-    /// Writes the end to the record. If that fails, the staged deployment decides the result later.
+    /// Writes the pull's end to the record. If that fails, the staged deployment decides the result later.
     fn store(&self) {
         if let Err(error) = self.file.write(&self.record) {
             tracing::warn!(%error, "cannot record the pull's result; it will be inferred from the staged deployment");

@@ -1,7 +1,7 @@
 //! Progress of a transaction, computed from its signals. Does no I/O.
 //!
-//! For a container image, rpm-ostree reports only text: the size to fetch, and each layer as it begins. Unknown texts
-//! change nothing.
+//! For a container image, rpm-ostree reports only text: the size to fetch, and each layer when it begins. Texts of any
+//! other form are ignored.
 
 use berth_api::node::Progress;
 
@@ -45,7 +45,7 @@ impl Tally {
         let lower = text.to_lowercase();
         let Some(size) = size(&lower) else { return };
         if lower.contains("layers needed:") {
-            // There may be two such lines, for different kinds of layers.
+            // rpm-ostree may print two such lines, for different kinds of layers.
             self.total = self.total.saturating_add(size);
             self.seen = true;
         } else if lower.contains("fetching ") {

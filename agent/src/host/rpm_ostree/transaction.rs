@@ -1,7 +1,7 @@
-//! A transaction of rpm-ostree's daemon, joined directly over its own socket.
+//! A transaction of rpm-ostree's daemon, joined over the transaction's own socket.
 //!
-//! After a client has called `Start`, the work continues without clients. A client that joins later and also calls
-//! `Start` receives the end too.
+//! After a client has called `Start`, the work continues without clients. A client that joins later calls `Start` too,
+//! and then also receives the end.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Signal of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// Text of a message or of a task that begins.
+    /// Text of a message, or of a task that begins.
     Said(String),
     /// Bytes downloaded.
     Download {
@@ -52,7 +52,8 @@ pub(super) struct Transaction {
 }
 
 impl Transaction {
-    /// Connects to the address that the daemon returned. Its path is one on the host. Signals are received from now on.
+    /// Connects to the address that the daemon returned. The path in it is a path on the host. Signals that are sent
+    /// before this call are missed.
     ///
     /// # Errors
     /// When the socket is missing or does not answer.
@@ -85,17 +86,17 @@ impl Transaction {
         Ok(Self { connection, signals })
     }
 
-    /// Starts the work, unless it was started before.
+    /// Starts the transaction's work, unless it was started before.
     pub(super) async fn start(&self) -> Result<(), BusError> {
         self.call("Start").await.map(drop)
     }
 
-    /// Cancels the work. It then ends as a failure.
+    /// Cancels the transaction's work, which then ends as a failure.
     pub(super) async fn cancel(&self) -> Result<(), BusError> {
         self.call("Cancel").await.map(drop)
     }
 
-    /// Returns the title that its creator gave it.
+    /// Returns the title that the transaction's creator gave it.
     pub(super) async fn title(&self) -> Result<String, BusError> {
         let get = self.connection.call_method(
             None::<&str>,
@@ -126,7 +127,7 @@ impl Transaction {
         }
     }
 
-    /// Waits for the end, no longer than this. `None` if the daemon is gone or reports nothing.
+    /// Waits for the end of the transaction, until this timeout. `None` if the daemon is gone or reported no end.
     pub(super) async fn end(&mut self, within: Duration) -> Option<Result<(), String>> {
         let end = async {
             loop {
@@ -174,7 +175,7 @@ fn read(message: &Message) -> Signal {
             Ok((.., (bytes, per_second))) => Signal::Download { bytes, per_second },
             Err(_) => Signal::Other,
         },
-        // A malformed end is still an end.
+        // A malformed signal of the end is still an end.
         "Finished" => match body.deserialize::<(bool, String)>() {
             Ok((success, words)) => Signal::Finished { success, words },
             Err(error) => Signal::Finished {
@@ -186,7 +187,7 @@ fn read(message: &Message) -> Signal {
     }
 }
 
-/// Returns the address and its path under the host's root: a pod sees the host's `/run` elsewhere.
+/// Returns the address changed to the agent's view, and its socket path: in a pod, the host's `/run` has another path.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
     let rest = address.strip_prefix("unix:")?;
