@@ -13,7 +13,8 @@ pub(crate) fn log(written: &Past, now: &Past) {
 /// Returns the turn that ended since the memory was last written.
 fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     let newest = now.turns.iter().find(|t| t.end_time.is_some())?;
-    // Without a memory, the agent takes its turns over from the status. Those ended before and were logged then.
+    // An agent without a memory takes over its turns from the BootcNode's status. Turns that had ended by then were
+    // logged when they ended.
     let ran = written
         .turns
         .iter()
@@ -21,7 +22,7 @@ fn ended_turn<'a>(written: &Past, now: &'a Past) -> Option<&'a TurnRecord> {
     ran.then_some(newest)
 }
 
-/// Logs one line with everything on record about the turn.
+/// Logs one line with all that the agent has recorded about the turn.
 fn log_turn(turn: &TurnRecord) {
     let proof = turn.proof.as_ref();
     let boot_id = proof.map(|proof| proof.boot_id.as_str());

@@ -1,9 +1,10 @@
 //! The Berth agent updates the bootc host that it runs on to the image that its BootcNode names, under a berth.
 //!
-//! [`berth_core::agent`] makes the decisions. Here, [`run`] loops, [`gather`] reads, [`act`] does. [`host`] talks to
-//! systemd, logind and bootc over D-Bus, [`node`] to the Node and its pods under the kubelet's identity, [`watches`]
-//! and [`status`] to Berth's own objects. `guard` checks that the API server protects these objects, and [`metrics`]
-//! serves Prometheus. [`firstboot`] is a second program in the same binary: it runs before the machine is a node.
+//! [`berth_core::agent`] makes the decisions. In this crate, [`run`] is the loop, [`gather`] reads facts, and [`act`]
+//! performs steps. [`host`] talks to systemd, logind and bootc over D-Bus. [`node`] accesses the Node and its pods
+//! under the kubelet's identity, and [`watches`] and [`status`] access Berth's own objects. `guard` checks that the API
+//! server protects these objects, and [`metrics`] serves Prometheus. [`firstboot`] is a second program in this binary:
+//! it runs before the machine is a node.
 
 mod act;
 pub mod cli;

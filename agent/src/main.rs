@@ -57,13 +57,14 @@ fn main() -> ExitCode {
     match runtime.block_on(start(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "berth-agent ends");
+            tracing::error!(error = format!("{error:#}"), "berth-agent stops because of an error");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Runs the check. Ends with failure on SIGTERM, which systemd sends when the check itself has requested a reboot.
+/// Runs the first-boot check. Returns a failure on SIGTERM, which systemd also sends when the check itself has
+/// requested a reboot.
 async fn first_boot(setup: &firstboot::Setup) -> ExitCode {
     berth_shell::install_crypto();
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
@@ -86,7 +87,7 @@ async fn start(args: Args) -> Result<()> {
     let setup = async {
         berth_shell::install_crypto();
         let root = HostRoot::new(&args.host_root);
-        // Readiness covers waiting for another agent to end.
+        // For the service manager, an agent that waits for another agent to end is ready.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         let auth = AuthSource {
             path: args.auth_file.clone(),
@@ -99,12 +100,12 @@ async fn start(args: Args) -> Result<()> {
             .with_allowed_registries(args.allowed_registries.clone());
         let ready = ReadyFile::new(args.ready_file.clone())?;
         tokio::select! {
-            // Polled first, so that a free lock is taken before the agent reports that it waits.
+            // Polled first, so that the agent takes a free lock before it reports that it waits.
             biased;
             claimed = host.claim() => claimed.context("cannot take the host's lock")?,
             never = ready.while_waiting() => match never {},
         }
-        // The wait made the agent ready. From here on it must prove again that it works.
+        // The wait made the agent ready. From here on it is ready only after a pass of its loop.
         ready.forget()?;
         let metrics = Metrics::default();
         serve(&args, &metrics, &ready).await;
@@ -132,8 +133,8 @@ async fn start(args: Args) -> Result<()> {
     agent.run(stop).await
 }
 
-/// Serves metrics and probes if their addresses are set. Only logs an address that cannot be used: the node can be
-/// updated without it.
+/// Serves metrics and probes, if their addresses are set. Only logs an address that cannot be used, since updates of
+/// the node do not need it.
 async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     let (metrics, health) = (
         Page::Metrics(metrics.families()),
@@ -153,7 +154,7 @@ async fn serve(args: &Args, metrics: &Metrics, ready: &ReadyFile) {
     }
 }
 
-/// Listens for SIGTERM and SIGINT. The future ends at the first of them.
+/// Returns a future that resolves at the first SIGTERM or SIGINT.
 fn stopped() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -169,7 +170,7 @@ async fn own_client(args: &Args) -> Result<kube::Client> {
         .retry(delays)
         .notify(|error, wait| {
             let (error, wait_ms) = (format!("{error:#}"), wait.as_millis() as u64);
-            tracing::warn!(error, wait_ms, "no credentials yet; retrying");
+            tracing::warn!(error, wait_ms, "cannot load the agent's credentials yet; retrying");
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         })
         .await

@@ -1,5 +1,5 @@
-//! Prometheus metrics of this node and its agent. The status is shown as soon as it is reported, even if the API server
-//! rejects the report.
+//! Prometheus metrics of this node and its agent. They show a status as soon as the agent reports it, even if the API
+//! server rejects it.
 
 use berth_api::Digest;
 use berth_api::node::{BootcNodeSpec, BootcNodeStatus};
@@ -14,7 +14,7 @@ pub struct Metrics {
     failures: Counter,
     pulled: Counter,
     node: Board,
-    /// Image digest and byte count of the pull at the last report.
+    /// Image digest and byte count of the pull in the last report; `None` if no pull ran.
     pull: Option<(Option<Digest>, u64)>,
 }
 
@@ -31,7 +31,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a pass.
+    /// Counts a pass of the agent's loop.
     pub fn pass(&self) {
         self.passes.inc();
     }
@@ -41,13 +41,13 @@ impl Metrics {
         self.failures.inc();
     }
 
-    /// Shows this spec and status.
+    /// Updates the metrics from this spec and status.
     pub fn show(&mut self, spec: &BootcNodeSpec, status: &BootcNodeStatus) {
         self.node.show(gauges(Some((spec, status))));
         let digest = spec.image.as_ref().map(|image| image.digest.clone());
         let now = status.progress.map(|progress| (digest, progress.bytes));
         if let Some((digest, bytes)) = &now {
-            // A pull that is tried again begins at zero.
+            // A pull that was started again begins at zero.
             let before = self.pull.as_ref().filter(|(of, known)| of == digest && known <= bytes);
             self.pulled.inc_by(bytes - before.map_or(0, |(_, known)| *known));
         }

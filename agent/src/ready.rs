@@ -1,6 +1,6 @@
-//! Readiness of the agent in a pod: a file that the agent touches after each turn of its loop, as long as the API
-//! server answers. `berth-agent ready` checks the file's age, so no port needs to be open. With a health port,
-//! [`LoopHealth`] reports the same there.
+//! Readiness of the agent in a pod: a file that the agent touches after each pass of its loop, as long as the API
+//! server answers. `berth-agent ready` checks the file's age, so no port needs to be open. With --health-address,
+//! [`LoopHealth`] serves the same result over HTTP.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use berth_shell::pages::Health;
 
 use crate::host::files;
 
-/// Delay before an agent counts as ready while it waits for another one: many end at once.
+/// How long an agent waits for another agent to end before it counts as ready. Often the other agent ends sooner.
 const WAITING_DELAY: Duration = Duration::from_secs(2);
-/// Time between two touches while the agent waits for another one to end.
+/// Time between two touches of the file while the agent waits for another agent to end.
 const WAITING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Longest age of the last touch of a ready agent. Default of `berth-agent ready`.
+/// Longest time since the last touch at which an agent is still ready. Default of `berth-agent ready`.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Liveness limit for one turn of the loop (several host commands, each with a timeout).
+/// Limit for one pass of the loop (several host commands, each with a timeout). After it, the liveness probe fails.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Health of one process, served over HTTP. Cheap to clone; clones share their state.
@@ -28,7 +28,7 @@ pub struct LoopHealth(Arc<Mutex<Times>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Times {
-    /// When the process or the last turn of the loop began.
+    /// When the process or the last pass of the loop began.
     turned: Instant,
     /// When the agent was last ready.
     ready: Option<Instant>,
@@ -49,7 +49,7 @@ impl Health for LoopHealth {
     fn alive(&self) -> Result<(), String> {
         let age = self.lock().turned.elapsed();
         if age >= LIVENESS_TIMEOUT {
-            return Err(format!("the agent's loop has not turned for {} s", age.as_secs()));
+            return Err(format!("the agent's loop has not begun a pass for {} s", age.as_secs()));
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Health for LoopHealth {
         let is_ready = self.lock().ready.is_some_and(|last| last.elapsed() <= READY_TIMEOUT);
         if !is_ready {
             return Err(format!(
-                "the agent has not completed a turn with an answer from the API server within {} s; see its log",
+                "the agent has not completed a pass with an answer from the API server within {} s; see its log",
                 READY_TIMEOUT.as_secs()
             ));
         }
@@ -66,7 +66,7 @@ impl Health for LoopHealth {
     }
 }
 
-/// The file, if one is configured.
+/// The file that shows that the agent is ready, if one is configured.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: Option<PathBuf>,
@@ -112,19 +112,19 @@ impl ReadyFile {
         self.answered = answered;
     }
 
-    /// Records that a turn of the loop begins.
+    /// Records that a pass of the loop begins.
     pub(crate) fn turn_begins(&self) {
         self.health.lock().turned = Instant::now();
     }
 
-    /// Records that a turn of the loop ended well.
+    /// Records that a pass of the loop succeeded.
     pub(crate) fn turn_ended(&self) {
         if self.answered {
             self.touch();
         }
     }
 
-    /// Touches the file while another agent has the host's lock: an agent that waits for it works as intended.
+    /// Touches the file while another agent has the host's lock: waiting for that lock counts as ready.
     pub async fn while_waiting(&self) -> std::convert::Infallible {
         tokio::time::sleep(WAITING_DELAY).await;
         loop {
@@ -155,11 +155,11 @@ pub fn check(path: &Path, within: Duration) -> Result<()> {
             path.display()
         )
     })?;
-    // A file from the future was touched before the clock was set back.
+    // A file with a time in the future was touched before the clock was set back.
     let age = metadata.modified()?.elapsed().unwrap_or_default();
     ensure!(
         age <= within,
-        "not ready: the agent has not completed a turn with an answer from the API server for {} s; see its log",
+        "not ready: the agent has not completed a pass with an answer from the API server for {} s; see its log",
         age.as_secs()
     );
     Ok(())

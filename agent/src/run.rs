@@ -1,5 +1,5 @@
-//! The loop. Each pass gathers facts, decides, reports, and performs one step. With nothing to do, it waits for a
-//! change.
+//! The agent's loop. Each pass gathers facts, decides, reports, and performs one step. A pass with nothing to do waits
+//! for a change.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ use crate::telemetry::Telemetry;
 use crate::timers::{LONGEST_WAIT, Timers};
 use crate::watches::{self, Berths, Seen};
 
-/// Everything that an agent is started with.
+/// Everything that is needed to start an agent.
 #[expect(missing_debug_implementations, reason = "kube::Client has none")]
 pub struct Setup {
     /// The node that the agent serves.
@@ -59,7 +59,7 @@ pub struct Setup {
     pub metrics: Metrics,
 }
 
-/// The agent: its clients and its knowledge. State that lives only here can be found again or may be lost.
+/// The agent: its clients and its knowledge. It can restore or do without any state that exists only in this process.
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) node: NodeName,
@@ -82,7 +82,7 @@ pub struct Agent {
 pub(crate) struct Contact {
     changes: watch::Receiver<u64>,
     pub(crate) clock: HostClock,
-    /// When the services last failed to answer.
+    /// When the services last failed to answer; `None` after they answered.
     pub(crate) silent_at: Option<Instant>,
 }
 
@@ -99,18 +99,18 @@ pub(crate) struct ApiServer {
 /// Pods of the node.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    /// Number and state of the running drain.
+    /// Number of the drain, and its state.
     pub(crate) drain: (u64, Drain),
     pub(crate) rivals: RivalPods,
 }
 
 impl ApiServer {
-    /// Returns the BootcNode as last seen by the watch.
+    /// Returns the BootcNode as the watch last received it.
     pub(crate) fn object(&mut self) -> Option<BootcNode> {
         match &*self.object.borrow_and_update() {
             Seen::Is(object) => Some(object.as_ref().clone()),
             Seen::Unreadable(error) => {
-                tracing::error!(%error, "the BootcNode cannot be read; nothing new is started until it is repaired");
+                tracing::error!(%error, "the BootcNode cannot be read; nothing new starts until an admin repairs it");
                 None
             }
             Seen::Absent | Seen::NotYet => None,
@@ -160,8 +160,8 @@ impl Agent {
     /// Runs until the `stop` future resolves.
     ///
     /// # Errors
-    /// When the watch of the BootcNode ends, which only a restart can repair. All other errors are reported and
-    /// retried.
+    /// When the watch of the BootcNode ends, which only a restart of the agent can repair. All other errors are
+    /// reported and retried.
     pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<()> {
         let mut stop = std::pin::pin!(stop);
         tokio::select! {
@@ -170,7 +170,8 @@ impl Agent {
         }
         loop {
             self.telemetry.notify_alive();
-            // A pass may hang on a host that does not answer. It may be aborted at any point, as by a kill.
+            // A pass may hang on a host that does not answer. It may be aborted at any point, as if the agent were
+            // killed.
             let passed = tokio::select! {
                 () = &mut stop => return Ok(()),
                 passed = self.pass() => passed,
@@ -190,7 +191,7 @@ impl Agent {
         }
     }
 
-    /// Waits for the first event about the BootcNode. Nothing is decided before it.
+    /// Waits for the first event about the BootcNode. The agent decides nothing before that.
     async fn wait_for_object(&mut self) -> Result<()> {
         loop {
             self.telemetry.notify_alive();
@@ -201,7 +202,7 @@ impl Agent {
         }
     }
 
-    /// Makes one pass. Returns how long nothing needs to be done; zero to continue at once.
+    /// Makes one pass. Returns how long the loop may then wait; zero to continue at once.
     async fn pass(&mut self) -> Result<Duration> {
         self.telemetry.metrics.pass();
         self.update_berths().await?;
@@ -211,24 +212,24 @@ impl Agent {
         let next = step(&facts);
         self.telemetry.log(&facts, &next, object.as_ref());
         self.api.berths.watch(needs_watch(&facts, &next));
-        // During a shutdown the last report stays true. A host that has just stopped answering may be shutting down
+        // During a shutdown the last report stays true. If the host has just stopped answering, it may be shutting down
         // too.
         let resting = matches!(next, Step::Wait(..) | Step::Reboot);
         let silent = facts.host.unreachable.as_ref().is_some_and(|s| !s.is_reportable());
         let nothing_new = matches!(next, Step::Wait(WaitReason::ShuttingDown, _)) || silent;
-        // Report before an image that another program staged is removed.
+        // The report must be written before the agent removes an image that another program staged.
         let takes_away = taken_away(&facts, &next).is_some();
         if (resting && !nothing_new) || takes_away || self.knowledge.failures.trouble().is_some() {
             self.report(&facts, &next, object.as_ref()).await;
         }
         let shows_signs = match next {
             Step::Wait(..) => !nothing_new,
-            // The last moment for a write: from the unlock to the reboot, no time is spent on signs.
+            // The last moment to write signs: between the unlock and the reboot, the agent writes none.
             Step::Commit(_) => true,
             _ => false,
         };
         if shows_signs && self.show_signs(&facts).await && matches!(next, Step::Commit(_)) {
-            // The write took time, so the commit must be decided again.
+            // The write took time, so the agent must decide again whether to commit.
             return Ok(Duration::ZERO);
         }
         if let Step::Wait(why, wait) = next {
@@ -241,7 +242,7 @@ impl Agent {
         Ok(Duration::ZERO)
     }
 
-    /// Reads the berths if they are unknown or a read is due, and takes over the events of their watch.
+    /// Reads the berths if they are unknown or a read is due. Then merges the events of their watch.
     async fn update_berths(&mut self) -> Result<()> {
         if self.timers.heartbeat.is_due() {
             if self.knowledge.rereads_cluster(&self.timers.now()) {
@@ -254,7 +255,7 @@ impl Agent {
         } else if self.timers.refresh.is_due()
             && let Err(error) = self.refresh_berths().await
         {
-            // The known berths still count, as they do between two heartbeats.
+            // The berths that were last read still count, as they do between two heartbeats.
             tracing::warn!(error = format!("{error:#}"), "using the last known berths; retrying");
         }
         if self.api.berths.catch_up() {
@@ -271,17 +272,17 @@ impl Agent {
         }
     }
 
-    /// Passes an event to the knowledge.
+    /// Updates the agent's knowledge with an event.
     pub(crate) fn learn(&mut self, event: Event<'_>) {
         self.knowledge.after(event, &self.timers.now());
     }
 
-    /// Boot ID as read in this pass.
+    /// Returns the boot ID that was read in this pass.
     pub(crate) fn boot_id(&self) -> BootId {
         self.knowledge.host.boot_id().clone()
     }
 
-    /// Writes the memory on the host if it changed. The memory must outlive the BootcNode.
+    /// Writes the agent's memory to the host if it changed. The memory must outlive the BootcNode.
     pub(crate) fn remember(&mut self) {
         if self.knowledge.past == self.written && self.knowledge.failures.memory.is_none() {
             return;
@@ -297,7 +298,7 @@ impl Agent {
         }
     }
 
-    /// Writes the memory on the host, for steps that need it written first.
+    /// Writes the memory to the host. For steps that need it written first.
     pub(crate) fn save_memory(&mut self) -> Result<()> {
         let saved = self.host.save_memory(&self.knowledge.past);
         self.learn(Event::Memory(saved.as_ref().err().map(|error| format!("{error:#}"))));
@@ -352,7 +353,7 @@ impl Agent {
         wait
     }
 
-    /// Sleeps until a watch or the host reports a change, or the time is over.
+    /// Sleeps until a watch or the host reports a change, at most for this time.
     async fn wait(&mut self, wait: Duration) {
         let _ = timeout(wait, async {
             tokio::select! {
@@ -382,7 +383,7 @@ pub(crate) fn error_reason(error: &anyhow::Error) -> (Reason, String) {
     (reason, format!("{error:#}"))
 }
 
-/// True if the berths must be watched: while one is held or awaited.
+/// True if the berths must be watched: while the node holds a berth or waits for one.
 fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
     let holding = facts.berths.iter().flatten().any(|b| b.holding().is_some());
     let waiting = matches!(
@@ -392,8 +393,8 @@ fn needs_watch(facts: &AgentFacts, next: &Step) -> bool {
             _
         ) | Step::Take(_)
     );
-    // A look in between must keep the watch open. A new watch would begin with a list, which would wake the loop for
-    // the next look.
+    // The watch must stay open during a look at the host or the Node. A new watch would begin with a list, which would
+    // wake the loop, and the loop would look again.
     let looking =
         matches!(next, Step::ReadNode | Step::LookAtHost | Step::TryGuard) && facts.host.os.staged().is_some();
     holding || waiting || looking

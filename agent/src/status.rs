@@ -1,5 +1,5 @@
-//! The only writer of the BootcNode's status. It writes when something changed, and progress only as often as the spec
-//! asks.
+//! The only writer of the BootcNode's status. It writes when something changed. It writes the progress of a pull only
+//! as often as the spec asks.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +16,18 @@ use serde_json::json;
 use crate::clients::with_deadline;
 use crate::watches::version;
 
-/// Short, so that a slow API server does not delay the update.
+/// Timeout of a write. Short, so that a slow API server does not delay the update.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Least time between two writes of the pods that block a drain.
+/// Shortest time between two writes of the pods that block a drain.
 const BLOCKERS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A status that is not written yet, since it may change again in a moment.
+/// A status whose write is delayed, since the status may change again in a moment.
 #[derive(Debug)]
 struct Draft {
     status: BootcNodeStatus,
-    /// When the first status was kept back.
+    /// When the delay began, with the first delayed status.
     since: Instant,
-    /// True if `due` has already reported that [`pace::SETTLE`] is over.
+    /// True if [`Draft::due`] has already reported that [`pace::SETTLE`] is over.
     was_due: bool,
 }
 
@@ -72,8 +72,9 @@ impl StatusWriter {
         }
     }
 
-    /// Takes over an object's status. On first sight of the object returns the status, for the agent's memory. Later
-    /// only adopts changes that another client made to the status, so that the next `write` overwrites them.
+    /// Takes over an object's status. On first sight of the object, returns the status for the agent's memory. Later,
+    /// only notes changes that another client made to the status, so that the next [`StatusWriter::write`] overwrites
+    /// them.
     pub fn adopt<'a>(&mut self, object: &'a BootcNode) -> Option<&'a BootcNodeStatus> {
         let version = version(object);
         let first = self.uid != object.metadata.uid;
@@ -89,18 +90,19 @@ impl StatusWriter {
         object.status.as_ref().filter(|_| first)
     }
 
-    /// Returns the last status: the one that is kept back, or else the one last written.
+    /// Returns the latest status: the one whose write is delayed, or else the one last written.
     pub fn before(&self) -> &BootcNodeStatus {
         self.draft.as_ref().map_or(&self.known, |draft| &draft.status)
     }
 
-    /// Time until the status that is kept back must be written; `None` if there is none. Returns zero only once per
-    /// status. If the write then fails, it is retried with the next heartbeat, not at once.
+    /// Returns the time until the delayed status must be written; `None` if no write is delayed. Returns zero only once
+    /// per status. If that write fails, it is retried with the next heartbeat, not at once.
     pub fn due(&mut self) -> Option<Duration> {
         self.draft.as_mut()?.due()
     }
 
-    /// Writes the status if it changed. Keeps it back, as [`pace`] says, if the state may be over in a moment.
+    /// Writes the status if it changed. Delays the write, by the rules of [`pace`], if the status may change again in a
+    /// moment.
     ///
     /// # Errors
     /// When the API server does not answer in time or rejects the write. The status then does not count as written.
@@ -126,7 +128,7 @@ impl StatusWriter {
         }
         self.pace(&mut status, progress_interval);
         self.pace_blockers(&mut status);
-        // The insight alone causes no write.
+        // A change of the insight alone causes no write.
         let insight = std::mem::replace(&mut status.insight, self.known.insight.clone());
         if status == self.known {
             self.draft = None;
@@ -149,8 +151,8 @@ impl StatusWriter {
         Ok(())
     }
 
-    /// Limits how often the blockers of a drain are written. Pods come and go every second, and admins need to see the
-    /// pods that block for longer.
+    /// Limits how often the blockers of a drain are written. Pods may come and go every second, but admins need to see
+    /// those that block for longer.
     fn pace_blockers(&mut self, status: &mut BootcNodeStatus) {
         if status.drain_blockers == self.known.drain_blockers {
             return;
@@ -163,7 +165,7 @@ impl StatusWriter {
         }
     }
 
-    /// Keeps the written progress until the next write is due, then adds the rate.
+    /// Keeps the progress that was last written, until the next write is due. Adds the rate then.
     fn pace(&mut self, status: &mut BootcNodeStatus, interval: Duration) {
         let Some(progress) = &mut status.progress else {
             self.progress = None;
@@ -189,8 +191,8 @@ impl StatusWriter {
     }
 }
 
-/// Removes the conditions that the controller writes. Server-side apply makes the agent an owner of each condition that
-/// it writes, so it would keep them forever.
+/// Removes the conditions that the controller writes. Server-side apply would make the agent an owner of each condition
+/// that it writes, so the controller could not remove it.
 fn own(mut status: BootcNodeStatus) -> BootcNodeStatus {
     status
         .conditions

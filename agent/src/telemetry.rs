@@ -16,7 +16,7 @@ pub(crate) struct Telemetry {
     pub(crate) ready: ReadyFile,
     pub(crate) metrics: Metrics,
     last_log: Option<(Phase, Step)>,
-    /// Number of consecutive passes that failed, at a step or before it.
+    /// Number of consecutive passes that failed, in a step or before it.
     failed_passes: u32,
 }
 
@@ -31,13 +31,13 @@ impl Telemetry {
         }
     }
 
-    /// Shows the service manager and the liveness probe that the loop turns.
+    /// Shows the service manager's watchdog and the liveness probe that the loop works.
     pub(crate) fn notify_alive(&self) {
         self.ready.turn_begins();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
-    /// Records a pass without an error. On a host that does not answer, such a pass achieved nothing.
+    /// Records a pass without an error. `has_answers` is false if the host did not answer: the pass then does not make the agent ready.
     pub(crate) fn passed(&mut self, has_answers: bool) {
         self.failed_passes = 0;
         if has_answers {
@@ -45,7 +45,7 @@ impl Telemetry {
         }
     }
 
-    /// Records a failed pass. Returns the number of consecutive ones.
+    /// Records a failed pass. Returns the number of consecutive failed passes.
     pub(crate) fn failed(&mut self) -> u32 {
         self.metrics.failed();
         self.failed_passes = self.failed_passes.saturating_add(1);

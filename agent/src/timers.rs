@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::node::cordon::NodeError;
 
-/// Longest sleep of the loop. Each turn of the loop notifies the service manager's watchdog (`WatchdogSec=` in
+/// Longest sleep of the loop. Each pass of the loop notifies the service manager's watchdog (`WatchdogSec=` in
 /// systemd/berth-agent.service).
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
@@ -68,7 +68,7 @@ impl Heartbeat {
         }
     }
 
-    /// True if a heartbeat is due. The next interval then begins.
+    /// True if a heartbeat is due. In that case the next interval begins.
     pub(crate) fn is_due(&mut self) -> bool {
         let due = self.last.elapsed() >= self.every;
         if due {
@@ -122,15 +122,16 @@ impl Refresh {
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// How long a node waits for its turn before its Node announces it. A turn that begins sooner saves the write.
+/// How long a node waits for its turn before the agent announces that turn on the Node. If the turn begins sooner, that
+/// write is saved.
 const PLANNED_DELAY: Duration = Duration::from_secs(60);
 
-/// Delays writes of the Node's lifecycle conditions: after a failure, and before a turn is announced as planned.
+/// Delays writes of the Node's lifecycle conditions: after a failed write, and before a planned turn is announced.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     until: Option<Instant>,
     failures: u32,
-    /// Since when the planned turn is the only change to write.
+    /// When the planned turn became the only change to write; `None` if it is not.
     planned: Option<Instant>,
 }
 
@@ -145,8 +146,8 @@ impl Pause {
         (!left.is_zero()).then_some(left)
     }
 
-    /// True if the only change is the announcement of a planned turn, and the node has not waited for [`PLANNED_DELAY`]
-    /// yet.
+    /// True if the only change to write is the announcement of a planned turn, and the node has waited for less than
+    /// [`PLANNED_DELAY`].
     pub(crate) fn is_early(&mut self, changes: &[Change], now: Instant) -> bool {
         let is_planned = matches!(changes, [change] if change.set && change.type_ == MAINTENANCE_PLANNED);
         if !is_planned {
@@ -156,8 +157,8 @@ impl Pause {
         now.duration_since(*self.planned.get_or_insert(now)) < PLANNED_DELAY
     }
 
-    /// Records an error. Returns true if the Node has changed since it was read and must be read again first. Such a
-    /// conflict does not lengthen the delay.
+    /// Records a failed write. Returns true if the write failed because the Node has changed since it was read, so it
+    /// must be read again first. Such a conflict does not lengthen the delay.
     pub(crate) fn after(&mut self, error: &anyhow::Error) -> bool {
         let is_stale = matches!(error.downcast_ref(), Some(NodeError::Conflict));
         let attempts = if is_stale {
@@ -192,7 +193,7 @@ impl Clock {
         }
     }
 
-    /// Time since boot, including sleep (`CLOCK_BOOTTIME`). Setting the clock does not change it.
+    /// Returns the time since boot, including sleep (`CLOCK_BOOTTIME`). It does not change when the clock is set.
     fn since_boot(&self) -> Duration {
         clock_gettime(ClockId::CLOCK_BOOTTIME).map_or_else(|_| self.began.elapsed(), Duration::from)
     }

@@ -1,5 +1,5 @@
-//! The agent's watches. It always watches its own BootcNode. It watches the Leases labelled with its node only while it
-//! waits for a berth or holds one, so an idle agent has one watch.
+//! The agent's watches. It always watches its own BootcNode. It watches the Leases with its node's label only while it
+//! waits for a berth or holds one, so an idle agent has only one watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub enum Seen {
     Is(Box<BootcNode>),
 }
 
-/// Returns the delays before a broken watch is retried. The longest is short enough that the agent reconnects to a
-/// returning API server before an offer lapses. The jitter is wide, since all agents lose their watches together.
+/// Returns the delays before a broken watch is opened again. The longest is short enough for the agent to reconnect to a
+/// returning API server before an offer lapses. The jitter is large, since all agents lose their watches at once.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }
@@ -78,7 +78,7 @@ pub fn bootc_node(client: Client, node: &NodeName) -> watch::Receiver<Seen> {
     receiver
 }
 
-/// The Leases labelled with this node. A watch feeds the store, or a list fills it once.
+/// Store of the Leases with this node's label. A watch keeps it current, or one list fills it.
 #[derive(Debug)]
 pub struct Berths {
     api: Api<Lease>,
@@ -141,8 +141,8 @@ impl Berths {
         seen.map(|seen| self.merge(seen)).is_some()
     }
 
-    /// Replaces the store by the watch's state. A Lease keeps the version that the agent wrote if that is newer:
-    /// resourceVersions of one resource are ordered numbers.
+    /// Replaces the store's content with the watch's. But if the agent has written a newer version of a Lease, keeps
+    /// that version. The resourceVersions of one resource are numbers in order.
     fn merge(&mut self, seen: BTreeMap<String, Lease>) {
         let known = self.known.take().unwrap_or_default();
         let merged = seen.into_iter().map(|(name, theirs)| match known.get(&name) {
@@ -152,19 +152,19 @@ impl Berths {
         self.known = Some(merged.collect());
     }
 
-    /// Resolves when the watch has received an event; never without a watch.
+    /// Resolves when the watch has received an event; never if the watch is closed.
     pub async fn changed(&mut self) {
         if let Some(feed) = &mut self.feed
             && feed.receiver.changed().await.is_ok()
         {
-            // So that `catch_up` still finds the event.
+            // Marked as changed, so that [`Berths::catch_up`] still finds the event.
             return feed.receiver.mark_changed();
         }
         std::future::pending().await
     }
 
-    /// Returns the berths; `None` before the first read. A Lease that is not a valid berth is logged and left out: it
-    /// permits nothing.
+    /// Returns the berths; `None` before the first read. A Lease that is not a valid berth is logged and left out,
+    /// since it permits nothing.
     pub fn berths(&self) -> Option<Vec<Berth>> {
         let known = self.known.as_ref()?;
         let read = known.values().filter_map(|l| {
@@ -175,16 +175,16 @@ impl Berths {
         Some(read.collect())
     }
 
-    /// Writes a transition: a full PUT with the UID and resourceVersion that the berth was read with.
+    /// Writes a berth: a full PUT with the UID and resourceVersion that the Lease had when it was read.
     ///
     /// # Errors
-    /// [`kube::Error::Api`] with 409 if the Lease has changed since it was read. The caller must read it again and
+    /// [`kube::Error::Api`] with 409 if the Lease has changed since it was read. The caller must then read it and
     /// decide again.
     pub async fn put(&mut self, berth: &Berth) -> anyhow::Result<()> {
         let name = berth.name();
         let known = self.known.get_or_insert_default();
         let Some(mut lease) = known.get(&name).cloned() else {
-            anyhow::bail!("berth {name} is not known any more");
+            anyhow::bail!("no Lease of berth {name} has this node's label any more");
         };
         lease::write(berth, &mut lease, jiff::Timestamp::now());
         if Bug::NoCas.is_awake() {
