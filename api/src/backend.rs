@@ -4,9 +4,9 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Most layered packages listed in a status.
+/// Maximum number of layered packages listed in a status.
 pub const MAX_PACKAGES: usize = 32;
-/// Most characters of a package name in a status.
+/// Maximum length of a package name in a status, in characters.
 pub const MAX_PACKAGE_NAME: usize = 128;
 
 /// Tool that stages and applies images on a host.

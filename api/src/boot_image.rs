@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 
-/// Default limit of major versions between boot image and OS image.
+/// Default maximum number of major versions between boot image and OS image.
 pub const DEFAULT_MAX_MAJOR_SKEW: u32 = 1;
-/// Largest limit of major versions that is accepted.
+/// Largest value that `maxMajorSkew` accepts.
 pub const MAX_SKEW: u32 = 1000;
-/// Most machines listed in a pool's `tooOldNodes`.
+/// Maximum number of machines listed in a pool's `tooOldNodes`.
 pub const MAX_NAMED: usize = 10;
 
 /// Limit for the boot images of the machines that an OS image is deployed to.
@@ -22,12 +22,12 @@ pub struct BootImageLimit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub minimum_version: Option<String>,
-    /// Most major versions allowed between boot image and OS image. Set by the image's label
+    /// Maximum number of major versions between boot image and OS image. Set by the image's label
     /// `berth.dev/max-boot-image-major-skew`. Default 1 if any limit is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1000))]
     pub max_major_skew: Option<u32>,
-    /// Label of the image that cannot be read, and the reason.
+    /// Why the limit is not known, such as a label of the image that cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub error: Option<String>,
@@ -86,7 +86,7 @@ pub enum BootImageSource {
     #[default]
     Nodes,
     /// The admin's record in `manual`, for example when new machines are installed from another image than the existing
-    /// ones.
+    /// machines.
     Manual,
 }
 
@@ -149,8 +149,8 @@ pub struct BootImageStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub version: Option<String>,
-    /// Newest machine of the pool, which was installed from this image; absent for a manual record. Stays after the
-    /// machine is deleted.
+    /// Node name of the pool's newest machine, which was installed from this image; absent for a manual record. Stays
+    /// after the machine is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,

@@ -36,9 +36,11 @@ pub mod node {
     pub const UPDATE_COMPLETE: &str = "UpdateComplete";
     /// Something is wrong and needs attention; the reason names it.
     pub const NODE_DEGRADED: &str = "NodeDegraded";
-    /// True if the API server rejects the agent's writes to other nodes' objects. Not set until one was first accepted.
+    /// True if the API server rejects the agent's writes to other nodes' objects. Not set before the API server first
+    /// accepted such a write.
     pub const GUARDED: &str = "Guarded";
-    /// The node belongs to no pool, and Berth's changes to it are undone. Not set before the node first left a pool.
+    /// The node belongs to no pool, and Berth's changes to the node are undone. Not set before the node first left a
+    /// pool.
     pub const RELEASED: &str = "Released";
     /// The node holds a berth, but it is silent or did not come back from its reboot in time. Set by the controller,
     /// because the agent cannot.
@@ -82,7 +84,7 @@ pub mod lifecycle {
     pub const MAINTENANCE_IN_PROGRESS: &str = "MaintenanceInProgress";
     /// All types, in the order an agent sets them.
     pub const ALL: [&str; 4] = [MAINTENANCE_PLANNED, DRAIN_IN_PROGRESS, DRAINED, MAINTENANCE_IN_PROGRESS];
-    /// Reason of the conditions that an agent sets: the node is in its turn or waits for it.
+    /// Reason of the conditions that an agent sets: the node is in its turn, or waits for its turn.
     pub const REASON: &str = "BerthTurn";
 }
 
@@ -94,7 +96,7 @@ pub mod pool {
     pub const PROGRESSING: &str = "Progressing";
     /// At least one member is degraded, or a berth needs an admin.
     pub const DEGRADED: &str = "Degraded";
-    /// Nothing is offered, because an admin has paused the pool or the fleet.
+    /// No berth is offered, because an admin has paused the pool or the fleet.
     pub const PAUSED: &str = "Paused";
     /// The reference is resolved to digests.
     pub const IMAGE_RESOLVED: &str = "ImageResolved";
@@ -102,7 +104,7 @@ pub mod pool {
     pub const FEED_FAILING: &str = "FeedFailing";
     /// A node matches more than one pool.
     pub const NODE_CONFLICT: &str = "NodeConflict";
-    /// The image failed on `maxFailures` nodes and is tried on no other.
+    /// The image failed on `maxFailures` nodes, so no further node is updated to it.
     pub const ROLLOUT_HALTED: &str = "RolloutHalted";
     /// Windows and exclusions allow reboots to start now.
     pub const WINDOW_OPEN: &str = "WindowOpen";
@@ -114,7 +116,7 @@ pub mod pool {
     pub const RECONCILING: &str = "Reconciling";
     /// The rollout stops until an admin acts (for kstatus).
     pub const STALLED: &str = "Stalled";
-    /// Conditions that only summarize the others.
+    /// Conditions that only summarize the other conditions.
     pub const SUMMARY: [&str; 3] = [READY, RECONCILING, STALLED];
     /// All of them.
     pub const ALL: &[&str] = &[

@@ -61,7 +61,8 @@ impl From<Duration> for Written<Duration> {
     }
 }
 
-/// Returns a duration that the schema has already checked, or the fallback if it is absent, or invalid in an old object.
+/// Returns the duration in a field, or the fallback if the field is absent or invalid. The schema rejects an invalid
+/// field, but an old object may have one.
 pub fn or(written: Option<&Written<Duration>>, fallback: Duration) -> Duration {
     match written.map(Written::get) {
         Some(Ok(duration)) => *duration,

@@ -12,7 +12,7 @@ use crate::digest::Digest;
 pub enum FirstbootOutcome {
     /// The boot image is within the limit, or no limit is set.
     Allowed,
-    /// The boot image is not within the limit, or cannot be compared, but the override file allows the target.
+    /// The boot image exceeds the limit or cannot be compared, but the override file on the machine allows the target.
     Overridden,
     /// The boot image exceeds the limit of the target.
     Refused,
@@ -61,7 +61,7 @@ impl FirstbootOutcome {
 pub struct NodeFirstboot {
     /// Outcome of the check.
     pub outcome: FirstbootOutcome,
-    /// Finding of the check, and what to do if anything is to be done; one line.
+    /// Result of the check in one line, with the action that is needed, if any.
     #[schemars(length(max = 1100))]
     #[serde(default)]
     pub message: String,

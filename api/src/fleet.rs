@@ -14,7 +14,7 @@ use crate::{Written, duration};
 /// Name of the only BootcFleet that takes effect.
 pub const NAME: &str = "cluster";
 
-/// Rule for prefixes of references: a registry as written in a reference, and whole path segments of a repository.
+/// Schema rule for prefixes of references: a registry as written in a reference, then whole path segments.
 const PREFIX_RULE: &str = r"self.all(p, p.matches('^([A-Za-z0-9-]+([.][A-Za-z0-9-]+)+(:[0-9]+)?|[A-Za-z0-9-]+:[0-9]+|localhost)(/[a-z0-9]([a-z0-9._-]*[a-z0-9])?)*/?$'))";
 
 /// Switches and limits for all pools.
@@ -47,9 +47,9 @@ pub struct BootcFleetSpec {
     /// If true, every pool is paused, and no node begins to pull an image. Nodes that have committed finish.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// Most nodes of all pools that may be unavailable at once, in addition to the limit of each pool: a number of at
-    /// least 1, or 1% to 100% of the members of all pools, rounded down but at least 1. Nodes that are unavailable for
-    /// other reasons count too. Default: no limit beyond each pool's `maxUnavailable`.
+    /// Maximum number of nodes of all pools that may be unavailable at once: a number of at least 1, or 1% to 100% of
+    /// the members of all pools, rounded down but at least 1. The limit of each pool applies too. Nodes that are
+    /// unavailable for other reasons count too. Default: no limit beyond each pool's `maxUnavailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
@@ -92,20 +92,20 @@ impl BootcFleetSpec {
         duration::or(written, DEFAULT_POLL_INTERVAL)
     }
 
-    /// Name of the Secret with the credentials for a pool's image: the pool's own, otherwise the fleet's.
+    /// Name of the Secret with the credentials for a pool's image: the Secret set in the pool, otherwise in the fleet.
     pub fn pull_secret<'a>(&'a self, pool: &'a BootcNodePoolSpec) -> Option<&'a str> {
         let own = pool.image.as_ref().and_then(|image| image.pull_secret.as_deref());
         own.or_else(|| self.image.as_ref()?.pull_secret.as_deref())
     }
 
-    /// Most nodes that may be unavailable at once, given the number of members of all pools. `None`: the fleet sets no
-    /// limit.
+    /// Maximum number of nodes that may be unavailable at once, given the number of members of all pools. `None`: the
+    /// fleet sets no limit.
     pub fn limit(&self, members: usize) -> Option<usize> {
         self.max_unavailable.map(|most| most.rounded_down(members))
     }
 }
 
-/// Most pools listed in the status.
+/// Maximum number of pools listed in the status.
 pub const MAX_POOLS: usize = 64;
 
 /// Numbers of nodes.
@@ -137,7 +137,7 @@ impl std::iter::Sum for FleetNodes {
     }
 }
 
-/// Most held machines listed in the status.
+/// Maximum number of held machines listed in the status.
 pub const MAX_HELD: usize = 64;
 
 /// Summary of one pool.
@@ -178,8 +178,8 @@ pub struct JoinedMachine {
     /// Name of the Node.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Time of the last report that the machine is held back, by the API server's clock. A later report counts as a new
-    /// one.
+    /// Time of the last report that the machine is held back, by the API server's clock. After a later report, the
+    /// machine counts as held back again, unless its Node exists.
     pub last_time: Time,
 }
 
@@ -205,7 +205,7 @@ pub struct BootcFleetStatus {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub held_machines: Vec<HeldMachine>,
     /// Machines that were held back and became nodes, sorted by name; the first 64. Each is listed until the API server
-    /// drops its event, so that the event does not count again after the Node is deleted.
+    /// deletes the machine's event, so that the old event does not count again if the Node is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

@@ -1,7 +1,7 @@
 //! Property tests that also fail when too few of their cases reach the situation under test.
 //!
-//! A property with a precondition also passes if no case meets the precondition. Such a property counts the cases that
-//! do, by name, and sets a floor for each name: at most half of the average count per run.
+//! A property with a precondition also passes if no case meets the precondition. So the property counts, under a name,
+//! the cases that meet it, and sets a floor for each name: at most half of the average count per run.
 //!
 //! Other crates include this file by its path, so it is part of no feature and no program.
 

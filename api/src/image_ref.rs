@@ -59,7 +59,7 @@ impl ImageRef {
     }
 
     /// Returns a reference to this repository at this digest, without a tag. A moved tag then cannot change the pulled
-    /// image, and `bootc` does not query the registry if the host already has it.
+    /// image, and `bootc` does not query the registry if the host already has the image.
     pub fn at(&self, digest: &Digest) -> ImageRef {
         ImageRef {
             registry: self.registry.clone(),

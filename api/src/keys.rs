@@ -26,8 +26,8 @@ pub const LABEL_NODE: &str = "berth.dev/node";
 /// Annotation on a BootcNodePool, the RFC 3339 time of a request: each new value polls the tag once.
 pub const ANNOTATION_POLL_REQUESTED_AT: &str = "berth.dev/poll-requested-at";
 
-/// Label on a Node, with any value: the node belongs to no pool and is not counted. A berth that it holds is given
-/// back.
+/// Label on a Node, with any value: the node belongs to no pool and is not counted. The node's agent gives back a berth
+/// that the node holds.
 pub const LABEL_EXCLUDE: &str = "berth.dev/exclude";
 
 /// Label on a Node, with any value, set by an admin: the node stays a counted member of its pool but is offered no
@@ -40,7 +40,7 @@ pub const LABEL_VARIANT: &str = "berth.dev/platform-variant";
 
 /// Label on an OS image: oldest version of the boot image that a machine may have been installed from.
 pub const LABEL_MIN_BOOT_IMAGE: &str = "berth.dev/min-boot-image";
-/// Label on an OS image: most major versions between it and the boot image of a machine.
+/// Label on an OS image: maximum number of major versions between the OS image and a machine's boot image.
 pub const LABEL_MAX_BOOT_IMAGE_SKEW: &str = "berth.dev/max-boot-image-major-skew";
 
 /// Labels of a control plane node, set by the cluster's installer.
@@ -56,17 +56,17 @@ pub const ANNOTATION_CORDON: &str = "berth.dev/cordon";
 /// flight fails on `resourceVersion`.
 pub const ANNOTATION_RELEASED: &str = "berth.dev/released";
 
-/// Annotation of the cluster autoscaler on a Node: `true` keeps it from removing the node.
+/// Annotation of the cluster autoscaler on a Node: `true` keeps the autoscaler from removing the node.
 pub const ANNOTATION_SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// Annotation on a Node: mark that an agent has set [`ANNOTATION_SCALE_DOWN_DISABLED`]. Both are written and removed in
-/// one patch. The mark is not part of the cordon's record: an agent of a version that does not know these annotations
-/// then leaves both.
+/// one patch. The mark is not part of the cordon's record, so that an older agent that does not know these annotations
+/// leaves both in place.
 pub const ANNOTATION_SCALE_DOWN: &str = "berth.dev/scale-down";
-/// Annotation of Karpenter on a Node: `true` keeps it from voluntarily disrupting the node.
+/// Annotation of Karpenter on a Node: `true` keeps Karpenter from voluntarily disrupting the node.
 pub const ANNOTATION_DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Annotation on a Node: mark that an agent has set [`ANNOTATION_DO_NOT_DISRUPT`].
 pub const ANNOTATION_DO_NOT_DISRUPT_MARK: &str = "berth.dev/do-not-disrupt";
-/// Annotation of Karpenter on a Node: `true` keeps it from replacing the node while the node is unhealthy.
+/// Annotation of Karpenter on a Node: `true` keeps Karpenter from replacing the node while the node is unhealthy.
 pub const ANNOTATION_DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
 /// Annotation on a Node: mark that an agent has set [`ANNOTATION_DO_NOT_REPAIR`].
 pub const ANNOTATION_DO_NOT_REPAIR_MARK: &str = "berth.dev/do-not-repair";
@@ -77,11 +77,12 @@ pub const TAINT_READINESS: &str = "readiness.k8s.io/";
 
 /// Annotation on a berth: UID of the Node that holds it or that it is offered to.
 pub const ANNOTATION_NODE_UID: &str = "berth.dev/node-uid";
-/// Annotation on a berth: digest that the node may boot; on a closed berth, the target of the last turn.
+/// Annotation on a berth: digest that the node may boot; on a closed berth, the target of the last turn or offer.
 pub const ANNOTATION_TARGET: &str = "berth.dev/target-digest";
-/// Annotation on a berth: last proven digest that the holder ran when it took the berth.
+/// Annotation on a berth: digest that the holder ran when it took the berth.
 pub const ANNOTATION_FROM: &str = "berth.dev/from-digest";
-/// Annotation on a berth: boot ID of the holder's host when it took or committed the berth.
+/// Annotation on a berth: boot ID of the holder's host when the agent took or committed the berth, or began to give it
+/// back.
 pub const ANNOTATION_BOOT_ID: &str = "berth.dev/boot-id";
 /// Annotation on a berth: progress of its holder (`Taken`, `Committed`, `Releasing`).
 pub const ANNOTATION_PHASE: &str = "berth.dev/phase";
@@ -97,6 +98,6 @@ pub const ANNOTATION_OUTCOME: &str = "berth.dev/outcome";
 /// Annotation on a closed berth: node of the last turn or offer.
 pub const ANNOTATION_LAST_NODE: &str = "berth.dev/last-node";
 
-/// Annotation on the BootcFleet: held machines that an admin has dismissed, as `NAME@TIME` of the report, separated by
-/// commas.
+/// Annotation on the BootcFleet: held machines that an admin has dismissed, separated by commas. Each is `NAME@TIME`
+/// with the time of the machine's last report.
 pub const ANNOTATION_DISMISSED: &str = "berth.dev/dismissed-machines";

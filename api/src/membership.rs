@@ -20,7 +20,7 @@ pub struct PoolSelector {
 pub enum Rule {
     /// Nodes that match the selector.
     Select(Selector),
-    /// The pool's current nodes. For an invalid selector: a typing error must not make nodes leave.
+    /// The pool's current nodes. Used while the selector is invalid, so that a typing error does not make nodes leave.
     Keep,
     /// No node, because the pool is being deleted.
     Nothing,
@@ -59,7 +59,7 @@ pub struct Membership {
     pools: BTreeMap<NodeName, PoolName>,
     /// Nodes of each pool: an index of `pools`, so that finding a pool's members does not scan every node.
     members: BTreeMap<PoolName, BTreeSet<NodeName>>,
-    /// Nodes that are no longer selected by the pool of their BootcNode, by pool.
+    /// Nodes that are leaving a pool: their BootcNode names this pool, but they are no longer its members.
     leaving: BTreeMap<PoolName, BTreeSet<NodeName>>,
     /// Nodes that more than one pool selects.
     pub conflicts: BTreeMap<NodeName, Conflict>,

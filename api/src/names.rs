@@ -61,7 +61,7 @@ const MAX_LABEL: usize = 63;
 impl NodeName {
     /// Label value for this node. A Node name may have 253 characters, a label value 63: a longer name is cut and ends
     /// in a hash of the whole name. All programs must agree on this value, so the rule never changes. Two names could
-    /// in theory share a value, so callers that select by it must still compare the names.
+    /// in theory share a label value, so callers that select by the label must still compare the names.
     pub fn label(&self) -> Cow<'_, str> {
         let name = self.as_str();
         if name.len() <= MAX_LABEL {

@@ -91,8 +91,8 @@ pub struct BootcNodeSpec {
     #[schemars(length(max = 16))]
     #[serde(default)]
     pub progress_interval: Written<Duration>,
-    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. Updated immediately on a
-    /// node that does not run the image, otherwise together with the next change of the spec.
+    /// True while the pool or the fleet is paused, for `status.insight`; no decision reads it. Updated immediately if
+    /// the node does not run the desired image, otherwise together with the next change of the spec.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Medians of the pool, for `estToComplete` on a node without measurements of its own. Updated together with the
@@ -155,7 +155,7 @@ pub struct BootcNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub bootc_version: Option<String>,
-    /// Tool that updates the host, and why it was chosen. Absent until it is chosen, or if none can be used.
+    /// Tool that updates the host, and why it was chosen. Absent before the agent has chosen, or if it can use no tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<NodeBackend>,
     /// Heartbeat by this node's clock, changed every few minutes while the agent runs. Readers only check that it
@@ -165,7 +165,7 @@ pub struct BootcNodeStatus {
     /// The booted deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub booted: Option<Deployment>,
-    /// The deployment staged for a later boot.
+    /// The deployment that is staged on the host for a later boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staged: Option<Deployment>,
     /// The deployment that a rollback would boot.
@@ -201,7 +201,8 @@ pub struct BootcNodeStatus {
     /// Reboots that did not apply a digest, kept here in case the host loses its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_applied: Option<NotApplied>,
-    /// Target of the current turn that has booted but is not proven, kept here in case the host loses its record.
+    /// Target of the current turn, after it has booted and until it is proven. Kept here in case the host loses its
+    /// record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried: Option<Digest>,
     /// Last `spec.retryToken` that the agent acted on.
@@ -257,8 +258,8 @@ pub struct BootcNodeStatus {
 }
 
 impl BootcNodeStatus {
-    /// Returns the latest measured durations: from the timeline, or where it has none, as measured by an agent of an
-    /// earlier version.
+    /// Returns the latest measured durations. If the timeline lacks one, uses the measurement of an agent of an earlier
+    /// version.
     pub fn measured(&self) -> Measured {
         let measured = self.timeline.measured();
         Measured {

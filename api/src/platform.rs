@@ -21,7 +21,7 @@ const LEVELS: [(&str, &[&str]); 2] = [
 /// Platform of a machine according to its Node object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Architecture in OCI terms, such as `amd64`; Kubernetes uses the same. Empty until the kubelet reports it.
+    /// Architecture in OCI terms, such as `amd64`; Kubernetes uses the same names. Empty until the kubelet reports it.
     pub architecture: String,
     /// Value of the label [`keys::LABEL_VARIANT`].
     pub label: Option<String>,
@@ -58,8 +58,8 @@ pub struct PlatformDigest {
     #[schemars(length(max = 32))]
     pub architecture: String,
     /// Variant of the architecture that the image needs, such as `v3`; absent if every machine of the architecture can
-    /// run it. If an index lists an amd64 image without a variant next to one for a lower variant, the image gets the
-    /// variant that the index left out: next to `v2`, it is recorded as `v3`.
+    /// run it. If an index lists an amd64 image without a variant next to an image with a variant, the first may need a
+    /// variant that the index does not name: next to `v2`, it is recorded as `v3`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub variant: Option<String>,
@@ -137,7 +137,7 @@ impl<'a> Variant<'a> {
 
 impl Platform<'_> {
     /// True if the machine is known to run the image: the architecture is equal, and the image needs the machine's
-    /// variant or a lesser one.
+    /// variant or a less demanding one.
     pub fn runs(&self, image: &PlatformDigest) -> bool {
         let Some(asked) = &image.variant else {
             return self.architecture == image.architecture;
@@ -149,7 +149,7 @@ impl Platform<'_> {
 
     /// Returns the most demanding image that the machine is known to run.
     ///
-    /// If the agent does not know the variant, this is the image that every machine of the architecture runs. Before
+    /// If the agent does not know the variant, this is the image that every machine of the architecture can run. Before
     /// the agent's first report, an image is returned only if the report could not change the choice.
     pub fn choose<'a>(&self, images: &'a [PlatformDigest]) -> Choice<'a> {
         let of_architecture = images.iter().filter(|image| image.architecture == self.architecture);
@@ -162,7 +162,7 @@ impl Platform<'_> {
         }
         let own = self.variant.known();
         let runnable = of_architecture.filter(|image| self.runs(image));
-        // For equal images take the first; `max_by_key` returns the last.
+        // Of equal images, the first is wanted, but `max_by_key` returns the last.
         let best = runnable.rev().max_by_key(|image| {
             let variant = image.variant.as_deref();
             (variant.is_some() && variant == own, variant.and_then(level))

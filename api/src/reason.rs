@@ -8,7 +8,7 @@ use std::ops::Deref;
 use crate::berth::Outcome;
 use crate::node::Phase;
 
-/// A set of condition reasons with a list of all of them.
+/// A set of condition reasons, with a list of its members.
 pub trait Reason: Copy + 'static {
     /// All of them.
     const ALL: &'static [Self];
@@ -121,7 +121,7 @@ reasons! {
     pub enum Why {
         /// Nothing is wrong, or the step is done as it should be.
         AsExpected,
-        /// Not done yet.
+        /// The step is not done yet.
         NotYet,
         /// No image is published for the node.
         NothingDesired,
@@ -157,7 +157,7 @@ reasons! {
         Ready,
         /// The last turn failed, and the next attempt is not due yet.
         BackingOff,
-        /// The agent has other work to do first.
+        /// The image is staged and locked, but the agent has other work to do before a berth may be offered.
         NotReady,
         /// The drain did not end in time.
         DrainTimeout,
@@ -217,7 +217,7 @@ reasons! {
         PausedByFleet,
         /// Neither the pool nor the fleet is paused.
         NotPaused,
-        /// Not evaluated yet.
+        /// The controller has not evaluated the condition yet.
         NotJudged,
         /// The image failed on too many nodes.
         TooManyFailures,
@@ -229,7 +229,7 @@ reasons! {
         AddressShared,
         /// An admin must act first.
         Stalled,
-        /// An admin has paused.
+        /// An admin has paused the pool or the fleet.
         Paused,
         /// An update is in progress.
         Progressing,
@@ -285,7 +285,7 @@ reasons! {
         WindowTooShort,
         /// More than one pool selects the node.
         NodeConflict,
-        /// No reason specific to this node keeps it waiting.
+        /// The node does not wait, or waits only for a reason that concerns the whole pool.
         NotWaiting,
         /// The node's agent reported again.
         HeardAgain,

@@ -66,7 +66,7 @@ bugs! {
     ReopenBeforeRecorded => "reopen-before-recorded",
     /// Offer berths while a gate is closed.
     GateIgnored => "gate-ignored",
-    /// Offer a berth to a control plane node while another one has a berth.
+    /// Offer a berth to a control plane node while another control plane node has a berth.
     SecondServer => "second-server",
     /// Check the API servers only if a node with the control plane label is to be updated.
     LabelledServersOnly => "labelled-servers-only",
@@ -80,13 +80,13 @@ bugs! {
     HoldIgnored => "hold-ignored",
     /// Stop counting a node when its BootcNode is being deleted.
     LeavingNotCounted => "leaving-not-counted",
-    /// Open berths based on a silent watch, or on a pool that has changed since.
+    /// Open berths based on a silent watch, or on a pool that has changed since the last watch event.
     StaleWatchOpens => "stale-watch-opens",
     /// Continue with an observation of the host from before another process wrote the berth.
     OldLookTrusted => "old-look-trusted",
     /// Reboot under an old commit without checking the cordon and the drain again.
     OldCommitUsed => "old-commit-used",
-    /// Give a berth back unproven because the host does not answer.
+    /// Give a committed berth back unproven because the host does not answer.
     SilentLetsGo => "silent-lets-go",
     /// Take back a commit although the host does not report its staged image.
     UnseenLetsGo => "unseen-lets-go",
@@ -98,9 +98,9 @@ bugs! {
     RollbackIgnored => "rollback-ignored",
     /// Take back a commit while a shutdown is scheduled.
     ScheduledIgnored => "scheduled-ignored",
-    /// Leave the permit to pull with a node that does not use it.
+    /// Never withdraw the permit to pull from a node that does not use it.
     PermitKept => "permit-kept",
-    /// Leave the permit to pull with a node whose agent is silent.
+    /// Never withdraw the permit to pull from a node whose agent is silent.
     SilentPulls => "silent-pulls",
     /// Grant permits to pull without counting nodes that are already pulling.
     PermitsUncounted => "permits-uncounted",

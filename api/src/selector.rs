@@ -1,5 +1,5 @@
-//! Label selectors: their schema, bounded and validated, and how they are read. The schema of the Kubernetes types does
-//! not validate the operator and the combination of fields, so a typing error would select no node or all nodes.
+//! Schema and parsing of label selectors. The schema of the Kubernetes types does not validate the operator and the
+//! combination of fields: with it, a typing error would select no node or all nodes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::Selector;
@@ -11,7 +11,7 @@ use crate::written::Parse;
 const MAX_KEY: u32 = 317;
 /// Longest label value.
 const MAX_VALUE: u32 = 63;
-/// Most labels, most expressions, and most values of one expression.
+/// Maximum number of labels, of expressions, and of values in one expression.
 const MAX_ITEMS: u32 = 64;
 
 /// Schema of `LabelSelector`, with the bounds and rules that the API server applies to built-in kinds.

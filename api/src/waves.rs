@@ -1,4 +1,4 @@
-//! Waves of a pool, and the wave of each node. Pure. The controller plans by them, and the CLI shows them.
+//! Waves of a pool, and the wave of each node. Pure. The controller plans with the waves, and the CLI shows them.
 
 use std::collections::BTreeMap;
 
@@ -38,11 +38,11 @@ impl Waves {
         }
     }
 
-    /// Number of the first wave that selects a node with these labels.
+    /// Number, from 0, of the first wave that selects a node with these labels.
     pub fn number(&self, labels: &BTreeMap<String, String>) -> usize {
         let is_control_plane = is_control_plane(labels);
         let number = self.selectors.iter().position(|(selector, included)| {
-            // An invalid selector selects no node: its nodes come later, not earlier.
+            // An invalid selector selects no node, so that its nodes come later, not earlier.
             let selector = selector.as_ref().and_then(|written| written.get().ok());
             (*included || !is_control_plane) && selector.is_some_and(|s| s.matches(labels))
         });

@@ -1,4 +1,4 @@
-//! Fields that a person, or another version of Berth, may have written wrong.
+//! Fields that may be invalid, because a person or another version of Berth wrote them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ pub trait Parse: Sized {
     fn parse(raw: &Self::Raw) -> Result<Self, Self::Error>;
 }
 
-/// A field as written, and the value or the error that parsing it gave. It is parsed once, when the object is read. An
-/// invalid field does not make the object unreadable, and is written back unchanged.
+/// A field as written, together with its parsed value or the parse error. The field is parsed once, when the object is
+/// read. If the field is invalid, the object stays readable, and the field is written back unchanged.
 pub struct Written<T: Parse>(Arc<Parsed<T>>);
 
 struct Parsed<T: Parse> {

@@ -1,5 +1,5 @@
 //! Stores a berth as a `coordination.k8s.io/v1` Lease. Reading is strict: an edited or half-written Lease gives an
-//! error with the cause, never a guess. Callers that count capacity count such a Lease as held.
+//! error with the cause, never a guess. Callers that count capacity count an unreadable Lease as held.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -230,7 +230,8 @@ pub fn write(berth: &Berth, lease: &mut Lease, now: Timestamp) {
     }
     let labels = lease.metadata.labels.get_or_insert_default();
     labels.insert(keys::LABEL_POOL.to_owned(), berth.pool.to_string());
-    // A closed berth keeps the label of its last node, so that this node's agent sees when the berth is taken from it.
+    // A closed berth keeps the label of its last node, so that the node's agent sees when its berth is closed by
+    // another writer.
     if let Some((node, _)) = berth.node() {
         labels.insert(keys::LABEL_NODE.to_owned(), node.label().into_owned());
     }

@@ -39,8 +39,9 @@ pub struct Closed {
     pub last_node: Option<NodeName>,
     /// Target digest of that turn or offer.
     pub last_target: Option<Digest>,
-    /// Outcome of that turn. [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the
-    /// pool's status records the failure (I8).
+    /// Outcome of that turn; `None` after an offer that was not taken, or a failure that the pool's status records.
+    /// [`Outcome::Failed`]: the digest failed on that node, and the berth stays closed until the pool's status records
+    /// the failure (I8).
     pub outcome: Option<Outcome>,
 }
 
@@ -76,8 +77,8 @@ pub struct Offer {
     pub uid: NodeUid,
     /// The digest that the node may boot.
     pub target: Digest,
-    /// Latest time for the reboot to start. The node compares it with its own clock; no other time is compared between
-    /// two machines. `None`: no window or later exclusion limits the start.
+    /// Latest time for the reboot to start. The node compares it with its own clock. Berth compares no other time from
+    /// another machine's clock. `None`: no window or later exclusion limits the start.
     pub open_until: Option<Timestamp>,
 }
 
@@ -90,7 +91,7 @@ pub struct Holding {
     pub uid: NodeUid,
     /// The digest that the holder may boot.
     pub target: Digest,
-    /// Last proven digest that the holder ran when it took the berth.
+    /// Digest that the holder ran when it took the berth. `None` if the host did not report it.
     pub from: Option<Digest>,
     /// Boot ID of the host when it took or committed the berth, or began to give it back.
     pub boot_id: BootId,
@@ -123,7 +124,7 @@ pub enum Outcome {
     DrainTimeout,
     /// The controller asked for the berth back.
     Revoked,
-    /// The target is no longer desired here.
+    /// The target is no longer desired on this node.
     Withdrawn,
     /// The staged image is gone, or is not the target.
     NotStaged,
@@ -146,7 +147,8 @@ pub struct Refused {
 }
 
 impl Berth {
-    /// Makes a new berth. It starts closed: if a former leader's request to create it arrives late, no node may use it.
+    /// Makes a new berth. The berth starts closed, so that no node may use it if a former leader's request to create it
+    /// arrives late.
     pub fn new(pool: PoolName, index: u32, epoch: u64) -> Self {
         let state = BerthState::Closed(Closed {
             reason: ClosedReason::New,
@@ -162,7 +164,7 @@ impl Berth {
         }
     }
 
-    /// Name of its Lease.
+    /// Name of the berth's Lease.
     pub fn name(&self) -> String {
         format!("{}-{}", self.pool, self.index)
     }
@@ -289,7 +291,8 @@ impl Berth {
         })))
     }
 
-    /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues regardless.
+    /// Asks a holder to give the berth back, or withdraws that request. A committed holder continues its turn
+    /// regardless.
     ///
     /// # Errors
     /// When no node holds it.
@@ -373,9 +376,9 @@ impl Berth {
     }
 
     /// Commits a held berth to another digest, for a holder whose new boot cannot be proven (I2, I10). A single write
-    /// keeps the node licensed throughout. `from` stays the last proven digest. The caller has staged and locked the
-    /// digest and made sure that the node is cordoned and drained. The same digest may be committed again if the last
-    /// reboot did not boot it.
+    /// keeps the node licensed throughout. `from` stays unchanged. The caller has staged and locked the digest and made
+    /// sure that the node is cordoned and drained. The same digest may be committed again if the last reboot did not
+    /// boot it.
     ///
     /// # Errors
     /// When the berth is not held, is being released, is revoked, or is already licensed for this digest and boot.

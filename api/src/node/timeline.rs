@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::berth::Outcome;
 use crate::digest::Digest;
 
-/// Most updates that are kept.
+/// Maximum number of updates that are kept.
 pub const MAX_UPDATES: usize = 2;
-/// Most turns that are kept.
+/// Maximum number of turns that are kept.
 pub const MAX_TURNS: usize = 5;
 /// Longest reboot that counts for estimates, in seconds. A longer one means that the clock was set or the host was
 /// repaired.
@@ -28,7 +28,7 @@ pub struct Timeline {
     /// Pool that the node joined, and the time. Absent if no agent was running then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<Joined>,
-    /// The newest update, followed by the last earlier one that reached a reboot.
+    /// The newest update, then the latest earlier update that reached a reboot.
     #[schemars(length(max = 2))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub updates: Vec<NodeUpdate>,
@@ -254,7 +254,7 @@ pub struct TurnRecord {
     /// Duration of the drain in seconds; absent if the turn was not committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_seconds: Option<u32>,
-    /// State of the host that decided the outcome.
+    /// State of the host that the outcome is based on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<TurnProof>,
     /// Time when the berth was given back.
@@ -310,7 +310,7 @@ impl NodeUpdate {
         self.chapters.last().is_some_and(|c| c.name.is_ending())
     }
 
-    /// Returns the pull, if it led to a staged image.
+    /// Returns the chapter of the pull, if the pull led to a staged image.
     fn staged(&self) -> Option<&Chapter> {
         self.chapter(ChapterName::Waited)
             .or(self.chapter(ChapterName::Drained))?;
@@ -327,7 +327,7 @@ impl NodeUpdate {
     }
 
     fn drain_seconds(&self) -> Option<u32> {
-        // Only a drain that led to a reboot counts: others may have ended early or timed out.
+        // Only a drain that led to a reboot counts: any other drain may have ended early or timed out.
         self.chapter(ChapterName::Rebooted)?;
         self.chapter(ChapterName::Drained)?.seconds()
     }

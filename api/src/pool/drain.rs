@@ -1,4 +1,5 @@
-//! Rules for moving pods away before a reboot. Set in a pool and copied to each of its BootcNodes.
+//! Rules for moving pods away before a reboot. Admins set them in a pool; the controller copies them to the pool's
+//! BootcNodes.
 
 use std::time::Duration;
 
@@ -47,16 +48,18 @@ pub struct Drain {
     pub disable_eviction: Option<bool>,
 }
 
-/// Action when a drain exceeds its timeout. The node is never rebooted with pods on it that should have been moved.
+/// Action when a drain exceeds its timeout. Whatever the action, the node does not reboot while it has pods that should
+/// have been moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnTimeout {
-    /// The node is uncordoned, gives its berth back and tries again later.
+    /// The node is uncordoned and gives its berth back. It tries again later.
     #[default]
     Release,
     /// The node continues to drain without a limit. It stays cordoned and reports the problem.
     Hold,
-    /// Pods that nothing blocks are evicted from the start. At the timeout, pods that only a disruption budget blocks
-    /// are deleted and reported by name. Pods that need `force` or `deleteEmptyDirData` still block the drain.
+    /// Pods that nothing blocks are evicted from the start. At the timeout, the agent deletes the pods that only a
+    /// disruption budget blocks, and reports their names. Pods that need `force` or `deleteEmptyDirData` still block
+    /// the drain. At twice the timeout, the node gives its berth back and tries again later.
     Force,
 }
 

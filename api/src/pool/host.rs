@@ -22,12 +22,11 @@ pub struct PoolHost {
 /// Rule for signatures of the image. The accepted signatures are defined by the host's own `policy.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SignatureRule {
-    /// A host that was installed with an enforced signature policy is updated with it. Berth does not require a policy
-    /// on other hosts.
+    /// A host that was installed with an enforced signature policy is updated with that policy. Berth requires no
+    /// policy on other hosts.
     #[default]
     AsBooted,
-    /// The image is staged with an enforced signature policy only. A host whose policy accepts unsigned images does not
-    /// stage it.
+    /// A host stages the image only with an enforced signature policy, which must reject unsigned images.
     Required,
 }
 

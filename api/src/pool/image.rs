@@ -12,7 +12,7 @@ pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(12 * 3600);
 /// Shortest time between two polls of a tag.
 pub const MIN_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Rules shared with the fleet's defaults.
+/// Schema rules that the image settings of a pool and of the fleet share.
 pub(crate) const POLL_INTERVAL_RULE: &str =
     "self.matches('^(0|[0-9]{1,6}(s|m|h))$') && (self.matches('^0+[smh]?$') || duration(self) >= duration('1m'))";
 pub(crate) const POLL_INTERVAL_MESSAGE: &str =
@@ -38,9 +38,9 @@ pub(crate) const PULL_SECRET_MESSAGE: &str = "pullSecret must be the name of a S
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PoolImage {
-    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. A tag without a digest is
-    /// followed. With both, the digest is used, and the tag is only watched. An image index is resolved to the manifest
-    /// of each platform.
+    /// Image reference with a tag, a digest, or both, such as `quay.io/example/os:stable`. The pool follows a tag
+    /// without a digest. With both, the pool uses the digest, and the tag's image is only reported in
+    /// `status.available`. An image index is resolved to the manifest of each platform.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reference: Option<Written<ImageRef>>,

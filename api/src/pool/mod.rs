@@ -138,7 +138,7 @@ impl BootcNodePoolSpec {
         self.boot_image.as_ref().unwrap_or(&BootImagePolicy::UNSET)
     }
 
-    /// The image reference; empty and so invalid if absent, which the API server rejects.
+    /// The image reference. If it is absent, which the API server does not accept, an empty and thus invalid reference.
     pub fn image_ref(&self) -> &Written<ImageRef> {
         static MISSING: LazyLock<Written<ImageRef>> = LazyLock::new(Written::default);
         let written = self.image.as_ref().and_then(|image| image.reference.as_ref());
@@ -185,12 +185,12 @@ impl BootcNodePoolSpec {
         self.rollout.as_ref().is_some_and(|r| r.paused)
     }
 
-    /// Names of the pools that go before this one.
+    /// Names of the pools to update before this pool.
     pub fn after(&self) -> &[String] {
         self.rollout.as_ref().map_or(&[], |r| &r.after)
     }
 
-    /// Capacity of the pool for this number of members.
+    /// Capacity of the pool (number of its berths), given the number of members.
     pub fn capacity(&self, members: usize) -> usize {
         self.rollout()
             .max_unavailable
@@ -198,7 +198,7 @@ impl BootcNodePoolSpec {
             .rounded_down(members)
     }
 
-    /// Most members that may stage at once, for this number of members.
+    /// Maximum number of members that may stage at once, given the number of members.
     pub fn max_staging(&self, members: usize) -> usize {
         self.rollout()
             .max_staging

@@ -22,14 +22,14 @@ pub struct Rollout {
     /// and nodes that have committed finish.
     #[serde(default)]
     pub paused: bool,
-    /// Most members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members, rounded down
-    /// but at least 1. Nodes that are unavailable for other reasons count too. Default 1.
+    /// Maximum number of members that may be unavailable at once: a number of at least 1, or 1% to 100% of the members,
+    /// rounded down but at least 1. Nodes that are unavailable for other reasons count too. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxUnavailable must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
     pub max_unavailable: Option<Quantity>,
-    /// Most members that may pull an image at once: a number of at least 1, or 1% to 100% of the members, rounded up.
-    /// Default 25%.
+    /// Maximum number of members that may pull an image at once: a number of at least 1, or 1% to 100% of the members,
+    /// rounded up. Default 25%.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("type(self) == int ? self >= 1 && self <= 1000000 : string(self).matches('^([1-9][0-9]?|100)%$')")
         .message("maxStaging must be a whole number from 1 to 1000000, or a percentage from 1% to 100%, such as 25%"))]
@@ -47,7 +47,7 @@ pub struct Rollout {
     #[schemars(length(max = 16), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub after: Vec<String>,
-    /// How long a wave must be proven before the next wave begins, unless the wave sets its own. Default 0s.
+    /// How long a wave must be proven before the next wave begins, for waves that do not set `soakTime`. Default 0s.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")
@@ -61,7 +61,7 @@ pub struct Rollout {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub exclusions: Vec<Exclusion>,
-    /// Number of nodes where an image may fail before the rollout halts: from 1 to 64. Default 1.
+    /// The rollout of an image halts when the image has failed on this number of nodes, from 1 to 64. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_failures: Option<u32>,
@@ -69,13 +69,13 @@ pub struct Rollout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
-    /// Node label that names the zone. Within a wave, nodes of the zone with the fewest nodes down go first. Default
-    /// `topology.kubernetes.io/zone`.
+    /// Key of the Node label that names the zone. Within a wave, nodes of the zone with the fewest nodes down go first.
+    /// Default `topology.kubernetes.io/zone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     pub zone_key: Option<String>,
-    /// Longest time from a reboot until the node is proven. After that, the node is reported as not coming back, but
-    /// keeps its berth. Default 15m.
+    /// Longest time from a reboot until the node is proven. After that, the node gets the condition `RebootTimedOut`,
+    /// but keeps its berth. Default 15m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,5}(s|m|h)$')")
@@ -155,7 +155,7 @@ pub struct Window {
         .message("windows[].timeZone must be an IANA time zone, such as Europe/Berlin or UTC"))]
     pub time_zone: Option<String>,
     /// Longest delay of the window's start; must be shorter than the window. The delay differs between pools, so that
-    /// not all of them start at once. Default 0.
+    /// their windows do not all start at once. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^(0|[0-9]{1,6}(s|m|h))$')")

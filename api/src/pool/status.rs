@@ -41,7 +41,7 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 8))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<DigestFailures>,
-    /// Last `rollout.retryToken` that the controller acted on. Earlier failures are forgotten.
+    /// Last `rollout.retryToken` that the controller acted on. Earlier failures no longer count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub retry_token: Option<String>,
@@ -53,8 +53,8 @@ pub struct BootcNodePoolStatus {
     #[schemars(length(max = 10))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deploy_history: Vec<DeployedImage>,
-    /// Boot image in use; absent until a machine reports the image that it was installed from, or the admin records
-    /// one.
+    /// Boot image in use; absent until a machine reports the image that it was installed from, or the admin records a
+    /// boot image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_image: Option<BootImageStatus>,
     /// Medians of durations that members measured recently, for estimates.
@@ -93,7 +93,7 @@ pub struct Target {
     pub publish_time: Option<Time>,
 }
 
-/// Metadata from the builder of an image. For an index: of its first image.
+/// Metadata from the builder of an image. For an index: the metadata of its first image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageMetadata {
@@ -149,7 +149,7 @@ impl Target {
     }
 }
 
-/// An image that a tag points to but the pool does not run: the reference is pinned to another one, the image is too
+/// An image that a tag points to but the pool does not run: the reference is pinned to another digest, the image is too
 /// young, or some members cannot run it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -187,7 +187,7 @@ pub struct DeployedImage {
     /// Number of members that the image was deployed to. Does not decrease when members leave.
     pub node_count: u32,
     /// Latest time when the image was proven on a member, by that node's clock, but no later than the controller first
-    /// learned of it. Absent for an image that members ran when they joined and that was deployed to none since.
+    /// saw the report. Absent for an image that members only ran when they joined the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_deployed: Option<Time>,
 }
@@ -304,8 +304,8 @@ pub enum WaveState {
     Done,
 }
 
-/// Medians of durations in the members' timelines, in seconds, known if at least three members have measured one. If
-/// three members have measured one with the image that they should run, only measurements with that image count.
+/// Medians of the durations that members measured, in seconds. A median needs measurements of at least three members.
+/// If three members measured a duration with the image that they should run, only measurements with that image count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseDurations {

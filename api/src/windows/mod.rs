@@ -42,8 +42,9 @@ const MAX_OPENINGS: usize = 1_000;
 pub enum Opening {
     /// Reboots may start.
     Open {
-        /// First instant when they may not start. `None` without windows and later exclusions: there is no end, and no
-        /// clock to compare. An opening of more than a week gets an end at least a week away.
+        /// First instant when they may not start. `None` if the schedule has neither windows nor later exclusions: the
+        /// opening never ends, and a node need not check its clock. For an opening longer than a week, this may be an
+        /// earlier instant that is at least a week away.
         until: Option<Timestamp>,
     },
     /// Reboots may not start.
@@ -101,7 +102,7 @@ impl Schedule {
     /// selects its splay.
     ///
     /// Takes a few microseconds; at worst some tenths of a millisecond, for a window of one minute in every minute of a
-    /// day with a clock change, because each start is followed. Never considers starts of more than a week ago.
+    /// day with a clock change, because it follows each start. Does not consider starts of more than a week ago.
     pub fn at(&self, now: Timestamp, salt: &str) -> Opening {
         if let Some((_, end)) = self.exclusion_at(now) {
             return Opening::Closed {
@@ -148,7 +149,7 @@ impl Schedule {
         .take(MAX_OPENINGS)
     }
 
-    /// First opening from `t` on; it starts at `t` if it has begun before.
+    /// First opening from `t` on. An opening that has begun before is returned with `t` as its start.
     fn opening_from(&self, t: Timestamp, salt: &str) -> Option<(Timestamp, Option<Timestamp>)> {
         match self.at(t, salt) {
             Opening::Open { until } => Some((t, until)),
@@ -162,8 +163,8 @@ impl Schedule {
         }
     }
 
-    /// End of the merged windows that are open at `now`, ignoring exclusions. Followed at most to `cut` and
-    /// [`HORIZON`].
+    /// End of the merged windows that are open at `now`, ignoring exclusions. Stops at `cut` or after [`HORIZON`],
+    /// whichever is earlier.
     fn union_end(&self, now: Timestamp, cut: Option<Timestamp>, salt: &str) -> Option<Timestamp> {
         let horizon = now.saturating_add(HORIZON).unwrap_or(Timestamp::MAX);
         let far_enough = cut.map_or(horizon, |cut| cut.min(horizon));

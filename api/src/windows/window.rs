@@ -164,7 +164,7 @@ impl Window {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         match ambiguous.offset() {
             AmbiguousOffset::Gap { after, .. } => {
-                // With the offset after the change, a skipped time is before the change.
+                // With the offset after the change, a skipped time maps to an instant before the change.
                 let before_change = after.to_timestamp(civil).ok()?;
                 self.zone
                     .following(before_change)
@@ -175,7 +175,7 @@ impl Window {
         }
     }
 
-    /// Last start of the same day that the window stays open for, after it opened at `start`.
+    /// Last start on the same day that the window reaches without closing, after it opened at `start`.
     fn last_of_run(&self, start: &Start) -> Timestamp {
         // With splay, each start has its own delay.
         let last = self

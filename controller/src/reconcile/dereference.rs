@@ -106,7 +106,7 @@ impl Reconciler {
     /// Reads all berths from the server, unless this pass has done so already. Offers are planned from berths read in
     /// this way, never from a watch, which may lag behind the controller's own writes.
     ///
-    /// Returns `berths` unchanged, and not live, if the server cannot be read now.
+    /// Returns `berths` unchanged (not live) if the server cannot be read now.
     pub(super) async fn live_berths(&mut self, observed: &Observed, berths: Berths) -> Result<Berths, Lost> {
         if berths.live || !self.memory.backoffs.is_ready("berths", observed.now) {
             return Ok(berths);

@@ -126,7 +126,7 @@ struct Job {
 #[derive(Debug)]
 struct Outage {
     failure: Failure,
-    /// Time until which the registry forbids requests (`Retry-After`).
+    /// Earliest time of the next request that the registry permits (`Retry-After`).
     not_before: Option<Moment>,
     probed: bool,
 }
