@@ -36,8 +36,8 @@ pub enum Seen {
     Is(Box<BootcNode>),
 }
 
-/// Returns the delays before a broken watch is opened again. The longest is short enough for the agent to reconnect to a
-/// returning API server before an offer lapses. The jitter is large, since all agents lose their watches at once.
+/// Returns the delays before a broken watch is opened again. The longest is short enough for the agent to reconnect to
+/// a returning API server before an offer lapses. The jitter is large, since all agents lose their watches at once.
 fn reconnect() -> ExponentialBackoff {
     retry::delays(Duration::from_millis(250), Duration::from_secs(6)).into()
 }

@@ -1,7 +1,7 @@
-//! Cordons the own Node, and records on the Node that the cordon is Berth's (invariant I4).
+//! Cordons this agent's Node, and records on the Node that the cordon is Berth's (invariant I4).
 //!
-//! Every write carries the Node's UID and resourceVersion. It fails if the Node has changed since it was read, or was
-//! deleted and re-created under the same name.
+//! Every write carries the Node's UID and resourceVersion. A write fails if the Node has changed since it was read, or
+//! was deleted and re-created under the same name.
 
 use std::collections::BTreeMap;
 
@@ -20,19 +20,20 @@ use serde_json::{Value, json};
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Value of the annotation that marks a guard as ours. Only its presence counts.
+/// Value of the annotation that marks a guard (an annotation against autoscalers) as the agent's. Only its presence
+/// counts.
 const MARK: &str = "disabled";
 
 /// Error of a read or write of the Node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Another client wrote the Node since it was read. Read it again and decide again.
+    /// Another client has written the Node since it was read. Read it and decide again.
     #[error("the Node changed since it was read")]
     Conflict,
     /// The Node does not exist.
     #[error("the Node does not exist")]
     Gone,
-    /// The API server does not permit the kubelet's identity to do this.
+    /// The API server does not permit the request to the kubelet's identity.
     #[error("the kubelet's identity is refused: {0}")]
     Forbidden(String),
     /// The API server failed or is unreachable.
@@ -83,7 +84,7 @@ struct RawTaint {
 }
 
 impl RawTaint {
-    /// True if the Node Readiness Controller keeps pods away with this taint.
+    /// True if the Node Readiness Controller keeps pods off the node with this taint.
     fn is_not_ready(&self) -> bool {
         self.key.starts_with(TAINT_READINESS) && matches!(self.effect.as_str(), "NoSchedule" | "NoExecute")
     }
@@ -148,8 +149,8 @@ impl From<RawNode> for NodeFacts {
     }
 }
 
-/// Parses the record of our cordon. An invalid record counts as ours, for a node that was schedulable before: otherwise
-/// the node would stay cordoned forever, without a report.
+/// Parses the record of our cordon. An invalid record counts as the record of a node that was schedulable before.
+/// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
         tracing::warn!(text, %error, "cannot parse the record of our cordon");
@@ -174,19 +175,19 @@ pub async fn read(client: &Client, name: &str) -> Result<Option<NodeFacts>, Node
     }
 }
 
-/// Cordons the Node, as it was read, for this berth. Returns the new state.
+/// Cordons the Node for this berth. `seen` is the Node as it was read. Returns its new state.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] when the Node has changed since.
+/// [`NodeError::Conflict`] if the Node has changed since it was read.
 pub async fn cordon(client: &Client, name: &str, seen: &NodeFacts, berth: &str) -> Result<NodeFacts, NodeError> {
     patch(client, name, &cordon_patch(seen, berth)).await
 }
 
 /// Restores the Node to its state before our cordon, and sets a mark. Writes even if there is nothing to restore, so
-/// that a cordon of ours that is still in flight fails. The mark must be new each time.
+/// that a cordon of ours still in flight fails. Each call needs a new mark.
 ///
-/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn: that looks the
-/// same as our cordon. A node that an admin uncordoned meanwhile stays uncordoned.
+/// A node that was schedulable before becomes schedulable, even if an admin cordoned it during the turn: that cordon
+/// looks the same as ours. A node that an admin uncordoned during the turn stays uncordoned.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] if the Node has changed since it was read.
@@ -194,7 +195,7 @@ pub async fn restore(client: &Client, name: &str, seen: &NodeFacts, mark: &str) 
     patch(client, name, &restore_patch(seen, mark)).await
 }
 
-/// Removes the guards that an ended cordon has left. Returns the new state.
+/// Removes the guards (annotations against autoscalers) that an ended cordon has left. Returns the Node's new state.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] if the Node has changed since it was read.
@@ -245,7 +246,7 @@ fn restore_patch(seen: &NodeFacts, mark: &str) -> Value {
         },
     });
     if let (Some(record), Some(patch)) = (&seen.cordon, patch.as_object_mut()) {
-        // Kubernetes stores "schedulable" as a missing field.
+        // Kubernetes stores a schedulable Node without this field.
         let before = record.unschedulable && !Bug::UncordonAlways.is_awake();
         let unschedulable = if before && seen.unschedulable {
             json!(true)
@@ -267,8 +268,8 @@ fn guards_patch(seen: &NodeFacts) -> Value {
     })
 }
 
-/// Returns the changes that remove the agent's guards: annotations that keep the cluster autoscaler and Karpenter away. A value
-/// that someone has changed since stays.
+/// Returns the changes that remove the agent's guards: annotations that keep the cluster autoscaler and Karpenter away.
+/// A guard whose value another client has changed stays.
 fn without_guards(seen: &NodeFacts) -> Value {
     let mut annotations = json!({});
     for (guard, guarded) in seen.guards() {
@@ -290,7 +291,7 @@ pub(super) fn node_error(error: RequestError) -> NodeError {
         404 => NodeError::Gone,
         409 => NodeError::Conflict,
         403 | 401 => NodeError::Forbidden(status.message.clone()),
-        // The name now belongs to a Node with another UID.
+        // A Node with another UID now has this name.
         422 if status.message.contains("metadata.uid") => NodeError::Conflict,
         _ => NodeError::Failed(error),
     }

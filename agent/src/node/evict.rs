@@ -13,40 +13,41 @@ use super::pods::Pod;
 use super::{request, send};
 use crate::clients::RequestError;
 
-/// Pause for an overloaded API server that names none.
+/// How long to send no requests if the API server is overloaded and does not report for how long.
 const OVERLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// Answer to the request to leave.
+/// Answer to the request that a pod leave the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The pod is terminating.
     Accepted,
     /// The pod is gone, or another pod has its name.
     Gone,
-    /// A budget does not permit it now.
+    /// A PodDisruptionBudget does not permit the eviction now.
     Budget(String),
-    /// The eviction cannot succeed until an admin repairs what the text names.
+    /// The eviction cannot succeed until an admin repairs the problem in the text.
     Misconfigured(String),
-    /// The API server is overloaded. Send no request for this long.
+    /// The API server is overloaded. Send no requests for this long.
     Overloaded(Duration),
     /// The pod will end anyway, since its namespace is being deleted.
     Ending(String),
-    /// Rejected. This also happens when the pod has just left this node: list the pods again.
+    /// The API server rejected the request. This also happens if the pod has just left this node, so list the pods
+    /// again.
     Refused(String),
     /// The request failed. Retry.
     Failed(String),
 }
 
-/// How a pod is asked to leave. The drain itself only counts pods, waits, and names blockers.
+/// How a pod is asked to leave. The rest of the drain only counts pods, waits, and reports blockers.
 ///
-/// An engine on EvictionRequest (KEP-4563) would replace only this: it would create the request on the first call, read
-/// it on later calls, and convert the responders' messages into an [`Answer`].
+/// To use EvictionRequest (KEP-4563) instead, only this trait's implementation would change: it would create the
+/// request on the first call, read the request on later calls, and convert its responders' messages into an [`Answer`].
 pub trait Mover {
-    /// Asks the pod with this UID to leave, never another of the same name. May be called repeatedly.
+    /// Asks the pod to leave: the pod with this UID, never another one of the same name. May be called repeatedly.
     fn ask(&self, pod: &Pod) -> impl Future<Output = Answer> + Send;
 }
 
-/// Moves pods with the eviction API, or by deletion, which ignores budgets.
+/// Moves pods with the eviction API, or deletes them, which ignores PodDisruptionBudgets.
 pub struct ByRequest<'a> {
     /// Client with the kubelet's identity.
     pub client: &'a Client,
@@ -106,20 +107,21 @@ fn interpret(error: &RequestError) -> Answer {
     }
 }
 
-/// Interprets a rejection. Budgets, overload and misconfiguration differ only in the details beside the status code.
+/// Interprets a rejection. The status code alone does not separate budgets, overload and misconfiguration, so the
+/// details are read too.
 fn interpret_status(status: &Status) -> Answer {
     let message = one_line(&status.message);
     let retry_after = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
     match status.code {
         404 => Answer::Gone,
-        // An earlier pod of this name had that UID.
+        // The UID was the UID of an earlier pod of this name.
         409 => Answer::Gone,
         429 => match budget(status) {
             Some(text) => Answer::Budget(text),
             None if retry_after > 0 => Answer::Overloaded(Duration::from_secs(u64::from(retry_after))),
             None => Answer::Overloaded(OVERLOAD_PAUSE),
         },
-        // The pod is deleted soon, with everything else in its namespace.
+        // The pod will be deleted soon, with everything else in its namespace.
         403 if has_cause(status, "NamespaceTerminating").is_some() => Answer::Ending(message),
         403 => Answer::Refused(message),
         500 if message.contains("more than one PodDisruptionBudget") => Answer::Misconfigured(format!(
@@ -135,7 +137,7 @@ fn has_cause<'a>(status: &'a Status, reason: &str) -> Option<&'a str> {
     Some(&cause.message)
 }
 
-/// Returns the budget's message, which names it: the kubelet's identity may not list budgets.
+/// Returns the budget's message. It must name the budget, because the kubelet's identity may not list budgets.
 fn budget(status: &Status) -> Option<String> {
     let words = has_cause(status, "DisruptionBudget")?;
     Some(one_line(if words.is_empty() { &status.message } else { words }))

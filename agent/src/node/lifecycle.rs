@@ -1,6 +1,6 @@
-//! Writes the lifecycle conditions into the own Node's status.
+//! Writes the lifecycle conditions into the status of this agent's Node.
 //!
-//! A write carries the Node's UID and resourceVersion, as a cordon does, so a late one fails.
+//! Like a cordon, a write carries the Node's UID and resourceVersion, so a write that arrives late fails.
 
 use berth_api::condition::lifecycle::REASON;
 use berth_core::agent::lifecycle::{Change, NOTHING};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::cordon::{NodeError, RawNode, node_error, path, read};
 use super::{request, send};
 
-/// Writes these changes to the Node as it was read, with `message` for the conditions that are set. Returns the new
-/// state.
+/// Writes these changes to the Node. `seen` is the Node as it was read, and `message` is for the conditions that are
+/// set. Returns the Node's new state.
 ///
 /// # Errors
 /// [`NodeError::Conflict`] if the Node has changed since it was read; another error if the write failed.
@@ -32,11 +32,11 @@ pub async fn write(
     Ok(node.into())
 }
 
-/// Removes our conditions from a Node without our cordon. Other programs may write the Node at the same moment, such as
-/// the one that removes its taints. After a conflict, reads it again and retries once.
+/// Removes our conditions from a Node without our cordon. Another program may write the Node at the same moment, such
+/// as the one that removes its taints. So after a conflict, this reads the Node again and retries once.
 ///
 /// # Errors
-/// [`NodeError::Conflict`] if it changed again meanwhile; another error if it could not be read or written.
+/// [`NodeError::Conflict`] if the Node changed again meanwhile; another error if it could not be read or written.
 pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     match take_off_once(client, name, seen).await {
         Err(NodeError::Conflict) => {}
@@ -51,7 +51,7 @@ pub async fn take_off(client: &Client, name: &str, seen: &NodeFacts) -> Result<(
 
 async fn take_off_once(client: &Client, name: &str, seen: &NodeFacts) -> Result<(), NodeError> {
     let changes = seen.signs.lifecycle.changes(NOTHING);
-    // Conditions under our cordon are correct.
+    // While our cordon is on the Node, the conditions must stay.
     if seen.cordon.is_some() || changes.is_empty() {
         return Ok(());
     }

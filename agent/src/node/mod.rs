@@ -1,8 +1,8 @@
-//! Access to the agent's own Node and its pods, with the kubelet's identity.
+//! Access to this agent's Node and its pods, with the kubelet's identity.
 //!
-//! The kubelet may write this Node and evict or delete its pods; the API server rejects everything beyond that
-//! (invariant I6). Small types of our own parse the objects: the agent needs few fields, and the full types would be a
-//! good part of its size.
+//! The API server permits the kubelet to write this Node and to evict or delete its pods, and rejects writes to other
+//! nodes (invariant I6). The objects are parsed into small types of this crate: the agent needs few of their fields,
+//! and the full types would noticeably enlarge the program.
 
 pub mod cordon;
 pub mod drain;
@@ -23,17 +23,17 @@ async fn send<T: DeserializeOwned>(client: &Client, request: Request<Vec<u8>>) -
     with_deadline(REQUEST_TIMEOUT, client.request(request)).await
 }
 
-/// Sends an empty patch of a Node as a dry run, to find out whether a write would be accepted.
+/// Sends an empty patch of a Node as a dry run, to see whether the API server would accept a write.
 ///
 /// # Errors
-/// When the write is rejected, or there is no answer.
+/// When the API server rejects the write or does not answer.
 pub async fn try_patch(client: &Client, name: &str) -> Result<(), RequestError> {
     let path = format!("/api/v1/nodes/{name}?dryRun=All");
     let request = request("PATCH", &path, b"{}".to_vec(), "application/merge-patch+json")?;
     send::<IgnoredAny>(client, request).await.map(drop)
 }
 
-/// Builds a request. Fails only for an invalid path, which names from the API server never make.
+/// Builds a request. Fails only for an invalid path; names from the API server never lead to one.
 fn request(method: &str, path: &str, body: Vec<u8>, content_type: &str) -> Result<Request<Vec<u8>>, RequestError> {
     Request::builder()
         .method(method)

@@ -1,9 +1,9 @@
 //! Classifies pods for a drain, by the rules of `kubectl drain --ignore-daemonsets`.
 //!
-//! Some pods must not be moved: no controller would create them again, or the data in their emptyDir volumes would be lost, and
-//! the pool does not allow that. At such a pod kubectl fails before it moves anything; here the pod blocks the drain and is
-//! reported. One rule differs: the kubelet's identity may not read DaemonSets, so pods of a deleted DaemonSet stay, like other
-//! DaemonSet pods.
+//! Some pods must not be moved: no controller would create them again, or the data in their emptyDir volumes would be
+//! lost, and the pool's drain rules do not allow that. kubectl fails at such a pod before it moves anything; here the
+//! pod blocks the drain and is reported. One rule differs from kubectl's: the kubelet's identity may not read
+//! DaemonSets, so pods of a deleted DaemonSet stay, like other DaemonSet pods.
 
 use std::collections::BTreeMap;
 
@@ -38,13 +38,13 @@ pub struct PodMetadata {
     /// Namespace.
     #[serde(default)]
     pub namespace: String,
-    /// UID. A re-created pod of the same name has another one.
+    /// UID. If the pod is re-created with the same name, the UID is another.
     #[serde(default)]
     pub uid: String,
-    /// Set when the pod is being deleted: the end of its grace period.
+    /// End of the pod's grace period; set when the pod is being deleted.
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
-    /// Grace period of its deletion, in seconds.
+    /// Grace period of the deletion, in seconds.
     #[serde(default)]
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
@@ -102,7 +102,7 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// True if it tolerates the taint of a cordoned node, which has no value.
+    /// True if this toleration matches the taint of a cordoned node. That taint has no value.
     fn is_for_cordon(&self) -> bool {
         let any_value = self.operator.as_deref() == Some("Exists");
         let key = match self.key.as_deref() {
@@ -123,10 +123,10 @@ pub struct Volume {
     /// Set for an emptyDir, whose data is deleted with the pod.
     #[serde(default)]
     pub empty_dir: Option<IgnoredAny>,
-    /// Claim of the volume.
+    /// Claim that the volume uses.
     #[serde(default)]
     pub persistent_volume_claim: Option<Claim>,
-    /// Set if a claim was created for this pod.
+    /// Set if Kubernetes creates a claim for this pod.
     #[serde(default)]
     pub ephemeral: Option<IgnoredAny>,
 }
@@ -151,21 +151,21 @@ pub struct PodStatus {
 /// Class of a pod in a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The drain ignores it: a DaemonSet's pod (the agent's own is one), a static pod, or a pod that the settings do
-    /// not select.
+    /// The drain ignores the pod: a pod of a DaemonSet (such as the agent's), a static pod, or a pod that the settings
+    /// do not select.
     Stays,
     /// The pod is terminating.
     Terminating,
-    /// Its containers have ended. It is moved like the others, but does not block the drain if that fails.
+    /// The pod's containers have ended. It is moved like other pods, but does not block the drain if that fails.
     Finished,
-    /// Moving it would lose something, so a person must decide.
+    /// Moving the pod would lose data or the pod itself, so an admin must decide.
     Blocked(Obstacle),
     /// The pod is moved.
     Moves,
 }
 
 impl Class {
-    /// True if a person must decide about the pod.
+    /// True if an admin must decide about the pod.
     pub fn is_blocked(self) -> bool {
         matches!(self, Self::Blocked(_))
     }
@@ -178,12 +178,12 @@ pub enum Obstacle {
     Unmanaged,
     /// The pod has data in emptyDir volumes.
     EmptyDir,
-    /// Both.
+    /// No controller would re-create the pod, and it has data in emptyDir volumes.
     UnmanagedEmptyDir,
 }
 
 impl Obstacle {
-    /// Returns the message: the problem, and the ways to solve it.
+    /// Returns the message for admins: the problem, and the ways to solve it.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Unmanaged => {
@@ -213,7 +213,7 @@ impl Pod {
             .find(|owner| owner.controller == Some(true))
     }
 
-    /// True if its containers have ended permanently.
+    /// True if the pod's containers have ended and will not start again.
     pub fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
@@ -226,23 +226,23 @@ impl Pod {
             .any(|volume| volume.empty_dir.is_some())
     }
 
-    /// True if such a pod can be scheduled to a cordoned node.
+    /// True if the pod can be scheduled to a cordoned node.
     pub fn tolerates_cordon(&self) -> bool {
         self.spec.tolerations.iter().flatten().any(Toleration::is_for_cordon)
     }
 
-    /// Returns the names of its claims.
+    /// Returns the names of the pod's claims.
     pub fn claims(&self) -> Vec<String> {
         let volumes = self.spec.volumes.iter().flatten();
         let names = volumes.filter_map(|volume| self.claim(volume));
         names.filter(|name| !name.is_empty()).collect()
     }
 
-    /// Returns the name of the claim of one of its volumes.
+    /// Returns the name of the claim of one of the pod's volumes.
     fn claim(&self, volume: &Volume) -> Option<String> {
         match (&volume.persistent_volume_claim, volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
-            // Kubernetes gives this name to a claim that it creates for a pod.
+            // Kubernetes gives this name to the claim that it creates for a pod's ephemeral volume.
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
             (None, None) => None,
         }
@@ -267,7 +267,7 @@ impl Pod {
         if is_mirror || !is_selected || (is_daemon && !self.is_finished()) {
             Class::Stays
         } else if self.metadata.deletion_timestamp.is_some() {
-            // Even if its containers have ended: its volumes are in use until the kubelet releases the pod.
+            // Even if the pod's containers have ended: its volumes are in use until the kubelet releases the pod.
             Class::Terminating
         } else if self.is_finished() {
             Class::Finished

@@ -1,4 +1,4 @@
-//! Finds pods on the agent's own node that would reboot it or change its operating system.
+//! Finds pods of other updaters on the agent's node, which would reboot it or change its operating system.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use super::send;
 use crate::clients::RequestError;
 
-/// Labels that identify such pods.
+/// Labels whose value identifies such pods.
 const KEYS: [&str; 4] = ["app.kubernetes.io/name", "k8s-app", "name", "app"];
-/// Time between two queries. Such pods come and go with their DaemonSets.
+/// Time between two queries. Such pods appear and disappear with their DaemonSets.
 const AGAIN: Duration = Duration::from_secs(300);
 /// Time between two queries while the node has nothing to do.
 const AGAIN_AT_REST: Duration = Duration::from_secs(1800);
 
 #[derive(Deserialize)]
 struct List {
-    /// Missing or null in an empty list.
+    /// Absent or null in an empty list.
     #[serde(default)]
     items: Option<Vec<Item>>,
 }
@@ -42,7 +42,7 @@ struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the name of the rival and the pod.
+    /// Returns the name of the rival updater and of its pod; `None` if the pod is not a rival's.
     fn rival(&self) -> Option<String> {
         let rival = KEYS.iter().find_map(|key| {
             self.labels
@@ -53,10 +53,10 @@ impl Metadata {
     }
 }
 
-/// The rivals that were last found.
+/// The rival pods that the last answered query found.
 #[derive(Debug, Default)]
 pub struct RivalPods {
-    /// Time of the last query, answered or not.
+    /// Time of the last query, even if it failed.
     asked: Option<Instant>,
     seen: Vec<String>,
 }
@@ -68,12 +68,12 @@ impl RivalPods {
         self.asked.is_none_or(|at| at.elapsed() >= again)
     }
 
-    /// Returns the rivals of the last answer.
+    /// Returns the rivals that the last answered query found.
     pub fn seen(&self) -> &[String] {
         &self.seen
     }
 
-    /// Queries the pods. If they cannot be listed, the last answer stays.
+    /// Lists the node's pods. If that fails, the rivals found before stay.
     pub async fn ask(&mut self, client: &Client, node: &str) {
         let answer = list(client, node).await;
         self.answered(answer);

@@ -20,19 +20,19 @@ pub struct Settings {
     pub pod_selector: Option<Selector>,
     /// True to delete pods instead of evicting them, which ignores budgets.
     pub disable_eviction: bool,
-    /// True to move pods while others have an obstacle. Set if the pool says Force: the node is emptied as far as
-    /// possible.
+    /// True to move pods even while other pods have an [`super::pods::Obstacle`]. Set if the pool's `onTimeout` is
+    /// Force: the drain then moves as many pods as possible.
     pub despite_obstacles: bool,
-    /// True if the pool says Force and the drain has timed out: pods held only by budgets are deleted. Grace periods
-    /// and obstacles still count.
+    /// True if the pool's `onTimeout` is Force and the drain has timed out. Pods that only budgets protect are then
+    /// deleted. Their grace periods still apply, and pods with an obstacle still stay.
     pub forced: bool,
 }
 
 impl Settings {
-    /// Converts the pool's rules for a drain that has taken this long.
+    /// Converts the pool's rules. `elapsed` is how long the drain has taken so far.
     ///
     /// # Errors
-    /// When the pod selector is invalid. No pod is moved then, since the selected pods are unknown.
+    /// When the pod selector is invalid. It is then unknown which pods to move, so none is moved.
     pub fn new(drain: &Drain, elapsed: Duration) -> anyhow::Result<Self> {
         let pod_selector = drain.pod_selector.as_ref().map(Written::get).transpose();
         let pod_selector = pod_selector.map_err(|e| anyhow!("drain.podSelector of the node's pool is invalid: {e}"))?;

@@ -1,9 +1,9 @@
 //! Finds volumes that are still attached to this agent's Node although no pod that stays there uses them.
 //!
-//! The agent sees the volumes that the kubelet and the attach-detach controller list in the Node's status, and the
-//! claims of the pods that stay. It cannot see volumes of kinds that are never attached (NFS, host paths). If a staying
-//! pod's claim cannot be read, or its volume is not a CSI volume, the agent cannot find that volume in the Node's
-//! status; every mounted volume then counts as in use.
+//! The agent reads the Node's status, where the kubelet and the attach-detach controller list volumes, and the claims
+//! of the staying pods. Volumes that are never attached (NFS, host paths) are not in those lists. If a staying pod's
+//! claim cannot be read, or its volume is not a CSI volume, the agent cannot find that volume in the Node's status.
+//! Then every mounted volume counts as in use.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ struct Node {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    /// Volumes that are mounted or about to be, reported by the kubelet.
+    /// Volumes that are mounted or about to be mounted, reported by the kubelet.
     #[serde(default)]
     volumes_in_use: Option<Vec<String>>,
     /// Attached volumes, reported by the attach-detach controller.
@@ -72,7 +72,7 @@ struct Csi {
 /// Returns the volumes that no staying pod uses, by their names in the Node's status.
 ///
 /// # Errors
-/// When the Node cannot be read. An unreadable claim is not an error.
+/// When the Node cannot be read. A claim that cannot be read is not an error.
 pub(super) async fn lingering<'a>(
     client: &Client,
     node: &str,
@@ -102,7 +102,7 @@ impl Status {
         in_use.map(String::as_str).chain(attached).collect()
     }
 
-    /// Returns the unused volumes. Unless all used volumes are known, every mounted volume counts as used.
+    /// Returns the unused volumes. Unless `all_known` is true, every mounted volume counts as used.
     fn lingering(&self, used: &BTreeSet<String>, all_known: bool) -> Vec<String> {
         let mut unused = self.all();
         unused.retain(|name| !used.contains(*name) && (all_known || !self.is_mounted(name)));
@@ -114,7 +114,8 @@ impl Status {
     }
 }
 
-/// Returns the name of a claim's volume in the Node's status; `None` if it is not a CSI volume or cannot be read.
+/// Returns the name of a claim's volume in the Node's status; `None` if the claim cannot be read or its volume is not a
+/// CSI volume.
 async fn volume_of(client: &Client, namespace: &str, claim: &str) -> Option<String> {
     let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/{claim}");
     let claim = log_failure(get::<PersistentVolumeClaim>(client, &path).await, &path)?;

@@ -1,4 +1,4 @@
-//! State that the drain keeps of one pod.
+//! What the drain records about one pod.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::given::Given;
 use crate::node::pods::{Class, Pod};
 
-/// Longest time between two attempts for one pod.
+/// Longest time between two requests for one pod.
 pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
-/// How long after its grace period a pod still counts as terminating normally. The kubelet needs a moment for volumes
-/// and network.
+/// How long after its grace period a terminating pod is not overdue yet. The kubelet needs this time for volumes and
+/// network.
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
-/// Grace period of a pod that names none, as in Kubernetes.
+/// Grace period, in seconds, of a pod that sets none, as in Kubernetes.
 const DEFAULT_GRACE: u64 = 30;
 /// Longest reason of a blocker that the schema allows.
 const MAX_REASON: usize = 512;
 
-/// State of a pod that has or had to leave.
+/// State of a pod that must leave the node, or had to.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// Since when the pod blocks, by this node's clock, for display.
+    /// When the pod began to block, by this node's clock. For display.
     pub(super) since: Timestamp,
     pub(super) tries: u32,
     pub(super) next_try: Moment,
     pub(super) reason: String,
-    /// True if the pod will not end without help. Such pods are reported first.
+    /// True if the pod will not leave unless an admin, or a budget's change, helps. Such pods are reported first.
     pub(super) stuck: bool,
     /// True if the pod was deleted because the drain timed out.
     pub(super) by_force: bool,
-    /// True if the log has reported the pod as left behind.
+    /// True if the agent has logged that the drain continues without the pod.
     pub(super) told: bool,
     /// True if the pod appeared after the drain began.
     pub(super) late: bool,
@@ -64,7 +64,7 @@ impl Entry {
     /// Records that the pod is terminating.
     pub(super) fn ends(&mut self) {
         let reason = if self.by_force {
-            "Terminating: deleted by force, because the drain took too long"
+            "Terminating: deleted by force, because the drain timed out"
         } else {
             "Terminating"
         };
@@ -77,7 +77,7 @@ impl Entry {
         self.ends();
     }
 
-    /// Returns why the drain continues without this pod; `None` if it waits for the pod.
+    /// Returns why the drain continues without this pod; `None` if the drain must wait for the pod.
     pub(super) fn left_behind(
         &self,
         pod: &Pod,
@@ -86,28 +86,28 @@ impl Entry {
         kubelet_is_away: bool,
     ) -> Option<&'static str> {
         match class {
-            // Moving it would only bring the next one, without end.
+            // If this pod were moved, another one would come, without end.
             Class::Finished | Class::Moves | Class::Blocked(_) if self.late && pod.tolerates_cordon() => {
-                Some("Arrived: it came after the drain had begun, since it tolerates the cordon")
+                Some("Arrived: the pod came after the drain began, since it tolerates the cordon")
             }
-            // The pod was asked, but not moved. Nothing of it runs, so a reboot loses nothing.
-            Class::Finished if self.tries > 0 => Some("Finished: it cannot be moved, and nothing of it runs"),
+            // The agent asked the pod to leave, without success. Its containers have ended, so a reboot loses nothing.
+            Class::Finished if self.tries > 0 => Some("Finished: the pod cannot be moved, but its containers ended"),
             Class::Terminating if !self.is_overdue(pod, given.clock) => None,
             Class::Terminating if kubelet_is_away => {
-                Some("Terminating: its grace period is over, and its kubelet is not ready to end it")
+                Some("Terminating: its grace period is over, and the node's kubelet is not ready to end it")
             }
             Class::Terminating if pod.is_finished() => {
-                Some("Terminating: its grace period is over, and nothing of it runs")
+                Some("Terminating: its grace period is over, and its containers have ended")
             }
             Class::Terminating if given.settings.forced => {
-                Some("Terminating: its grace period is over, and the drain took too long")
+                Some("Terminating: its grace period is over, and the drain timed out")
             }
             _ => None,
         }
     }
 
-    /// True if this agent has seen the pod terminating for its grace period plus [`OVERDUE`]. Measured by a monotonic
-    /// clock of this machine alone.
+    /// True if the pod has been terminating for its grace period plus [`OVERDUE`], since this agent first saw it so.
+    /// Measured only by a monotonic clock of this machine.
     fn is_overdue(&self, pod: &Pod, now: Moment) -> bool {
         let Some(since) = self.ending_since else { return false };
         let grace = pod.metadata.deletion_grace_period_seconds;
@@ -128,12 +128,12 @@ impl Entry {
     }
 }
 
-/// Returns the delay after this many failed attempts for one pod.
+/// Returns the delay before the next request for a pod, after this many failed ones.
 pub(super) fn retry_after(tries: u32) -> Duration {
     retry::delay(tries, Duration::from_millis(600), RETRY_WITHIN / 2)
 }
 
-/// Returns the time left until `then`; `None` if it has come.
+/// Returns the time left until `then`; `None` if that time has come.
 pub(super) fn wait(now: Moment, then: Moment) -> Option<Duration> {
     Some(then.since(now)).filter(|wait| !wait.is_zero())
 }

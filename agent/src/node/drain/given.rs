@@ -7,19 +7,19 @@ use jiff::Timestamp;
 
 use crate::node::settings::Settings;
 
-/// Input of one pass.
+/// Input of one pass of the drain.
 #[derive(Debug, Clone)]
 pub struct Given<'a> {
     /// Name of the node.
     pub node: &'a str,
     /// Drain rules of the pool.
     pub settings: &'a Settings,
-    /// True if the kubelet is ready and so can end pods.
+    /// True if the kubelet is ready, and so can end pods.
     pub node_ready: bool,
-    /// Time that the drain has left; zero if it has timed out or has no timeout.
+    /// How long until the drain times out; zero if it has timed out or has no timeout.
     pub left: Duration,
-    /// Time by this node's clock, for display.
+    /// Time by this node's clock. For display.
     pub now: Timestamp,
-    /// The current time on a monotonic clock, which measures all waits.
+    /// Time by a monotonic clock, for measuring all waits.
     pub clock: Moment,
 }

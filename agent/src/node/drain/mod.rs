@@ -1,12 +1,12 @@
-//! Moves the pods of the own node away, by the rules of `kubectl drain` (see [`super::pods`]).
+//! Moves the pods away from this agent's node, by the rules of `kubectl drain` (see [`super::pods`]).
 //!
-//! The engine works in passes. Each pass lists the pods again, asks those that are due to leave, and returns the
-//! remaining pods and the time of the next pass. Apart from when each pod began to block, another process could find
-//! its state again. While a pod has an obstacle, no pod is moved: the drain could not end, and the other pods would be
-//! disturbed without need. If the pool says Force, the others are moved anyway, and budgets are overruled only after
-//! the drain's timeout.
+//! The drain works in passes. Each pass lists the pods, asks those that are due to leave, and returns the remaining
+//! pods and the time of the next pass. A new agent process can find this state again, except when each pod began to
+//! block. While a pod has an obstacle (see [`super::pods::Obstacle`]), no pod is moved: the drain could not end, and
+//! the other pods would be disturbed without need. If the pool's `onTimeout` is Force, the other pods are moved anyway,
+//! and budgets are ignored after the drain's timeout.
 //!
-//! [`Mover`] asks a pod to leave; the rest does not depend on its implementation.
+//! [`Mover`] asks a pod to leave; the other code does not depend on how.
 
 mod entry;
 mod given;
@@ -32,7 +32,7 @@ pub use super::settings::Settings;
 use super::{request, send, volumes};
 use crate::clients::RequestError;
 
-/// Number of pods asked concurrently.
+/// Number of pods that are asked to leave at the same time.
 const CONCURRENT: usize = 8;
 /// Number of pods in one page of a list.
 const PAGE: usize = 200;
@@ -40,16 +40,17 @@ const PAGE: usize = 200;
 const MAX_BLOCKERS: usize = 10;
 /// First and longest time between two passes while pods are terminating.
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// Time between two passes when only an admin can help.
+/// Time between two passes while only an admin can help.
 const LOOK_BLOCKED: Duration = Duration::from_secs(10);
-/// Longest pause that the API server can request.
+/// Longest pause of requests that the drain accepts from an overloaded API server.
 const HOLD_BACK: Duration = Duration::from_secs(60);
-/// How long to wait for volumes to be detached after their pods are gone.
+/// How long to wait until volumes are detached, after their pods are gone.
 const VOLUMES: Duration = Duration::from_secs(120);
-/// How long a Node must be not Ready before its kubelet counts as away. After an outage of the API server, a running
-/// kubelet is also marked not Ready, and needs up to 50 s to watch its pods again.
+/// How long a Node must have been not Ready before its kubelet counts as away. After an outage of the API server, the
+/// Node of a running kubelet is not Ready either, and the kubelet needs up to 50 s to watch its pods again.
 const KUBELET_AWAY: Duration = Duration::from_secs(90);
-/// Longest time between consecutive passes that saw the Node not Ready. After a longer one the API server was away.
+/// Longest time between two passes that both saw the Node not Ready, for the Node to count as not Ready in between. If
+/// it was longer, the API server was away.
 const BLIND: Duration = Duration::from_secs(20);
 /// Longest name of a blocker that the schema allows.
 const MAX_NAME: usize = 320;
@@ -59,12 +60,12 @@ const MAX_NAME: usize = 320;
 pub enum DrainProgress {
     /// Every pod that must leave is gone.
     Done {
-        /// Pods that could not leave, but do not block the reboot.
+        /// Pods that could not leave but do not prevent the reboot.
         left_behind: Vec<DrainBlocker>,
     },
     /// Pods or volumes remain.
     Waiting {
-        /// Pods that block the drain. Those that need a person or a budget come first.
+        /// Pods that block the drain. Those that need an admin or a budget's permission come first.
         blockers: Vec<DrainBlocker>,
         /// Time until the next pass is due.
         next: Duration,
@@ -78,13 +79,13 @@ pub struct Drain {
     known: HashMap<String, Entry>,
     /// UIDs of all pods in the first pass.
     first: Option<HashSet<String>>,
-    /// Until when the API server asked for no requests.
+    /// Until when to send no requests, because the API server was overloaded.
     hold_back: Option<Moment>,
-    /// When the wait for volumes began, for display, and when it ends.
+    /// When the wait for volumes began (for display), and when it ends.
     volumes: Option<(Timestamp, Moment)>,
-    /// Since when the Node is seen not Ready; `None` while it is Ready.
+    /// Since when the Node has been seen not Ready; `None` while it is Ready.
     not_ready: Option<NotReady>,
-    /// True if the last pass was forced.
+    /// True if the last pass was forced: the drain had timed out, with `onTimeout: Force`.
     forced: bool,
     /// Number of passes since the last change.
     quiet: u32,
@@ -111,7 +112,7 @@ struct ListMetadata {
     next: Option<String>,
 }
 
-/// Lists the pods of a node, all pages.
+/// Lists all pods of a node, page by page.
 async fn list(client: &Client, node: &str) -> Result<Vec<Pod>, RequestError> {
     let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}&limit={PAGE}");
     let mut path = first.clone();
@@ -131,7 +132,7 @@ impl Drain {
     /// Makes one pass.
     ///
     /// # Errors
-    /// When the pods or the Node cannot be read. A pod that cannot be moved is not an error: it blocks.
+    /// When the pods or the Node cannot be read. A pod that cannot be moved is not an error: it is a blocker.
     pub async fn pass(&mut self, client: &Client, given: &Given<'_>) -> Result<DrainProgress, RequestError> {
         let pods = list(client, given.node).await?;
         let settings = given.settings;
@@ -142,7 +143,7 @@ impl Drain {
             delete,
         };
         let progress = self.move_pods(&mover, &pods, given).await;
-        // A kubelet that is not ready does not unmount volumes.
+        // A kubelet that is not ready does not unmount volumes, so the drain does not wait for them.
         if !matches!(progress, DrainProgress::Done { .. }) || !given.node_ready {
             return Ok(progress);
         }
@@ -164,7 +165,7 @@ impl Drain {
         self.progress(pods, given)
     }
 
-    /// Updates since when the Node is not Ready.
+    /// Updates how long the Node has been not Ready.
     fn watch_kubelet(&mut self, given: &Given<'_>) {
         let now = given.clock;
         if given.node_ready {
@@ -178,13 +179,13 @@ impl Drain {
         self.not_ready = Some(NotReady { since, last: now });
     }
 
-    /// True if the Node has not been Ready for long enough that its kubelet ends no pods.
+    /// True if the Node has been not Ready for so long that its kubelet cannot end pods.
     fn kubelet_is_away(&self, given: &Given<'_>) -> bool {
         let not_ready = self.not_ready.filter(|_| !given.node_ready);
         not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
     }
 
-    /// Updates the entries from the list. Returns the pods to ask now.
+    /// Updates the entries from the list of pods. Returns the pods to ask in this pass.
     fn sort<'a>(&mut self, pods: &'a [Pod], given: &Given<'_>) -> Vec<&'a Pod> {
         let now = given.clock;
         self.watch_kubelet(given);
@@ -217,7 +218,7 @@ impl Drain {
         }
         if given.settings.forced && !self.forced {
             tracing::warn!(
-                "the drain took too long: pods that only budgets keep are deleted; those with an obstacle stay, and block it"
+                "the drain timed out (onTimeout: Force): pods that only budgets protect are deleted; unmanaged pods and those with emptyDir data still block"
             );
         }
         self.forced = given.settings.forced;
@@ -247,7 +248,7 @@ impl Drain {
         left_behind.is_none().then_some(entry)
     }
 
-    /// Records the answer to a pod's eviction.
+    /// Records the answer to the request that a pod leave.
     fn note(&mut self, pod: &Pod, answer: Answer, given: &Given<'_>) {
         let now = given.clock;
         let entry = self
@@ -266,7 +267,7 @@ impl Drain {
                 entry.by_force |= given.settings.forced && answer == Answer::Accepted;
                 entry.tries = 0;
                 entry.ends();
-                // The next list shows it as terminating or not at all.
+                // The next list shows the pod as terminating, or does not show it.
                 entry.next_try = now + RETRY_WITHIN;
                 return;
             }
@@ -324,7 +325,7 @@ impl Drain {
         progress
     }
 
-    /// Returns how long the API server wants no requests.
+    /// Returns how long to send no requests, because the API server is overloaded; `None` if requests may be sent.
     fn held_back(&self, now: Moment) -> Option<Duration> {
         wait(now, self.hold_back?)
     }
@@ -350,14 +351,14 @@ impl Drain {
         next.max(LOOK.0)
     }
 
-    /// Waits for the volumes of pods that are gone, but not for long: the reboot unmounts them anyway. Pods elsewhere
-    /// that need a volume then wait until this node is back.
+    /// Waits for the volumes of pods that are gone, but not for long, since the reboot unmounts them anyway. Pods on
+    /// other nodes that need such a volume must then wait until this node is back.
     fn wait_for_volumes(&mut self, done: DrainProgress, lingering: &[String], given: &Given<'_>) -> DrainProgress {
         if lingering.is_empty() {
             return done;
         }
         let now = given.clock;
-        // At most half of the time that the drain has left.
+        // Waits for at most half of the time until the drain times out.
         let most = if given.left.is_zero() {
             VOLUMES
         } else {
@@ -376,7 +377,7 @@ impl Drain {
         };
         tracing::warn!(
             volumes = lingering.join(" "),
-            "still attached; the drain continues without waiting for them"
+            "volumes are still attached; the drain continues without waiting for them"
         );
         let reason = "still attached to this node; pods that wait for it start when this node is back";
         left_behind.extend(volume_blockers(lingering, reason, since));
@@ -384,7 +385,7 @@ impl Drain {
     }
 }
 
-/// Returns the first volumes as blockers, all for this reason.
+/// Returns the first volumes as blockers, all with this reason.
 fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<DrainBlocker> {
     let mut blockers = vec![];
     for name in volumes.iter().take(MAX_BLOCKERS) {
@@ -397,7 +398,7 @@ fn volume_blockers(volumes: &[String], reason: &str, since: Timestamp) -> Vec<Dr
     blockers
 }
 
-/// Returns the blocking pods, the worst first.
+/// Returns the pods that block as blockers: those that need help first, then those that block for longest.
 fn blockers(mut left: Vec<(&Pod, &Entry, Class)>) -> Vec<DrainBlocker> {
     left.sort_by(|(p, a, _), (q, b, _)| {
         b.stuck
