@@ -54,11 +54,11 @@ EXAMPLES
 ///
 /// The agent reads the BootcNode of its own node, lets bootc stage the desired image locked, and waits until the controller
 /// offers it a berth. It then takes the berth, cordons and drains its own node, commits, unlocks the image and reboots. After
-/// the boot it proves the running image, uncordons the node, and gives the berth back. It finds its state again from the
-/// objects and the host, so it may be stopped and started at any time.
+/// the boot it proves the running image, uncordons the node, and gives the berth back. When it starts, it reads its state
+/// from the objects and the host, so it may be stopped and started at any time.
 ///
-/// It uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for cordons and
-/// evictions, so that the API server confines it to its own node.
+/// The agent uses two identities: its own for the status of its BootcNode and for its berths, and the kubelet's for cordons
+/// and evictions. So the API server confines it to its own node.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "berth-agent",

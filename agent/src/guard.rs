@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of BootcNodes to list. They are tried in random order until one has a Node.
 const PAGE: u32 = 20;
 
-/// Advice if a policy does not work.
+/// Advice if the API server accepts a write that a policy must reject.
 const POLICIES: &str = "apply manifests/admission-policies.yaml again, with its bindings";
 /// Advice if the kubelet's credentials permit too much.
 const RESTRICTION: &str = "turn on NodeRestriction in the API server (--enable-admission-plugins), or give --kubelet-kubeconfig the \
@@ -67,7 +67,7 @@ impl GuardProbe {
             let node = write_another_node(kubelet, &other).await;
             match node.context("cannot try to write another Node as the kubelet")? {
                 Guard::Refuses => return Ok(berth),
-                // A deleted Node proves nothing; try the next.
+                // The Node was deleted, so the answer shows nothing. Try the next one.
                 Guard::NothingToTry => {}
                 other => return Ok(other),
             }

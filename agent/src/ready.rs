@@ -17,7 +17,7 @@ const WAITING_DELAY: Duration = Duration::from_secs(2);
 /// Time between two touches of the file while the agent waits for another agent to end.
 const WAITING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Longest time since the last touch at which an agent is still ready. Default of `berth-agent ready`.
+/// An agent is ready if it touched the file within this time. Default of `berth-agent ready`.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Limit for one pass of the loop (several host commands, each with a timeout). After it, the liveness probe fails.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(600);

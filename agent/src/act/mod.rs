@@ -26,7 +26,7 @@ use crate::telemetry::describe;
 
 /// Delay before the agent reads invalid drain settings of the pool again.
 const SETTINGS_RETRY: Duration = Duration::from_secs(10);
-/// Longest reason of a blocker that the schema allows.
+/// Limit of the schema for the reason of a blocker, in characters.
 const MAX_BLOCKER_REASON: usize = 512;
 
 impl Agent {
@@ -48,8 +48,8 @@ impl Agent {
         self.learn(Event::Ends(step, ending));
         self.remember();
         if done.is_err() && step.asks_cluster() {
-            // A conflict means that another client wrote the berth. Read the berths, so that the next step is decided
-            // on their state.
+            // A conflict means that another client wrote the berth. Read the berths again, so that the agent decides
+            // the next step on their current state.
             self.refresh_berths().await?;
         }
         done.map(drop)
@@ -105,8 +105,8 @@ impl Agent {
             Step::Restore(_) => self.restore().await,
             Step::GiveBack(berth) => {
                 let stored = self.store(berth.given_back()?).await?;
-                // Uses the Node as it was read after the restore. Removed here rather than when the node is next idle:
-                // if the host does not answer, the agent does not read the Node any more.
+                // Remove the signs from the Node as it was read after the restore, rather than when the node is next
+                // idle: if the host does not answer, the agent does not read the Node any more.
                 if let Some(node) = self.knowledge.cluster.node.get().cloned() {
                     self.take_signs_off(&node).await;
                 }

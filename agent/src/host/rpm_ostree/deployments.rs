@@ -29,7 +29,7 @@ const LAYERS: [&str; 5] = [
     "requested-base-local-replacements",
 ];
 
-/// Packages replaced with those of a repository. The value has the repository's kind and name, and the packages.
+/// Packages replaced with packages of a repository. The value has the repository's kind and name, and the packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
 /// Other changes that an update keeps but bootc would drop. Used only to compare two deployments.

@@ -10,12 +10,12 @@ use crate::host::error::HostError;
 use crate::host::files;
 use crate::host::root::{HostRoot, RUN_DIR};
 
-/// What the host's `ostree admin lock-finalization` can do.
+/// Capability of the host's `ostree admin lock-finalization`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockTool {
-    /// It can lock and unlock.
+    /// The command can lock and unlock.
     Unlocks,
-    /// It can only lock.
+    /// The command can only lock.
     Locks,
     /// The command does not exist: a file locks the deployment, and only rpm-ostree unlocks it.
     None,
@@ -39,7 +39,7 @@ impl LockTool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    /// Boot in which the note was written. The note is not valid in another boot.
+    /// Boot during the write of the note. In another boot the note is not valid.
     pub(super) boot_id: BootId,
     /// Digest of the staged image.
     pub(super) digest: Digest,

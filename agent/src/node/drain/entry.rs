@@ -1,4 +1,4 @@
-//! What the drain records about one pod.
+//! Record that the drain keeps of one pod.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) const RETRY_WITHIN: Duration = Duration::from_secs(10);
 pub(super) const OVERDUE: Duration = Duration::from_secs(30);
 /// Grace period, in seconds, of a pod that sets none, as in Kubernetes.
 const DEFAULT_GRACE: u64 = 30;
-/// Longest reason of a blocker that the schema allows.
+/// Limit of the schema for the reason of a blocker, in characters.
 const MAX_REASON: usize = 512;
 
 /// State of a pod that must leave the node, or had to.

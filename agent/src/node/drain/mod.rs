@@ -36,7 +36,7 @@ use crate::clients::RequestError;
 const CONCURRENT: usize = 8;
 /// Number of pods in one page of a list.
 const PAGE: usize = 200;
-/// Number of blockers reported; the schema allows no more.
+/// Limit of the schema for the number of blockers.
 const MAX_BLOCKERS: usize = 10;
 /// First and longest time between two passes while pods are terminating.
 const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -52,7 +52,7 @@ const KUBELET_AWAY: Duration = Duration::from_secs(90);
 /// Longest time between two passes that both saw the Node not Ready, for the Node to count as not Ready in between. If
 /// it was longer, the API server was away.
 const BLIND: Duration = Duration::from_secs(20);
-/// Longest name of a blocker that the schema allows.
+/// Limit of the schema for the name of a blocker, in characters.
 const MAX_NAME: usize = 320;
 
 /// Result of a pass.
@@ -179,7 +179,7 @@ impl Drain {
         self.not_ready = Some(NotReady { since, last: now });
     }
 
-    /// True if the Node has been not Ready for so long that its kubelet cannot end pods.
+    /// True if the Node has been not Ready for [`KUBELET_AWAY`]. Its kubelet then cannot end pods.
     fn kubelet_is_away(&self, given: &Given<'_>) -> bool {
         let not_ready = self.not_ready.filter(|_| !given.node_ready);
         not_ready.is_some_and(|seen| given.clock.since(seen.since) >= KUBELET_AWAY)
