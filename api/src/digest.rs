@@ -1,4 +1,4 @@
-//! Content digests, parsed once at the edge.
+//! Content digests, parsed once, when they are read.
 
 use std::fmt;
 use std::str::FromStr;

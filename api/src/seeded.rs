@@ -48,19 +48,19 @@ bugs! {
     ExpiredBerthStolen => "expired-berth-stolen",
     /// Count as unavailable only nodes with Berth's own cordon.
     OwnFlagOnly => "own-flag-only",
-    /// Close a berth in a single step, before the Node is restored.
+    /// Close a berth before the Node is restored.
     GiveBackNotSticky => "give-back-not-sticky",
     /// Open a berth for an unavailable node regardless of the number of held berths.
     NoHeldLimit => "no-held-limit",
     /// Take an offer for a digest other than the desired one.
     OfferForAnotherDigest => "offer-for-another-digest",
-    /// Look only at berths of the node's current pool.
+    /// In the agent, look only at berths of the node's current pool.
     SearchInNewPoolOnly => "search-in-new-pool-only",
     /// Retry a digest that failed on this node.
     RetryFailedDigest => "retry-failed-digest",
     /// Use a berth that was offered to another Node of the same name, with another UID.
     NoUidCheck => "no-uid-check",
-    /// Publish a smaller capacity while more offers are open.
+    /// Publish a smaller capacity while more berths than that are offered or held.
     ShrinkAtOnce => "shrink-at-once",
     /// Reopen a berth before its failure is recorded.
     ReopenBeforeRecorded => "reopen-before-recorded",
@@ -106,9 +106,9 @@ bugs! {
     PermitsUncounted => "permits-uncounted",
     /// Retry a Lease write in every pass although the API server rejects it.
     RefusedTriedAgain => "refused-tried-again",
-    /// Count a closed berth that cannot be written as free.
+    /// Count a closed berth as free although it cannot be written.
     RefusedNotCounted => "refused-not-counted",
-    /// Let a newer machine that reports no boot image replace the known one.
+    /// Let a newer machine that reports no boot image replace the boot image of an older machine.
     SilenceDisplaces => "silence-displaces",
     /// Forget the boot image of deleted or silent machines.
     BootImageForgotten => "boot-image-forgotten",
@@ -155,13 +155,13 @@ pub fn wake(bug: Option<Bug>) {
 }
 
 impl Bug {
-    /// True if this program has the bug. Always false in shipped programs.
+    /// True if this bug is awake in this program. Always false in shipped programs.
     #[cfg(feature = "seeded-bugs")]
     pub fn is_awake(self) -> bool {
         awake::is(self)
     }
 
-    /// True if this program has the bug. Always false in shipped programs.
+    /// True if this bug is awake in this program. Always false in shipped programs.
     #[cfg(not(feature = "seeded-bugs"))]
     pub const fn is_awake(self) -> bool {
         false

@@ -36,7 +36,7 @@ impl Pulse {
         locked(&self.0).answer = Some(Instant::now());
     }
 
-    /// True if the passes hang.
+    /// True if the reconciler's passes hang.
     pub fn is_lost(&self) -> bool {
         self.is_lost_at(Instant::now())
     }
@@ -57,7 +57,7 @@ impl Pulse {
 impl Health for Pulse {
     fn alive(&self) -> Result<(), String> {
         if self.is_lost() {
-            Err("the passes hang; see the last lines of the log".to_owned())
+            Err("the controller's passes hang; see the last lines of the log".to_owned())
         } else {
             Ok(())
         }

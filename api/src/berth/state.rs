@@ -215,7 +215,7 @@ impl Berth {
     /// Offers a closed berth to one node.
     ///
     /// # Errors
-    /// When it is not closed.
+    /// When the berth is not closed.
     pub fn offered(&self, offer: Offer) -> Result<Self, Refused> {
         match self.state {
             BerthState::Closed(_) => Ok(self.with(BerthState::Offered(offer))),
@@ -226,7 +226,7 @@ impl Berth {
     /// Closes an offer that was not taken, or changes the reason of a closed berth.
     ///
     /// # Errors
-    /// When it is held: only its holder or [`Berth::ended`] may close it.
+    /// When the berth is held: only its holder or [`Berth::ended`] may close it.
     pub fn closed(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let closed = match &self.state {
             BerthState::Offered(offer) => {
@@ -251,7 +251,7 @@ impl Berth {
     /// Clears the outcome of a closed berth, because the pool's status now records the failure.
     ///
     /// # Errors
-    /// When it is not closed.
+    /// When the berth is not closed.
     pub fn acknowledged(&self) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Closed(closed) => Ok(self.with(BerthState::Closed(Closed {
@@ -268,7 +268,7 @@ impl Berth {
     /// ([`ClosedReason::Admin`]). A target that was committed but never proven counts as failed (I5).
     ///
     /// # Errors
-    /// When it is closed.
+    /// When the berth is closed.
     pub fn ended(&self, reason: ClosedReason) -> Result<Self, Refused> {
         let (node, target, outcome) = match &self.state {
             BerthState::Closed(_) => return self.refused("it is already closed"),
@@ -295,7 +295,7 @@ impl Berth {
     /// regardless.
     ///
     /// # Errors
-    /// When no node holds it.
+    /// When no node holds the berth.
     pub fn revoked(&self, revoke: Option<String>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding { revoke, ..h.clone() }))),
@@ -307,7 +307,7 @@ impl Berth {
     /// stuck on a bad image may have to wait for the next window.
     ///
     /// # Errors
-    /// When no node holds it.
+    /// When no node holds the berth.
     pub fn open_until(&self, open_until: Option<Timestamp>) -> Result<Self, Refused> {
         match &self.state {
             BerthState::Held(h) => Ok(self.with(BerthState::Held(Holding {

@@ -41,7 +41,7 @@ pub struct Joined {
     /// Name of the pool.
     #[schemars(length(max = 63))]
     pub pool: String,
-    /// Time when the agent was first asked to follow this pool.
+    /// Time when the agent first read this pool in its BootcNode's spec.
     pub start_time: Time,
 }
 

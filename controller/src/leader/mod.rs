@@ -242,7 +242,7 @@ impl Candidate {
         loop {
             tokio::time::sleep(self.timing.retry_period).await;
             if leadership.pulse.is_lost() {
-                return Lost("the passes hang".to_owned());
+                return Lost("the controller's passes hang".to_owned());
             }
             let (written, sent) = (microseconds(Timestamp::now()), Instant::now());
             unanswered.push((written, sent));
@@ -404,7 +404,7 @@ pub(crate) mod tests {
         let (candidate, mut leadership, lease) = leader(server(&[]), QUICK);
         leadership.pulse = Pulse::hanging();
         let lost = tokio::time::timeout(QUICK.renew_deadline, candidate.keep(&leadership, lease)).await;
-        assert_eq!(lost.unwrap(), Lost("the passes hang".to_owned()));
+        assert_eq!(lost.unwrap(), Lost("the controller's passes hang".to_owned()));
     }
 
     #[tokio::test]

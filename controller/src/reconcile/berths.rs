@@ -150,7 +150,7 @@ impl Reconciler {
         }
         let closed = rereads.closed(&changed, fleet_changed);
         if !closed.is_empty() {
-            tracing::info!(pools = ?changed, fleet_changed, "changed since the last watch event; no berth offered in this pass");
+            tracing::info!(pools = ?changed, fleet_changed, "pools or the BootcFleet have changed since the last watch event; no berth offered in this pass");
         }
         Ok(closed)
     }

@@ -46,15 +46,15 @@ pub(super) struct Memory {
     pub(super) belonging: MembershipCache,
     /// Gates of all pools.
     pub(super) gates: GateCache,
-    /// Soak times of the waves so far.
+    /// How long each wave has soaked so far.
     pub(super) soaks: Soaks,
     /// How long each pool's available image has been known.
     pub(super) ages: Ages,
-    /// Updates of `Waiting` conditions that are to be written.
+    /// Changes of `Waiting` conditions that are still to be written.
     pub(super) desk: WriteQueue,
     /// Nodes whose insight reports that their agent is silent.
     pub(super) deputy: SilentQueue,
-    /// Members that were permitted to pull and did not.
+    /// Permits to pull an image that members did not use.
     pub(super) permits: StagingPermits,
     /// Holders of berths that are silent or did not come back from their reboot in time.
     pub(super) overdue: Overdue,

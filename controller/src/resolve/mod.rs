@@ -52,7 +52,7 @@ pub struct PoolImage<'a> {
     pub target: Option<&'a Target>,
     /// `status.available`
     pub available: Option<&'a Available>,
-    /// How long leaders have known the available image.
+    /// How long this leader and earlier ones have known the available image.
     pub seen: Duration,
     /// Poll request of an admin.
     pub request: Option<&'a str>,
@@ -65,7 +65,7 @@ pub struct PoolImage<'a> {
 pub struct Resolution {
     /// Answers of the registries.
     pub answers: Answers,
-    /// How long leaders have known the available image.
+    /// How long this leader and earlier ones have known the available image.
     pub seen: Duration,
     /// True while the first attempt for a new reference is in progress, or its answer is not yet in the status.
     pub first: bool,
@@ -89,7 +89,7 @@ impl Resolution {
     }
 }
 
-/// Values that pools want, and since when this process has known each.
+/// Value that each pool wants now, and since when this process has known it.
 #[derive(Debug, Default)]
 struct WantedSince(BTreeMap<PoolName, (String, Moment)>);
 
@@ -137,7 +137,7 @@ pub struct Resolver {
     confirmations: WantedSince,
     /// Tag and Secret of each polled pool.
     followed: WantedSince,
-    /// Last answer given to each pool that is not polled.
+    /// Last answer given to each pool that is not polled, and when its request began.
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
