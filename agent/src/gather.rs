@@ -79,7 +79,7 @@ impl Agent {
         if self.knowledge.past.retry_token != token {
             tracing::info!(
                 token = self.knowledge.past.retry_token,
-                "failed images may be tried again"
+                "new retry token: images that failed here may be tried again"
             );
         }
         self.remember();
@@ -140,7 +140,7 @@ impl Agent {
         let shutting_down = host
             .shutting_down()
             .await
-            .context("cannot ask logind whether the host goes down")?;
+            .context("cannot ask logind whether the host is shutting down")?;
         let mut services = Services::under(host.boot_id()?);
         services.shutting_down = shutting_down;
         if shutting_down || !self.knowledge.is_reboot_ahead() {
@@ -152,7 +152,7 @@ impl Agent {
         services.shutdown_scheduled = host
             .shutdown_scheduled()
             .await
-            .context("cannot ask logind for a scheduled shutdown")?;
+            .context("cannot ask logind whether a shutdown is scheduled")?;
         let under_window = self.knowledge.cluster.is_under_window();
         services.clock_synchronized = self.contact.clock.is_synchronized(&self.host, under_window).await;
         Ok(services)

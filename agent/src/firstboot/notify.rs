@@ -103,13 +103,13 @@ pub fn cluster(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Resu
         })
         .context("cannot start a thread")?;
     told.recv_timeout(CLUSTER_TIMEOUT)
-        .with_context(|| format!("no result within {} s", CLUSTER_TIMEOUT.as_secs()))?
+        .with_context(|| format!("the event was not written within {} s", CLUSTER_TIMEOUT.as_secs()))?
 }
 
 async fn event(kubeconfig: &Path, node: &str, verdict: &Verdict) -> anyhow::Result<()> {
     anyhow::ensure!(
         kubeconfig.is_file(),
-        "{} is not a file; name one that this unit can see",
+        "kubeconfig {} is not a file; name one that the first-boot unit can see",
         kubeconfig.display()
     );
     let client = clients::client_of(kubeconfig).await?;

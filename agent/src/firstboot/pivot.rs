@@ -108,7 +108,7 @@ pub async fn stage(host: &Host, image: &ImageRef, target: &Target, give_up: Inst
                 host.cancel_pull(&target.digest).await?;
                 return Err(trouble("the pull did not end before the deadline"));
             }
-            None => return Err(trouble("the pull is gone; its result is unknown")),
+            None => return Err(trouble("no trace of the pull is left; its result is unknown")),
         }
     };
     host.forget_pull(&target.digest).await?;
@@ -170,7 +170,7 @@ pub(super) async fn unlock_and_ask(host: &Host, target: &Target, signs: &Signs) 
     check_no_node(host, signs)?;
     host.unlock().await?;
     if is_staged(host, target).await? != Some(false) {
-        return Err(trouble("the next boot would not take the target after its unlock"));
+        return Err(trouble("the target was unlocked, but the next boot would not apply it"));
     }
     check_no_node(host, signs)?;
     Ok(host.reboot().await?)

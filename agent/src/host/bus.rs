@@ -54,7 +54,7 @@ pub enum BusError {
     /// The call was sent, but its result is unknown.
     #[error("no reply to {method}: {why}")]
     Lost {
-        /// The method.
+        /// The called method.
         method: String,
         /// Error of the connection.
         why: String,
@@ -70,9 +70,9 @@ pub enum BusError {
     /// The reply cannot be parsed.
     #[error("bad reply to {method}: {why}")]
     Malformed {
-        /// The method.
+        /// The called method.
         method: String,
-        /// Error of the reply.
+        /// Error of parsing the reply.
         why: String,
     },
 }

@@ -99,13 +99,13 @@ pub struct HostStatus {
     /// The deployment that a shutdown applies unless it is locked. A staged change without an image, such as a kernel
     /// argument, has no digest.
     pub staged: Option<Deployment>,
-    /// Why the lock of the staged deployment cannot be read. It then counts as neither locked nor unlocked.
+    /// Why the lock of the staged deployment cannot be read. The deployment then counts as neither locked nor unlocked.
     pub unreadable_lock: Option<String>,
     /// True if the staged image was pulled under an enforced signature policy.
     pub staged_signed: bool,
-    /// The first deployment that is neither booted nor staged.
+    /// The rollback deployment: the first one that is neither booted nor staged.
     pub rollback: Option<Deployment>,
-    /// True if the next boot takes the rollback deployment.
+    /// True if the rollback deployment boots next.
     pub rollback_queued: bool,
     /// True if the booted image was pulled under an enforced signature policy. The host's next pulls must enforce one
     /// too.

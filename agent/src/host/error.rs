@@ -15,7 +15,7 @@ pub enum HostError {
     /// A host tool did not end in time.
     #[error("{0}")]
     Timeout(String),
-    /// The bus, systemd or logind failed.
+    /// The system bus, systemd, logind or another D-Bus service failed.
     #[error("{0}")]
     Bus(#[from] BusError),
     /// logind refused to reboot.

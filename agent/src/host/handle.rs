@@ -1,4 +1,4 @@
-//! The host, as the rest of the agent uses it.
+//! Interface of the host for the rest of the agent.
 
 use std::sync::{Arc, Mutex};
 
@@ -46,8 +46,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Prepares the access to the host and tries to connect to its bus. An unreachable bus is not an error: each call
-    /// connects again, and fails if it still cannot.
+    /// Prepares the access to the host and tries to connect to its bus. An unreachable bus is not an error here: each
+    /// later call tries to connect again, and fails if it cannot.
     ///
     /// # Errors
     /// When the runtime directory cannot be created under the root.
@@ -201,8 +201,8 @@ impl Host {
         self.driver_of(puller).forget_pull(digest).await
     }
 
-    /// Starts to pull and stage an image with this lock, and returns at once. If the digest is already being pulled, that
-    /// pull continues.
+    /// Starts to pull and stage an image with this lock, and returns at once. If the digest is already being pulled,
+    /// that pull continues.
     ///
     /// # Errors
     /// [`HostError::Busy`] while another pull runs; or the backend failed.

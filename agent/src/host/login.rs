@@ -1,7 +1,7 @@
 //! logind: lists shutdown inhibitors, reports a shutdown in progress, and reboots.
 //!
-//! Reboots go through logind, never through systemd's own `Reboot`, which does not stop services first. A service
-//! finalizes the staged deployment when it stops, so that deployment would be lost.
+//! The agent never reboots with systemd's own `Reboot`, which does not stop services first. A service finalizes the
+//! staged deployment when it stops, so that deployment would be lost.
 
 use super::bus::{Bus, BusError, LOGIND};
 use super::error::HostError;

@@ -96,7 +96,7 @@ impl Host {
                     Some(Ok(status)) => (self.rpm_ostree_os(status, why), self.rpm_ostree.policy().await),
                     Some(Err(error @ (HostError::Busy(_) | HostError::Bus(_)))) => return Err(error),
                     Some(Err(error)) => (unanswered(&error), None),
-                    None => (unusable(Reason::StatusFailed, "rpm-ostree was not asked"), None),
+                    None => (unusable(Reason::StatusFailed, "rpm-ostree was not queried"), None),
                 }
             }
         };

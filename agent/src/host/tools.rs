@@ -75,7 +75,7 @@ impl Tools {
         let (stdout, stderr) = (format!("{RUN_DIR}/{what}.out"), format!("{RUN_DIR}/{what}.err"));
         let spec = Spec {
             name: format!("berth-{what}.service"),
-            description: "Berth: ask or change the host's deployments",
+            description: "Berth: query or change the host's deployments",
             before: vec![],
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             on_success: vec![],
