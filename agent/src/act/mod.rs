@@ -98,7 +98,7 @@ impl Agent {
             Step::Uncommit(berth) => self.store(berth.uncommitted()?).await,
             Step::Relicense(berth, digest) => {
                 let stored = self.store(berth.relicensed(digest.clone(), self.boot_id())?).await?;
-                tracing::warn!(berth = berth.name(), %digest, "continuing from an unproven boot");
+                tracing::warn!(berth = berth.name(), %digest, "the boot is unproven; the berth has a new target");
                 Ok(stored)
             }
             Step::Release(berth, outcome, _) => self.store(berth.releasing(*outcome, self.boot_id())?).await,
@@ -127,7 +127,7 @@ impl Agent {
 
     async fn look_at_host(&mut self) -> Result<Ending> {
         let units = self.host.rivals().await;
-        let mut rivals = units.context("cannot ask systemd for other updaters")?;
+        let mut rivals = units.context("cannot ask systemd whether other updaters run")?;
         rivals.extend(self.rival_pods().await);
         let finalization_failed = self.host.finalization_failed().await.unwrap_or_default();
         let terms = Terms {

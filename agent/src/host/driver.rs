@@ -131,7 +131,7 @@ impl HostStatus {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
                 let why = format!(
-                    "{} is staged in place of {}; it is not removed",
+                    "{} is staged instead of {}, so nothing is removed",
                     staged.image, meant.image
                 );
                 Err(HostError::tool_failed(&why))

@@ -78,7 +78,7 @@ impl Host {
             claim: Mutex::new(None),
         };
         if let Err(error) = host.bus.ensure().await {
-            tracing::warn!(%error, "the host does not answer yet");
+            tracing::warn!(%error, "the host's system bus does not answer yet");
         }
         Ok(host)
     }

@@ -34,7 +34,7 @@ pub enum NodeError {
     #[error("the Node does not exist")]
     Gone,
     /// The API server does not permit the request to the kubelet's identity.
-    #[error("the kubelet's identity is refused: {0}")]
+    #[error("the API server refuses the kubelet's identity: {0}")]
     Forbidden(String),
     /// The API server failed or is unreachable.
     #[error(transparent)]
@@ -153,7 +153,7 @@ impl From<RawNode> for NodeFacts {
 /// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::warn!(text, %error, "cannot parse the record of our cordon");
+        tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming that the node was schedulable before");
         CordonRecord::default()
     })
 }

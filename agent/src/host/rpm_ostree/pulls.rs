@@ -197,7 +197,7 @@ impl Pulls {
         let Some(transaction) = joined? else {
             return Ok(false);
         };
-        tracing::info!(digest = %record.digest, "joined the transaction that pulls");
+        tracing::info!(digest = %record.digest, "joined the running transaction of this pull");
         let mut record = record.clone();
         record.started = true;
         self.record.write(&record)?;

@@ -280,10 +280,10 @@ impl Drain {
             Answer::Budget(text) => entry.set(text, true),
             Answer::Misconfigured(text) => entry.set(text, true),
             Answer::Refused(text) => entry.set(&format!("the API server refuses to move it: {text}"), true),
-            Answer::Failed(text) => entry.set(&format!("it could not be moved: {text}"), true),
+            Answer::Failed(text) => entry.set(&format!("the request to move it failed: {text}"), true),
         }
         if entry.tries == 0 {
-            tracing::info!(pod = name, reason = entry.reason, "cannot be moved yet");
+            tracing::info!(pod = name, reason = entry.reason, "the pod cannot be moved yet");
         }
         entry.tries = entry.tries.saturating_add(1);
         entry.next_try = now + retry_after(entry.tries);
