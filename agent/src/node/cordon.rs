@@ -153,7 +153,7 @@ impl From<RawNode> for NodeFacts {
 /// Otherwise the node would stay cordoned forever, without a report.
 fn record(text: &str) -> CordonRecord {
     serde_json::from_str(text).unwrap_or_else(|error| {
-        tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming that the node was schedulable before");
+        tracing::warn!(text, %error, "cannot parse the record of our cordon; assuming the node was schedulable");
         CordonRecord::default()
     })
 }
