@@ -129,7 +129,7 @@ enum Show {
 }
 
 impl Example {
-    /// Reads a file. `$2` stands for the digest of image 2's manifest, `$a2` for that of its index.
+    /// Reads a file. `$2` stands for the digest of image 2's manifest, `$a2` for the digest of its index.
     fn read(file: &Path) -> Self {
         let mut text = fs::read_to_string(file).unwrap();
         for number in 0..10 {

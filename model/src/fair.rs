@@ -122,7 +122,7 @@ pub fn heal(world: &World, state: &mut State) {
     }
 }
 
-/// Ends the faults of a node, except those of [`World::keep_blocked`].
+/// Ends the faults of a node, except the faults of [`World::keep_blocked`].
 fn heal_node(world: &World, state: &mut State, node: usize) {
     let here = &mut state.nodes[node];
     if !here.object.exists {

@@ -42,7 +42,7 @@ const SILENCE: Duration = Duration::from_secs(900);
 /// The controller has run for long enough to judge every silence.
 const UPTIME: Duration = Duration::from_secs(1_000_000);
 
-/// What one pass has found.
+/// Findings of one pass.
 struct Pass<'a> {
     seen: &'a Snapshot,
     membership: Arc<Membership>,

@@ -1,5 +1,5 @@
-//! The format of the facts. `$2` in a file is the digest of the manifest of image 2, and `$a2` that of its index. A span of
-//! time such as `10m` ended when the command ran.
+//! The format of the facts. `$2` in a file is the digest of the manifest of image 2, and `$a2` is the digest of its index.
+//! A span of time such as `10m` ended when the command ran.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::REPOSITORY;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Cluster {
-    /// What differs from the default in an image, by its number.
+    /// Differences from the default image, by the number of the image.
     pub images: BTreeMap<u8, Value>,
     pub pools: BTreeMap<String, PoolFacts>,
     pub nodes: BTreeMap<String, NodeFacts>,
@@ -125,7 +125,7 @@ pub struct FleetFacts {
     pub edit: Map<String, Value>,
 }
 
-/// What the kubelet reports about its readiness.
+/// Readiness that the kubelet reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ready {
     #[default]

@@ -184,7 +184,7 @@ impl Cluster {
 }
 
 impl World<'_> {
-    /// Adds the Leases of all pools: those of the facts, and new ones up to the pool's capacity.
+    /// Adds the Leases of all pools: the Leases of the facts, and new ones up to the pool's capacity.
     fn lease(&mut self) {
         let members = self.seen().1;
         for pool in self.objects.pools.clone() {

@@ -2,7 +2,7 @@
 //!
 //! The daemon exits when it is idle, sometimes between a call and its reply, and it starts more slowly than the bus
 //! waits. So systemd starts it before each query, a query without an answer is retried, and no answer is cached. When a
-//! caller disconnects, the daemon cancels those of its transactions that were not started. So the agent has a separate
+//! caller disconnects, the daemon cancels its transactions that were not started. So the agent has a separate
 //! connection for the daemon and keeps it open.
 
 use std::collections::HashMap;
