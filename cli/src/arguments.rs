@@ -229,7 +229,7 @@ pub enum Command {
     Unhold(OfNode),
     /// Stop reporting a machine that is held back on its first boot.
     ///
-    /// A machine that is installed from a boot image that is too old does not start its kubelet and never becomes a node. The
+    /// A machine whose boot image is too old does not start its kubelet and never becomes a node. The
     /// condition BootstrapHealthy of the BootcFleet names it until it joins. Dismiss the machine if it was deleted or should
     /// not join. It is reported again if it starts and is refused again.
     #[command(long_about)]

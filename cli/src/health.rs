@@ -183,7 +183,7 @@ fn of_node(line: &NodeLine, bootc: &BootcNode, node: Option<&Node>, now: Timesta
     let Some(status) = &bootc.status else { return vec![] };
     let mut found = troubles(bootc, now);
     found.retain(|found| found.kind == Kind::AgentSilent || line.is(Assessment::Degraded));
-    // Silence and a blocked drain are part of a worse trouble.
+    // A silent agent or a blocked drain is not listed beside a worse problem of the node.
     let is_off = found
         .first()
         .is_some_and(|first| matches!(first.kind, Kind::NodeDegraded | Kind::RebootTimedOut));

@@ -37,7 +37,7 @@ impl Member<'_> {
     /// Returns the most demanding variant of its architecture that the node can run, as its agent reports it.
     pub(crate) fn reported_variant(&self) -> Variant<'_> {
         let status = self.bootc.and_then(|bootc| bootc.status.as_ref());
-        // A report from another Node of this name is about another machine.
+        // A report under another Node UID is about another machine with this name.
         let status = status.filter(|status| status.node_uid == self.node.metadata.uid);
         let has_reported = status.is_some_and(|status| status.agent_version.is_some());
         Variant::reported(

@@ -184,7 +184,7 @@ fn metadata(read: MetaMessage) -> Result<ObjectMeta> {
     })
 }
 
-/// Returns the time, or `None` if it is not set: API servers then send an empty message.
+/// Returns the time; `None` for an empty message, which API servers send for a time that is not set.
 fn time(read: Option<TimeMessage>) -> Result<Option<Time>> {
     let Some(TimeMessage { seconds, nanos }) = read else {
         return Ok(None);

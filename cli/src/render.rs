@@ -160,7 +160,7 @@ fn head(view: &PoolView, now: Timestamp, width: usize) -> String {
     lines.iter().map(|line| wrapped(line, width, 4)).collect()
 }
 
-/// True unless the lines about the pool's nodes show what this `Progressing` says.
+/// True unless the lines about the pool's nodes already show the content of this condition `Progressing`.
 fn is_worth_a_line(progressing: &Warning) -> bool {
     let is_shown = [Why::Updated, Why::NoNodes]
         .iter()

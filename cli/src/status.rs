@@ -247,7 +247,7 @@ fn berths(snapshot: &Snapshot, pool: &BootcNodePool) -> Berths {
     berths
 }
 
-/// Returns the conditions that need attention, and a warning if the controller is late to read the spec.
+/// Returns the conditions that need attention, and a warning if the controller has not read the newest spec in time.
 fn warnings(pool: &BootcNodePool, conditions: &[Condition], now: Timestamp) -> Vec<Warning> {
     let mut warnings: Vec<Warning> = finding::pool::notable(conditions).map(Warning::from).collect();
     if let Some(unread) = finding::unread::finding(pool, now) {

@@ -32,9 +32,9 @@ pub struct Story {
     /// The node as `status` shows it.
     #[serde(flatten)]
     pub row: NodeRow,
-    /// Its pool; empty if it has left it.
+    /// The node's pool; empty if the node has left its pool.
     pub pool: String,
-    /// Time when it joined its pool, if an agent saw that.
+    /// Time when the node joined its pool, if an agent recorded it.
     pub joined: Option<Timestamp>,
     /// Result of its first-boot check, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]

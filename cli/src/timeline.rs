@@ -198,7 +198,7 @@ impl Picture {
         out + &cut(&format!("  one column is {column}, by each node's own clock"), width) + "\n"
     }
 
-    /// Returns the letter of a cell: the last chapter in it, so that a short one is visible.
+    /// Returns the letter of the last chapter in a cell, so that a short chapter is visible.
     fn sign(&self, row: &Row, cell: usize, cells: usize) -> char {
         let last = row.spans.iter().rev().find(|span| {
             let first = self.cell(span.start, cells).min(cells - 1);
@@ -215,7 +215,7 @@ impl Picture {
         usize::try_from(done / i128::from(self.span_seconds())).unwrap_or_default()
     }
 
-    /// Returns the place of a time in the SVG, from the left.
+    /// Returns the x coordinate of a time in the SVG.
     fn x(&self, time: Timestamp) -> f64 {
         let done = (time.as_second() - self.begin.as_second()) as f64 / self.span_seconds() as f64;
         LEFT as f64 + done * WIDE as f64

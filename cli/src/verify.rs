@@ -13,7 +13,7 @@ use flate2::bufread::MultiGzDecoder;
 use crate::table::columns;
 use crate::text::{clean, cut, seconds, wrapped};
 
-/// Longest line that is read, in bytes. An object is smaller than 2 MiB, and a line has at most two.
+/// Longest line that is read, in bytes. A line has at most two objects, each smaller than 2 MiB.
 const MAX_LINE: u64 = 8 << 20;
 
 /// Name that stands for standard input.

@@ -60,7 +60,7 @@ impl World {
         let pools = Pool::readable(&seen.pools).into_iter();
         let pools: Vec<Pool> = pools.map(|pool| pool.guarded(Some(&fleet))).collect();
         let epochs = leases.iter().filter_map(|lease| Some(lease.berth.as_ref().ok()?.epoch));
-        // Only the agent's clock and the local one are available here.
+        // Heartbeats are times of the agents' clocks; only the local clock is available to compare them with.
         let heard = snapshot.bootc_nodes.iter().filter(|bootc| {
             let status = bootc.status.as_ref();
             status.is_some_and(|status| silence(status, now).is_none())
@@ -192,7 +192,7 @@ impl Room {
         }
     }
 
-    /// Removes a node, as if its berth were closed.
+    /// Removes a node from the users of capacity, as if its berth were closed.
     pub(crate) fn forget(&mut self, node: &str) {
         let used = self.users.remove(node).is_some();
         if let Some(fleet) = self.fleet.as_mut().filter(|_| used) {
@@ -208,7 +208,7 @@ impl Room {
     }
 }
 
-/// `n7 holds berth workers-0 (draining)`, `n3 is not Ready`.
+/// Returns why a node uses capacity: `n7 holds berth workers-0 (draining)`, `n3 is not Ready`.
 fn words(facts: &PoolFacts, user: &CapacityUse) -> String {
     let who = &user.who;
     let of_user = facts.berths.iter().find_map(|seen| {

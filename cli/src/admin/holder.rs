@@ -29,7 +29,7 @@ pub(super) struct Claims<'a> {
     pub(super) held: Vec<Held<'a>>,
     /// Berths that a former Node with this name holds.
     pub(super) former: Vec<Held<'a>>,
-    /// Names of berths that it is offered.
+    /// Names of berths that the node is offered.
     pub(super) offered: Vec<String>,
     /// Errors of Leases that name the node and cannot be read.
     pub(super) unreadable: Vec<String>,

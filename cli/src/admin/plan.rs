@@ -15,9 +15,9 @@ use crate::text::clean;
 pub struct Plan {
     /// The plan in one sentence.
     pub head: String,
-    /// Facts that explain it.
+    /// Facts that explain the plan.
     pub facts: Vec<String>,
-    /// Reasons against it.
+    /// Reasons not to apply the plan.
     pub warnings: Vec<String>,
     /// The changes, in order; empty if there is nothing to do.
     pub changes: Vec<Change>,
@@ -62,7 +62,7 @@ pub enum Change {
         /// New value of the annotation.
         value: String,
     },
-    /// Closes a held berth without its holder.
+    /// Closes a held berth without its holder's agent.
     Close {
         /// The Lease as it was read.
         lease: Box<Lease>,
@@ -118,7 +118,7 @@ pub enum NoPlan {
     NoMachine {
         /// The name that was asked for.
         name: String,
-        /// Names of the machines that are.
+        /// Names of the machines that are held back.
         known: String,
     },
     /// The BootcFleet could not be read, so that it is not known whether it is paused.

@@ -77,7 +77,7 @@ impl Freshness {
         (self.broken, self.refused) = (None, None);
     }
 
-    /// True if the objects were listed, or that has failed.
+    /// True if the objects were listed, or the list has failed.
     fn is_tried(&self) -> bool {
         self.ready || self.broken.is_some()
     }
@@ -93,7 +93,7 @@ impl Freshness {
 #[derive(Debug)]
 struct Table<K> {
     objects: Vec<K>,
-    /// Objects of an incomplete list; they replace the others when it is complete.
+    /// Objects of an incomplete list; they replace `objects` when the list is complete.
     listed: Option<Vec<K>>,
     freshness: Freshness,
 }
@@ -109,7 +109,7 @@ impl<K> Default for Table<K> {
 }
 
 impl<K: ResourceExt> Table<K> {
-    /// Returns the place of the object with this name; as an error, the place to insert it at.
+    /// Returns the index of the object with this name; if there is none, `Err` with the index to insert it at.
     fn place(&self, name: &str) -> Result<usize, usize> {
         self.objects
             .binary_search_by(|k| k.meta().name.as_deref().unwrap_or_default().cmp(name))

@@ -35,7 +35,7 @@ pub use screen::{Frames, Size};
 
 /// Least time between two drawings.
 const MIN_DRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of drawings without a change, since ages grow.
+/// Interval of drawings while nothing changes, so that the shown ages stay current.
 const DRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of objects in one page of a list.
 const PAGE_SIZE: u32 = 500;
@@ -51,7 +51,7 @@ pub struct Watching {
     pub pool: Option<String>,
     /// Amount to show.
     pub detail: Detail,
-    /// Timeout until there is something to show.
+    /// Longest wait for the first status to show.
     pub limit: Duration,
     /// For a terminal that can move its cursor: true to use colours. `None` to append lines.
     pub colours: Option<bool>,
@@ -147,7 +147,7 @@ impl<W: Write> View<W> {
         this
     }
 
-    /// Hides or shows the cursor of a terminal. Ignores errors: writing the next text fails likewise.
+    /// Hides or shows the cursor of a terminal. Ignores errors: a broken output also fails the next drawing.
     fn cursor(&mut self, sequence: &str) {
         if matches!(self.form, Form::Screen(..)) {
             self.print(sequence).unwrap_or_default();
