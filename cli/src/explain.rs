@@ -172,7 +172,7 @@ fn case(roster: &Roster<'_>, pool: &BootcNodePool, member: &Member<'_>, now: Tim
     let name = NodeName::from(member.name.as_str());
     let cause = control_plane_wait(member).map(|(cause, _)| cause);
     if let Some(own) = facts.members.iter_mut().find(|own| own.name == name) {
-        own.control_plane = cause.map(|cause| Verdict {
+        own.place.control_plane = cause.map(|cause| Verdict {
             withhold: Some(cause),
             ..Verdict::default()
         });

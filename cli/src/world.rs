@@ -14,8 +14,9 @@ use berth_core::Moment;
 use berth_core::controller::explain::Rules;
 use berth_core::controller::gates::{Gates, gates};
 use berth_core::controller::membership::MembershipCache;
-use berth_core::controller::memory::{Offers, Soaks};
 use berth_core::controller::occupied::Occupied;
+use berth_core::controller::offers::Offers;
+use berth_core::controller::soaks::Soaks;
 use berth_core::controller::usage::{CapacityUse, UseKind};
 
 use berth_core::controller::plan::{FleetUse, Plan, PoolFacts};

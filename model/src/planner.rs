@@ -14,14 +14,15 @@ use berth_core::controller::aggregate::{self, MemberView};
 use berth_core::controller::gate::FleetGate;
 use berth_core::controller::gates::{self, GateCache, Gates};
 use berth_core::controller::membership::MembershipCache;
-use berth_core::controller::memory::{Offers, PERMIT_TIMEOUT, StagingPermits};
 use berth_core::controller::occupied::{Occupied, missing_nodes};
+use berth_core::controller::offers::Offers;
 use berth_core::controller::plan::{BerthWrite, OPEN_FOR, Plan};
 use berth_core::controller::pool;
 use berth_core::controller::publish::{self, BootcNodeWrite};
 use berth_core::controller::round::{Rereads, Round};
 use berth_core::controller::servers::{Answers, Asked};
 use berth_core::controller::snapshot::{Entry, Snapshot};
+use berth_core::controller::staging_permits::{PERMIT_TIMEOUT, StagingPermits};
 use berth_core::controller::view::LeaseView;
 use jiff::SignedDuration;
 

@@ -21,8 +21,8 @@ use berth_api::quantity::Quantity;
 use berth_api::written::{Parse, Written};
 use berth_core::Moment;
 use berth_core::controller::image::{self, Ages, Found};
-use berth_core::controller::memory::Soaks;
 use berth_core::controller::snapshot::{Entry, Snapshot};
+use berth_core::controller::soaks::Soaks;
 use berth_core::controller::view::{
     BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, LeaseView, NodeView, PoolView, Report,
 };

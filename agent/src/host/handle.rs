@@ -20,7 +20,7 @@ use super::driver::{Driver, Pull, PullInputs, PullState};
 use super::error::HostError;
 use super::lock::HostLock;
 use super::login::{self, Inhibitor};
-use super::memory::MemoryFile;
+use super::memory_file::MemoryFile;
 use super::record::RecordFile;
 use super::root::HostRoot;
 use super::rpm_ostree::RpmOstree;

@@ -17,7 +17,7 @@ mod handle;
 pub mod lock;
 mod login;
 mod look_up;
-pub mod memory;
+pub mod memory_file;
 mod record;
 mod repository;
 pub mod root;

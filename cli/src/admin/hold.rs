@@ -83,13 +83,13 @@ fn waiting_for(snapshot: &Snapshot, pool: &BootcNodePool, node: &str, now: Times
     if let Some(own) = own.filter(|own| forecast.stuck.contains(&own.name)) {
         let wave = facts
             .waves
-            .get(own.wave)
+            .get(own.place.wave)
             .map_or_else(String::new, |wave| clean(&wave.name));
         warnings.push(format!(
             "Wave {wave} is not proven before this node is updated: until then no node of a later wave is offered a berth"
         ));
     }
-    let waits = own.is_some_and(|own| own.booted.is_none() || own.booted != own.desired);
+    let waits = own.is_some_and(|own| own.agent.booted.is_none() || own.agent.booted != own.desired);
     let after = snapshot.pools.iter().filter(|other| other.spec.after().contains(&name));
     let after: Vec<_> = after.map(|other| clean(&other.name_any())).collect();
     if waits && !after.is_empty() {

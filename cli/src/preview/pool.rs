@@ -352,7 +352,7 @@ impl<'a> Outlook<'a> {
             format!("{} ({why})", member.name)
         });
         let named = names(named, stuck.len());
-        Some(format!("wave {} is not proven: {named}", self.wave(first.wave)))
+        Some(format!("wave {} is not proven: {named}", self.wave(first.place.wave)))
     }
 
     /// Returns notes on assumptions, unknown facts, and API servers that will be down.

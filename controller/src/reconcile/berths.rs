@@ -162,14 +162,14 @@ impl Reconciler {
             membership: inputs.membership,
             leases: &berths.leases,
             occupied: &berths.occupied,
-            in_doubt: &self.memory.in_doubt,
+            in_doubt: &self.memory.leases.in_doubt,
             refused: inputs.left_alone,
             confirmed_gone: &inputs.observed.confirmed_gone,
             heard: &inputs.observed.heard,
             overdue: inputs.overdue,
             outdated: inputs.outdated,
-            offers: &self.memory.offers,
-            soaks: &self.memory.soaks,
+            offers: &self.memory.leases.offers,
+            soaks: &self.memory.pools.soaks,
             gates: inputs.gates,
             now: inputs.observed.now,
             epoch: self.kube.epoch(),
@@ -195,16 +195,17 @@ impl Reconciler {
         let observed = inputs.observed;
         let readable = berths.leases.iter();
         let readable = readable.filter_map(|l| Some((l.name(), l.berth.as_ref().ok()?)));
-        self.memory.offers.see(readable, observed.now);
+        self.memory.leases.offers.see(readable, observed.now);
         let uids =
             LazyCell::new(|| -> BTreeSet<&NodeUid> { observed.snapshot.nodes.values().map(|n| &n.view.uid).collect() });
-        self.memory.offers.keep(|uid| uids.contains(uid));
+        self.memory.leases.offers.keep(|uid| uids.contains(uid));
         let plans = self
             .shared(inputs, berths)
             .plans(&observed.pools, control_plane, observed.wall);
         for pool in &observed.pools {
             if let (Some(target), Some(plan)) = (pool.target(), plans.get(&pool.name)) {
                 self.memory
+                    .pools
                     .soaks
                     .see(&pool.name, &target.digest, &plan.waves, observed.now);
             }
@@ -256,7 +257,7 @@ impl Reconciler {
             {
                 let before = berths.named(lease);
                 if let Some(offer) = before.and_then(|l| l.berth.as_ref().ok()?.offer()) {
-                    self.memory.offers.lapsed(offer);
+                    self.memory.leases.offers.lapsed(offer);
                 }
             }
             let shown = observed.snapshot.leases.get(name.as_str());
@@ -293,8 +294,8 @@ impl Reconciler {
                 let object = rewritten(last_read(lease, berths, written)?, berth, timeout, now);
                 let result = self.kube.replace(&api, lease, &object).await;
                 match &result {
-                    Ok(_) => self.memory.in_doubt.remove(lease),
-                    Err(CallError::Unknown(_)) => self.memory.in_doubt.insert(lease.clone()),
+                    Ok(_) => self.memory.leases.in_doubt.remove(lease),
+                    Err(CallError::Unknown(_)) => self.memory.leases.in_doubt.insert(lease.clone()),
                     Err(_) => false,
                 };
                 result.map(Some)

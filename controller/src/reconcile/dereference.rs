@@ -55,7 +55,7 @@ impl Reconciler {
         now: Moment,
     ) -> Result<BTreeSet<NodeUid>, Lost> {
         let missing = missing_nodes(snapshot, &berths.occupied);
-        let mut gone = std::mem::take(&mut self.memory.gone);
+        let mut gone = std::mem::take(&mut self.memory.nodes.gone);
         gone.retain(|uid| missing.contains_key(uid));
         for (uid, name) in missing {
             if gone.contains(&uid) {
@@ -79,7 +79,7 @@ impl Reconciler {
                 gone.insert(uid);
             }
         }
-        self.memory.gone.clone_from(&gone);
+        self.memory.nodes.gone.clone_from(&gone);
         Ok(gone)
     }
 
@@ -117,7 +117,10 @@ impl Reconciler {
         };
         let berths = Berths::read(list.into_iter().map(LeaseView::of).collect());
         let names: BTreeSet<&str> = berths.leases.iter().map(LeaseView::name).collect();
-        self.memory.in_doubt.retain(|lease| names.contains(lease.as_str()));
+        self.memory
+            .leases
+            .in_doubt
+            .retain(|lease| names.contains(lease.as_str()));
         Ok(berths)
     }
 }

@@ -45,7 +45,7 @@ impl Reconciler {
         if status == old || !self.memory.backoffs.is_ready(KEY, observed.now) {
             return Ok(());
         }
-        let next = self.memory.fleet_reported.map(|last| last + STATUS_INTERVAL);
+        let next = self.memory.fleet.reported.map(|last| last + STATUS_INTERVAL);
         let is_obeyed = status.observed_generation == old.observed_generation;
         if let Some(next) = next.filter(|next| *next > time::now() && is_obeyed) {
             self.again(next);
@@ -57,7 +57,7 @@ impl Reconciler {
         let api = self.kube.all::<BootcFleet>();
         let result = self.kube.replace_status(&api, NAME, &object).await;
         if self.outcome(KEY, result)?.is_some() {
-            self.memory.fleet_reported = Some(time::now());
+            self.memory.fleet.reported = Some(time::now());
             for note in Note::of_fleet(&object, &old, object.status.as_ref().unwrap_or(&old)) {
                 self.outside.events.queue(note);
             }
@@ -73,7 +73,8 @@ impl Reconciler {
     async fn make_fleet(&mut self, observed: &Observed) -> Result<(), Lost> {
         let lately = self
             .memory
-            .fleet_made
+            .fleet
+            .created
             .is_some_and(|made| observed.now.since(made) < MAKE_INTERVAL);
         if lately || !observed.snapshot.stale.is_empty() || !self.memory.backoffs.is_ready(KEY, observed.now) {
             return Ok(());
@@ -81,7 +82,7 @@ impl Reconciler {
         let object = BootcFleet::new(NAME, BootcFleetSpec::default());
         let result = self.kube.create(&self.kube.all::<BootcFleet>(), &object).await;
         if self.outcome(KEY, result)?.is_some() {
-            self.memory.fleet_made = Some(observed.now);
+            self.memory.fleet.created = Some(observed.now);
             tracing::info!("created BootcFleet {NAME}");
         }
         Ok(())

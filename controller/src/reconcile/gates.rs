@@ -21,14 +21,14 @@ impl Reconciler {
             let Some(inputs) = pool.gate_inputs(fleet, clock_synchronized, observed.wall) else {
                 continue;
             };
-            let gates = self.memory.gates.gates(inputs);
+            let gates = self.memory.pools.gates.gates(inputs);
             if let Some(changes) = gates.changes {
                 let wait = Duration::try_from(changes.duration_since(observed.wall)).unwrap_or_default();
                 self.again(observed.now + wait);
             }
             all.insert(pool.name.clone(), gates);
         }
-        self.memory.gates.keep(|pool| all.contains_key(pool));
+        self.memory.pools.gates.keep(|pool| all.contains_key(pool));
         all
     }
 

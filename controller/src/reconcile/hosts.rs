@@ -25,7 +25,10 @@ impl Reconciler {
         resolutions: &Resolutions,
         mut berths: Berths,
     ) -> Result<Berths, Lost> {
-        self.memory.permits.see(&observed.snapshot.bootc_nodes, observed.now);
+        self.memory
+            .nodes
+            .permits
+            .see(&observed.snapshot.bootc_nodes, observed.now);
         let mut writes = self.host_writes(observed, membership, resolutions, &berths);
         // A node that changes or leaves its pool must not hold a berth. Only the API server's state counts, not the
         // watch.
@@ -44,7 +47,7 @@ impl Reconciler {
 
     /// Returns the UIDs of the BootcNodes whose agents have not released their node within the release deadline.
     pub(super) fn overdue(&self, observed: &Observed) -> BTreeSet<String> {
-        let asked = self.memory.release_asked.iter();
+        let asked = self.memory.nodes.release_asked.iter();
         let late = asked.filter(|(_, since)| observed.now.since(**since) >= self.settings.release_deadline);
         late.map(|(uid, _)| uid.clone()).collect()
     }
@@ -71,7 +74,7 @@ impl Reconciler {
             lasting: &pool::lasting(&observed.snapshot.pools),
             confirmed_gone: &observed.confirmed_gone,
             heard: &observed.heard,
-            permits: &self.memory.permits,
+            permits: &self.memory.nodes.permits,
             fleet_paused: observed.snapshot.fleet_gate().is_some(),
         })
     }

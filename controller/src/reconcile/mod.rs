@@ -23,7 +23,7 @@ mod dereference;
 mod fleet;
 mod gates;
 mod hosts;
-mod memory;
+mod leader_memory;
 mod node_writes;
 mod outside;
 mod phases;
@@ -136,12 +136,12 @@ impl Reconciler {
         let mut asked = BTreeMap::new();
         for host in observed.snapshot.bootc_nodes.values() {
             if is_leaving(&host.view) {
-                let since = self.memory.release_asked.get(&host.view.uid).copied();
+                let since = self.memory.nodes.release_asked.get(&host.view.uid).copied();
                 asked.insert(host.view.uid.clone(), since.unwrap_or(observed.now));
             }
         }
-        self.memory.release_asked = asked;
-        self.memory.belonging.of(&observed.snapshot)
+        self.memory.nodes.release_asked = asked;
+        self.memory.nodes.membership.of(&observed.snapshot)
     }
 
     /// Phase 4, pure apart from the tasks that it starts: starts the queries to registries that are due, and returns
@@ -151,7 +151,7 @@ impl Reconciler {
             self.outside.metrics.polled(result);
         }
         let fleet = observed.snapshot.fleet_spec();
-        let ages = &mut self.memory.ages;
+        let ages = &mut self.memory.pools.ages;
         ages.keep(|name| observed.snapshot.pools.contains_key(name.as_str()));
         let mut resolutions = Resolutions::new();
         let mut pool_images = vec![];

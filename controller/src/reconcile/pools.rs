@@ -68,7 +68,12 @@ impl Reconciler {
                 continue;
             };
             let old = object.status.clone().unwrap_or_default();
-            let remembered = self.memory.unwritable.values().map(|remembered| &remembered.unwritable);
+            let remembered = self
+                .memory
+                .leases
+                .unwritable
+                .values()
+                .map(|remembered| &remembered.unwritable);
             let unwritable = remembered.filter(|lease| lease.pool == pool.name).collect();
             let Some(new) = status(findings, (pool, object), unwritable, &old) else {
                 continue;
@@ -77,7 +82,7 @@ impl Reconciler {
             if new == old || touched.contains(&pool.name) || !self.memory.backoffs.is_ready(&key, observed.now) {
                 continue;
             }
-            if let Some(last) = self.memory.reported.get(&pool.name) {
+            if let Some(last) = self.memory.pools.reported.get(&pool.name) {
                 let next = *last + pace::pause(&old, &new);
                 if next > time::now() {
                     self.again(next);
@@ -91,7 +96,7 @@ impl Reconciler {
             let api = self.kube.all::<BootcNodePool>();
             let result = self.kube.replace_status(&api, pool.name.as_str(), &object).await;
             if self.outcome(&key, result)?.is_some() {
-                self.memory.reported.insert(pool.name.clone(), time::now());
+                self.memory.pools.reported.insert(pool.name.clone(), time::now());
                 log(pool, &old, &new);
                 for note in Note::of_status(&object, &old, &new) {
                     self.outside.events.queue(note);
@@ -99,6 +104,7 @@ impl Reconciler {
             }
         }
         self.memory
+            .pools
             .reported
             .retain(|name, _| observed.snapshot.pools.contains_key(name.as_str()));
         Ok(())

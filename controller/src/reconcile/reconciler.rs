@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_core::Moment;
 
-use super::memory::Memory;
+use super::leader_memory::Memory;
 use super::outside::Outside;
 use crate::api::{CallError, Kube};
 use crate::leader::Lost;

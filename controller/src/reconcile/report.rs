@@ -35,26 +35,26 @@ impl Reconciler {
         let metrics = &self.outside.metrics;
         metrics.pass();
         let now = findings.observed.now;
-        for news in self.memory.turns.see(&findings.planned.berths.leases, now) {
+        for news in self.memory.seen.turns.see(&findings.planned.berths.leases, now) {
             metrics.turn(&news);
             if let Some(note) = Note::of_turn(&news, object_of(findings, &news.pool)) {
                 self.outside.events.queue(note);
             }
         }
-        for news in self.memory.stagings.see(&findings.observed.snapshot) {
+        for news in self.memory.seen.stagings.see(&findings.observed.snapshot) {
             metrics.staged(&news);
         }
-        for news in self.memory.troubles.see(&findings.observed.snapshot) {
+        for news in self.memory.seen.troubles.see(&findings.observed.snapshot) {
             let note = Note::of_trouble(&news, object_of(findings, &news.pool));
             self.outside.events.queue(note);
         }
         // The metrics are computed from all members, and Prometheus rarely reads them more often.
-        let next = self.memory.measured.map(|last| last + MEASURE_INTERVAL);
+        let next = self.memory.pools.measured.map(|last| last + MEASURE_INTERVAL);
         match next.filter(|next| *next > now) {
             Some(next) => self.again(next),
             None => {
                 metrics.show(&measured(findings));
-                self.memory.measured = Some(now);
+                self.memory.pools.measured = Some(now);
             }
         }
     }

@@ -41,7 +41,7 @@ impl Reconciler {
                 silent.insert(agent.node.to_owned(), Silent { node, host });
             }
         }
-        let (picked, due) = self.memory.deputy.pick(silent, observed.now);
+        let (picked, due) = self.memory.nodes.silent.pick(silent, observed.now);
         if let Some(due) = due {
             self.again(due);
         }
@@ -57,7 +57,7 @@ impl Reconciler {
             if has_changed {
                 tracing::info!(node = %name, "silent agent reported in the insight");
             }
-            self.memory.deputy.done(name, silent);
+            self.memory.nodes.silent.done(name, silent);
         }
         Ok(())
     }

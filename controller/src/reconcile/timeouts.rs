@@ -35,7 +35,7 @@ impl Reconciler {
                 holders.push(holder(self, observed, node, lease, holding));
             }
         }
-        let timed_out = self.memory.overdue.judge(holders.into_iter(), observed.now);
+        let timed_out = self.memory.nodes.overdue.judge(holders.into_iter(), observed.now);
         for (name, host) in observed.snapshot.bootc_nodes.iter() {
             let Some(node) = observed.node(name) else {
                 continue;

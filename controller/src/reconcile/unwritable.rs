@@ -12,7 +12,7 @@ use berth_core::controller::view::LeaseView;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 
-use super::memory::Remembered;
+use super::leader_memory::Remembered;
 use super::phases::{Berths, Observed};
 use super::reconciler::Reconciler;
 use crate::api::CallError;
@@ -27,14 +27,14 @@ fn backoff_key(lease: &str) -> String {
 impl Reconciler {
     /// Returns the names of the Leases that this pass does not write, since a recent write failed.
     pub(super) fn left_alone(&self, observed: &Observed) -> BTreeSet<String> {
-        let names = self.memory.unwritable.keys();
+        let names = self.memory.leases.unwritable.keys();
         let left_alone = names.filter(|name| !self.memory.backoffs.is_ready(&backoff_key(name), observed.now));
         left_alone.cloned().collect()
     }
 
     /// Adds the Leases in `left_alone` that a list by label does not show.
     pub(super) fn with_unlisted(&self, berths: Berths, left_alone: &BTreeSet<String>) -> Berths {
-        let remembered = self.memory.unwritable.values();
+        let remembered = self.memory.leases.unwritable.values();
         let unlisted = remembered.filter_map(|remembered| remembered.unlisted.as_ref());
         let missing =
             unlisted.filter(|lease| left_alone.contains(lease.name()) && berths.named(lease.name()).is_none());
@@ -83,12 +83,12 @@ impl Reconciler {
             why,
         };
         let remembered = Remembered { unwritable, unlisted };
-        self.memory.unwritable.insert(lease, remembered);
+        self.memory.leases.unwritable.insert(lease, remembered);
     }
 
     /// Records that a Lease was written: it is no longer unwritable.
     pub(super) fn was_written(&mut self, lease: &str) {
-        if self.memory.unwritable.remove(lease).is_some() {
+        if self.memory.leases.unwritable.remove(lease).is_some() {
             tracing::info!(berth = %lease, "the Lease can be written again");
             self.memory.backoffs.note(&backoff_key(lease), true, time::now());
         }
@@ -103,7 +103,7 @@ impl Reconciler {
         left_alone: &BTreeSet<String>,
         observed: &Observed,
     ) {
-        self.memory.unwritable.retain(|lease, remembered| {
+        self.memory.leases.unwritable.retain(|lease, remembered| {
             let pool = &remembered.unwritable.pool;
             if !observed.pools.iter().any(|known| known.name == *pool) {
                 return false;

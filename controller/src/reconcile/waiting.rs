@@ -28,8 +28,8 @@ impl Reconciler {
     ) -> Result<(), Lost> {
         let mut wanted = waiting::wanted(&observed.snapshot, &observed.pools, membership, plans);
         wanted.retain(|name, _| self.may_write(KIND, name.as_str(), observed.now));
-        let picked = self.memory.desk.pick(wanted, observed.now);
-        if let Some(due) = self.memory.desk.due() {
+        let picked = self.memory.waiting.pick(wanted, observed.now);
+        if let Some(due) = self.memory.waiting.due() {
             self.again(due);
         }
         let written = self

@@ -18,7 +18,9 @@ use jiff::Timestamp;
 use crate::controller::gate::GateReason;
 use crate::controller::plan::candidates::{self, Rank};
 use crate::controller::plan::waves::is_proven;
-use crate::controller::plan::{BerthWrite, BlockReason, Member, PoolFacts, SeenBerth, WriteReason, failures, plan};
+use crate::controller::plan::{
+    BerthWrite, BlockReason, Member, PoolFacts, Published, SeenBerth, WriteReason, failures, plan,
+};
 
 /// Maximum number of members to look at, over all rounds together. If thousands are unavailable at once, the capacity
 /// is raised to stay below it. That changes the order between zones at most.
@@ -140,10 +142,10 @@ impl Future {
             .collect();
         members.sort_by(|a, b| a.name.cmp(&b.name));
         for member in members {
-            let fit = !member.is_unavailable() && !busy.contains(&member.uid) && !member.held_back;
+            let fit = !member.node.is_unavailable() && !busy.contains(&member.uid) && !member.node.held_back;
             match candidates::wanted(&member, &facts.failures) {
                 Ok(_) if fit => {
-                    let key = (candidates::rank(&member, member.lapses), member.zone.clone());
+                    let key = (candidates::rank(&member, member.lapses), member.place.zone.clone());
                     zones.entry(key).or_default().push_back(member);
                 }
                 _ if fit && is_proven(&member) => {}
@@ -209,7 +211,7 @@ impl Future {
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
         // Zones with unavailable nodes come after zones without, whatever their names.
-        let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.zone.as_str()).collect();
+        let down: BTreeSet<&str> = self.facts.members.iter().map(|m| m.place.zone.as_str()).collect();
         let zones = limit.saturating_add(down.len());
         let (mut hands, mut left) = (vec![], limit);
         for (rank, of_rank) in &mut self.fit {
@@ -240,11 +242,11 @@ impl Future {
             let Some(member) = member else { continue };
             match candidates::wanted(member, &self.facts.failures) {
                 Ok(digest) => {
-                    turns.push((member.name.clone(), member.wave));
-                    (member.booted, member.ready) = (Some(digest), true);
+                    turns.push((member.name.clone(), member.place.wave));
+                    (member.agent.booted, member.node.ready) = (Some(digest), true);
                 }
                 // The member runs the target already and is about to be proven.
-                Err(BlockReason::UpToDate) => member.ready = true,
+                Err(BlockReason::UpToDate) => member.node.ready = true,
                 Err(_) => {}
             }
         }
@@ -268,25 +270,25 @@ impl Future {
         }
         self.fit.retain(|_, zones| !zones.is_empty());
         let mut uncordoned = false;
-        for member in self.facts.members.iter_mut().filter(|m| m.our_cordon) {
-            (member.our_cordon, member.unschedulable, uncordoned) = (false, false, true);
+        for member in self.facts.members.iter_mut().filter(|m| m.node.our_cordon) {
+            (member.node.our_cordon, member.node.unschedulable, uncordoned) = (false, false, true);
         }
         let helped = self.helped;
         self.facts
             .members
-            .retain(|m| !is_proven(m) || m.is_unavailable() && !helped);
+            .retain(|m| !is_proven(m) || m.node.is_unavailable() && !helped);
         uncordoned
     }
 
     /// True if the member has an image to go to and is not held back.
     fn goes(&self, member: &Member) -> bool {
-        !member.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
+        !member.node.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
     /// Returns the first wave that has a member which could go.
     fn awaits(&self) -> Option<usize> {
         let fit = self.fit.keys().map(|rank| rank.0);
-        let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.wave);
+        let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.place.wave);
         fit.chain(members).min()
     }
 
@@ -298,10 +300,10 @@ impl Future {
         let members = std::mem::take(&mut self.facts.members);
         let (going, others): (Vec<_>, Vec<_>) = members.into_iter().partition(|m| self.goes(m));
         self.facts.members = going;
-        let unproven = others.iter().filter(|m| !is_proven(m) && Some(m.wave) < next);
+        let unproven = others.iter().filter(|m| !is_proven(m) && Some(m.place.wave) < next);
         let unproven: Vec<&Member> = unproven.collect();
-        let wave = unproven.iter().map(|m| m.wave).min();
-        let stuck = unproven.iter().filter(|m| Some(m.wave) == wave);
+        let wave = unproven.iter().map(|m| m.place.wave).min();
+        let stuck = unproven.iter().filter(|m| Some(m.place.wave) == wave);
         let stuck = stuck.map(|m| m.name.clone()).collect();
         self.aside = others;
         stuck
@@ -311,12 +313,12 @@ impl Future {
     fn left(self) -> Vec<Turn> {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
-        left.retain(|m| m.booted.is_none() || m.booted != m.desired);
+        left.retain(|m| m.agent.booted.is_none() || m.agent.booted != m.desired);
         left.sort_by_key(|m| (candidates::rank(m, m.lapses), m.name.clone()));
         left.into_iter()
             .map(|m| Turn {
                 node: m.name,
-                wave: m.wave,
+                wave: m.place.wave,
                 comes: false,
             })
             .collect()
@@ -325,19 +327,22 @@ impl Future {
 
 /// Returns the member after its agent has prepared it for a turn.
 fn prepared(member: &Member, lapsed: bool) -> Member {
-    Member {
-        published: member.desired.clone(),
-        published_uid: member.uid.clone(),
-        staged: member.desired.clone(),
+    let mut member = member.clone();
+    member.published = Published {
+        digest: member.desired.clone(),
+        uid: member.uid.clone(),
         observed: true,
-        prepared: true,
-        heard: true,
-        control_plane: None,
-        clock_synchronized: true,
-        // The berth forgets the lapsed offer with its next turn.
-        lapses: member.lapses.max(u32::from(lapsed)),
-        ..member.clone()
-    }
+    };
+    member.agent.staged.clone_from(&member.desired);
+    (
+        member.agent.prepared,
+        member.agent.heard,
+        member.agent.clock_synchronized,
+    ) = (true, true, true);
+    member.place.control_plane = None;
+    // The berth forgets the lapsed offer with its next turn.
+    member.lapses = member.lapses.max(u32::from(lapsed));
+    member
 }
 
 /// Returns how many members may go at once under the fleet's limit. Unavailable nodes of other pools use it up for
@@ -346,14 +351,19 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;
     };
-    let own = facts.members.iter().filter(|m| m.is_unavailable()).count();
+    let own = facts.members.iter().filter(|m| m.node.is_unavailable()).count();
     let others = fleet.unavailable.saturating_sub(own);
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
 /// Returns the nodes that hold a berth or have an offer that they may take. Their turns end with the first round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
-    let held_back: BTreeSet<&NodeUid> = facts.members.iter().filter(|m| m.held_back).map(|m| &m.uid).collect();
+    let held_back: BTreeSet<&NodeUid> = facts
+        .members
+        .iter()
+        .filter(|m| m.node.held_back)
+        .map(|m| &m.uid)
+        .collect();
     // Offers to nodes that are held back are withdrawn.
     let berths = facts
         .readable()

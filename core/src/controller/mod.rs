@@ -3,8 +3,8 @@
 //! Imports go one way: a file imports only from files that stand before it here.
 //!
 //! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: terms that all others share.
-//! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`memory`], [`turns`], [`troubles`] and
-//!   [`stagings`] are derived from them.
+//! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`offers`], [`soaks`],
+//!   [`staging_permits`], [`turns`], [`troubles`] and [`stagings`] are derived from them.
 //! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
@@ -20,8 +20,8 @@ pub mod gauges;
 pub mod history;
 pub mod image;
 pub mod membership;
-pub mod memory;
 pub mod occupied;
+pub mod offers;
 pub mod overdue;
 pub mod plan;
 pub mod pool;
@@ -33,6 +33,8 @@ pub mod round;
 pub mod servers;
 pub mod silence;
 pub mod snapshot;
+pub mod soaks;
+pub mod staging_permits;
 pub mod stagings;
 mod throttle;
 pub mod troubles;

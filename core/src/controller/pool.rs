@@ -9,9 +9,9 @@ use jiff::Timestamp;
 
 use crate::controller::gate::FleetGate;
 use crate::controller::gates::Inputs;
-use crate::controller::memory::Soaks;
 use crate::controller::plan::{Estimate, Failures, Wave};
 use crate::controller::snapshot::Objects;
+use crate::controller::soaks::Soaks;
 use crate::controller::view::{PoolView, Report};
 
 /// A pool as this pass sees it.

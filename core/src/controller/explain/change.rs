@@ -13,7 +13,7 @@ use super::settle::follow;
 use crate::controller::gate::FleetGate;
 use crate::controller::gate::GateReason;
 use crate::controller::plan::FleetUse;
-use crate::controller::plan::{MAX_NAMED, Member, PoolFacts, SeenBerth};
+use crate::controller::plan::{MAX_NAMED, Member, PoolFacts, Published, SeenBerth};
 use crate::controller::quorum::Cause;
 use crate::controller::usage::UseKind;
 use crate::text::few;
@@ -87,14 +87,14 @@ impl Change {
             Self::Window,
         ]);
         all.extend([Self::EarlierPools, waves(facts, own)]);
-        let withhold = own.control_plane.and_then(|verdict| verdict.withhold);
+        let withhold = own.place.control_plane.and_then(|verdict| verdict.withhold);
         all.extend(withhold.map(Self::ControlPlane));
         all.extend(other_users(case, is_worked_on).map(Self::TurnEnds));
         all.extend(other_users(case, is_down).map(Self::Recovers));
         // Excluding a node is proposed only if it does not come back, or is not updated, without help.
         let lost = facts.members.iter().filter(|m| {
-            let is_stuck = m.wave < own.wave && (m.desired.is_none() || m.held_back || has_failed(m));
-            m.name != case.node && (!m.ready || is_stuck)
+            let is_stuck = m.place.wave < own.place.wave && (m.desired.is_none() || m.node.held_back || has_failed(m));
+            m.name != case.node && (!m.node.ready || is_stuck)
         });
         all.extend(lost.take(MAX_NODES).map(|m| Self::Excluded(m.name.clone())));
         all.sort();
@@ -141,11 +141,11 @@ impl Change {
             Self::Soaked(_) => soak(facts, own_wave(facts, &name)?),
             Self::WavesProven(_) => prove(facts, own_wave(facts, &name)?),
             Self::EarlierPools => facts.order.take().is_some(),
-            Self::ControlPlane(_) => own.control_plane.take().is_some(),
-            Self::Heard => !std::mem::replace(&mut own.heard, true),
-            Self::Clock => !std::mem::replace(&mut own.clock_synchronized, true),
+            Self::ControlPlane(_) => own.place.control_plane.take().is_some(),
+            Self::Heard => !std::mem::replace(&mut own.agent.heard, true),
+            Self::Clock => !std::mem::replace(&mut own.agent.clock_synchronized, true),
             Self::ControllerClock => !std::mem::replace(&mut rules.clock_synchronized, true),
-            Self::Unhold => std::mem::replace(&mut own.held_back, false),
+            Self::Unhold => std::mem::replace(&mut own.node.held_back, false),
             Self::Resume => {
                 let was = std::mem::replace(&mut rollout.paused, false);
                 rules.spec.rollout = Some(rollout);
@@ -337,7 +337,7 @@ fn has_failed(member: &Member) -> bool {
     member
         .desired
         .as_ref()
-        .is_some_and(|digest| member.failed.contains(digest))
+        .is_some_and(|digest| member.agent.failed.contains(digest))
 }
 
 /// True if the node belongs to another pool and uses up the fleet's limit.
@@ -348,17 +348,17 @@ fn is_elsewhere(facts: &PoolFacts, node: &NodeName) -> bool {
 }
 
 fn own_wave(facts: &PoolFacts, node: &NodeName) -> Option<usize> {
-    Some(facts.members.iter().find(|member| member.name == *node)?.wave)
+    Some(facts.members.iter().find(|member| member.name == *node)?.place.wave)
 }
 
 /// Returns the change that finishes the earlier waves.
 fn waves(facts: &PoolFacts, own: &Member) -> Change {
-    let members: Vec<&Member> = facts.members.iter().filter(|m| m.wave < own.wave).collect();
-    let numbers: BTreeSet<usize> = members.iter().map(|m| m.wave).collect();
+    let members: Vec<&Member> = facts.members.iter().filter(|m| m.place.wave < own.place.wave).collect();
+    let numbers: BTreeSet<usize> = members.iter().map(|m| m.place.wave).collect();
     let waves = numbers.iter().filter_map(|number| facts.waves.get(*number));
     let is_proven = members
         .iter()
-        .all(|m| m.desired.is_some() && m.booted == m.desired && m.ready && !m.our_cordon);
+        .all(|m| m.desired.is_some() && m.agent.booted == m.desired && m.node.ready && !m.node.our_cordon);
     if is_proven {
         let left = waves.map(|wave| wave.soak.saturating_sub(wave.soaked)).max();
         Change::Soaked(left.unwrap_or_default())
@@ -371,13 +371,14 @@ fn waves(facts: &PoolFacts, own: &Member) -> Change {
 fn prepare(own: &mut Member) -> Option<bool> {
     let before = own.clone();
     own.desired.as_ref()?;
-    (own.published, own.staged) = (own.desired.clone(), own.desired.clone());
-    (own.published_uid, own.observed, own.prepared) = (own.uid.clone(), true, true);
-    let is_changed = (&before.published, &before.staged) != (&own.published, &own.staged)
-        || before.published_uid != own.published_uid
-        || !before.observed
-        || !before.prepared;
-    Some(is_changed)
+    own.published = Published {
+        digest: own.desired.clone(),
+        uid: own.uid.clone(),
+        observed: true,
+    };
+    (own.agent.staged, own.agent.prepared) = (own.desired.clone(), true);
+    let is_staged = before.agent.staged == own.agent.staged && before.agent.prepared;
+    Some(before.published != own.published || !is_staged)
 }
 
 /// Ends the soak of all waves before this one.
@@ -394,27 +395,31 @@ fn prove(facts: &mut PoolFacts, own: usize) -> bool {
     let names: Vec<NodeName> = facts
         .members
         .iter()
-        .filter(|m| m.wave < own)
+        .filter(|m| m.place.wave < own)
         .map(|m| m.name.clone())
         .collect();
     let mut is_changed = false;
     for name in &names {
         is_changed |= ends(facts, name);
     }
-    for member in facts.members.iter_mut().filter(|m| m.wave < own && m.desired.is_some()) {
-        let before = (member.booted.clone(), member.ready, member.our_cordon);
+    for member in facts
+        .members
+        .iter_mut()
+        .filter(|m| m.place.wave < own && m.desired.is_some())
+    {
+        let before = (member.agent.booted.clone(), member.node.ready, member.node.our_cordon);
         updated(member);
-        is_changed |= before != (member.booted.clone(), member.ready, member.our_cordon);
+        is_changed |= before != (member.agent.booted.clone(), member.node.ready, member.node.our_cordon);
     }
     soak(facts, own) || is_changed
 }
 
 /// Sets the member to its state after a successful turn. Cordons of others stay.
 fn updated(member: &mut Member) {
-    member.booted.clone_from(&member.desired);
-    (member.published_uid, member.ready) = (member.uid.clone(), true);
-    if std::mem::replace(&mut member.our_cordon, false) {
-        member.unschedulable = false;
+    member.agent.booted.clone_from(&member.desired);
+    (member.published.uid, member.node.ready) = (member.uid.clone(), true);
+    if std::mem::replace(&mut member.node.our_cordon, false) {
+        member.node.unschedulable = false;
     }
 }
 
@@ -449,9 +454,9 @@ fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
     match &target {
         Some(target) if *target == member.desired => updated(member),
         Some(_) => {
-            member.ready = true;
-            if std::mem::replace(&mut member.our_cordon, false) {
-                member.unschedulable = false;
+            member.node.ready = true;
+            if std::mem::replace(&mut member.node.our_cordon, false) {
+                member.node.unschedulable = false;
             }
         }
         None => {}
@@ -461,9 +466,12 @@ fn ends(facts: &mut PoolFacts, node: &NodeName) -> bool {
 
 /// Makes a member that is down available again.
 fn recover(facts: &mut PoolFacts, node: &NodeName) -> bool {
-    let member = facts.members.iter_mut().find(|m| m.name == *node && m.is_unavailable());
+    let member = facts
+        .members
+        .iter_mut()
+        .find(|m| m.name == *node && m.node.is_unavailable());
     let Some(member) = member else { return false };
-    (member.ready, member.unschedulable, member.our_cordon) = (true, false, false);
+    (member.node.ready, member.node.unschedulable, member.node.our_cordon) = (true, false, false);
     true
 }
 
@@ -489,8 +497,8 @@ fn forget(facts: &mut PoolFacts) -> bool {
     let mut is_changed = !facts.failures.is_empty();
     facts.failures.clear();
     for member in &mut facts.members {
-        is_changed |= !member.failed.is_empty();
-        member.failed.clear();
+        is_changed |= !member.agent.failed.is_empty();
+        member.agent.failed.clear();
     }
     for seen in &mut facts.berths {
         let Ok(berth) = seen.berth.as_ref() else { continue };

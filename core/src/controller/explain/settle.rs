@@ -80,7 +80,11 @@ impl Own {
         Self {
             held,
             held_or_offered: held + offered,
-            unavailable: facts.members.iter().filter(|member| member.is_unavailable()).count(),
+            unavailable: facts
+                .members
+                .iter()
+                .filter(|member| member.node.is_unavailable())
+                .count(),
             all: uses.len(),
         }
     }

@@ -46,7 +46,7 @@ fn pool(change: impl FnOnce(&mut Member, &mut Member)) -> PoolFacts {
 }
 
 fn updated(member: &mut Member) {
-    member.booted = member.desired.clone();
+    member.agent.booted = member.desired.clone();
 }
 
 /// A window on Friday from 22:00 to 06:00; the time of these tests is a Thursday.
@@ -81,7 +81,7 @@ fn a_node_that_is_down_uses_up_room() {
         "n2",
         pool(|n1, _| {
             updated(n1);
-            n1.ready = false;
+            n1.node.ready = false;
         }),
     );
     let n1 = NodeName::from("n1");
@@ -94,7 +94,7 @@ fn a_node_that_is_down_uses_up_room() {
         "n2",
         pool(|n1, _| {
             updated(n1);
-            n1.unschedulable = true;
+            n1.node.unschedulable = true;
         }),
     );
     assert_eq!(cordoned.alone, [Change::Recovers(n1), Change::MaxUnavailable(2)]);
@@ -104,16 +104,16 @@ fn a_node_that_is_down_uses_up_room() {
 fn each_thing_in_the_way_has_its_change() {
     type Obstacle = fn(&mut Member);
     let obstacles: [(Obstacle, Change); 4] = [
-        (|m| m.held_back = true, Change::Unhold),
-        (|m| m.staged = None, Change::Prepared),
-        (|m| m.observed = false, Change::Prepared),
-        (|m| m.heard = false, Change::Heard),
+        (|m| m.node.held_back = true, Change::Unhold),
+        (|m| m.agent.staged = None, Change::Prepared),
+        (|m| m.published.observed = false, Change::Prepared),
+        (|m| m.agent.heard = false, Change::Heard),
     ];
     for (obstacle, expected) in obstacles {
         assert_eq!(explained("n1", pool(|n1, _| obstacle(n1))).alone, [expected]);
     }
     // A single failure halts the rollout too.
-    let mut halted = pool(|n1, _| n1.failed = vec![digest(2)]);
+    let mut halted = pool(|n1, _| n1.agent.failed = vec![digest(2)]);
     halted.max_failures = 1;
     assert_eq!(explained("n1", halted.clone()).alone, [Change::Retry]);
     let other = explained("n2", halted);
@@ -136,7 +136,7 @@ fn each_thing_in_the_way_has_its_change() {
 fn waves(canary: fn(&mut Member), soaked: u64) -> Explanation {
     let mut facts = pool(|n1, n2| {
         canary(n1);
-        n2.wave = 1;
+        n2.place.wave = 1;
     });
     facts.members.truncate(2);
     facts.waves = vec![wave("canary", 60, soaked), wave(REST, 0, 0)];
@@ -150,7 +150,7 @@ fn a_later_wave_waits_for_proof_and_soak() {
     assert_eq!(soaking.alone, [Change::Soaked(Duration::from_secs(40))]);
     let active = waves(|_| (), 0);
     assert_eq!(active.alone, [Change::WavesProven(vec!["canary".into()])]);
-    let held = waves(|m| m.held_back = true, 60);
+    let held = waves(|m| m.node.held_back = true, 60);
     assert_eq!(
         held.alone,
         [
@@ -159,7 +159,7 @@ fn a_later_wave_waits_for_proof_and_soak() {
         ]
     );
     assert_eq!(held.ahead, None, "it gets no turn without help");
-    let lost = waves(|m| (m.desired, m.ready) = (None, false), 60);
+    let lost = waves(|m| (m.desired, m.node.ready) = (None, false), 60);
     assert_eq!(lost.alone, [Change::Excluded("n1".into())], "there is no image for it");
 }
 
@@ -172,7 +172,7 @@ fn only_a_window_opens_with_time() {
     let closed = explain(&case("n1", pool(|_, _| ()), rollout.clone())).unwrap();
     assert_eq!(closed.alone, [Change::Window]);
     assert_eq!(closed.opens, Some("1970-01-02T22:00:00Z".parse().unwrap()));
-    let facts = pool(|n1, _| n1.clock_synchronized = false);
+    let facts = pool(|n1, _| n1.agent.clock_synchronized = false);
     let clock = explain(&case("n1", facts, rollout.clone())).unwrap();
     assert_eq!(
         (clock.alone, clock.opens),
@@ -188,9 +188,9 @@ fn only_a_window_opens_with_time() {
 
 #[test]
 fn changes_are_combined_if_needed() {
-    let two = explained("n1", pool(|n1, _| (n1.heard, n1.held_back) = (false, true)));
+    let two = explained("n1", pool(|n1, _| (n1.agent.heard, n1.node.held_back) = (false, true)));
     assert_eq!((two.alone, two.together), (vec![], vec![Change::Heard, Change::Unhold]));
-    let facts = pool(|n1, _| (n1.heard, n1.held_back, n1.staged) = (false, true, None));
+    let facts = pool(|n1, _| (n1.agent.heard, n1.node.held_back, n1.agent.staged) = (false, true, None));
     let three = explained("n1", facts);
     assert_eq!(three.alone, []);
     assert_eq!(
@@ -290,12 +290,12 @@ fn a_number_is_the_smallest_that_is_enough() {
 
 #[test]
 fn a_turns_end_leaves_an_admins_cordon() {
-    let mut facts = pool(|n1, _| n1.unschedulable = true);
+    let mut facts = pool(|n1, _| n1.node.unschedulable = true);
     facts.berths = vec![seen(taken(0, "n1"))];
     let after = Change::TurnEnds("n1".into())
         .applied(&case("n2", facts, Rollout::default()))
         .unwrap();
     let n1 = after.facts.members.first().unwrap();
-    assert_eq!((n1.uid.clone(), n1.unschedulable), (uid("n1"), true));
-    assert_eq!(n1.booted, Some(digest(2)));
+    assert_eq!((n1.uid.clone(), n1.node.unschedulable), (uid("n1"), true));
+    assert_eq!(n1.agent.booted, Some(digest(2)));
 }

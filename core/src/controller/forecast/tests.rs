@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::controller::gate::Gate;
-use crate::controller::plan::FleetUse;
 use crate::controller::plan::tests::{
     asked_back, at, closed, committed, digest, facts, gate, member, offered, seen, taken, uid, wave,
 };
+use crate::controller::plan::{AgentState, FleetUse, NodeState, Place};
 use crate::floors::check;
 
 /// Members of no zone, each fit for an offer.
@@ -50,17 +50,23 @@ fn passing_obstacles_do_not_change_the_order() {
     facts.closes = Some(at(51));
     facts.published = 0;
     let facts = with(facts, "n1", |m| {
-        (m.published, m.staged, m.observed, m.prepared, m.heard) = (None, None, false, false, false);
-        m.clock_synchronized = false;
+        (
+            m.published.digest,
+            m.agent.staged,
+            m.published.observed,
+            m.agent.prepared,
+            m.agent.heard,
+        ) = (None, None, false, false, false);
+        m.agent.clock_synchronized = false;
     });
-    let facts = with(facts, "n2", |m| m.wave = 1);
+    let facts = with(facts, "n2", |m| m.place.wave = 1);
     assert_eq!(order(&facts), "n1 n3 n2");
 }
 
 /// Two zones, the first with one node more: with two offers at once, n3 goes before n2.
 fn two_zones(capacity: usize) -> PoolFacts {
     let facts = pool(capacity, &["n1", "n2", "n3"]);
-    with(facts, "n3", |m| m.zone = "b".into())
+    with(facts, "n3", |m| m.place.zone = "b".into())
 }
 
 #[test]
@@ -85,10 +91,10 @@ fn passing_obstacles_block_no_turn() {
             f.order = gate(GateReason::EarlierPool);
         }),
         ("the spec was for a former Node", |f| {
-            f.members[0].published_uid = uid("old");
+            f.members[0].published.uid = uid("old");
         }),
         ("another server is down", |f| {
-            f.members[0].control_plane = Some(asked_back());
+            f.members[0].place.control_plane = Some(asked_back());
         }),
         ("few failures are allowed", |f| {
             f.failures = [(digest(2), ["gone".into()].into())].into();
@@ -128,7 +134,7 @@ fn limited(unavailable: usize) -> PoolFacts {
 }
 
 fn fail(member: &mut Member) {
-    member.failed = vec![digest(2)];
+    member.agent.failed = vec![digest(2)];
 }
 
 #[test]
@@ -154,10 +160,10 @@ fn a_failure_of_a_closed_berth_counts() {
 #[test]
 fn only_members_that_matter_take_part_in_each_round() {
     let facts = pool(1, &["n1", "n2", "n3", "n4", "n5", "n6"]);
-    let facts = with(facts, "n2", |m| m.ready = false);
-    let facts = with(facts, "n3", |m| m.held_back = true);
-    let facts = with(facts, "n4", |m| m.failed = vec![digest(2)]);
-    let facts = with(facts, "n5", |m| m.booted = m.desired.clone());
+    let facts = with(facts, "n2", |m| m.node.ready = false);
+    let facts = with(facts, "n3", |m| m.node.held_back = true);
+    let facts = with(facts, "n4", |m| m.agent.failed = vec![digest(2)]);
+    let facts = with(facts, "n5", |m| m.agent.booted = m.desired.clone());
     let future = Future::of(&facts);
     let names: Vec<&str> = future.facts.members.iter().map(|m| m.name.as_str()).collect();
     assert_eq!(names, ["n2", "n3", "n4"]);
@@ -171,7 +177,7 @@ fn many_that_are_down_go_several_at_once() {
     let names: Vec<String> = (0..2000).map(|n| format!("n{n:04}")).collect();
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(Future::of(&facts).facts.capacity, 1, "none of them is down");
-    facts.members.iter_mut().for_each(|m| m.ready = false);
+    facts.members.iter_mut().for_each(|m| m.node.ready = false);
     // A million looks are enough for four at once. With a capacity of 0, no member goes without help.
     for (capacity, at_once) in [(1, 4), (10, 10), (0, 0)] {
         facts.capacity = capacity;
@@ -184,12 +190,14 @@ fn holders_go_first_and_control_plane_nodes_last() {
     let mut facts = pool(1, &["cp", "n1", "n2", "n3", "n4", "n5", "n6"]);
     let lapsed = offered(0, "n2").closed(ClosedReason::Lapsed).unwrap();
     facts.berths = vec![seen(lapsed), seen(taken(1, "n5"))];
-    let facts = with(facts, "cp", |m| m.wave = 1);
-    let facts = with(facts, "n1", |m| m.last_turn = Some((digest(2), 1)));
-    let facts = with(facts, "n3", |m| m.ready = false);
-    let facts = with(facts, "n4", |m| m.last_turn = Some((digest(1), 9)));
+    let facts = with(facts, "cp", |m| m.place.wave = 1);
+    let facts = with(facts, "n1", |m| m.agent.last_turn = Some((digest(2), 1)));
+    let facts = with(facts, "n3", |m| m.node.ready = false);
+    let facts = with(facts, "n4", |m| m.agent.last_turn = Some((digest(1), 9)));
     // n5 does not fit into the capacity of 1, but is uncordoned all the same.
-    let facts = with(facts, "n5", |m| (m.our_cordon, m.unschedulable) = (true, true));
+    let facts = with(facts, "n5", |m| {
+        (m.node.our_cordon, m.node.unschedulable) = (true, true)
+    });
     assert_eq!(order(&facts), "n5 n3 n4 n6 n1 n2 cp");
 }
 
@@ -197,14 +205,16 @@ fn holders_go_first_and_control_plane_nodes_last() {
 fn zones_take_turns_if_several_nodes_go() {
     let mut zones = pool(1, &["n1", "n2", "n3", "n4", "n5", "n6"]);
     for name in ["n1", "n2", "n3"] {
-        zones = with(zones, name, |m| m.zone = "a".into());
+        zones = with(zones, name, |m| m.place.zone = "a".into());
     }
     assert_eq!(order(&zones), "n1 n2 n3 n4 n5 n6");
     for capacity in [9, 2] {
         zones.capacity = capacity;
         assert_eq!(order(&zones), "n1 n4 n2 n5 n3 n6");
     }
-    let down = with(zones, "n1", |m| (m.booted, m.unschedulable) = (m.desired.clone(), true));
+    let down = with(zones, "n1", |m| {
+        (m.agent.booted, m.node.unschedulable) = (m.desired.clone(), true)
+    });
     assert_eq!(order(&down), "n4 n5 n6 n2 n3", "a node of its zone is down");
 }
 
@@ -215,10 +225,10 @@ fn stuck(facts: &PoolFacts) -> Vec<NodeName> {
 #[test]
 fn members_that_need_help_are_named() {
     let nobody: Vec<NodeName> = vec![];
-    let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
+    let cordoned = with(pool(1, &["n1", "n2", "n3"]), "n2", |m| m.node.unschedulable = true);
     assert_eq!(order(&cordoned), "n2 | n1 n3", "an admin has cordoned it for good");
     assert_eq!(stuck(&cordoned), nobody);
-    let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.unschedulable = true);
+    let room = with(pool(2, &["n1", "n2", "n3"]), "n2", |m| m.node.unschedulable = true);
     assert_eq!(order(&room), "n2 n1 n3");
     let failed = with(pool(1, &["n1", "n2", "n3"]), "n1", fail);
     assert_eq!(
@@ -227,28 +237,28 @@ fn members_that_need_help_are_named() {
     );
     let mut waves = failed;
     waves.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
-    let waves = with(waves, "n3", |m| m.wave = 1);
+    let waves = with(waves, "n3", |m| m.place.wave = 1);
     assert_eq!(
         (order(&waves), stuck(&waves)),
         ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
     );
-    let mut cordoned_later = with(waves, "n2", |m| (m.wave, m.unschedulable) = (1, true));
+    let mut cordoned_later = with(waves, "n2", |m| (m.place.wave, m.node.unschedulable) = (1, true));
     assert_eq!(
         (order(&cordoned_later), stuck(&cordoned_later)),
         ("| n2 n3 n1".to_owned(), vec![NodeName::from("n1")]),
         "with help a cordon blocks no member either"
     );
-    cordoned_later.members.iter_mut().for_each(|m| m.wave = 0);
+    cordoned_later.members.iter_mut().for_each(|m| m.place.wave = 0);
     assert_eq!(
         (order(&cordoned_later), stuck(&cordoned_later)),
         ("n2 | n3 n1".to_owned(), nobody.clone()),
         "n1 keeps no wave waiting"
     );
-    let held = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.held_back = true);
+    let held = with(pool(1, &["n1", "n2", "n3"]), "n1", |m| m.node.held_back = true);
     assert_eq!((order(&held), stuck(&held)), ("n2 n3 | n1".to_owned(), nobody.clone()));
     let mut held_canary = held;
     held_canary.waves = vec![wave("canary", 0, 0), wave("rest", 0, 0)];
-    let held_canary = with(held_canary, "n3", |m| m.wave = 1);
+    let held_canary = with(held_canary, "n3", |m| m.place.wave = 1);
     assert_eq!(
         (order(&held_canary), stuck(&held_canary)),
         ("n2 | n3 n1".to_owned(), vec![NodeName::from("n1")])
@@ -267,7 +277,7 @@ fn members_that_need_help_are_named() {
 
 #[test]
 fn no_member_runs_an_unknown_image() {
-    let facts = with(pool(1, &["n1", "n2"]), "n1", |m| m.booted = m.desired.clone());
+    let facts = with(pool(1, &["n1", "n2"]), "n1", |m| m.agent.booted = m.desired.clone());
     assert_eq!(order(&facts), "n2");
     assert_eq!(order(&facts.with_unknown_image()), "n1 n2");
 }
@@ -278,8 +288,8 @@ fn a_large_pool_goes_one_or_many_at_once() {
     let mut facts = pool(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(order(&facts), names.join(" "));
     for (n, member) in facts.members.iter_mut().enumerate() {
-        member.zone = format!("z{n}");
-        member.ready = n % 2 == 0;
+        member.place.zone = format!("z{n}");
+        member.node.ready = n % 2 == 0;
     }
     facts.capacity = 30;
     let (down, up): (Vec<_>, Vec<_>) = names.into_iter().enumerate().partition(|(n, _)| n % 2 == 1);
@@ -293,15 +303,23 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
     let flags = proptest::array::uniform6(proptest::bool::weighted(0.85));
     (flags, 0usize..4, 0usize..2, 0u32..3, 0u32..2).prop_map(move |(f, zone, wave, turns, lapses)| Member {
         lapses,
-        wave,
-        zone: ["a", "b", "c", "d"][zone].into(),
-        ready: f[0],
-        unschedulable: !f[1],
-        our_cordon: !f[2],
-        failed: if f[3] { vec![] } else { vec![digest(2)] },
-        booted: Some(digest(if f[4] { 1 } else { 2 })),
-        held_back: !f[5],
-        last_turn: (turns > 0).then(|| (digest(2), turns)),
+        place: Place {
+            wave,
+            zone: ["a", "b", "c", "d"][zone].into(),
+            control_plane: None,
+        },
+        node: NodeState {
+            ready: f[0],
+            unschedulable: !f[1],
+            our_cordon: !f[2],
+            held_back: !f[5],
+        },
+        agent: AgentState {
+            failed: if f[3] { vec![] } else { vec![digest(2)] },
+            booted: Some(digest(if f[4] { 1 } else { 2 })),
+            last_turn: (turns > 0).then(|| (digest(2), turns)),
+            ..member(name).agent
+        },
         ..member(name)
     })
 }
@@ -345,7 +363,7 @@ proptest! {
     fn everyone_who_should_go_is_named_once(facts in any_facts()) {
         let mut named: Vec<NodeName> = forecast(&facts, at(50)).turns.into_iter().map(|turn| turn.node).collect();
         named.sort();
-        let outdated = facts.members.iter().filter(|m| m.booted != m.desired).map(|m| m.name.clone());
+        let outdated = facts.members.iter().filter(|m| m.agent.booted != m.desired).map(|m| m.name.clone());
         prop_assert_eq!(named, outdated.collect::<Vec<_>>());
     }
 }

@@ -19,11 +19,11 @@ use crate::controller::quorum::Cause;
 /// agent whose berth was closed by others does not know of the failure (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
-    if member.booted.as_ref() == Some(desired) {
+    if member.agent.booted.as_ref() == Some(desired) {
         return Err(BlockReason::UpToDate);
     }
     let on_record = failures.get(desired).is_some_and(|nodes| nodes.contains(&member.name));
-    if member.failed.contains(desired) || on_record {
+    if member.agent.failed.contains(desired) || on_record {
         return Err(BlockReason::FailedBefore);
     }
     Ok(desired.clone())
@@ -31,22 +31,22 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
 
 /// Ok if the member is ready for an offer of that digest.
 pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
-    if member.published.as_ref() != Some(desired) {
+    if member.published.digest.as_ref() != Some(desired) {
         return Err(BlockReason::NotPublished);
     }
-    if member.published_uid != member.uid {
+    if member.published.uid != member.uid {
         return Err(BlockReason::OtherNode);
     }
-    if !member.observed {
+    if !member.published.observed {
         return Err(BlockReason::NotObserved);
     }
-    if member.staged.as_ref() != Some(desired) {
+    if member.agent.staged.as_ref() != Some(desired) {
         return Err(BlockReason::NotStaged);
     }
-    if !member.prepared {
+    if !member.agent.prepared {
         return Err(BlockReason::NotPrepared);
     }
-    if !member.heard {
+    if !member.agent.heard {
         return Err(BlockReason::Silent);
     }
     Ok(())
@@ -62,8 +62,11 @@ pub(super) fn gated(
 ) -> Option<BlockReason> {
     // I10: the earlier pools may wait for this very node, because it is down and uses up the fleet's limit, or because
     // their control plane nodes are withheld while it is down (I11).
-    let is_worst_server = member.control_plane.is_some_and(|verdict| verdict.withhold.is_none());
-    let repairs = !member.ready && (is_worst_server || facts.is_fleet_starved());
+    let is_worst_server = member
+        .place
+        .control_plane
+        .is_some_and(|verdict| verdict.withhold.is_none());
+    let repairs = !member.node.ready && (is_worst_server || facts.is_fleet_starved());
     if facts.order.is_some() && !repairs && !Bug::OrderIgnored.is_awake() {
         return Some(BlockReason::Order);
     }
@@ -72,11 +75,15 @@ pub(super) fn gated(
         Some(_) => return Some(BlockReason::Wave),
         None => {}
     }
-    if let Some(cause) = member.control_plane.and_then(|verdict| verdict.withhold.or(at_work)) {
+    if let Some(cause) = member
+        .place
+        .control_plane
+        .and_then(|verdict| verdict.withhold.or(at_work))
+    {
         return Some(BlockReason::ControlPlane(cause));
     }
     let closes = facts.closes?;
-    if !member.clock_synchronized {
+    if !member.agent.clock_synchronized {
         return Some(BlockReason::NoClock);
     }
     let needed = member.estimate.drain.saturating_add(member.estimate.reboot);
@@ -89,13 +96,13 @@ pub(super) fn gated(
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
-        None => member.control_plane?.ask_back.map(Cause::as_str),
+        None => member.place.control_plane?.ask_back.map(Cause::as_str),
     }
 }
 
 /// Why a holder that cannot give its berth back must not continue to another image, whatever the waves say.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
-    member.control_plane?.stay.map(Cause::as_str)
+    member.place.control_plane?.stay.map(Cause::as_str)
 }
 
 /// Why an open offer is withdrawn. Less strict than [`ready`]: if the agent has yet to report or is silent, the offer
@@ -107,10 +114,10 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     let Some(member) = member else {
         return Some("the node is no longer a member");
     };
-    if member.desired.as_ref() != Some(&offer.target) || member.published.as_ref() != Some(&offer.target) {
+    if member.desired.as_ref() != Some(&offer.target) || member.published.digest.as_ref() != Some(&offer.target) {
         return Some("the node should run another image now");
     }
-    if member.held_back {
+    if member.node.held_back {
         return Some("the node is held back by an admin");
     }
     match wanted(member, &facts.failures).and_then(|desired| ready(member, &desired)) {
@@ -126,11 +133,11 @@ pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 /// Returns the rank of a member that let this many offers lapse.
 pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
-    let bad_turns = match &member.last_turn {
+    let bad_turns = match &member.agent.last_turn {
         Some((digest, turns)) if member.desired.as_ref() == Some(digest) => (*turns).max(1),
         _ => 0,
     };
-    (member.wave, lapses, !member.is_unavailable(), bad_turns)
+    (member.place.wave, lapses, !member.node.is_unavailable(), bad_turns)
 }
 
 impl PoolFacts {
@@ -139,7 +146,7 @@ impl PoolFacts {
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let idle = self.members.iter();
-        let idle = idle.filter(|m| !worked_on.contains(&m.uid) && !m.held_back);
+        let idle = idle.filter(|m| !worked_on.contains(&m.uid) && !m.node.held_back);
         let candidates = idle.filter(|m| wanted(m, &self.failures).and_then(|desired| ready(m, &desired)).is_ok());
         let ranks = candidates.map(|m| {
             let (_, lapses, is_available, bad_turns) = rank(m, m.lapses);
@@ -197,7 +204,7 @@ impl<'a> Queue<'a> {
         for member in members {
             let lapses = member.lapses.max(u32::from(lapsed.contains(&member.name)));
             let next = this.zones.len();
-            let zone = *this.zones.entry(&member.zone).or_insert(next);
+            let zone = *this.zones.entry(&member.place.zone).or_insert(next);
             this.down.resize(this.zones.len(), 0);
             if let Some(down) = this.down.get_mut(zone) {
                 *down += usize::from(occupancy.counts(&member.uid));
@@ -238,7 +245,7 @@ impl<'a> Queue<'a> {
 
     /// Records an offer to the member: its zone has one more node down.
     pub(super) fn offered(&mut self, member: &'a Member) {
-        let zone = self.zones.get(member.zone.as_str());
+        let zone = self.zones.get(member.place.zone.as_str());
         if let Some(down) = zone.and_then(|zone| self.down.get_mut(*zone)) {
             *down += 1;
         }
@@ -249,7 +256,7 @@ impl<'a> Queue<'a> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::tests::{facts, member};
+    use super::super::tests::{changed, facts, member};
     use super::*;
 
     proptest! {
@@ -262,7 +269,9 @@ mod tests {
             let mut members = vec![];
             for (n, (wave, zone, ready)) in nodes.into_iter().enumerate() {
                 let member = member(&format!("n{:02}", n * 7 % 40));
-                members.push(Member { wave, zone: zone.to_string(), ready, ..member });
+                members.push(changed(member, |m| {
+                    (m.place.wave, m.place.zone, m.node.ready) = (wave, zone.to_string(), ready);
+                }));
             }
             let f = facts(1, members, vec![]);
             let occupancy = Occupancy::of(&f, &[]);
@@ -270,17 +279,17 @@ mod tests {
             let mut left: Vec<&Member> = f.members.iter().collect();
             let mut down = BTreeMap::<&str, usize>::new();
             for member in &f.members {
-                *down.entry(&member.zone).or_default() += usize::from(!member.ready);
+                *down.entry(&member.place.zone).or_default() += usize::from(!member.node.ready);
             }
             for offer in offers {
-                let expected = left.iter().copied().min_by_key(|m| (rank(m, 0), down[m.zone.as_str()], &m.name));
+                let expected = left.iter().copied().min_by_key(|m| (rank(m, 0), down[m.place.zone.as_str()], &m.name));
                 let next = queue.next();
                 prop_assert_eq!(next.map(|m| &m.name), expected.map(|m| &m.name));
                 let Some(next) = next else { break };
                 left.retain(|m| m.name != next.name);
                 if offer {
                     queue.offered(next);
-                    *down.entry(&next.zone).or_default() += 1;
+                    *down.entry(&next.place.zone).or_default() += 1;
                 }
             }
         }

@@ -78,20 +78,68 @@ pub struct Member {
     pub name: NodeName,
     /// UID of the Node.
     pub uid: NodeUid,
+    /// State of the Node.
+    pub node: NodeState,
+    /// Its place in the rollout.
+    pub place: Place,
+    /// Digest that the pool's target has for the node's platform.
+    pub desired: Option<Digest>,
+    /// The node's BootcNode.
+    pub published: Published,
+    /// Report of its agent.
+    pub agent: AgentState,
+    /// True if its agent must undo everything, because the node leaves the pool or its BootcNode is being deleted. It
+    /// still counts, but is offered nothing.
+    pub leaving: bool,
+    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down,
+    /// but no wave and no later pool waits for it.
+    pub abandoned: bool,
+    /// Number of offers of the desired digest that this process has seen lapse on the node.
+    pub lapses: u32,
+    /// Expected length of its drain and its reboot.
+    pub estimate: Estimate,
+}
+
+/// State of a member's Node.
+#[derive(Debug, Clone)]
+pub struct NodeState {
     /// True if the Node is Ready.
     pub ready: bool,
     /// True if the Node is unschedulable, by any cordon.
     pub unschedulable: bool,
     /// True if the Node has our cordon annotation.
     pub our_cordon: bool,
-    /// Digest that the pool's target has for the node's platform.
-    pub desired: Option<Digest>,
-    /// Digest that is published in the node's BootcNode.
-    pub published: Option<Digest>,
-    /// UID of the Node that the BootcNode was published for.
-    pub published_uid: NodeUid,
-    /// True if the agent has reported on the current generation of that BootcNode, from the Node with that UID.
+    /// True if an admin holds it back. It still counts and stages its image, but is offered nothing.
+    pub held_back: bool,
+}
+
+/// Place of a member in the rollout.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its wave, as an index into [`PoolFacts::waves`].
+    pub wave: usize,
+    /// Its zone; all nodes without one share a zone.
+    pub zone: String,
+    /// Verdict of I11 on it, if it is a control plane node.
+    pub control_plane: Option<Verdict>,
+}
+
+/// A member's BootcNode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// Digest that is published in it.
+    pub digest: Option<Digest>,
+    /// UID of the Node that it was published for.
+    pub uid: NodeUid,
+    /// True if the agent has reported on its current generation, from the Node with that UID.
     pub observed: bool,
+}
+
+/// Report of a member's agent.
+#[derive(Debug, Clone)]
+pub struct AgentState {
+    /// True if the agent was heard of recently.
+    pub heard: bool,
     /// True if the agent reports `UpdatePrepared`.
     pub prepared: bool,
     /// Digest that is staged and locked.
@@ -102,28 +150,8 @@ pub struct Member {
     pub failed: Vec<Digest>,
     /// Digest of the last turn that ended badly, and the number of such turns for it.
     pub last_turn: Option<(Digest, u32)>,
-    /// Number of offers of the desired digest that this process has seen lapse on the node.
-    pub lapses: u32,
-    /// True if the agent was heard of recently.
-    pub heard: bool,
-    /// True if its agent must undo everything, because the node leaves the pool or its BootcNode is being deleted. It
-    /// still counts, but is offered nothing.
-    pub leaving: bool,
-    /// True if it has left the pool and its agent has not released it in time. It uses up capacity while it is down,
-    /// but no wave and no later pool waits for it.
-    pub abandoned: bool,
-    /// True if an admin holds it back. It still counts and stages its image, but is offered nothing.
-    pub held_back: bool,
-    /// Its wave, as an index into [`PoolFacts::waves`].
-    pub wave: usize,
-    /// Its zone; all nodes without one share a zone.
-    pub zone: String,
-    /// Verdict of I11 on it, if it is a control plane node.
-    pub control_plane: Option<Verdict>,
     /// True if its agent reports that the host's clock is synchronised.
     pub clock_synchronized: bool,
-    /// Expected length of its drain and its reboot.
-    pub estimate: Estimate,
 }
 
 /// Expected length of a turn, from measurements.
@@ -149,7 +177,7 @@ pub struct Wave {
 /// Nodes where each digest failed.
 pub type Failures = BTreeMap<Digest, BTreeSet<NodeName>>;
 
-impl Member {
+impl NodeState {
     /// Why the node is unavailable, if it is.
     pub(super) fn down(&self) -> Option<UseKind> {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)

@@ -58,7 +58,7 @@ pub(in crate::controller) fn all(facts: &PoolFacts) -> Failures {
     let reported = facts
         .members
         .iter()
-        .flat_map(|m| m.failed.iter().map(|digest| (digest, m.name.clone())));
+        .flat_map(|m| m.agent.failed.iter().map(|digest| (digest, m.name.clone())));
     // Reports about digests that are not wanted now are left to the nodes.
     let wanted = wanted(facts);
     let reported = reported.filter(|(digest, _)| wanted.contains(digest));

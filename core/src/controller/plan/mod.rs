@@ -30,7 +30,7 @@ mod writes;
 
 pub use berth_api::waves::{CONTROL_PLANE, REST};
 pub use block_reason::BlockReason;
-pub use facts::{Estimate, Failures, Member, PoolFacts, SeenBerth, Wave};
+pub use facts::{AgentState, Estimate, Failures, Member, NodeState, Place, PoolFacts, Published, SeenBerth, Wave};
 pub use failures::MAX_NAMED;
 pub use fleet_limit::FleetUse;
 use occupancy::Occupancy;
@@ -113,7 +113,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 return Err(BlockReason::Capacity);
             }
             let fleet = plan.fleet.as_ref();
-            if fleet.is_some_and(|fleet| !fleet.room_for(member.is_unavailable())) {
+            if fleet.is_some_and(|fleet| !fleet.room_for(member.node.is_unavailable())) {
                 return Err(BlockReason::FleetCapacity);
             }
             free.open(facts, member, target).ok_or(BlockReason::NoBerth)
@@ -123,10 +123,10 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
                 plan.writes.push(write);
                 occupancy.offered(member);
                 if let Some(fleet) = &mut plan.fleet {
-                    fleet.offer(&member.name, member.is_unavailable());
+                    fleet.offer(&member.name, member.node.is_unavailable());
                 }
                 queue.offered(member);
-                at_work = at_work.or(member.control_plane.map(|_| Cause::OtherAtWork));
+                at_work = at_work.or(member.place.control_plane.map(|_| Cause::OtherAtWork));
             }
             Err(wait) => drop(plan.waiting.insert(member.name.clone(), wait)),
         }
@@ -164,7 +164,7 @@ fn target_for(
     if occupancy.has(&member.uid) {
         return Err(BlockReason::HasBerth);
     }
-    if member.held_back {
+    if member.node.held_back {
         return Err(BlockReason::HeldBack);
     }
     if facts.gate.is_some() && !Bug::GateIgnored.is_awake() {

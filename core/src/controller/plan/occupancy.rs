@@ -46,7 +46,7 @@ impl<'a> Occupancy<'a> {
             if facts.elsewhere.contains(&member.uid) {
                 this.held.insert(&member.uid);
             }
-            if member.is_unavailable() {
+            if member.node.is_unavailable() {
                 this.unavailable.insert(&member.uid);
             }
         }
@@ -95,7 +95,11 @@ impl<'a> Occupancy<'a> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {
             let elsewhere = facts.elsewhere.contains(&member.uid).then_some(UseKind::Elsewhere);
-            uses.extend(elsewhere.or(member.down()).map(|how| (member.name.to_string(), how)));
+            uses.extend(
+                elsewhere
+                    .or(member.node.down())
+                    .map(|how| (member.name.to_string(), how)),
+            );
         }
         for seen in berths {
             match seen.berth.as_ref().map(|b| &b.state) {

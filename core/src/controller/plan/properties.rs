@@ -8,13 +8,13 @@ use proptest::prelude::*;
 
 use berth_api::berth::{ClosedReason, HoldPhase, Holding};
 
-use super::tests::{at, closed, committed, digest, gate, member, offered, taken, uid, wave};
+use super::tests::{at, changed, closed, committed, digest, gate, member, offered, taken, uid, wave};
 
 use super::*;
 use crate::Moment;
 use crate::controller::explain::settle::follow;
 use crate::controller::gate::GateReason;
-use crate::controller::memory::Offers;
+use crate::controller::offers::Offers;
 use crate::floors::check;
 
 pub(crate) const NODES: [&str; 5] = ["n0", "n1", "n2", "n3", "n4"];
@@ -23,19 +23,27 @@ fn any_member(name: &'static str) -> impl Strategy<Value = Member> {
     let flags = proptest::array::uniform10(proptest::bool::weighted(0.85));
     (flags, 1u8..4, 0u32..3, 0u32..2).prop_map(move |(f, desired, turns, lapses)| Member {
         lapses,
-        ready: f[0],
-        unschedulable: !f[1],
-        our_cordon: !f[2],
-        observed: f[3],
-        prepared: f[4],
-        heard: f[5],
         leaving: !f[8],
-        held_back: !f[9],
-        staged: f[6].then(|| digest(desired)),
-        failed: if f[7] { vec![] } else { vec![digest(2)] },
         desired: Some(digest(desired)),
-        published: Some(digest(desired)),
-        last_turn: (turns > 0).then(|| (digest(2), turns)),
+        node: NodeState {
+            ready: f[0],
+            unschedulable: !f[1],
+            our_cordon: !f[2],
+            held_back: !f[9],
+        },
+        published: Published {
+            observed: f[3],
+            digest: Some(digest(desired)),
+            uid: uid(name),
+        },
+        agent: AgentState {
+            prepared: f[4],
+            heard: f[5],
+            staged: f[6].then(|| digest(desired)),
+            failed: if f[7] { vec![] } else { vec![digest(2)] },
+            last_turn: (turns > 0).then(|| (digest(2), turns)),
+            ..member(name).agent
+        },
         ..member(name)
     })
 }
@@ -90,15 +98,11 @@ fn calm_berth(mut seen: SeenBerth) -> SeenBerth {
 }
 
 /// A member that waits for an offer, if it has an image to go to.
-fn calm_member(member: Member) -> Member {
-    Member {
-        observed: true,
-        prepared: true,
-        heard: true,
-        leaving: false,
-        held_back: false,
-        ..member
-    }
+fn calm_member(mut member: Member) -> Member {
+    member.published.observed = true;
+    (member.agent.prepared, member.agent.heard) = (true, true);
+    (member.leaving, member.node.held_back) = (false, false);
+    member
 }
 
 prop_compose! {
@@ -123,7 +127,7 @@ prop_compose! {
         calm in prop::bool::weighted(0.5),
     ) -> PoolFacts {
         let mut berths: Vec<SeenBerth> = berths.into_iter().zip(there).filter(|(_, t)| *t).map(|(b, _)| b).collect();
-        let mut members: Vec<Member> = members.into_iter().zip(waves).map(|(m, wave)| Member { wave, ..m }).take(count).collect();
+        let mut members: Vec<Member> = members.into_iter().zip(waves).map(|(m, wave)| changed(m, |m| m.place.wave = wave)).take(count).collect();
         if calm {
             berths = berths.into_iter().map(calm_berth).collect();
             members = members.into_iter().map(calm_member).collect();
@@ -215,17 +219,17 @@ impl<'a> World<'a> {
     fn check_fleet(&mut self, member: &'a Member) {
         let facts = self.facts;
         let fleet = facts.fleet.as_ref();
-        let repairs = !member.ready && fleet.is_some_and(|fleet| fleet.unavailable >= fleet.limit);
+        let repairs = !member.node.ready && fleet.is_some_and(|fleet| fleet.unavailable >= fleet.limit);
         assert!(facts.order.is_none() || repairs, "an earlier pool has nodes to update");
         if let Some(fleet) = fleet {
             assert!(!fleet.unfenced);
-            let more = self.offers.iter().filter(|m| !m.is_unavailable()).count();
+            let more = self.offers.iter().filter(|m| !m.node.is_unavailable()).count();
             assert!(
                 fleet.held_or_offered + self.offers.len() < fleet.limit,
                 "|H ∪ R| of all pools"
             );
             assert!(
-                member.is_unavailable() || fleet.all + more < fleet.limit,
+                member.node.is_unavailable() || fleet.all + more < fleet.limit,
                 "|H ∪ U ∪ R| of all pools"
             );
         }
@@ -241,19 +245,25 @@ impl<'a> World<'a> {
         assert!(!failures::is_unrecorded(before), "what failed there is on record first");
         self.check_gates(member);
         self.check_fleet(member);
-        assert!(!member.leaving && !member.held_back && member.prepared && member.observed && member.heard);
+        assert!(
+            !member.leaving
+                && !member.node.held_back
+                && member.agent.prepared
+                && member.published.observed
+                && member.agent.heard
+        );
         assert_eq!(member.desired.as_ref(), Some(&offer.target));
-        assert_eq!(member.staged.as_ref(), Some(&offer.target));
-        assert!(!member.failed.contains(&offer.target));
+        assert_eq!(member.agent.staged.as_ref(), Some(&offer.target));
+        assert!(!member.agent.failed.contains(&offer.target));
         let worked_on = self.uids(true, true);
         assert!(!worked_on.contains(&offer.uid), "one berth for each node");
         assert!(worked_on.len() + self.unknown() < k, "|H ∪ R| < k");
         assert!(self.uids(true, false).len() < k, "|H| < k");
         let mut all = worked_on;
-        let down = facts.members.iter().filter(|m| m.is_unavailable());
+        let down = facts.members.iter().filter(|m| m.node.is_unavailable());
         all.extend(down.map(|m| m.uid.clone()));
         assert!(
-            member.is_unavailable() || all.len() + self.unknown() < k,
+            member.node.is_unavailable() || all.len() + self.unknown() < k,
             "n ∈ U or |H ∪ U ∪ R| < k"
         );
         for seen in &facts.berths {
@@ -269,16 +279,16 @@ impl<'a> World<'a> {
     /// many failures.
     fn check_gates(&self, member: &Member) {
         let facts = self.facts;
-        let mut canaries = facts.members.iter().filter(|m| m.wave == 0).peekable();
-        let down = facts.members.iter().filter(|m| m.is_unavailable()).count();
+        let mut canaries = facts.members.iter().filter(|m| m.place.wave == 0).peekable();
+        let down = facts.members.iter().filter(|m| m.node.is_unavailable()).count();
         let starved = facts
             .fleet
             .as_ref()
             .is_some_and(|fleet| fleet.unavailable >= fleet.limit);
-        let repairs = !member.ready && (starved || down >= facts.capacity.min(facts.published));
-        if member.wave == 1 && canaries.peek().is_some() && !repairs {
+        let repairs = !member.node.ready && (starved || down >= facts.capacity.min(facts.published));
+        if member.place.wave == 1 && canaries.peek().is_some() && !repairs {
             assert!(
-                canaries.all(|m| m.booted == m.desired && m.ready),
+                canaries.all(|m| m.agent.booted == m.desired && m.node.ready),
                 "the canaries are proven"
             );
             assert!(facts.waves[0].soaked >= facts.waves[0].soak, "and have soaked");
@@ -288,7 +298,7 @@ impl<'a> World<'a> {
             let reports = facts
                 .members
                 .iter()
-                .filter(|m| m.failed.contains(desired))
+                .filter(|m| m.agent.failed.contains(desired))
                 .map(|m| (desired, &m.name));
             let on_record = facts
                 .failures
@@ -498,7 +508,7 @@ fn nodes_that_take_no_offer_starve_no_other() {
     // The second one is also unavailable and would go first.
     let two = vec![super::tests::seen(closed(0)), super::tests::seen(closed(1))];
     let mut two = super::tests::facts(2, NODES.map(member).into(), two);
-    two.members[0].unschedulable = true;
+    two.members[0].node.unschedulable = true;
     assert_eq!(updated_beside_two_that_lapse(&mut two), 3);
 }
 
@@ -532,9 +542,14 @@ fn updated_beside_two_that_lapse(f: &mut PoolFacts) -> usize {
             if !["", "n0", "n1"].contains(&node.as_str()) {
                 // The other nodes take their offers and finish before the next plan.
                 seen.berth = Ok(closed(index));
-                f.members.iter_mut().find(|m| m.name.as_str() == node).unwrap().booted = Some(digest(2));
+                f.members
+                    .iter_mut()
+                    .find(|m| m.name.as_str() == node)
+                    .unwrap()
+                    .agent
+                    .booted = Some(digest(2));
             }
         }
     }
-    f.members.iter().filter(|m| m.booted == Some(digest(2))).count()
+    f.members.iter().filter(|m| m.agent.booted == Some(digest(2))).count()
 }

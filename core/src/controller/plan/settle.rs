@@ -199,7 +199,7 @@ impl<'a> Settler<'a> {
         let uncommitted = holding.phase == HoldPhase::Taken;
         // A holder that is not Ready may run a boot that it cannot prove, and cannot give its berth back. Only a gate
         // of the whole pool keeps it from continuing to the current image.
-        let can_give_back = uncommitted && member.is_some_and(|m| m.ready);
+        let can_give_back = uncommitted && member.is_some_and(|m| m.node.ready);
         let reason = match member {
             None if uncommitted => Some("LeftPool"),
             Some(_) if uncommitted && facts.unresolved => Some("TargetChanged"),

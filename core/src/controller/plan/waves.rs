@@ -24,10 +24,10 @@ pub(super) struct Progress {
 /// our cordon. A pending report about other published changes, such as new drain settings, does not matter.
 pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
-        && member.booted == member.desired
-        && member.published_uid == member.uid
-        && member.ready
-        && !member.our_cordon
+        && member.agent.booted == member.desired
+        && member.published.uid == member.uid
+        && member.node.ready
+        && !member.node.our_cordon
 }
 
 impl Progress {
@@ -35,12 +35,12 @@ impl Progress {
         let count = facts.waves.len();
         let (mut total, mut proven) = (vec![0u32; count], vec![0u32; count]);
         for member in facts.members.iter().filter(|member| !member.abandoned) {
-            if let (Some(total), Some(proven)) = (total.get_mut(member.wave), proven.get_mut(member.wave)) {
+            if let (Some(total), Some(proven)) = (total.get_mut(member.place.wave), proven.get_mut(member.place.wave)) {
                 *total += 1;
                 *proven += u32::from(is_proven(member));
             }
         }
-        let unavailable = facts.members.iter().filter(|m| m.is_unavailable()).count();
+        let unavailable = facts.members.iter().filter(|m| m.node.is_unavailable()).count();
         let starved = unavailable >= facts.capacity.min(facts.published) || facts.is_fleet_starved();
         let mut this = Self {
             total,
@@ -79,10 +79,10 @@ impl Progress {
     /// Returns the state of the earlier wave that the member waits for, if there is one.
     pub(super) fn waits(&self, member: &Member) -> Option<WaveState> {
         // I10: the earlier wave cannot continue until this node is repaired, and the new image may repair it.
-        if self.starved && !member.ready {
+        if self.starved && !member.node.ready {
             return None;
         }
-        (member.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
+        (member.place.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
     /// Returns the waves for the pool's status. Empty if the spec names no wave and all members are in the same one.

@@ -10,8 +10,8 @@ use berth_api::node::BootcNodeSpec;
 use berth_api::pool::{Drain, PhaseDurations, RivalUpdaters, SignatureRule, Target};
 use berth_api::{NodeName, NodeUid, PoolName};
 
-use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::Objects;
+use crate::controller::staging_permits::StagingPermits;
 use crate::controller::view::{BootcNodeView, NodeView};
 
 /// Pool settings that are published to its members.

@@ -9,8 +9,8 @@ use berth_api::pool::{Drain, PhaseDurations, PlatformDigest, RivalUpdaters, Sign
 
 use super::*;
 use crate::Moment;
-use crate::controller::memory::StagingPermits;
 use crate::controller::snapshot::{Entry, Objects};
+use crate::controller::staging_permits::StagingPermits;
 use crate::controller::view::{BootcNodeContent, Failing, Report};
 
 mod staging;

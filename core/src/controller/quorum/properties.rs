@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::tests::{NOW, answers, node, of};
 use super::*;
-use crate::controller::plan::tests::{closed, committed, digest, facts, member, offered, seen, taken};
+use crate::controller::plan::tests::{closed, committed, facts, member, offered, seen, taken};
 use crate::controller::plan::{BerthWrite, Member, PoolFacts, WriteReason};
 use crate::floors::{Reached, check};
 
@@ -96,13 +96,11 @@ fn is_included(node: &NodeView) -> bool {
 }
 
 fn as_member(node: &NodeView) -> Member {
-    Member {
-        ready: node.ready,
-        unschedulable: node.unschedulable,
-        our_cordon: node.our_cordon,
-        desired: Some(digest(2)),
-        ..member(node.name.as_str())
-    }
+    let mut member = member(node.name.as_str());
+    member.node.ready = node.ready;
+    member.node.unschedulable = node.unschedulable;
+    member.node.our_cordon = node.our_cordon;
+    member
 }
 
 impl World {

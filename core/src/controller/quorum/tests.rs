@@ -454,7 +454,7 @@ fn a_plan_counts_offers_of_the_plan_before() {
         plan.waiting[&"c2".into()],
         BlockReason::ControlPlane(Cause::OtherAtWork)
     );
-    p.members[0].heard = false;
+    p.members[0].agent.heard = false;
     let mut control_plane = of(&cluster(3), &servers(3, &[], State::Ready));
     assert!(offers(&control_plane.plan(&mut p, now)).is_empty());
     assert_eq!(offers(&control_plane.plan(&mut q, now)), ["c2", "w"]);

@@ -9,12 +9,13 @@ use berth_api::{NodeName, NodeUid, PoolName, keys};
 
 use crate::Moment;
 use crate::controller::gates::Gates;
-use crate::controller::memory::{Offers, Soaks};
 use crate::controller::occupied::Occupied;
-use crate::controller::plan::{Member, PoolFacts, SeenBerth};
+use crate::controller::offers::Offers;
+use crate::controller::plan::{AgentState, Member, NodeState, Place, PoolFacts, Published, SeenBerth};
 use crate::controller::pool::{Pool, is_news};
 use crate::controller::publish::desired_digest;
 use crate::controller::snapshot::Snapshot;
+use crate::controller::soaks::Soaks;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView, Report, is_stale};
 
 /// Input for the plans of all pools in one pass.
@@ -156,8 +157,7 @@ impl Round<'_> {
         let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
         let host = self.snapshot.bootc_nodes.get(name.as_str());
         let mut member = member(pool, node, host.map(|h| h.view.as_ref()), self.heard.contains(name))?;
-        member.observed = host.is_some_and(|h| h.view.is_observed());
-        member.wave = waves.number(&node.labels);
+        member.place.wave = waves.number(&node.labels);
         member.lapses = member
             .desired
             .as_ref()
@@ -188,30 +188,38 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
     Some(Member {
         name: node.name.clone(),
         uid: node.uid.clone(),
-        ready: node.ready,
-        unschedulable: node.unschedulable,
-        our_cordon: node.our_cordon,
+        node: NodeState {
+            ready: node.ready,
+            unschedulable: node.unschedulable,
+            our_cordon: node.our_cordon,
+            held_back: node.labels.contains_key(keys::LABEL_HOLD) && !Bug::HoldIgnored.is_awake(),
+        },
+        place: Place {
+            wave: 0,
+            zone,
+            control_plane: None,
+        },
         desired: desired_digest(pool.target(), node.platform(host)).cloned(),
-        published: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
-        published_uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
-        observed: false,
-        prepared: report.prepared,
-        staged: report.staged.clone().filter(|_| report.locked),
-        booted: report.booted.clone(),
-        failed: if retried { vec![] } else { report.failed.clone() },
-        last_turn: report
-            .last_turn
-            .as_ref()
-            .map(|turn| (turn.digest.clone(), turn.attempts)),
-        lapses: 0,
-        heard,
+        published: Published {
+            digest: ours.and_then(|s| s.image.as_ref()).map(|i| i.digest.clone()),
+            uid: NodeUid::from(spec.map_or("", |s| s.node_uid.as_str())),
+            observed: host.is_some_and(BootcNodeView::is_observed),
+        },
+        agent: AgentState {
+            heard,
+            prepared: report.prepared,
+            staged: report.staged.clone().filter(|_| report.locked),
+            booted: report.booted.clone(),
+            failed: if retried { vec![] } else { report.failed.clone() },
+            last_turn: report
+                .last_turn
+                .as_ref()
+                .map(|turn| (turn.digest.clone(), turn.attempts)),
+            clock_synchronized: report.clock_synchronized,
+        },
         leaving,
         abandoned: false,
-        held_back: node.labels.contains_key(keys::LABEL_HOLD) && !Bug::HoldIgnored.is_awake(),
-        wave: 0,
-        zone,
-        control_plane: None,
-        clock_synchronized: report.clock_synchronized,
+        lapses: 0,
         estimate: pool.estimate_of(report),
     })
 }

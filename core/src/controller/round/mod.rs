@@ -109,7 +109,7 @@ impl ControlPlane {
     /// value, one after the other.
     pub fn plan(&mut self, facts: &mut PoolFacts, now: Timestamp) -> Plan {
         for member in &mut facts.members {
-            member.control_plane = self.verdict(&member.uid);
+            member.place.control_plane = self.verdict(&member.uid);
         }
         let mut plan = plan::plan(facts, now);
         for write in &plan.writes {
@@ -123,7 +123,7 @@ impl ControlPlane {
             }
         }
         plan.waited_for = self.waited_for();
-        if facts.members.iter().any(|member| member.control_plane.is_some()) {
+        if facts.members.iter().any(|member| member.place.control_plane.is_some()) {
             plan.address_conflicts = self.address_conflicts();
         }
         plan
@@ -140,14 +140,15 @@ mod tests {
     use super::*;
     use crate::Moment;
     use crate::controller::membership::MembershipCache;
-    use crate::controller::memory::{Offers, Soaks};
     use crate::controller::occupied::Occupied;
+    use crate::controller::offers::Offers;
     use crate::controller::plan::BlockReason;
     use crate::controller::plan::tests::digest;
     use crate::controller::quorum::Cause;
     use crate::controller::round::fleet::tests::prepared_host;
     use crate::controller::servers::Asked;
     use crate::controller::snapshot::{Entry, Snapshot};
+    use crate::controller::soaks::Soaks;
     use crate::controller::view::LeaseView;
     use crate::controller::view::PoolView;
 

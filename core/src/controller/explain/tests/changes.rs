@@ -43,7 +43,7 @@ fn exclusion() -> Exclusion {
 fn in_waves(facts: &mut PoolFacts, soaked: u64) {
     facts.waves = vec![wave("canary", 60, soaked), wave("more", 60, soaked), wave(REST, 0, 0)];
     for (member, wave) in facts.members.iter_mut().zip([2, 0, 1]) {
-        member.wave = wave;
+        member.place.wave = wave;
     }
 }
 
@@ -93,15 +93,15 @@ fn check_obstacles(rows: &[(Change, Obstacle)]) {
 #[test]
 fn changes_of_node_and_gates_remove_their_obstacles() {
     check_obstacles(&[
-        (Change::Prepared, |f, _| f.members[0].published = None),
-        (Change::Prepared, |f, _| f.members[0].published_uid = uid("old")),
-        (Change::Prepared, |f, _| f.members[0].observed = false),
-        (Change::Prepared, |f, _| f.members[0].staged = None),
-        (Change::Prepared, |f, _| f.members[0].prepared = false),
-        (Change::Heard, |f, _| f.members[0].heard = false),
+        (Change::Prepared, |f, _| f.members[0].published.digest = None),
+        (Change::Prepared, |f, _| f.members[0].published.uid = uid("old")),
+        (Change::Prepared, |f, _| f.members[0].published.observed = false),
+        (Change::Prepared, |f, _| f.members[0].agent.staged = None),
+        (Change::Prepared, |f, _| f.members[0].agent.prepared = false),
+        (Change::Heard, |f, _| f.members[0].agent.heard = false),
         (Change::Clock, |f, r| {
             windows(r, open());
-            f.members[0].clock_synchronized = false;
+            f.members[0].agent.clock_synchronized = false;
         }),
         (Change::ControllerClock, |_, r| {
             windows(r, open());
@@ -111,7 +111,7 @@ fn changes_of_node_and_gates_remove_their_obstacles() {
         (Change::Window, |_, r| {
             r.spec.rollout.get_or_insert_default().exclusions = vec![exclusion()];
         }),
-        (Change::Unhold, |f, _| f.members[0].held_back = true),
+        (Change::Unhold, |f, _| f.members[0].node.held_back = true),
         (Change::Resume, |_, r| {
             r.spec.rollout.get_or_insert_default().paused = true
         }),
@@ -119,7 +119,7 @@ fn changes_of_node_and_gates_remove_their_obstacles() {
         (Change::FleetReadable, |_, r| r.fleet = Some(FleetGate::Unreadable)),
         (Change::EarlierPools, |f, _| f.order = gate(GateReason::EarlierPool)),
         (Change::ControlPlane(Cause::NoOtherServer), |f, _| {
-            f.members[0].control_plane = Some(asked_back());
+            f.members[0].place.control_plane = Some(asked_back());
         }),
         (Change::Soaked(Duration::from_secs(40)), |f, _| {
             in_waves(f, 20);
@@ -140,22 +140,22 @@ fn changes_of_others_remove_their_obstacles() {
         }),
         (Change::Recovers("n2".into()), |f, _| {
             updated(&mut f.members[1]);
-            f.members[1].ready = false;
+            f.members[1].node.ready = false;
         }),
         (Change::Recovers("b1".into()), |f, _| {
             f.fleet = Some(used_up_by("b1", UseKind::NotReady))
         }),
         (Change::Excluded("n2".into()), |f, _| {
             updated(&mut f.members[1]);
-            f.members[1].ready = false;
+            f.members[1].node.ready = false;
         }),
-        (Change::Retry, |f, _| f.members[0].failed = vec![digest(2)]),
+        (Change::Retry, |f, _| f.members[0].agent.failed = vec![digest(2)]),
         (Change::Retry, |f, _| {
             f.failures = [(digest(2), ["n1".into()].into())].into();
         }),
         (Change::Retry, |f, _| f.berths = vec![failed(0, "n1")]),
         (Change::MaxFailures(2), |f, _| {
-            f.members[1].failed = vec![digest(2)];
+            f.members[1].agent.failed = vec![digest(2)];
             f.max_failures = 1;
         }),
         (Change::MaxUnavailable(2), |f, _| f.berths = vec![seen(taken(0, "n2"))]),
@@ -225,8 +225,8 @@ fn a_change_without_effect_is_left_out() {
 fn a_change_leaves_other_nodes_alone() {
     let case = first(|facts, _| {
         facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
-        facts.members[1].ready = false;
-        facts.members[2].ready = false;
+        facts.members[1].node.ready = false;
+        facts.members[2].node.ready = false;
     });
     for change in [Change::TurnEnds("n3".into()), Change::Excluded("n3".into())] {
         let after = change.applied(&case).unwrap();
@@ -234,17 +234,17 @@ fn a_change_leaves_other_nodes_alone() {
     }
     let recovered = Change::Recovers("n3".into()).applied(&case).unwrap();
     assert_eq!(holders(&recovered), [Some("n2"), Some("n3")]);
-    let are_ready = ["n2", "n3"].map(|name| member_of(&recovered, name).ready);
+    let are_ready = ["n2", "n3"].map(|name| member_of(&recovered, name).node.ready);
     assert_eq!(are_ready, [false, true]);
     // n3 is in the wave of n1, and n2 in an earlier one.
     let waves = first(|facts, _| {
         facts.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0)];
-        (facts.members[0].wave, facts.members[2].wave) = (1, 1);
+        (facts.members[0].place.wave, facts.members[2].place.wave) = (1, 1);
         facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
     });
     let proven = Change::WavesProven(vec![]).applied(&waves).unwrap();
     assert_eq!(holders(&proven), [None, Some("n3")]);
-    let booted = ["n2", "n3"].map(|name| member_of(&proven, name).booted.clone());
+    let booted = ["n2", "n3"].map(|name| member_of(&proven, name).agent.booted.clone());
     assert_eq!(booted, [2, 1].map(|n| Some(digest(n))));
 }
 
@@ -256,7 +256,7 @@ fn a_turn_for_an_older_image_updates_no_node() {
     });
     let after = Change::TurnEnds("n2".into()).applied(&case).unwrap();
     assert_eq!(holders(&after), [None]);
-    assert_eq!(member_of(&after, "n2").booted, Some(digest(1)));
+    assert_eq!(member_of(&after, "n2").agent.booted, Some(digest(1)));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn fewer_members_are_a_smaller_share() {
     let case = first(|facts, rules| {
         facts.members = ["n1", "n2", "n3", "n4", "n5", "n6"].map(member).into();
         facts.members[5].leaving = true;
-        facts.members[1].ready = false;
+        facts.members[1].node.ready = false;
         (facts.capacity, facts.published) = (3, 3);
         rules.spec.rollout.get_or_insert_default().max_unavailable = Some(Quantity::Percent(50));
     });
@@ -278,7 +278,7 @@ fn a_change_counts_once_in_the_fleet() {
     for berth in [taken(0, "n2"), offered(0, "n2")] {
         let case = first(|facts, _| {
             facts.berths = vec![seen(berth)];
-            facts.members[2].ready = false;
+            facts.members[2].node.ready = false;
             facts.fleet = Some(FleetUse {
                 limit: 5,
                 held_or_offered: 2,
@@ -345,7 +345,7 @@ fn a_number_is_found_wherever_it_lies() {
     });
     assert_eq!(many, [Change::MaxFailures(MAX_NAMED)], "the largest possible number");
     let zero = numbers("n1", |facts| {
-        facts.members[1].failed = vec![digest(2)];
+        facts.members[1].agent.failed = vec![digest(2)];
         facts.max_failures = 0;
     });
     assert_eq!(zero, [Change::MaxFailures(2)], "none counts as one");
@@ -374,7 +374,7 @@ fn two_changes_begin_with_the_first_obstacle() {
     let case = first(|facts, _| {
         in_waves(facts, 20);
         let lost = &mut facts.members[1];
-        (lost.desired, lost.ready) = (None, false);
+        (lost.desired, lost.node.ready) = (None, false);
         updated(&mut facts.members[2]);
         (facts.capacity, facts.published) = (2, 2);
     });
@@ -410,8 +410,8 @@ fn no_more_than_eight_changes_are_named_together() {
     ] {
         let case = first(|facts, rules| {
             let own = &mut facts.members[0];
-            (own.held_back, own.prepared, own.heard) = (true, false, heard);
-            own.clock_synchronized = false;
+            (own.node.held_back, own.agent.prepared, own.agent.heard) = (true, false, heard);
+            own.agent.clock_synchronized = false;
             facts.order = gate(GateReason::EarlierPool);
             facts.fleet = Some(FleetUse {
                 limit,
@@ -431,7 +431,7 @@ fn no_more_than_eight_changes_are_named_together() {
 fn canaries_with_berths_are_proven_together() {
     let case = first(|facts, _| {
         facts.waves = vec![wave("canary", 0, 0), wave(REST, 0, 0)];
-        facts.members[0].wave = 1;
+        facts.members[0].place.wave = 1;
         (facts.capacity, facts.published) = (2, 2);
         facts.berths = vec![seen(taken(0, "n2")), seen(taken(1, "n3"))];
     });

@@ -59,16 +59,14 @@ fn a_node_has_one_berth() {
 #[test]
 fn a_plan_knows_its_writes_and_who_waits() {
     let mut f = facts(2, names(&["n1"]), vec![seen(closed(0)), seen(closed(1))]);
-    f.members.push(Member {
-        booted: Some(digest(2)),
-        ..member("n2")
-    });
+    f.members
+        .push(changed(member("n2"), |n2| n2.agent.booted = Some(digest(2))));
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n1"]);
     assert!(plan.writes_to("p-0") && !plan.writes_to("p-1"));
     assert!(!plan.has_waiting(), "n1 goes, and n2 runs the target");
-    f.members[1].booted = Some(digest(1));
-    f.members[1].heard = false;
+    f.members[1].agent.booted = Some(digest(1));
+    f.members[1].agent.heard = false;
     assert!(now(&f).has_waiting());
     let others = [
         facts(1, names(&["n1"]), vec![]),

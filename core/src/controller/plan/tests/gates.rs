@@ -10,12 +10,12 @@ use super::*;
 fn a_later_wave_waits_for_the_earlier_one() {
     let mut f = facts(2, names(&["n1", "n2", "n3"]), vec![seen(closed(0)), seen(closed(1))]);
     f.waves = vec![wave("canary", 60, 0), wave(REST, 0, 0), wave(CONTROL_PLANE, 0, 0)];
-    f.members[0].wave = 2;
-    f.members[1].wave = 1;
+    f.members[0].place.wave = 2;
+    f.members[1].place.wave = 1;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n3"], "the canary");
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Wave);
-    f.members[2].booted = Some(digest(2));
+    f.members[2].agent.booted = Some(digest(2));
     let plan = now(&f);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.waiting[&"n2".into()], BlockReason::Soaking);
@@ -31,12 +31,12 @@ fn a_later_wave_waits_for_the_earlier_one() {
     assert_eq!(states, [&[("canary", 1, WaveState::Soaking)], &rest[..]].concat());
     f.waves[0].soaked = Duration::from_secs(60);
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
-    f.members[2].ready = false;
+    f.members[2].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "a canary that is down again stops the rest");
     assert_eq!(plan.waves[0].soaked_seconds, 60, "but need not soak again");
-    f.members[2].ready = true;
-    f.members[1].booted = Some(digest(2));
+    f.members[2].node.ready = true;
+    f.members[1].agent.booted = Some(digest(2));
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"], "control plane nodes last");
 }
 
@@ -47,13 +47,13 @@ fn a_leaving_node_counts_and_is_offered_nothing() {
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n2"]);
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Leaving);
-    f.members[0].ready = false;
+    f.members[0].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "it uses up the capacity: {plan:?}");
-    f.members[0].ready = true;
-    f.members[1].wave = 1;
+    f.members[0].node.ready = true;
+    f.members[1].place.wave = 1;
     assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
-    f.members[0].booted = Some(digest(2));
+    f.members[0].agent.booted = Some(digest(2));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
     f.berths[0] = seen(offered(0, "n1"));
     assert!(words(&now(&f))[0].starts_with("p-0 Withdrawn"));
@@ -78,9 +78,9 @@ fn outdated_facts_neither_offer_nor_revoke() {
 fn an_abandoned_node_counts_but_blocks_no_wave() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     (f.members[0].leaving, f.members[0].abandoned) = (true, true);
-    f.members[1].wave = 1;
+    f.members[1].place.wave = 1;
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "it is up");
-    f.members[0].ready = false;
+    f.members[0].node.ready = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty());
     assert_eq!(plan.waiting[&"n2".into()], BlockReason::Capacity);
@@ -88,7 +88,7 @@ fn an_abandoned_node_counts_but_blocks_no_wave() {
     (f.capacity, f.published) = (2, 2);
     f.berths.push(seen(closed(1)));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"], "no wave waits for it");
-    f.members[1].booted = Some(digest(2));
+    f.members[1].agent.booted = Some(digest(2));
     assert!(!f.has_left(), "nor a later pool");
     f.members[0].abandoned = false;
     assert!(f.has_left());
@@ -98,7 +98,7 @@ fn an_abandoned_node_counts_but_blocks_no_wave() {
 fn a_pool_without_waves_says_nothing_of_any() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![]);
     assert!(now(&f).waves.is_empty());
-    f.members[1].wave = 1;
+    f.members[1].place.wave = 1;
     assert_eq!(now(&f).waves.len(), 2, "a control plane node comes after the rest");
 }
 
@@ -106,7 +106,7 @@ fn a_pool_without_waves_says_nothing_of_any() {
 fn the_last_wave_need_not_soak() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
     f.waves = vec![wave("canary", 60, 0), wave(REST, 60, 0), wave(CONTROL_PLANE, 60, 0)];
-    f.members.iter_mut().for_each(|m| m.booted = Some(digest(2)));
+    f.members.iter_mut().for_each(|m| m.agent.booted = Some(digest(2)));
     for (wave_of, expected) in [
         ([0, 0], vec![("canary", 2, WaveState::Done)]),
         (
@@ -119,7 +119,7 @@ fn the_last_wave_need_not_soak() {
             vec![("canary", 0, WaveState::Done), ("rest", 2, WaveState::Done)],
         ),
     ] {
-        (f.members[0].wave, f.members[1].wave) = (wave_of[0], wave_of[1]);
+        (f.members[0].place.wave, f.members[1].place.wave) = (wave_of[0], wave_of[1]);
         let waves = now(&f).waves;
         let waves: Vec<_> = waves.iter().map(|w| (w.name.as_str(), w.total, w.state)).collect();
         assert_eq!(waves, expected);
@@ -129,10 +129,10 @@ fn the_last_wave_need_not_soak() {
 #[test]
 fn a_broken_node_of_a_later_wave_is_repaired() {
     let mut f = facts(1, names(&["n1", "n9"]), vec![seen(closed(0))]);
-    f.members[1].wave = 1;
-    f.members[1].unschedulable = true;
+    f.members[1].place.wave = 1;
+    f.members[1].node.unschedulable = true;
     assert!(now(&f).writes.is_empty(), "a cordon is not a reason");
-    f.members[1].ready = false;
+    f.members[1].node.ready = false;
     assert_eq!(words(&now(&f)), ["p-0 Offer n9"]);
     f.berths = vec![seen(taken(0, "n9"))];
     assert!(now(&f).writes.is_empty());
@@ -144,7 +144,7 @@ fn a_broken_node_of_a_later_wave_is_repaired() {
 #[test]
 fn a_held_node_counts_and_is_offered_nothing() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(closed(0))]);
-    f.members[0].held_back = true;
+    f.members[0].node.held_back = true;
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer n2"]);
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::HeldBack);
@@ -155,12 +155,12 @@ fn a_held_node_counts_and_is_offered_nothing() {
         "behind a gate as well"
     );
     f.gate = None;
-    f.members[0].ready = false;
+    f.members[0].node.ready = false;
     assert!(now(&f).writes.is_empty(), "it uses up the capacity");
-    f.members[0].ready = true;
-    f.members[1].wave = 1;
+    f.members[0].node.ready = true;
+    f.members[1].place.wave = 1;
     assert!(now(&f).writes.is_empty(), "it is a canary that is not proven");
-    f.members[0].booted = Some(digest(2));
+    f.members[0].agent.booted = Some(digest(2));
     assert_eq!(
         now(&f).waiting[&"n1".into()],
         BlockReason::UpToDate,
@@ -171,7 +171,7 @@ fn a_held_node_counts_and_is_offered_nothing() {
 #[test]
 fn a_hold_withdraws_an_offer_but_no_turn() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(offered(0, "n1"))]);
-    f.members[0].held_back = true;
+    f.members[0].node.held_back = true;
     let withdrawn = WriteReason::Withdrawn("the node is held back by an admin");
     let plan = now(&f);
     assert!(matches!(plan.writes.first(), Some(BerthWrite::Update { why, .. }) if *why == withdrawn));
@@ -186,23 +186,23 @@ fn a_hold_withdraws_an_offer_but_no_turn() {
 #[test]
 fn an_unproven_wave_asks_later_holders_back() {
     let mut f = facts(2, names(&["n1", "n2"]), vec![seen(taken(0, "n2")), seen(closed(1))]);
-    f.members[1].wave = 1;
-    f.members[0].booted = Some(digest(2));
-    f.members[0].observed = false;
+    f.members[1].place.wave = 1;
+    f.members[0].agent.booted = Some(digest(2));
+    f.members[0].published.observed = false;
     assert!(now(&f).writes.is_empty(), "new drain settings are not a reason");
-    f.members[0].ready = false;
+    f.members[0].node.ready = false;
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"WaveWaiting\") n2"]);
 }
 
 #[test]
 fn a_stuck_holder_of_a_later_wave_continues() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(committed(0, "n2"))]);
-    f.members[1].wave = 1;
+    f.members[1].place.wave = 1;
     for m in &mut f.members {
-        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+        (m.desired, m.published.digest, m.agent.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
     }
-    f.members[1].booted = Some(digest(2));
-    f.members[1].ready = false;
+    f.members[1].agent.booted = Some(digest(2));
+    f.members[1].node.ready = false;
     let plan = now(&f);
     assert_eq!(
         plan.waiting[&"n1".into()],
@@ -212,7 +212,7 @@ fn a_stuck_holder_of_a_later_wave_continues() {
     assert!(plan.writes.is_empty(), "the holder continues: {plan:?}");
     f.berths = vec![seen(committed(0, "n2").revoked(Some("WaveWaiting".into())).unwrap())];
     assert_eq!(words(&now(&f)), ["p-0 Unrevoke n2"]);
-    f.members[1].control_plane = Some(asked_back());
+    f.members[1].place.control_plane = Some(asked_back());
     f.berths = vec![seen(committed(0, "n2"))];
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"NoOtherAPIServer\") n2"]);
 }
@@ -225,7 +225,7 @@ fn the_zone_with_the_fewest_nodes_down_goes_first() {
         (0..3).map(|i| seen(closed(i))).collect(),
     );
     for m in &mut f.members {
-        m.zone = m.name.as_str()[..1].to_owned();
+        m.place.zone = m.name.as_str()[..1].to_owned();
     }
     assert_eq!(words(&now(&f)), ["p-0 Offer a1", "p-1 Offer b1", "p-2 Offer a2"]);
     f.berths[0] = seen(committed(0, "a1"));
@@ -240,7 +240,7 @@ fn a_failed_digest_halts_the_rollout() {
         vec![seen(closed(0)), seen(taken(1, "n2"))],
     );
     f.max_failures = 1;
-    f.members[0].failed = vec![digest(2)];
+    f.members[0].agent.failed = vec![digest(2)];
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-1 Revoke(\"RolloutHalted\") n2"]);
     assert_eq!(plan.waiting[&"n3".into()], BlockReason::Halted);
@@ -259,7 +259,7 @@ fn a_failed_digest_halts_the_rollout() {
         "also when a failed node is gone"
     );
     for m in &mut f.members {
-        (m.desired, m.published, m.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
+        (m.desired, m.published.digest, m.agent.staged) = (Some(digest(3)), Some(digest(3)), Some(digest(3)));
     }
     assert_eq!(now(&f).halt, None);
 }
@@ -274,12 +274,12 @@ fn a_failure_is_recorded_before_its_berth_opens() {
     let BerthState::Closed(c) = &failed.state else { panic!() };
     assert_eq!((c.reason, &c.last_target), (ClosedReason::Failed, &Some(digest(2))));
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(failed.clone())]);
-    f.members[0].failed = vec![digest(2)];
+    f.members[0].agent.failed = vec![digest(2)];
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "{plan:?}");
     assert_eq!(plan.failures[&digest(2)].len(), 1);
     f.failures = plan.failures;
-    f.members[0].failed.clear();
+    f.members[0].agent.failed.clear();
     assert_eq!(words(&now(&f)), ["p-0 Recorded", "p-0 Offer n2"]);
     let above = facts(0, vec![], vec![seen(failed.clone())]);
     assert!(now(&above).writes.is_empty(), "nor is it given another reason");
@@ -309,7 +309,7 @@ fn a_new_node_inherits_no_failure() {
     let failed = committed(0, "n1").ended(ClosedReason::Gone).unwrap();
     let mut f = facts(2, names(&["n1"]), vec![seen(failed), seen(closed(1))]);
     f.members[0].uid = uid("new");
-    f.members[0].published_uid = uid("new");
+    f.members[0].published.uid = uid("new");
     let plan = now(&f);
     assert_eq!(plan.failures[&digest(2)], ["n1 (deleted)".into()].into());
     assert_eq!(words(&plan), ["p-1 Offer n1"]);
@@ -377,15 +377,15 @@ fn an_offer_must_fit_into_the_window() {
     f.gate = None;
     f.closes = Some(at(50 + 100));
     f.berths = vec![seen(closed(0))];
-    f.members[1].clock_synchronized = false;
+    f.members[1].agent.clock_synchronized = false;
     assert_eq!(now(&f).waiting[&"n2".into()], BlockReason::NoClock);
 }
 
 #[test]
 fn a_control_plane_node_waits_for_another_api_server() {
     let mut f = facts(1, names(&["n1", "n2"]), vec![seen(taken(0, "n1"))]);
-    f.members[0].control_plane = Some(asked_back());
-    f.members[1].control_plane = Some(asked_back());
+    f.members[0].place.control_plane = Some(asked_back());
+    f.members[1].place.control_plane = Some(asked_back());
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Revoke(\"NoOtherAPIServer\") n1"]);
     assert_eq!(
@@ -406,7 +406,7 @@ fn unknown_servers_withhold_offers_but_revoke_none() {
         (committed(0, "n1"), "n1"),
     ] {
         let mut f = facts(2, names(&["n1", "n2"]), vec![seen(berth), seen(closed(1))]);
-        f.members.iter_mut().for_each(|m| m.control_plane = unknown);
+        f.members.iter_mut().for_each(|m| m.place.control_plane = unknown);
         let plan = now(&f);
         assert!(plan.writes.is_empty(), "{holder} keeps its berth: {plan:?}");
         assert_eq!(plan.waiting[&"n2".into()], BlockReason::ControlPlane(Cause::NotKnown));
@@ -417,15 +417,15 @@ fn unknown_servers_withhold_offers_but_revoke_none() {
 fn one_control_plane_node_is_offered_a_berth() {
     let berths = (0..4).map(|i| seen(closed(i))).collect();
     let mut f = facts(4, names(&["c1", "c2", "n1"]), berths);
-    f.members[0].control_plane = Some(Verdict::default());
-    f.members[1].control_plane = Some(Verdict::default());
+    f.members[0].place.control_plane = Some(Verdict::default());
+    f.members[1].place.control_plane = Some(Verdict::default());
     let plan = now(&f);
     assert_eq!(words(&plan), ["p-0 Offer c1", "p-1 Offer n1"]);
     assert_eq!(
         plan.waiting[&"c2".into()],
         BlockReason::ControlPlane(Cause::OtherAtWork)
     );
-    f.members[0].heard = false;
+    f.members[0].agent.heard = false;
     assert_eq!(
         words(&now(&f)),
         ["p-0 Offer c2", "p-1 Offer n1"],

@@ -30,29 +30,43 @@ pub(crate) fn member(name: &str) -> Member {
     Member {
         name: name.into(),
         uid: uid(name),
-        ready: true,
-        unschedulable: false,
-        our_cordon: false,
+        node: NodeState {
+            ready: true,
+            unschedulable: false,
+            our_cordon: false,
+            held_back: false,
+        },
+        place: Place {
+            wave: 0,
+            zone: String::new(),
+            control_plane: None,
+        },
         desired: Some(digest(2)),
-        published: Some(digest(2)),
-        published_uid: uid(name),
-        observed: true,
-        prepared: true,
-        staged: Some(digest(2)),
-        booted: Some(digest(1)),
-        failed: vec![],
-        last_turn: None,
-        lapses: 0,
-        heard: true,
+        published: Published {
+            digest: Some(digest(2)),
+            uid: uid(name),
+            observed: true,
+        },
+        agent: AgentState {
+            heard: true,
+            prepared: true,
+            staged: Some(digest(2)),
+            booted: Some(digest(1)),
+            failed: vec![],
+            last_turn: None,
+            clock_synchronized: true,
+        },
         leaving: false,
         abandoned: false,
-        held_back: false,
-        wave: 0,
-        zone: String::new(),
-        control_plane: None,
-        clock_synchronized: true,
+        lapses: 0,
         estimate: Estimate::default(),
     }
+}
+
+/// Returns the member with this change.
+pub(crate) fn changed(mut member: Member, change: impl FnOnce(&mut Member)) -> Member {
+    change(&mut member);
+    member
 }
 
 /// Verdict on a control plane node that must not go down for a known reason.
@@ -239,31 +253,31 @@ fn holders_and_open_offers_use_up_capacity() {
 #[test]
 fn a_broken_node_can_always_be_repaired() {
     let mut members = names(&["n1", "n2", "n3"]);
-    members[2].ready = false;
+    members[2].node.ready = false;
     let mut f = facts(1, members, vec![seen(closed(0))]);
-    f.members[2].prepared = false;
+    f.members[2].agent.prepared = false;
     let plan = now(&f);
     assert!(plan.writes.is_empty(), "{plan:?}");
     assert_eq!(plan.waiting[&"n1".into()], BlockReason::Capacity);
     assert_eq!(plan.used_by.len(), 1);
     assert_eq!(plan.used_by[0].how, UseKind::NotReady);
-    f.members[2].prepared = true;
+    f.members[2].agent.prepared = true;
     assert_eq!(
         words(&now(&f)),
         ["p-0 Offer n3"],
         "the unavailable node itself goes first"
     );
-    f.members[2].ready = true;
-    f.members[2].unschedulable = true;
+    f.members[2].node.ready = true;
+    f.members[2].node.unschedulable = true;
     assert_eq!(words(&now(&f)), ["p-0 Offer n3"]);
-    f.members[2].prepared = false;
+    f.members[2].agent.prepared = false;
     assert_eq!(now(&f).used_by[0].how, UseKind::CordonedByOthers);
 }
 
 #[test]
 fn more_unavailable_than_capacity_still_repairs_k_of_them() {
     let mut members = names(&["n1", "n2", "n3"]);
-    members.iter_mut().for_each(|m| m.ready = false);
+    members.iter_mut().for_each(|m| m.node.ready = false);
     let plan = now(&facts(2, members, vec![seen(closed(0)), seen(closed(1))]));
     assert_eq!(words(&plan), ["p-0 Offer n1", "p-1 Offer n2"]);
 }
@@ -271,8 +285,8 @@ fn more_unavailable_than_capacity_still_repairs_k_of_them() {
 #[test]
 fn a_node_counts_once() {
     let mut members = names(&["n1", "n2"]);
-    members[0].unschedulable = true;
-    members[0].our_cordon = true;
+    members[0].node.unschedulable = true;
+    members[0].node.our_cordon = true;
     let plan = now(&facts(2, members, vec![seen(taken(0, "n1")), seen(closed(1))]));
     assert_eq!(words(&plan), ["p-1 Offer n2"]);
 }
@@ -288,7 +302,7 @@ fn a_member_that_finishes_elsewhere_counts_here() {
     assert_eq!(words(&now(&f)), ["p-0 Offer n1"]);
     // Nodes that are down already fill no capacity, but their berths do.
     let mut broken = names(&["n1", "n2", "n3"]);
-    broken.iter_mut().for_each(|m| m.ready = false);
+    broken.iter_mut().for_each(|m| m.node.ready = false);
     let mut f = facts(2, broken, vec![seen(closed(0)), seen(closed(1))]);
     f.elsewhere.insert(uid("n1"));
     assert_eq!(words(&now(&f)), ["p-0 Offer n2"]);
@@ -299,15 +313,15 @@ fn only_the_fit_are_offered_a_berth() {
     type Change = fn(&mut Member);
     let changes: [(BlockReason, Change); 10] = [
         (BlockReason::NoImage, |m| m.desired = None),
-        (BlockReason::UpToDate, |m| m.booted = Some(digest(2))),
-        (BlockReason::NotPublished, |m| m.published = Some(digest(1))),
-        (BlockReason::OtherNode, |m| m.published_uid = uid("old")),
-        (BlockReason::NotObserved, |m| m.observed = false),
-        (BlockReason::FailedBefore, |m| m.failed = vec![digest(2)]),
-        (BlockReason::NotStaged, |m| m.staged = Some(digest(3))),
-        (BlockReason::NotStaged, |m| m.staged = None),
-        (BlockReason::NotPrepared, |m| m.prepared = false),
-        (BlockReason::Silent, |m| m.heard = false),
+        (BlockReason::UpToDate, |m| m.agent.booted = Some(digest(2))),
+        (BlockReason::NotPublished, |m| m.published.digest = Some(digest(1))),
+        (BlockReason::OtherNode, |m| m.published.uid = uid("old")),
+        (BlockReason::NotObserved, |m| m.published.observed = false),
+        (BlockReason::FailedBefore, |m| m.agent.failed = vec![digest(2)]),
+        (BlockReason::NotStaged, |m| m.agent.staged = Some(digest(3))),
+        (BlockReason::NotStaged, |m| m.agent.staged = None),
+        (BlockReason::NotPrepared, |m| m.agent.prepared = false),
+        (BlockReason::Silent, |m| m.agent.heard = false),
     ];
     for (wait, change) in changes {
         let mut n1 = member("n1");
@@ -328,11 +342,11 @@ fn order(f: &PoolFacts) -> Vec<&str> {
 #[test]
 fn who_ended_badly_goes_behind_the_others() {
     let mut members = names(&["n1", "n2", "n3"]);
-    members[0].last_turn = Some((digest(2), 2));
-    members[1].last_turn = Some((digest(2), 1));
+    members[0].agent.last_turn = Some((digest(2), 2));
+    members[1].agent.last_turn = Some((digest(2), 1));
     let mut f = facts(1, members, vec![]);
     assert_eq!(order(&f), ["n3", "n2", "n1"]);
-    f.members[0].last_turn = Some((digest(9), 2));
+    f.members[0].agent.last_turn = Some((digest(9), 2));
     assert_eq!(order(&f), ["n1", "n3", "n2"], "another digest is another matter");
     let lapsed = offered(0, "n1").closed(ClosedReason::Lapsed).unwrap();
     f.berths = vec![seen(lapsed)];
@@ -343,8 +357,8 @@ fn who_ended_badly_goes_behind_the_others() {
         ..f.clone()
     };
     assert_eq!(order(&taken_back)[0], "n1", "the controller took that offer back");
-    f.members[1].ready = false;
-    f.members[0].ready = false;
+    f.members[1].node.ready = false;
+    f.members[0].node.ready = false;
     assert_eq!(
         order(&f),
         ["n2", "n3", "n1"],
@@ -382,19 +396,16 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
     let changes: [(&str, Change); 10] = [
         ("paused", |f| f.gate = gate(GateReason::Paused)),
         ("wave", |f| {
-            f.members[0].wave = 1;
-            f.members.push(Member {
-                staged: None,
-                ..member("n2")
-            });
+            f.members[0].place.wave = 1;
+            f.members.push(changed(member("n2"), |n2| n2.agent.staged = None));
         }),
-        ("alone", |f| f.members[0].control_plane = Some(asked_back())),
+        ("alone", |f| f.members[0].place.control_plane = Some(asked_back())),
         ("unresolved", |f| f.unresolved = true),
         ("member", |f| drop(f.members.remove(0))),
         ("target", |f| f.members[0].desired = Some(digest(3))),
-        ("failed", |f| f.members[0].failed = vec![digest(2)]),
-        ("updated", |f| f.members[0].booted = Some(digest(2))),
-        ("prepared", |f| f.members[0].prepared = false),
+        ("failed", |f| f.members[0].agent.failed = vec![digest(2)]),
+        ("updated", |f| f.members[0].agent.booted = Some(digest(2))),
+        ("prepared", |f| f.members[0].agent.prepared = false),
         ("uid", |f| f.members[0].uid = uid("new")),
     ];
     for (what, change) in changes {
@@ -405,8 +416,8 @@ fn offers_are_withdrawn_when_their_reason_is_gone() {
         assert!(words[0].starts_with("p-0 Withdrawn"), "{what}: {words:?}");
     }
     let mut f = facts(1, names(&["n1"]), vec![seen(offered(0, "n1"))]);
-    f.members[0].heard = false;
-    f.members[0].observed = false;
+    f.members[0].agent.heard = false;
+    f.members[0].published.observed = false;
     assert!(now(&f).writes.is_empty(), "a late report is not a reason");
 }
 
@@ -445,12 +456,12 @@ fn a_holder_is_revoked_once_for_a_change() {
     assert!(now(&f).writes.is_empty());
     f.members[0].desired = Some(digest(3));
     assert_eq!(words(&now(&f)), ["p-0 Revoke(\"TargetChanged\") n1"]);
-    f.members[0].ready = false;
+    f.members[0].node.ready = false;
     assert!(
         now(&f).writes.is_empty(),
         "it may have to leave a boot that cannot be proven"
     );
-    f.members[0].ready = true;
+    f.members[0].node.ready = true;
     let revoked = taken(0, "n1").revoked(Some("TargetChanged".into())).unwrap();
     f.berths = vec![seen(revoked.clone())];
     assert!(now(&f).writes.is_empty());

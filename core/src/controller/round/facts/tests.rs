@@ -176,7 +176,7 @@ fn an_admin_holds_a_member_back() {
     let held: Vec<_> = facts
         .members
         .iter()
-        .map(|member| (member.name.as_str(), member.held_back))
+        .map(|member| (member.name.as_str(), member.node.held_back))
         .collect();
     assert_eq!(held, [("n1", true), ("n2", false)]);
 }

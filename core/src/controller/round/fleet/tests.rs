@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Moment;
 use crate::controller::membership::MembershipCache;
-use crate::controller::memory::{Offers, Soaks};
 use crate::controller::occupied::Occupied;
+use crate::controller::offers::Offers;
 use crate::controller::plan::tests::digest;
 use crate::controller::plan::{BerthWrite, BlockReason, Plan, WriteReason};
 use crate::controller::round::Rereads;
 use crate::controller::servers::{Answers, Asked};
 use crate::controller::snapshot::{Entry, Snapshot};
+use crate::controller::soaks::Soaks;
 use crate::controller::view::{BadTurn, BootcNodeView, FleetView, LeaseView, NodeView, PoolView};
 
 const EPOCH: u64 = 7;

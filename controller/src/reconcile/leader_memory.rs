@@ -1,0 +1,107 @@
+//! Memory kept between passes. A new leader starts without it, so nothing that safety needs depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::{NodeUid, PoolName};
+use berth_core::Moment;
+use berth_core::controller::gates::GateCache;
+use berth_core::controller::image::Ages;
+use berth_core::controller::membership::MembershipCache;
+use berth_core::controller::offers::Offers;
+use berth_core::controller::overdue::Overdue;
+use berth_core::controller::silence::SilentQueue;
+use berth_core::controller::soaks::Soaks;
+use berth_core::controller::staging_permits::StagingPermits;
+use berth_core::controller::stagings::Stagings;
+use berth_core::controller::troubles::Troubles;
+use berth_core::controller::turns::Turns;
+use berth_core::controller::unwritable::Unwritable;
+use berth_core::controller::view::LeaseView;
+use berth_core::controller::waiting::WriteQueue;
+
+use crate::backoff::Backoffs;
+
+/// Memory of one leader.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub(super) leases: LeaseMemory,
+    pub(super) nodes: NodeMemory,
+    pub(super) pools: PoolMemory,
+    pub(super) fleet: FleetMemory,
+    pub(super) seen: SeenMemory,
+    /// Changes of `Waiting` conditions that are still to be written.
+    pub(super) waiting: WriteQueue,
+    /// Retry times of failed requests.
+    pub(super) backoffs: Backoffs,
+}
+
+/// Memory of Leases.
+#[derive(Debug, Default)]
+pub(super) struct LeaseMemory {
+    /// Leases whose last write may or may not have been stored. The controller fences them before it offers a berth.
+    pub(super) in_doubt: BTreeSet<String>,
+    /// Leases that cannot be written, by name.
+    pub(super) unwritable: BTreeMap<String, Remembered>,
+    /// Open offers, and the nodes that let an offer lapse.
+    pub(super) offers: Offers,
+}
+
+/// A Lease that could not be written.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    pub(super) unwritable: Unwritable,
+    /// The Lease, if a list by label does not show it. It counts like a listed Lease.
+    pub(super) unlisted: Option<LeaseView>,
+}
+
+/// Memory of nodes.
+#[derive(Debug, Default)]
+pub(super) struct NodeMemory {
+    /// UIDs that Berth's objects refer to, of Nodes that a live read found deleted. A UID is never used again.
+    pub(super) gone: BTreeSet<NodeUid>,
+    /// Time when each BootcNode (by UID) was first asked to release its node.
+    pub(super) release_asked: BTreeMap<String, Moment>,
+    /// Pool of each node.
+    pub(super) membership: MembershipCache,
+    /// Holders of berths that are silent or did not come back from their reboot in time.
+    pub(super) overdue: Overdue,
+    /// Nodes whose insight reports that their agent is silent.
+    pub(super) silent: SilentQueue,
+    /// Permits to pull an image that members did not use.
+    pub(super) permits: StagingPermits,
+}
+
+/// Memory of pools.
+#[derive(Debug, Default)]
+pub(super) struct PoolMemory {
+    /// Time when each pool's status was last written.
+    pub(super) reported: BTreeMap<PoolName, Moment>,
+    /// Time when the pools' metrics were last computed.
+    pub(super) measured: Option<Moment>,
+    /// Gates of all pools.
+    pub(super) gates: GateCache,
+    /// How long each wave has soaked so far.
+    pub(super) soaks: Soaks,
+    /// How long each pool's available image has been known.
+    pub(super) ages: Ages,
+}
+
+/// Memory of the BootcFleet.
+#[derive(Debug, Default)]
+pub(super) struct FleetMemory {
+    /// Time when its status was last written.
+    pub(super) reported: Option<Moment>,
+    /// Time when it was last created.
+    pub(super) created: Option<Moment>,
+}
+
+/// State as of the last pass. Differences are reported as events and metrics.
+#[derive(Debug, Default)]
+pub(super) struct SeenMemory {
+    /// Turns in progress.
+    pub(super) turns: Turns,
+    /// Last pull of each node.
+    pub(super) stagings: Stagings,
+    /// Degraded nodes.
+    pub(super) troubles: Troubles,
+}
