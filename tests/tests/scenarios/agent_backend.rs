@@ -98,7 +98,7 @@ async fn rpm_ostree_stages_locks_unlocks_and_removes() -> Result<()> {
         ..staged.clone()
     };
     let refused = host.unstage(&other).await;
-    ensure!(refused.is_err_and(|e| e.to_string().contains("in place of")));
+    ensure!(refused.is_err_and(|e| e.to_string().contains("staged instead of")));
     host.unstage(&staged).await?;
     ensure!(world.sim.facts().staged.is_none());
     host.unstage(&staged).await?;

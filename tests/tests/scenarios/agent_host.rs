@@ -50,7 +50,7 @@ async fn pulls_locks_unlocks_and_removes() -> Result<()> {
         .sim
         .stage_behind_the_agent("registry.test/other:1", &world.v3.to_string());
     let error = host.unstage(&staged).await.err().context("removed something else")?;
-    assert!(error.to_string().contains("in place of"), "{error}");
+    assert!(error.to_string().contains("staged instead of"), "{error}");
     let other = status(&host).await?.staged.context("nothing staged")?;
     host.unstage(&other).await?;
     assert!(status(&host).await?.staged.is_none());
