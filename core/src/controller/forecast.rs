@@ -1,12 +1,13 @@
-//! Order of a pool's updates. It runs the plan again and again, in a future where all goes well.
+//! Forecasts the order of a pool's updates, by running the plan again and again in a future where all goes well.
 //!
-//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, agents are heard and
-//! other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or held one
-//! comes back updated. So the order is the plan's own.
+//! In that future gates are open, earlier pools are updated, soaks are over, images are staged, all agents report and
+//! the other API servers answer. In each round [`plan`] offers berths, and every node that was offered a berth or held
+//! one comes back updated. So the forecast has the order that the plan would choose.
 //!
-//! A plan looks at every member, and a large pool with a capacity of one needs a round per member. Only members that
-//! can affect a round take part in it: those that are unavailable or have no image to go to, and from the first ranks
-//! as many of each zone as there may be offers. Members that are updated and available no longer take part.
+//! A plan looks at every member, and a large pool with a capacity of one needs a round per member. So only members that
+//! can affect a round take part in it: members that are unavailable or have no image to update to, and the first ones
+//! of each rank and zone, as many per zone as the pool's capacity. Members that are updated and available no longer
+//! take part.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,17 +23,17 @@ use crate::controller::plan::{
     BerthWrite, BlockReason, Member, PoolFacts, Published, SeenBerth, WriteReason, failures, plan,
 };
 
-/// Maximum number of members to look at, over all rounds together. If thousands are unavailable at once, the capacity
-/// is raised to stay below it. That changes the order between zones at most.
+/// Approximate maximum number of members that all rounds together examine. If thousands are unavailable at once, the
+/// forecast assumes a higher capacity to stay below this number; at most the order between zones changes.
 const MAX_LOOKS: usize = 1_000_000;
 
 /// Order of a pool's updates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// Turns of the members that do not run their image yet, in order; members that get no turn without help come last.
+    /// Turns of the members that do not run their image yet, in order. Members that get a turn only with a person's
+    /// help come last.
     pub turns: Vec<Turn>,
-    /// Members that keep a wave from being proven unless a person helps, and so block all later waves. From the first
-    /// such wave.
+    /// Members of the first wave that cannot be proven unless a person helps them. They block all later waves.
     pub stuck: Vec<NodeName>,
 }
 
@@ -43,8 +44,8 @@ pub struct Turn {
     pub node: NodeName,
     /// Its wave, as an index into [`PoolFacts::waves`].
     pub wave: usize,
-    /// True if the turn comes without help. Otherwise something blocks it for good: a failure, a missing image, a hold,
-    /// or other members that use up all capacity or keep an earlier wave unproven.
+    /// True if the turn comes without a person's help. Otherwise something blocks it permanently: a failure, a missing
+    /// image, a hold, or other members that use up all capacity or keep an earlier wave unproven.
     pub comes: bool,
 }
 
@@ -58,7 +59,7 @@ pub fn forecast(facts: &PoolFacts, now: Timestamp) -> Forecast {
     forecast
 }
 
-/// Plays rounds until nothing moves.
+/// Plays rounds until a round changes nothing, even after all blockers are removed.
 fn play(mut future: Future, now: Timestamp) -> Forecast {
     let mut forecast = Forecast::default();
     let mut comes = true;
@@ -95,16 +96,16 @@ impl PoolFacts {
 
 /// A pool in a future where all goes well.
 struct Future {
-    /// Facts for the next plan. Between rounds, its members are those that take part in every round.
+    /// Facts for the next plan. Between rounds, they contain only the members that take part in every round.
     facts: PoolFacts,
-    /// The other members by rank: the rest of each zone, keyed by the name of its first member.
+    /// The other members, by rank and zone. A zone has the name of its first member as its key.
     fit: BTreeMap<Rank, BTreeMap<NodeName, VecDeque<Member>>>,
     /// Blocked members that were taken out so that others can go.
     aside: Vec<Member>,
     helped: bool,
 }
 
-/// Members of one zone that were dealt into a round, and the rest of the zone.
+/// Members of one zone: the number that takes part in this round (`dealt`), and the members that do not.
 struct DealtZone {
     rank: Rank,
     dealt: usize,
@@ -207,7 +208,7 @@ impl Future {
         (turns, moved)
     }
 
-    /// Adds members to the facts that may get an offer in this round.
+    /// Adds the members to the facts that may get an offer in this round. Returns them by zone.
     fn deal(&mut self) -> Vec<DealtZone> {
         let limit = self.facts.capacity;
         // Zones with unavailable nodes come after zones without, whatever their names.
@@ -232,7 +233,8 @@ impl Future {
         hands
     }
 
-    /// Updates the members that had their turn. Returns them in that order, with their waves.
+    /// Marks the members with these UIDs as updated. Returns those that changed their image, in the order of `done`,
+    /// with their waves.
     fn finish(&mut self, done: &[NodeUid]) -> Vec<(NodeName, usize)> {
         let members = self.facts.members.iter().enumerate();
         let places: BTreeMap<NodeUid, usize> = members.map(|(place, m)| (m.uid.clone(), place)).collect();
@@ -280,19 +282,20 @@ impl Future {
         uncordoned
     }
 
-    /// True if the member has an image to go to and is not held back.
+    /// True if the member has an image to update to and is not held back.
     fn goes(&self, member: &Member) -> bool {
         !member.node.held_back && candidates::wanted(member, &self.facts.failures).is_ok()
     }
 
-    /// Returns the first wave that has a member which could go.
+    /// Returns the first wave with a member that could update.
     fn awaits(&self) -> Option<usize> {
         let fit = self.fit.keys().map(|rank| rank.0);
         let members = self.facts.members.iter().filter(|m| self.goes(m)).map(|m| m.place.wave);
         fit.chain(members).min()
     }
 
-    /// Removes all blockers from the facts. Returns the members that keep their wave unproven.
+    /// Removes all blocked members and unreadable berths from the facts. Returns the members that keep the first
+    /// unproven wave from being proven.
     fn help(&mut self) -> Vec<NodeName> {
         self.helped = true;
         self.facts.berths.retain(|seen| seen.berth.is_ok());
@@ -309,7 +312,7 @@ impl Future {
         stuck
     }
 
-    /// Returns turns for the members that were never offered a berth, in order.
+    /// Returns turns for the members that no round offered a berth, in order.
     fn left(self) -> Vec<Turn> {
         let fit = self.fit.into_values().flat_map(BTreeMap::into_values).flatten();
         let mut left: Vec<Member> = self.facts.members.into_iter().chain(self.aside).chain(fit).collect();
@@ -325,7 +328,7 @@ impl Future {
     }
 }
 
-/// Returns the member after its agent has prepared it for a turn.
+/// Returns the member as it will be when its agent has prepared it for a turn.
 fn prepared(member: &Member, lapsed: bool) -> Member {
     let mut member = member.clone();
     member.published = Published {
@@ -340,13 +343,13 @@ fn prepared(member: &Member, lapsed: bool) -> Member {
         member.agent.clock_synchronized,
     ) = (true, true, true);
     member.place.control_plane = None;
-    // The berth forgets the lapsed offer with its next turn.
+    // The berth's next turn overwrites its record of the lapsed offer, so the member carries it.
     member.lapses = member.lapses.max(u32::from(lapsed));
     member
 }
 
-/// Returns how many members may go at once under the fleet's limit. Unavailable nodes of other pools use it up for
-/// good.
+/// Returns how many members may be updated at once under the fleet's limit. Unavailable nodes of other pools count
+/// against the limit in every round.
 fn capacity_of(facts: &PoolFacts) -> usize {
     let Some(fleet) = &facts.fleet else {
         return facts.capacity;
@@ -356,7 +359,7 @@ fn capacity_of(facts: &PoolFacts) -> usize {
     facts.capacity.min(fleet.limit.saturating_sub(others))
 }
 
-/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end with the first round.
+/// Returns the nodes that hold a berth or have an offer that they may take. Their turns end in this round.
 fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     let held_back: BTreeSet<&NodeUid> = facts
         .members
@@ -364,7 +367,7 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
         .filter(|m| m.node.held_back)
         .map(|m| &m.uid)
         .collect();
-    // Offers to nodes that are held back are withdrawn.
+    // The controller withdraws offers to nodes that are held back.
     let berths = facts
         .readable()
         .filter(|(_, berth)| berth.offer().is_none_or(|offer| !held_back.contains(&offer.uid)));
@@ -372,7 +375,7 @@ fn busy(facts: &PoolFacts) -> Vec<NodeUid> {
     nodes.map(|(_, uid)| uid.clone()).collect()
 }
 
-/// Returns the berth without state that the controller's next write clears.
+/// Returns the berth without the state that the controller's next write clears.
 fn settled(seen: &SeenBerth, epoch: u64) -> SeenBerth {
     match &seen.berth {
         Ok(berth) if matches!(berth.state, BerthState::Closed(_)) => {

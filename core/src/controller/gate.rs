@@ -5,9 +5,9 @@ use berth_api::reasons;
 /// A reason that keeps all berths of a pool closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
-    /// Reason; holders are revoked with it as well.
+    /// Reason. Holders that are asked to give their berth back get it as the reason too.
     pub reason: GateReason,
-    /// Message for the admin, in a line.
+    /// Message for the admin, one line.
     pub message: String,
 }
 
@@ -20,23 +20,23 @@ reasons! {
         FleetPaused,
         /// The fleet cannot be read and may be paused.
         FleetUnreadable,
-        /// A window of the pool cannot be read.
+        /// A window of the pool cannot be parsed.
         InvalidWindow,
         /// The controller's clock is not synchronised.
         ClockNotSynchronized,
-        /// No window is long enough for a drain and a reboot.
+        /// No window is long enough for the expected drain and reboot.
         WindowTooShort,
         /// No window is open.
         OutsideWindows,
-        /// An exclusion applies.
+        /// An exclusion (`rollout.exclusions`) covers the current time.
         Excluded,
         /// The image failed on too many nodes.
         RolloutHalted,
-        /// A pool that goes before this one has nodes left to update.
+        /// A pool that `rollout.after` names has nodes left to update.
         EarlierPool,
-        /// The pools wait for each other in a cycle.
+        /// Pools name each other in `rollout.after`, in a cycle.
         OrderCycle,
-        /// A pool that goes before this one does not exist.
+        /// A pool that `rollout.after` names does not exist.
         UnknownPool,
     }
 }

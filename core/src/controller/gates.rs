@@ -20,29 +20,29 @@ pub struct Inputs<'a> {
     pub spec: &'a BootcNodePoolSpec,
     /// Why the BootcFleet closes all pools, if it does.
     pub fleet: Option<FleetGate>,
-    /// True if this machine's clock is synchronised.
+    /// True if the clock of the controller's machine is synchronised.
     pub clock_synchronized: bool,
-    /// Expected length of a drain and a reboot in this pool, from measurements.
+    /// Expected duration of a drain plus a reboot in this pool, from measurements.
     pub needed: Duration,
-    /// Time by this machine's clock.
+    /// Current time, by the clock of the controller's machine.
     pub now: Timestamp,
 }
 
 /// State of the gates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gates {
-    /// First gate that is closed.
+    /// The most important closed gate. `None` if all are open.
     pub gate: Option<Gate>,
-    /// Latest time when reboots may start, if windows or exclusions apply.
+    /// Time until when reboots may start. `None` if no window or exclusion limits it, or no reboot may start now.
     pub closes: Option<Timestamp>,
-    /// Next time when a window or an exclusion begins or ends.
+    /// Next time when these gates may change: a window or an exclusion begins or ends. `None` if none does.
     pub changes: Option<Timestamp>,
     /// The condition `WindowOpen`.
     pub window: Verdict,
 }
 
-/// Cached gates of all pools. They are judged again only if an input changed, because reading and judging a schedule
-/// costs more than the rest of a pass.
+/// Cached gates of all pools. A pool's gates are judged again only if an input changed or a window or an exclusion
+/// begins or ends, because parsing and judging a schedule costs more than the rest of a pass.
 #[derive(Debug, Default)]
 pub struct GateCache(BTreeMap<PoolName, Judged>);
 
@@ -96,7 +96,7 @@ impl GateCache {
         gates
     }
 
-    /// Forgets all other pools.
+    /// Forgets the pools for which `is_there` is false.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }
@@ -162,7 +162,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
     };
     if !inputs.clock_synchronized {
         let message = "the controller's clock is not synchronised, so no window can be judged; synchronise the clock of \
-                       its machine, or start it with --trust-clock if something else keeps that clock";
+                       its machine, or start the controller with --trust-clock if something else keeps that clock";
         return closed(GateReason::ClockNotSynchronized, message.to_owned(), None);
     }
     let salt = inputs.pool.as_str();
@@ -199,7 +199,7 @@ fn window(inputs: Inputs<'_>) -> Gates {
     }
 }
 
-/// Formats a duration for people: `1h 30m`.
+/// Formats a duration: `1h 30m`.
 fn words(duration: Duration) -> String {
     SignedDuration::try_from(duration).map_or("forever".to_owned(), |d| format!("{d:#}"))
 }
@@ -222,7 +222,7 @@ fn schedule(spec: &BootcNodePoolSpec) -> Result<Schedule, String> {
     Schedule::parse(&windows, &exclusions).map_err(|e| e.to_string())
 }
 
-/// Returns a duration of the window with this index.
+/// Returns the field `name`, a duration, of the window with this index.
 fn window_field(index: usize, name: &str, written: &Written<Duration>) -> Result<Duration, String> {
     let value = written.get().copied();
     value.map_err(|e| format!("windows[{index}].{name} is {written:?}: {e}"))

@@ -1,5 +1,6 @@
-//! Prometheus gauges of the pools and the fleet. Pure. Their number grows with pools and problems, not with nodes,
-//! which have gauges of their own. Nodes are named only if they hold a berth and do not come back.
+//! Prometheus gauges of the pools and the fleet. Pure. The number of series grows with pools and problems, not with
+//! nodes: each agent serves the gauges of its own node. A node is named here only if it holds a berth and has been
+//! silent for too long.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,27 +20,28 @@ use crate::controller::plan::BlockReason;
 use crate::controller::view::BootcNodeContent;
 use crate::gauges::{Gauge, Series, families};
 
-/// Maximum number of agent versions with a series of their own, the most common ones.
+/// Number of agent versions that get their own series, the most common ones first.
 const MAX_VERSIONS: usize = 8;
-/// Label value for all other versions, and for reasons unknown to this version: agents may write any text.
+/// Label value for the remaining agent versions, and for reasons that this version of the controller does not know. An
+/// agent may write any text, so only known reasons become label values.
 const OTHER: &str = "Other";
 
-/// A pool with everything that is measured about it.
+/// A pool with the input for its gauges.
 #[derive(Debug)]
 pub struct MeasuredPool<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its status.
     pub status: &'a BootcNodePoolStatus,
-    /// Why none of its berths is opened.
+    /// Why no berth of the pool is opened. `None` if all gates are open.
     pub gate: Option<GateReason>,
-    /// Its gates, if they were judged.
+    /// Its gates. `None` if they were not judged.
     pub gates: Option<&'a Gates>,
-    /// Nodes that hold one of its berths and do not come back.
+    /// Nodes that hold one of its berths and have been silent for too long.
     pub timed_out: Vec<&'a NodeName>,
-    /// Its members: published image and reports.
+    /// BootcNodes of its members.
     pub members: Vec<&'a BootcNodeContent>,
-    /// Why its members are not offered a berth.
+    /// For each member that is not offered a berth, why.
     pub waiting: Vec<BlockReason>,
 }
 
@@ -69,7 +71,7 @@ families! {
     target: "berth_pool_target_info", "1, labelled with the pool's target image.";
     published: "berth_pool_target_publish_timestamp_seconds", "Time when the target was first published.";
     available: "berth_pool_available_info", "1 if the tag points to an image other than the target.";
-    feed_failing: "berth_pool_feed_failing", "1 if no new image reaches the pool, by reason: the tag cannot be queried, or its image is refused.";
+    feed_failing: "berth_pool_feed_failing", "1 if the pool gets no new images, by reason: the tag cannot be queried, or its image is refused.";
     unresolved: "berth_pool_image_unresolved", "1 if the pool's reference is not resolved, by reason.";
     boot_image: "berth_pool_boot_image_info", "1, labelled with the boot image version of new machines.";
     too_old: "berth_pool_boot_image_too_old_nodes", "Machines whose boot image is too old for the target.";
@@ -79,8 +81,8 @@ families! {
     closes: "berth_pool_window_close_timestamp_seconds", "Unix time when the open window ends; absent if none is open.";
     halted: "berth_rollout_halted", "1 if the rollout is halted (maxFailures reached).";
     gate: "berth_gate_closed", "1 if no berth of the pool is opened, by reason.";
-    timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and do not come back.";
-    node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and does not come back.";
+    timed_out: "berth_reboot_timed_out", "Nodes that hold a berth of the pool and have been silent for too long.";
+    node_timed_out: "berth_node_reboot_timed_out", "1 for a node that holds a berth and has been silent for too long.";
 }
 
 /// Returns the current gauges.
@@ -106,7 +108,7 @@ pub fn gauges(facts: &GaugeFacts<'_>) -> Vec<Gauge> {
         }
     }
     let mut versions: Vec<_> = versions.into_iter().collect();
-    // The sort is stable: equally common versions stay in order.
+    // The sort is stable: equally common versions stay sorted by name.
     versions.sort_by_key(|(_, count)| Reverse(*count));
     let others = versions.split_off(versions.len().min(MAX_VERSIONS));
     for (version, count) in versions {
@@ -261,8 +263,8 @@ fn of_members(families: &mut Families, pool: &MeasuredPool<'_>) {
     }
 }
 
-/// Returns how many seconds a member has been in its phase. Both times are from its own clock: clocks of two machines
-/// are never compared.
+/// Returns how many seconds a member had been in its phase at its last heartbeat. Both times are from the member's
+/// clock, because clocks of two machines are never compared. Returns 0 in a phase without work, such as `Updated`.
 fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     let is_rest = matches!(phase, Phase::Idle | Phase::Updated | Phase::Released);
     let (Some(now), Some(since), false) = (content.heartbeat, content.report.phase_start, is_rest) else {
@@ -271,7 +273,7 @@ fn age(content: &BootcNodeContent, phase: Phase) -> u64 {
     u64::try_from(now.as_second().saturating_sub(since.as_second())).unwrap_or_default()
 }
 
-/// Returns a reason as a label value.
+/// Returns a known reason, or [`OTHER`], as a label value.
 fn known(reason: &str) -> &'static str {
     let of_hosts = Reason::ALL.iter().map(|known| known.word());
     let others = Why::ALL.iter().map(|known| known.word());

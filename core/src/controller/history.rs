@@ -1,7 +1,7 @@
 //! History of a pool: the images that its nodes were deployed to. Pure.
 //!
-//! There is no moment when all nodes run an image: nodes join with old images, fall back and leave. So each pass adds
-//! the reports of the nodes to the recorded history. The result does not depend on the order of reports, on repeated
+//! There is no moment when all nodes run an image: nodes join with old images, fall back and leave. So each pass merges
+//! the nodes' reports into the recorded history. The result does not depend on the order of reports, on repeated
 //! reports, or on a change of leader.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub struct HistoryFacts<'a, Members, Targets> {
     pub pool: &'a str,
     /// Deployments of each member.
     pub members: Members,
-    /// The pool's targets, the previous one and the current one.
+    /// The pool's previous and current targets.
     pub targets: Targets,
     /// Number of images to keep.
     pub limit: usize,
@@ -39,17 +39,18 @@ struct Image<'a> {
     version: Option<&'a String>,
     count: u32,
     last_deployed: Option<&'a Time>,
-    /// True if a node reports a deployment in the future.
+    /// True if a node reports a deployment time that is later than now.
     is_ahead: bool,
-    /// Index of the member that was counted last: a member counts once, even if it knows the image by several digests.
+    /// Index of the member that was counted last. A member counts once per image, even if it reports the image under
+    /// several digests.
     counted: Option<usize>,
 }
 
 /// Returns the history with at most `limit` images, the most recent deployment first. Images without a known deployment
 /// come last.
 ///
-/// A deployment in the future comes from a clock that is ahead. It counts as now, unless another time is known for the
-/// image.
+/// A deployment time in the future comes from a node whose clock is ahead. It counts as now, unless the image has
+/// another known time.
 pub fn history<'a>(
     facts: &HistoryFacts<
         'a,
@@ -57,7 +58,7 @@ pub fn history<'a>(
         impl Iterator<Item = &'a Target> + Clone,
     >,
 ) -> Vec<DeployedImage> {
-    // In whole seconds, as the API server keeps it.
+    // In whole seconds, as the API server stores times.
     let now = Time(Timestamp::from_second(facts.now.as_second()).unwrap_or(facts.now));
     let names = names(facts);
 
@@ -108,7 +109,7 @@ pub fn history<'a>(
     shown.collect()
 }
 
-/// Returns the digest of the image that a digest belongs to: its own, unless it is a known manifest.
+/// Returns the digest of the image that `digest` belongs to: the image of a known manifest, otherwise `digest` itself.
 fn name_of<'a>(names: &BTreeMap<&Digest, &'a Digest>, digest: &'a Digest) -> &'a Digest {
     names.get(digest).copied().unwrap_or(digest)
 }
@@ -122,8 +123,9 @@ fn deployments<'a, Targets>(
     members.flat_map(move |(member, all)| all.iter().filter(move |d| d.pool == pool).map(move |d| (member, d)))
 }
 
-/// Maps each manifest to its image. A node that never deployed its image knows only the manifest of its platform. The
-/// image's digest is learned from other nodes, from the pool's targets, or from the recorded history.
+/// Maps the digest of each platform's manifest to the digest of its image (the index). Some nodes report only the
+/// manifest of their platform. Other nodes' reports, the pool's targets and the recorded history say which image it
+/// belongs to.
 fn names<'a>(
     facts: &HistoryFacts<
         'a,
@@ -148,7 +150,8 @@ fn names<'a>(
     names
 }
 
-/// Records the image of a manifest; the largest of several.
+/// Records the image of a manifest. If several images have the manifest, the largest digest is kept, so that the order
+/// of reports does not matter.
 fn learn<'a>(names: &mut BTreeMap<&'a Digest, &'a Digest>, manifest: &'a Digest, image: &'a Digest) {
     if manifest != image {
         let name = names.entry(manifest).or_insert(image);

@@ -2,7 +2,8 @@
 //!
 //! A reference with only a tag is followed: the image that the tag points to is adopted when it is old enough. A
 //! reference with a tag and a digest is pinned: its tag is only watched. A reference with only a digest is resolved
-//! once. A changed reference is adopted as soon as it is resolved. While a registry does not answer, nothing changes.
+//! once. If `image.ref` changes, its image is adopted as soon as it is resolved. While a registry does not answer, the
+//! target does not change.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub use reason::ResolveReason;
 /// Registry queries needed for a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Questions {
-    /// Part of the reference that decides: its digest if it has one, otherwise its tag.
+    /// The reference by its digest if it has one, otherwise by its tag. It decides which image is the target.
     pub named: ImageRef,
     /// The tag, if the reference has one.
     pub tag: Option<ImageRef>,
@@ -59,9 +60,9 @@ pub fn follows(reference: &Written<ImageRef>) -> bool {
 /// A registry's latest answer to a query.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
-    /// Last image that it returned.
+    /// Last image that the registry returned.
     pub found: Option<Found>,
-    /// Why it has not answered since, if it failed.
+    /// Failure of the latest query. `None` if it succeeded.
     pub trouble: Option<QueryFailure>,
 }
 
@@ -70,7 +71,7 @@ pub struct Answer {
 pub struct Found {
     /// The image.
     pub image: Target,
-    /// Time since it was requested.
+    /// Time since the image was requested.
     pub age: Duration,
 }
 
@@ -79,9 +80,9 @@ pub struct Found {
 pub struct QueryFailure {
     /// CamelCase reason.
     pub reason: Word,
-    /// Details, in a line.
+    /// Details, one line.
     pub message: String,
-    /// Time of the first of these consecutive failures.
+    /// Time of the first failure since the last success.
     pub since: Timestamp,
     /// Number of consecutive failures.
     pub attempts: u32,
@@ -105,8 +106,7 @@ impl QueryFailure {
 /// Answers to a pool's queries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answers {
-    /// Answer about the part of the reference that decides. For a changed reference, from a request made after the
-    /// change.
+    /// Answer about [`Questions::named`]. If the reference has changed, the request was made after the change.
     pub named: Answer,
     /// Answer about the tag, if the reference has one.
     pub tag: Answer,
@@ -134,24 +134,25 @@ pub struct ImageFacts<'a> {
 /// Decision about a pool's image.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// New target. Its publish time is kept if the digest stays the same.
+    /// New target. It keeps the old publish time if the digest is the same.
     pub target: Option<Target>,
     /// Digest that the tag points to, if it is not the target.
     pub available: Option<Available>,
     /// `ImageResolved`
     pub verdict: Verdict,
-    /// Whether an image that is not the target may become it.
+    /// Whether the image that should become the target may.
     pub next: Next,
 }
 
 /// Whether the next image of a pool may be adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// There is no next image, or only its age keeps it from being adopted.
+    /// There is no next image, or nothing is known to be wrong with it. It may still have to reach `image.minimumAge`,
+    /// or wait for approval.
     Clear,
     /// The next image is refused.
     Refused(Refusal),
-    /// The registry has not reported yet which image is next.
+    /// The next image is not known, because no registry answer is available.
     Unknown,
 }
 
@@ -161,8 +162,8 @@ impl<'a> ImageFacts<'a> {
         self.target.filter(|target| target.is_of(self.reference))
     }
 
-    /// True if the tag must be queried once more because its image is now old enough: a bad push may have been pulled
-    /// back since the last query.
+    /// True if the tag must be queried once more before its image, which is now old enough, is adopted. Since the last
+    /// query, the tag may have been moved away from a bad image.
     pub fn wants_confirmation(&self, questions: &Questions) -> bool {
         let Some(available) = self
             .available
@@ -176,12 +177,13 @@ impl<'a> ImageFacts<'a> {
             && self.seen >= self.minimum_age
             && match same {
                 Some(found) => !self.is_ripe(found),
-                // A tag that points elsewhere needs no confirmation; the status will record that image.
+                // The tag points to another image by now, so the available one is not adopted; the status will record
+                // the new one.
                 None => found.is_none(),
             }
     }
 
-    /// True if the image that the tag points to was seen for long enough, and the tag was queried after that.
+    /// True if the tag has pointed to the image for `image.minimumAge`, and a query after that time confirmed it.
     fn is_ripe(&self, found: &Found) -> bool {
         let seen = match self.available {
             Some(available) if available.digest == found.image.digest => self.seen,
@@ -216,16 +218,16 @@ impl<'a> ImageFacts<'a> {
     }
 }
 
-/// Why an image does not become a pool's target.
+/// Why an image must not become a pool's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// Reason.
     pub reason: Why,
-    /// Details, written to follow the name of the image.
+    /// Details. The text continues a sentence that begins with the image.
     pub words: String,
 }
 
-/// Decides about a pool's image. `refusal` returns why an image must not become the target.
+/// Decides about a pool's image. `refusal` returns why an image must not become the target; `None` if it may.
 pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     let reference = match facts.reference.get() {
         Ok(reference) => reference,
@@ -242,7 +244,7 @@ pub fn decide(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusa
     }
 }
 
-/// Decides about a reference that differs from the target's.
+/// Decides for a pool whose target was resolved from another reference, or that has no target yet.
 fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>, now: Timestamp) -> Decision {
     if facts.answers.fleet_unreadable {
         let words = "the BootcFleet cannot be read; no image is resolved until it can be read";
@@ -273,7 +275,7 @@ fn changed(facts: &ImageFacts<'_>, refusal: impl Fn(&Target) -> Option<Refusal>,
     unchanged(facts, verdict)
 }
 
-/// Keeps the target of another reference, because the next image is not known.
+/// Keeps the old target, because the image of the new reference cannot be adopted.
 fn unchanged(facts: &ImageFacts<'_>, mut verdict: Verdict) -> Decision {
     if let Some(Err(error)) = facts.target.map(|target| target.image.get()) {
         let words = "; status.target.image is invalid, so the BootcNodes of the pool are not changed until image.ref is resolved";
@@ -305,7 +307,7 @@ fn stays_unknown(current: &Target, available: Option<Available>, verdict: Verdic
     }
 }
 
-/// Decides about a reference that is the target's.
+/// Decides for a pool whose target was resolved from its current reference.
 fn kept(
     facts: &ImageFacts<'_>,
     questions: &Questions,
@@ -360,8 +362,8 @@ fn kept(
     }
 }
 
-/// Adds the version and metadata of an image to the target, where they were unknown before. The specs of the nodes stay
-/// the same.
+/// Adds an image's version and metadata to the target with the same digest, if the target has no metadata. The
+/// BootcNodes' specs do not change.
 fn described(current: &Target, same: &Target) -> Target {
     let (version, metadata) = match &current.metadata {
         None => (current.version.as_ref().or(same.version.as_ref()), &same.metadata),
@@ -378,7 +380,7 @@ fn untold(facts: &ImageFacts<'_>, questions: &Questions) -> Option<(Why, String)
     untold_of(facts, questions, facts.available?)
 }
 
-/// Returns why the available image is not the target.
+/// Returns why the available image is not the target yet: reason and message.
 fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Available) -> Option<(Why, String)> {
     if !questions.follows() {
         let words = "is adopted when image.ref names its digest; to do that: kubectl berth approve";
@@ -395,7 +397,7 @@ fn untold_of(facts: &ImageFacts<'_>, questions: &Questions, available: &Availabl
     Some((Why::MinimumAge, words))
 }
 
-/// Formats seconds in a larger unit.
+/// Formats a duration, given in seconds, in s, min or h, rounded up.
 fn about(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -408,7 +410,8 @@ fn resolved(target: &Target) -> Verdict {
     said(target, None, None, || None)
 }
 
-/// Returns `ImageResolved` for a current target, with the most important detail as its reason.
+/// Returns `ImageResolved` = True for a current target. The reason is a failed query, otherwise why the available image
+/// is not adopted, otherwise `Resolved`.
 fn said(
     target: &Target,
     trouble: Option<&QueryFailure>,
@@ -440,14 +443,14 @@ fn said(
     Verdict::yes(reason, message)
 }
 
-/// How long the image behind each pool's tag has been known, to this leader and earlier ones.
+/// For each pool: how long its available image has been known, including the time under earlier leaders.
 #[derive(Debug, Default)]
 pub struct Ages(BTreeMap<PoolName, Age>);
 
 #[derive(Debug)]
 struct Age {
     digest: Digest,
-    /// How long earlier leaders had known the available image.
+    /// How long the available image was known under earlier leaders.
     before: Duration,
     since: Moment,
 }
@@ -463,7 +466,7 @@ impl Age {
 }
 
 impl Ages {
-    /// Records the available image of a pool's status. Returns how long it has been known.
+    /// Records the available image of a pool's status. Returns how long the image has been known.
     pub fn see(&mut self, pool: &PoolName, available: Option<&Available>, now: Moment) -> Duration {
         let Some(available) = available else {
             self.0.remove(pool);
@@ -476,7 +479,7 @@ impl Ages {
         age.before.saturating_add(now.since(age.since))
     }
 
-    /// Forgets all other pools.
+    /// Forgets the pools for which `is_there` is false.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

@@ -1,5 +1,5 @@
-//! Pool membership from the snapshots of the watches. Pure. It is computed again only if an input changed, because
-//! matching every node with every pool costs more than a plan.
+//! Pool membership from the snapshots of the watches. Pure. Membership is computed again only if an input changed,
+//! because matching every node with every pool costs more than a plan.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Known {
     node: Arc<NodeView>,
     /// Pool that its BootcNode names.
     current: Option<PoolName>,
-    /// Pool label of its BootcNode, which stays while the node leaves.
+    /// Pool label of its BootcNode. The label stays until the node is released.
     label: Option<PoolName>,
 }
 
@@ -76,7 +76,7 @@ impl Known {
     }
 }
 
-/// Returns every Node with the pool that its BootcNode names, and the pool label of its BootcNode.
+/// Returns every Node with the pool in its BootcNode's spec, and its BootcNode's pool label.
 fn nodes(snapshot: &Snapshot) -> impl Iterator<Item = (&Arc<NodeView>, Option<&str>, Option<&str>)> {
     snapshot.nodes.iter().map(|(name, entry)| {
         let host = snapshot.bootc_nodes.get(name).map(|host| host.view.as_ref());

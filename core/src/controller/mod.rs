@@ -1,9 +1,9 @@
-//! Decisions of the controller for the fleet.
+//! Decisions of the controller, for all pools.
 //!
-//! Imports go one way: a file imports only from files that stand before it here.
+//! Imports go one way: a module imports only from modules that this list has before it.
 //!
-//! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: terms that all others share.
-//! - [`view`] and [`snapshot`]: objects of the watches. [`proof`], [`overdue`], [`offers`], [`soaks`],
+//! - [`usage`], [`gate`], [`servers`] and [`unwritable`]: types that all other modules share.
+//! - [`view`] and [`snapshot`]: the watched objects. [`proof`], [`overdue`], [`offers`], [`soaks`],
 //!   [`staging_permits`], [`turns`], [`troubles`] and [`stagings`] are derived from them.
 //! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.

@@ -14,11 +14,11 @@ use crate::controller::view::{LeaseView, made_for};
 pub struct Occupied {
     /// Pools of the berths that each node holds or is offered.
     pub by_uid: BTreeMap<NodeUid, BTreeSet<PoolName>>,
-    /// Names of the same nodes.
+    /// Names of the nodes in `by_uid`.
     pub names: BTreeMap<NodeUid, NodeName>,
-    /// Held berths, by holder.
+    /// Holdings, by the UID of the holder.
     pub holdings: BTreeMap<NodeUid, Holding>,
-    /// Node labels of the Leases that cannot be read.
+    /// Nodes named by the node label of a Lease that cannot be read.
     pub unclear: BTreeSet<String>,
 }
 
@@ -50,10 +50,10 @@ impl Occupied {
     }
 }
 
-/// Returns the Nodes that a BootcNode or a berth refers to and that the watch does not show. A live read must confirm
-/// that they are gone before anything is done about it.
+/// Returns the Nodes that a BootcNode or a berth refers to and that the watch does not show. Before acting on that, the
+/// caller must confirm with a live read that a Node is gone.
 pub fn missing_nodes(snapshot: &Snapshot, occupied: &Occupied) -> BTreeMap<NodeUid, NodeName> {
-    // A reference with a wrong name says nothing about the Node with that UID.
+    // A Node whose UID exists under another name is not missing: only the reference has a wrong name.
     let of_any = LazyCell::new(|| -> BTreeSet<&str> { snapshot.nodes.values().map(|n| n.view.uid.as_str()).collect() });
 
     let bootc_nodes = snapshot

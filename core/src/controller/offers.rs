@@ -28,7 +28,7 @@ impl Offers {
                     let since = before.map_or(now, |(_, since)| *since);
                     open.insert(lease.to_owned(), (offer.clone(), since));
                 }
-                // The node takes offers after all.
+                // The node has taken an offer, so its lapsed ones no longer count.
                 BerthState::Held(holding) => {
                     self.lapses.remove(&holding.uid);
                     if Bug::ExpiredBerthStolen.is_awake() {
@@ -48,7 +48,7 @@ impl Offers {
         self.open = open;
     }
 
-    /// Returns how long an offer has been open.
+    /// Returns how long the offer of this Lease has been open. Zero if it is not offered.
     pub fn age(&self, lease: &str, now: Moment) -> Duration {
         self.open
             .get(lease)
@@ -69,12 +69,12 @@ impl Offers {
             .map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Returns how many offers of its last digest the node let lapse.
+    /// Returns how many offers the node let lapse in a row, all of the digest that it was last offered.
     pub fn lapses_of_any(&self, uid: &NodeUid) -> u32 {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Forgets all other Nodes.
+    /// Forgets the Nodes for which `is_there` is false.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }

@@ -1,5 +1,5 @@
-//! Holders of berths that do not come back. Pure. They are judged by what this process has seen (node reports, and
-//! writes of agents to their berths), never by a wall clock.
+//! Holders of berths that have been silent for too long. Pure. Silence is measured from the last report or berth write
+//! of an agent that this process has seen, by this process's monotonic clock, never by a wall clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::Moment;
 use crate::controller::proof::is_unproven;
 use crate::controller::view::{BootcNodeView, LeaseView, NodeView};
 
-/// Maximum silence of a holder.
+/// Longest times without a report from a holder.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     /// `rollout.rebootTimeout`
     pub reboot: Duration,
-    /// A running agent is heard of within this time.
+    /// A running agent reports within this time.
     pub silence: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Timeouts {
         }
     }
 
-    /// True if a holder silent for `quiet` is overdue.
+    /// True if `quiet` is longer than a holder may be silent.
     pub fn passed(self, phase: &HoldPhase, ready: bool, quiet: Duration) -> bool {
         quiet >= self.allowed(phase, ready)
     }
@@ -45,18 +45,18 @@ pub struct Holder<'a> {
     pub node: &'a NodeView,
     /// Its BootcNode, if there is one.
     pub host: Option<&'a BootcNodeView>,
-    /// Its holding of the berth.
+    /// State of the held berth.
     pub holding: &'a Holding,
-    /// Time of its last report, in its status or on its berth.
+    /// Time of its agent's last write, to its BootcNode's status or to its berth. `None` if this process has seen none.
     pub heard: Option<Moment>,
-    /// True if that is recent enough for a running agent.
+    /// True if `heard` is so recent that its agent is running.
     pub lively: bool,
     /// Maximum silence.
     pub timeouts: Timeouts,
 }
 
 impl Holder<'_> {
-    /// True if it has been silent for too long and may not come back.
+    /// True if the holder has been silent for too long and its agent does not report a problem itself.
     fn is_overdue(&self, now: Moment) -> bool {
         let quiet = self.heard.map(|heard| now.since(heard));
         let passed = quiet.is_some_and(|quiet| self.timeouts.passed(&self.holding.phase, self.node.ready, quiet));
@@ -64,7 +64,8 @@ impl Holder<'_> {
     }
 }
 
-/// True if a holder's agent is back and reports a problem: its report counts then, in place of its silence.
+/// True if a holder's agent is running again and reports a problem. That report is then shown in place of
+/// `RebootTimedOut`.
 pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Holding, lively: bool) -> bool {
     let report = host.and_then(BootcNodeView::report);
     let back = lively && (node.ready || report.is_some_and(|report| is_unproven(holding, report)));
@@ -76,8 +77,8 @@ pub fn knows_better(node: &NodeView, host: Option<&BootcNodeView>, holding: &Hol
     back && says
 }
 
-/// Returns the message of `RebootTimedOut` for a lost holder. It gives the length of the silence, not its start: its
-/// readers have other clocks than this machine.
+/// Returns the message of `RebootTimedOut` for a lost holder. The message gives the length of the silence, not its
+/// start, because its readers' clocks differ from this machine's.
 pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: Duration) -> String {
     let what = match phase {
         HoldPhase::Committed => "has not come back from its reboot",
@@ -95,13 +96,13 @@ pub fn message(node: &NodeView, lease: &LeaseView, phase: &HoldPhase, allowed: D
 
 /// Last reports of the holders that this process considers lost.
 ///
-/// A new leader has not listened for long enough to judge. If an earlier leader considered a node lost, the node's
-/// status says so, and that stays until the node is heard of again.
+/// A new leader has not run for long enough to judge. If an earlier leader considered a node lost, `RebootTimedOut` in
+/// its BootcNode says so, and the new leader keeps that until the node's agent reports again.
 #[derive(Debug, Default)]
 pub struct Overdue(BTreeMap<NodeUid, Option<Moment>>);
 
 impl Overdue {
-    /// Returns the UIDs of the holders that do not come back.
+    /// Returns the UIDs of the holders that are lost.
     pub fn judge<'a>(&mut self, holders: impl Iterator<Item = Holder<'a>>, now: Moment) -> BTreeSet<NodeUid> {
         let (mut lost, mut known) = (BTreeSet::new(), BTreeMap::new());
         for holder in holders {
@@ -116,7 +117,8 @@ impl Overdue {
             if silent {
                 lost.insert(uid.clone());
             }
-            // Kept while the status says so: the node was heard of again, and a lagging watch must not undo that.
+            // A node that reported again is also kept while its BootcNode still has `RebootTimedOut`. Otherwise a
+            // lagging watch, which still shows the condition, would make it lost again.
             if silent || said {
                 known.insert(uid.clone(), then);
             }

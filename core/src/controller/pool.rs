@@ -1,4 +1,4 @@
-//! A pool as one pass sees it.
+//! A pool, as read at the start of one pass.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::controller::snapshot::Objects;
 use crate::controller::soaks::Soaks;
 use crate::controller::view::{PoolView, Report};
 
-/// A pool as this pass sees it.
+/// A pool, as read at the start of one pass.
 #[derive(Debug, Clone)]
 pub struct Pool {
     /// Its name.
     pub name: PoolName,
     /// The object; `None` if the pool is gone but its berths still exist.
     pub object: Option<BootcNodePool>,
-    /// True if it is being deleted or is gone.
+    /// True if the pool is being deleted or is gone.
     pub deleting: bool,
-    /// Message why its reference is not allowed; `None` if it is.
+    /// Why the fleet does not allow the registry of its image reference. `None` if it does.
     pub refused: Option<String>,
 }
 
-/// True if the pool, just read as `now`, has the spec that the watch showed.
+/// True if the pool, just read from the API server as `now`, has the spec that the watch showed.
 pub fn is_as_shown(shown: &Pool, now: Option<&BootcNodePool>) -> bool {
     match (&shown.object, now) {
         (Some(shown), Some(now)) => {
@@ -83,15 +83,15 @@ impl Pool {
         status.map(|status| status.phase_durations).unwrap_or_default()
     }
 
-    /// Poll request for its tag. Requests that do not fit into the status are ignored.
+    /// Value of the annotation that requests a poll of its tag. A value that is too long for the status is ignored.
     pub fn poll_request(&self) -> Option<&str> {
         let annotations = self.object.as_ref()?.metadata.annotations.as_ref()?;
         let request = annotations.get(keys::ANNOTATION_POLL_REQUESTED_AT)?;
         (1..=64).contains(&request.len()).then_some(request)
     }
 
-    /// True if the spec names another reference than the target's, or one that is not allowed: the published image is
-    /// no longer wanted, and the next one is not known yet.
+    /// True if the target was resolved from another reference than the spec's, or the spec's is not allowed. The target
+    /// is then no longer wanted, and the next one is not known.
     pub fn is_unresolved(&self) -> bool {
         let (Some(object), Some(target)) = (&self.object, self.target()) else {
             return false;
@@ -99,7 +99,7 @@ impl Pool {
         self.refused.is_some() || !target.is_of(object.spec.image_ref())
     }
 
-    /// True if the pool waits for the pool of that name.
+    /// True if `rollout.after` names that pool.
     pub fn comes_after(&self, name: &PoolName) -> bool {
         let object = self.object.as_ref();
         object.is_some_and(|object| object.spec.after().iter().any(|after| after == name.as_str()))
@@ -122,7 +122,7 @@ impl Pool {
         self.object.as_ref()?.status.as_ref()
     }
 
-    /// Recorded failures. Empty if the admin has asked for a retry since.
+    /// Recorded failures. Empty if the admin has requested a retry that the status does not show yet.
     pub fn failures(&self) -> Failures {
         let (Some(object), Some(status)) = (&self.object, self.status()) else {
             return Failures::new();
@@ -144,16 +144,16 @@ impl Pool {
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
     }
 
-    /// Maximum time to wait for pods to go; [`Duration::MAX`] without a limit.
+    /// Drain timeout; [`Duration::MAX`] if the pool sets none.
     fn drain_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(Duration::MAX, |object| object.spec.drain().timeout())
     }
 
-    /// Returns the expected drain and reboot time of a node: its own measurements from an earlier turn, or the pool's
-    /// medians if those are lower or it has none. Without medians, the pool's timeouts are the upper bound. The lower
-    /// value counts because only nodes that fit into a window measure again: neither one slow turn nor a slow pool may
-    /// exclude the node for good.
+    /// Returns the expected drain and reboot time of a node: the lower of its own last measurement and the pool's
+    /// median. Without a median, the pool's timeout is the upper bound. The lower value counts because a node is
+    /// measured again only if it fits into a window: neither one slow turn nor a slow pool may exclude the node
+    /// permanently.
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         Estimate {
@@ -189,7 +189,7 @@ impl Pool {
         })
     }
 
-    /// Returns the waves of the spec and the implied ones.
+    /// Returns the waves of the spec, then the implied ones: the remaining nodes and the control plane.
     pub(super) fn waves(&self, soaks: &Soaks) -> Vec<Wave> {
         let rollout = self.object.as_ref().map(|o| o.spec.rollout()).unwrap_or_default();
         let named = rollout.waves.iter();
@@ -209,8 +209,8 @@ impl Pool {
     }
 }
 
-/// Returns the lower one of the pool's median and the node's own measurement. If the median is unknown, the timeout is
-/// the upper bound.
+/// Returns the lower of the pool's median (`expected`, zero if unknown) and the node's own measurement. If the median
+/// is unknown, returns the lower of the measurement and `timeout`.
 fn lower(expected: Duration, own: Option<Duration>, timeout: Duration) -> Duration {
     if expected.is_zero() {
         own.unwrap_or_default().min(timeout)
@@ -223,8 +223,8 @@ fn seconds(number: Option<u32>) -> Duration {
     Duration::from_secs(number.unwrap_or_default().into())
 }
 
-/// True if a retry token asks for a retry that was not made for the last one. A removed token asks for nothing: agents
-/// ignore that, and failures stay recorded.
+/// True if the retry token requests a new retry: it is not empty and differs from `obeyed`, the last one that was
+/// handled. Removing the token requests nothing, and failures stay recorded.
 pub(super) fn is_news(token: &str, obeyed: Option<&str>) -> bool {
     !token.is_empty() && obeyed != Some(token)
 }

@@ -1,12 +1,12 @@
-//! Proof of a holder's boot, as far as the controller can see it from berth and report. Pure.
+//! Whether a holder's boot is proven, as far as berth and report show it to the controller. Pure.
 
 use berth_api::berth::{HoldPhase, Holding};
 
 use crate::controller::view::Report;
 
-/// True if the holder runs a boot that is not proven yet, and its berth licenses no reboot. Its agent knows more: it
-/// remembers the boot where the berth was committed again. The controller only sees that if another image runs than the
-/// last proven one.
+/// True if the holder runs a boot that is not proven yet, and its berth licenses no further reboot. If an agent commits
+/// its berth again after a reboot, the agent remembers the unproven boot. The controller then recognises it only if the
+/// node runs another image than the last proven one.
 pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;

@@ -11,8 +11,8 @@ use crate::text::few;
 pub const NOT_ALLOWED: Why = Why::RegistryNotAllowed;
 
 impl Pool {
-    /// Refuses the pool's reference unless the fleet allows its registry. Invalid references are reported when they are
-    /// resolved. While the fleet cannot be read (`None`), a refused pool stays refused.
+    /// Sets [`Pool::refused`] if the fleet does not allow the registry of the pool's reference. Invalid references are
+    /// reported when they are resolved. While the fleet cannot be read (`None`), a pool that was refused stays refused.
     #[must_use]
     pub fn guarded(mut self, fleet: Option<&BootcFleetSpec>) -> Pool {
         let reference = self.object.as_ref().and_then(|o| o.spec.image_ref().get().ok());

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::Moment;
 
-/// How long an answer counts. A server that has not answered for this long counts as away.
+/// How long a ready answer counts. A server without one for this long counts as away.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Answers of all servers.
+/// Readiness answers of all API servers.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     /// True if the servers were listed at least once.
@@ -21,7 +21,7 @@ pub struct Answers {
 /// A server that is polled for readiness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// Time of the first query.
+    /// Time when the controller first queried the server.
     pub since: Moment,
     /// Time of its last answer that it is ready.
     pub ready: Option<Moment>,
@@ -30,11 +30,11 @@ pub struct Asked {
 /// State of a server, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Has not answered for a while that it is ready, although it was queried.
+    /// The server was queried and has not answered for 15 s that it is ready.
     Away,
-    /// Not queried for long enough.
+    /// The server has never answered that it is ready, and was first queried less than 15 s ago.
     Unknown,
-    /// Has recently answered that it is ready.
+    /// The server has answered in the last 15 s that it is ready.
     Ready,
 }
 

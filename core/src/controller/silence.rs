@@ -1,5 +1,5 @@
-//! Insights of nodes whose agent is silent. The controller writes them in place of the agents, a few at a time, and
-//! never over a report of an agent that is heard of. Pure.
+//! Insights of nodes whose agent is silent. The controller writes them in place of the agents, a few at a time. It
+//! never overwrites the insight of an agent that still reports. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::controller::throttle::Throttle;
 use crate::controller::view::{BootcNodeView, NodeView};
 use crate::insight::{Inputs, Unavailable, held, insight};
 
-/// Message about the agent.
+/// Message about a silent agent.
 const SILENT: &str = "no word from its agent: check that it runs and reaches the API server";
 
 /// A node whose agent is silent, from the watches.
@@ -28,8 +28,8 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Returns the node's insight, from its BootcNode's whole status, which the view lacks. `None` if it belongs to no
-    /// pool, or its BootcNode cannot be read.
+    /// Returns the node's insight. `status` is the full status of its BootcNode, because the view is pruned. `None` if
+    /// the node belongs to no pool, or its BootcNode cannot be parsed.
     pub fn insight(&self, status: &BootcNodeStatus, now: Timestamp) -> Option<NodeInsight> {
         let (node, spec) = (&self.node, self.host.spec()?);
         let reasons = [
@@ -56,15 +56,15 @@ impl Silent {
         insight(&facts, status.insight.as_ref(), now)
     }
 
-    /// True if an insight made from the other one would be the same.
+    /// True if `self` and `other` would give the same insight.
     fn is_as(&self, other: &Self) -> bool {
         let is_same = Arc::ptr_eq(&self.node, &other.node) && Arc::ptr_eq(&self.host, &other.host);
         is_same || self == other
     }
 }
 
-/// Nodes whose agents are silent, with those that this process has handled. A new leader handles each node again and
-/// finds the insights of the earlier leader.
+/// Nodes with silent agents whose insights this process has already handled. A new leader handles each node again, and
+/// finds the insight that the earlier leader wrote.
 #[derive(Debug, Default)]
 pub struct SilentQueue {
     done: BTreeMap<String, Silent>,
@@ -75,7 +75,7 @@ impl SilentQueue {
     /// Takes the currently silent nodes and returns the next batch: nodes that were not handled since an input of their
     /// insight changed. Also returns when the next batch is due, if any node is left.
     pub fn pick(&mut self, silent: BTreeMap<String, Silent>, now: Moment) -> (Vec<(String, Silent)>, Option<Moment>) {
-        // A node whose agent was heard of and falls silent again is handled again.
+        // A node whose agent reports is forgotten, so that it is handled again if the agent falls silent again.
         self.done.retain(|name, _| silent.contains_key(name));
         let due = silent
             .into_iter()

@@ -22,12 +22,12 @@ pub struct Entry<V> {
     pub view: Arc<V>,
     /// resourceVersion of the object.
     pub version: String,
-    /// Time of the last change that its own agent made, by this process's clock.
+    /// Time of the last change that an agent made to the object, by this process's clock.
     pub heard: Moment,
 }
 
 impl<V> Entry<V> {
-    /// Returns an entry without version that was never heard of, for uses that need only the content.
+    /// Returns an entry with an empty version that no agent has changed, for uses that need only the content.
     pub fn new(view: impl Into<Arc<V>>) -> Self {
         Self {
             view: view.into(),
@@ -76,7 +76,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Returns the snapshot of these objects, with no agent heard of.
+    /// Returns the snapshot of these objects, as if no agent had written yet.
     pub fn of<'a>(
         pools: &[BootcNodePool],
         bootc_nodes: &[BootcNode],
@@ -100,7 +100,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns why the BootcFleet closes all pools.
+    /// Returns why the BootcFleet closes the gates of all pools; `None` if it does not.
     pub fn fleet_gate(&self) -> Option<FleetGate> {
         match &self.fleet.as_ref()?.view.object {
             Ok(fleet) => fleet.spec.paused.then_some(FleetGate::Paused),

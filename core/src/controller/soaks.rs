@@ -8,15 +8,15 @@ use berth_api::{Digest, PoolName};
 
 use crate::Moment;
 
-/// How long this process has seen each wave soak.
+/// How long each wave has soaked, as seen by this process and earlier leaders.
 #[derive(Debug, Default)]
 pub struct Soaks(BTreeMap<(PoolName, String), Soak>);
 
 #[derive(Debug)]
 struct Soak {
-    /// Target that the wave soaks with.
+    /// Target that the wave's nodes run while it soaks.
     target: Digest,
-    /// Time that earlier leaders counted.
+    /// Soak time that earlier leaders recorded.
     before: Duration,
     since: Moment,
     seen: Duration,
@@ -40,7 +40,7 @@ impl Soaks {
         }
     }
 
-    /// Returns how long the wave has soaked with that target, as of the last record.
+    /// Returns how long the wave had soaked with that target when [`Self::see`] was last called.
     pub fn soaked(&self, pool: &PoolName, target: &Digest, wave: &str) -> Duration {
         let soak = self
             .0

@@ -12,12 +12,12 @@ use crate::Moment;
 use crate::controller::snapshot::Objects;
 use crate::controller::view::BootcNodeView;
 
-/// A permit to pull that is not used for this long counts as unused. The backoff of an agent whose pulls fail becomes
-/// longer than that in the end; its node then queues behind those that had no turn yet.
+/// A permit counts as left unused each time its node has not pulled for this long. After repeated failures, an agent's
+/// backoff is longer than this timeout, so its node then queues behind nodes that had no permit yet.
 pub const PERMIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// Number of permits to pull that each member left unused. The reason does not matter: such a member queues behind
-/// those that had no turn yet.
+/// Number of permits to pull that each member left unused. Such a member queues behind members that had no permit yet,
+/// whatever the reason.
 #[derive(Debug, Default)]
 pub struct StagingPermits(BTreeMap<String, Permit>);
 

@@ -14,7 +14,7 @@ use crate::controller::snapshot::Snapshot;
 pub struct StagingNews {
     /// Pool of the node.
     pub pool: PoolName,
-    /// Time from the start of the pull until the image was staged, by the node's clock.
+    /// Time from the start of the pull until the image was staged, as measured by the agent.
     pub took: Duration,
 }
 
@@ -23,7 +23,7 @@ pub struct StagingNews {
 pub struct Stagings {
     /// End of the last pull, by the node's clock. Only compared with earlier values from the same node.
     known: BTreeMap<NodeUid, Option<Timestamp>>,
-    /// True if nodes were recorded before.
+    /// True after the first call of [`Self::see`].
     began: bool,
 }
 
@@ -44,7 +44,7 @@ impl Stagings {
             };
             let last = content.report.staging_ended;
             self.known.insert(uid.clone(), last);
-            // A node that was unknown at the last call is new, and its first pull is reported.
+            // A node that was unknown at the last call is new, so its first pull is reported as well.
             let is_news = self.began && last.is_some() && old.flatten() != last;
             if let (true, Some(took)) = (is_news, content.report.staging) {
                 let pool = content.spec.pool_name.as_str().into();

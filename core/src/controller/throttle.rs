@@ -14,7 +14,7 @@ pub(super) const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) struct Throttle(Option<Moment>);
 
 impl Throttle {
-    /// Takes the next batch of the nodes that need a write; none before the time of the batch.
+    /// Takes the next batch from the nodes that need a write. Empty if the next batch is not due yet.
     pub(super) fn take<T>(&mut self, nodes: impl Iterator<Item = T>, now: Moment) -> Vec<T> {
         if self.0.is_some_and(|next| now < next) {
             return vec![];
@@ -26,7 +26,7 @@ impl Throttle {
         batch
     }
 
-    /// Returns the time of the next batch; `None` before the first one.
+    /// Returns the earliest time of the next batch; `None` before the first batch.
     pub(super) fn next(&self) -> Option<Moment> {
         self.0
     }

@@ -1,5 +1,5 @@
 //! Nodes that become degraded or recover, found by comparison with the last call. Pure. A new leader does not report
-//! existing troubles again, but reports their end: an earlier leader reported the start.
+//! troubles that it finds, because an earlier leader has reported them. It does report when they end.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{BootcNodeContent, NodeView};
 use crate::finding::Finding;
 
-/// Maximum number of nodes with the same trouble that are reported one by one. A registry outage affects thousands at
-/// once; the pool's status and the metrics count them.
+/// Maximum number of nodes reported one by one for the same reason. A registry outage affects thousands at once; the
+/// pool's status and the metrics count all of them.
 pub const TOLD_OF: usize = 10;
 
 /// Change of a node's `NodeDegraded`.
@@ -42,7 +42,7 @@ impl TroubleNews {
 #[derive(Debug, Default)]
 pub struct Troubles {
     known: BTreeMap<NodeUid, Known>,
-    /// True if nodes were recorded before.
+    /// True after the first call of [`Self::see`].
     began: bool,
 }
 
@@ -53,7 +53,7 @@ struct Known {
 }
 
 impl Troubles {
-    /// Records the current nodes. Returns those that became degraded, changed the reason, or recovered.
+    /// Records the current nodes. Returns those that became degraded, are degraded for another reason, or recovered.
     pub fn see(&mut self, snapshot: &Snapshot) -> Vec<TroubleNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.known);
@@ -86,7 +86,7 @@ impl Troubles {
                     if is_told {
                         *others += 1;
                     }
-                    // An earlier leader has reported it.
+                    // In the first call, an earlier leader has reported the trouble.
                     if is_told && self.began {
                         news.push(TroubleNews::of(&node.view, content, Some(trouble.clone())));
                     }

@@ -1,5 +1,5 @@
-//! Turns as the controller sees them, by comparing each berth with its last state. Pure. Times are by this process's
-//! clock, so a turn without a seen start has no duration.
+//! Events of turns, found by comparing each berth with its last state. Pure. Durations are measured by this process's
+//! clock, so a turn that began before this leader has none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use berth_api::{Digest, NodeName, NodeUid, PoolName};
 use crate::Moment;
 use crate::controller::view::LeaseView;
 
-/// How long the event that a turn began also announces its reboot.
+/// For this long after the event for the start of a turn, which also announces the reboot, the commit does not announce
+/// it again.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Outcome of a turn that was not ended by its holder: Node gone or excluded, or berth closed by an admin.
@@ -38,20 +39,20 @@ pub struct TurnNews {
 pub enum Happened {
     /// The berth was taken.
     Taken,
-    /// The turn was committed. A commit can be taken back and happen again.
+    /// The holder committed. It may take the commit back and commit again.
     Committed {
         /// Time since the berth was taken, if both were seen.
         drain: Option<Duration>,
-        /// True if the last event of this turn is recent enough to announce the reboot as well.
+        /// True if a recent event of this turn has announced the reboot already.
         announced: bool,
     },
     /// The berth is closed.
     Ended {
         /// Outcome of the turn: an [`Outcome`], or [`TAKEN_AWAY`].
         outcome: &'static str,
-        /// Time from the commit to the proof, for a turn that ended well.
+        /// Time from the commit until the berth was closed, if the target was proven and the commit was seen.
         reboot: Option<Duration>,
-        /// True if the holder gave the berth back itself.
+        /// True if the holder gave the berth back. False if others closed it.
         given_back: bool,
     },
 }
@@ -60,7 +61,7 @@ pub enum Happened {
 #[derive(Debug, Default)]
 pub struct Turns {
     leases: BTreeMap<String, LastSeen>,
-    /// True if berths were recorded before, so that a newly held one was just taken.
+    /// True after the first call of [`Self::see`]: a berth that is held now and was not before was just taken.
     began: bool,
 }
 
@@ -98,7 +99,7 @@ impl Turn {
         }
     }
 
-    /// Returns the end of the turn. `state` is the state of its berth after it.
+    /// Returns the event for the end of the turn. `state` is the state of its berth after the turn.
     fn ended(&self, state: &BerthState, now: Moment) -> Happened {
         let said = match state {
             BerthState::Closed(closed) => closed.outcome,
@@ -108,7 +109,7 @@ impl Turn {
         let proven = self.committed.filter(|_| outcome == Some(Outcome::Updated));
         let given_back = match state {
             BerthState::Closed(closed) => matches!(closed.reason, ClosedReason::Released | ClosedReason::Failed),
-            // The berth was closed in between, unseen.
+            // The watch did not show the close: the berth is offered or held again already.
             _ => self.outcome.is_some(),
         };
         Happened::Ended {
@@ -120,15 +121,15 @@ impl Turn {
 }
 
 impl Turns {
-    /// Records the current berths, and returns the events since the last call. A new leader reports no events of turns
-    /// that it finds.
+    /// Records the current berths, and returns the events since the last call. The first call of a new leader returns
+    /// no events.
     pub fn see(&mut self, leases: &[LeaseView], now: Moment) -> Vec<TurnNews> {
         let mut news = vec![];
         let mut before = std::mem::take(&mut self.leases);
         for lease in leases {
             let known = before.remove(lease.name());
             let version = version(lease);
-            // A berth read from the API server may be newer than the watch shows it.
+            // A berth that was read directly from the API server may be newer than the watch's.
             let is_new = known.as_ref().is_none_or(|known| version > known.version);
             let (Ok(berth), true) = (&lease.berth, is_new) else {
                 self.leases.extend(known.map(|known| (lease.name().to_owned(), known)));
@@ -151,8 +152,8 @@ impl Turns {
     }
 }
 
-/// Returns the current turn, after the one before, and the events of both. `taken` is the start of a new turn, if it was
-/// seen.
+/// Returns the current turn of a berth, and the events of this turn and of the previous one. `taken` is the start of a
+/// new turn; `None` in the first call of a new leader, which does not know it.
 fn follow(
     before: Option<Turn>,
     state: &BerthState,
@@ -186,12 +187,12 @@ fn follow(
             turn
         }
     };
-    // The berth may have been licensed again for another target.
+    // The agent may have changed the target, to roll forward.
     turn.target.clone_from(&holding.target);
     match holding.phase {
         HoldPhase::Taken => {
             if turn.is_committed {
-                // The commit was taken back, and another drain starts.
+                // The agent has taken its commit back, so its drain starts again.
                 turn.taken = Some(now);
             }
             (turn.committed, turn.is_committed) = (None, false);

@@ -1,10 +1,10 @@
-//! Leases that cannot be written. Each counts as used, so that the other berths of its pool stay in use, and is named
-//! in the pool's `Degraded`.
+//! Leases that the controller cannot write. Each counts as a used berth; the pool continues with its other berths. The
+//! pool's condition `Degraded` names the Lease.
 
 use berth_api::condition::Why;
 use berth_api::{PoolName, keys};
 
-/// A Lease that cannot be written.
+/// A Lease that the controller cannot write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unwritable {
     /// Pool of the berth.
@@ -20,7 +20,7 @@ pub struct Unwritable {
 pub enum Obstacle {
     /// The API server refused the write, with this message.
     Refused(String),
-    /// The Lease has the name of a berth, but not its label.
+    /// The Lease has the name of a berth, but not the pool label.
     NoLabel,
 }
 

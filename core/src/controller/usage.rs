@@ -2,7 +2,7 @@
 
 use berth_api::seeded::Bug;
 
-/// A user of capacity, of a pool or of the fleet.
+/// A node or Lease that uses up one unit of a pool's or the fleet's capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapacityUse {
     /// Name of the node, or of the Lease if its holder is unknown.
@@ -11,7 +11,7 @@ pub struct CapacityUse {
     pub how: UseKind,
 }
 
-/// How capacity is used up.
+/// Why a node or a Lease counts as using capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UseKind {
     /// The node holds a berth.
@@ -22,7 +22,7 @@ pub enum UseKind {
     Elsewhere,
     /// Its Node is not Ready.
     NotReady,
-    /// The node still has our cordon, without a berth.
+    /// The node still has Berth's cordon, without a berth.
     CordonedByUs,
     /// The node was cordoned by others.
     CordonedByOthers,
@@ -33,14 +33,14 @@ pub enum UseKind {
 }
 
 impl CapacityUse {
-    /// Words for the admin: `n7, cordoned by someone else`.
+    /// Text for messages: `n7, cordoned by someone else`.
     pub fn words(&self) -> String {
         format!("{}, {}", self.who, self.how.words())
     }
 }
 
 impl UseKind {
-    /// Returns why a Node in this state is unavailable (U); `None` if it is available.
+    /// Returns why a Node in this state is unavailable; `None` if it is available. `our_cordon`: it has Berth's cordon.
     pub(super) fn down(ready: bool, unschedulable: bool, our_cordon: bool) -> Option<Self> {
         if Bug::OwnFlagOnly.is_awake() {
             return our_cordon.then_some(Self::CordonedByUs);

@@ -1,5 +1,5 @@
-//! Small projections of objects, made when an object arrives, so that a cluster of thousands of nodes fits into a few
-//! tens of megabytes.
+//! Small projections of watched objects. Only they are kept in memory, so that a cluster of thousands of nodes fits
+//! into a few tens of megabytes.
 
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Report};
 /// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Can wait for other changes.
+    /// Can wait, so that one pass handles several changes.
     Later,
-    /// To be handled as soon as the pause after the last pass is over.
+    /// To be handled as soon as the pause between two passes is over.
     Soon,
     /// To be handled immediately.
     Now,
@@ -35,15 +35,15 @@ pub enum Urgency {
 
 /// A projection that can be compared with an earlier one.
 pub trait View: PartialEq {
-    /// True if a plan made from `other` may differ.
+    /// True if `self` may lead to another plan than `other`.
     fn differs(&self, other: &Self) -> bool;
 
-    /// Returns the urgency of the change; `None` if it does not matter.
+    /// Returns the urgency of the change from `other` to `self`; `None` if it does not matter.
     fn urgency(&self, other: &Self) -> Option<Urgency> {
         self.differs(other).then_some(Urgency::Soon)
     }
 
-    /// True if someone other than the controller has written since `other`: a report or renewal by an agent.
+    /// True if an agent has written between `other` and `self`: a report, or a renewal of its berth.
     fn has_spoken(&self, other: &Self) -> bool {
         self.differs(other)
     }
@@ -60,13 +60,13 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// True if the kubelet reports Ready.
     pub ready: bool,
-    /// `spec.unschedulable`, by any cordon.
+    /// `spec.unschedulable`, whether Berth or someone else cordoned the node.
     pub unschedulable: bool,
-    /// True if it carries our cordon annotation.
+    /// True if it has Berth's cordon annotation.
     pub our_cordon: bool,
     /// Creation time by the API server's clock, in seconds since 1970.
     pub created: i64,
-    /// Its platform, without the agent's reports.
+    /// Its platform as the Node reports it, without the agent's report.
     pub machine: Machine,
     /// Its `InternalIP` addresses.
     pub addresses: Vec<String>,
@@ -100,7 +100,7 @@ pub struct BootcNodeContent {
     pub report: Report,
     /// Time of the agent's heartbeat.
     pub heartbeat: Option<Timestamp>,
-    /// Conditions that the controller itself has written, so they are not part of the report.
+    /// Conditions in the status that the controller writes. They are not part of the report.
     pub told: Vec<Condition>,
 }
 
@@ -116,7 +116,7 @@ impl BootcNodeContent {
 pub struct LeaseView {
     /// The Lease, without fields that are not needed to write it back.
     pub lease: Lease,
-    /// Pool of its label.
+    /// Pool that its label names.
     pub pool: PoolName,
     /// The berth, or why it cannot be read.
     pub berth: Result<Berth, String>,
@@ -139,15 +139,15 @@ pub struct FleetView {
 }
 
 impl NodeView {
-    /// Why the node is unavailable (U), if it is.
+    /// Returns why the node is unavailable; `None` if it is available.
     pub(super) fn down(&self) -> Option<UseKind> {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// Returns its platform. `host` is its BootcNode.
+    /// Returns its platform. `host` is its BootcNode, whose report may add the CPU's variant.
     pub fn platform<'a>(&'a self, host: Option<&'a BootcNodeView>) -> Platform<'a> {
         let report = host.and_then(BootcNodeView::report);
-        // A report from another Node of this name is about another machine.
+        // A report with another Node UID is about an earlier machine of the same name.
         let report = report.filter(|report| report.node_uid.as_deref() == Some(self.uid.as_str()));
         let has_reported = report.is_some_and(|report| report.agent_version.is_some());
         let variant = report.and_then(|report| report.platform_variant.as_deref());
@@ -164,7 +164,7 @@ impl View for NodeView {
 impl View for BootcNodeView {
     fn differs(&self, other: &Self) -> bool {
         let content = match (&self.content, &other.content) {
-            // `Waiting` is only informational.
+            // The condition `Waiting` does not affect plans.
             (Ok(a), Ok(b)) => (&a.spec, &a.report, a.has_timed_out()) != (&b.spec, &b.report, b.has_timed_out()),
             (a, b) => a != b,
         };
@@ -241,7 +241,7 @@ impl View for FleetView {
 }
 
 impl FleetView {
-    /// Projects a BootcFleet, with the only annotation that is used.
+    /// Projects a BootcFleet. Of its annotations, only the one that Berth uses is kept.
     pub fn of(object: DeserializeGuard<BootcFleet>) -> Self {
         match object.0 {
             Ok(mut fleet) => {
@@ -331,22 +331,22 @@ impl BootcNodeView {
         }
     }
 
-    /// The spec, when it can be read.
+    /// The spec; `None` if the object cannot be parsed.
     pub fn spec(&self) -> Option<&BootcNodeSpec> {
         self.content.as_ref().ok().map(|c| &c.spec)
     }
 
-    /// The report, when it can be read.
+    /// The report; `None` if the object cannot be parsed.
     pub fn report(&self) -> Option<&Report> {
         self.content.as_ref().ok().map(|c| &c.report)
     }
 
-    /// True if its status reports that the node does not come back.
+    /// True if `RebootTimedOut` is True.
     pub fn has_timed_out(&self) -> bool {
         self.content.as_ref().is_ok_and(BootcNodeContent::has_timed_out)
     }
 
-    /// True if the agent has reported on the current spec, from the Node that it was published for.
+    /// True if the agent's report is about the current spec and comes from the Node in that spec.
     pub fn is_observed(&self) -> bool {
         self.content.as_ref().is_ok_and(|c| {
             self.generation.is_some()
@@ -389,7 +389,7 @@ impl LeaseView {
         self.lease.spec.as_ref()?.renew_time.as_ref()
     }
 
-    /// Returns the turn of the berth's holder.
+    /// Returns the state of the held berth; `None` if it is not held or cannot be read.
     pub fn holding(&self) -> Option<&Holding> {
         self.berth.as_ref().ok()?.holding()
     }
@@ -422,14 +422,14 @@ impl PoolView {
     }
 }
 
-/// Returns the UID of the Node that a BootcNode was made for.
+/// Returns the UID of the Node that a BootcNode was created for.
 pub fn made_for(host: &BootcNodeView) -> Option<&str> {
     let published = host.spec().map(|s| s.node_uid.as_str());
     let uid = published.filter(|uid| !uid.is_empty());
     uid.or(host.owner.as_deref())
 }
 
-/// True if the BootcNode was made for another Node than the one that has its name now.
+/// True if the BootcNode was created for another Node than the one that has its name now.
 pub fn is_stale(host: &BootcNodeView, node: Option<&NodeView>) -> bool {
     match (made_for(host), node) {
         (Some(uid), Some(node)) => uid != node.uid.as_str(),

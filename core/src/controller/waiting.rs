@@ -1,7 +1,8 @@
-//! The condition `Waiting` of a BootcNode: why a node waits, if the reason is about this node alone. Pure.
+//! The condition `Waiting` of a BootcNode: why its node waits, if the reason does not concern the whole pool. Pure.
 //!
-//! It is only informational; no decision depends on it. Reasons about the whole pool (pause, window, halt) are
-//! conditions of the pool and change nothing here. A pause reaches the nodes' insights by way of their specs.
+//! No decision depends on this condition. Reasons that concern the whole pool (pause, window, halt) are in the pool's
+//! conditions and do not change this one. A pause appears in the nodes' insights because the controller publishes it in
+//! their specs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -31,11 +32,11 @@ const HELD: &str = "is held back by an admin; to release it: kubectl berth unhol
 /// Why one node waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiting<'a> {
-    /// Unknown, or not about this node: the condition stays.
+    /// The reason is unknown or concerns the whole pool: the condition stays as it is.
     Unjudged,
-    /// No reason about this node.
+    /// No reason of this node's own: the condition becomes False.
     No,
-    /// Reason and message.
+    /// The condition becomes True with this reason and message.
     Yes(Word, Cow<'a, str>),
 }
 
@@ -61,7 +62,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Returns the state of a node that waits for this reason. `None`: the plan offers it a berth, or does not know it.
+    /// Returns the state of a node. `wait` is why it waits; `None` if the plan offers it a berth or does not contain
+    /// it.
     fn waiting(&self, node: &NodeName, wait: Option<BlockReason>, platform: Platform<'_>) -> Waiting<'_> {
         let Some(wait) = wait else { return Waiting::No };
         match wait {
@@ -69,7 +71,7 @@ impl<'a> Words<'a> {
             BlockReason::Soaking => Waiting::Yes(Why::WaveSoaking.into(), self.soaked.as_str().into()),
             BlockReason::HeldBack => Waiting::Yes(Why::Held.into(), HELD.into()),
             BlockReason::FailedBefore => Waiting::Yes(Why::FailedBefore.into(), wait.words().into()),
-            // These affect every node, and pass soon after a leader starts.
+            // These affect every control plane node, and end soon after a leader starts.
             BlockReason::ControlPlane(Cause::Unfenced | Cause::NotListed) => Waiting::Unjudged,
             BlockReason::ControlPlane(cause) => Waiting::Yes(cause.into(), self.plan.wait_words(wait, &[node]).into()),
             BlockReason::NoClock => Waiting::Yes(Why::ClockNotSynchronized.into(), wait.words().into()),
@@ -78,14 +80,14 @@ impl<'a> Words<'a> {
                 Some(target) => without_image(target, platform),
                 None => Waiting::Unjudged,
             },
-            // These are about the whole pool, or about a leader that is starting.
+            // These concern the whole pool, or a leader that is starting.
             BlockReason::Gate
             | BlockReason::Order
             | BlockReason::Halted
             | BlockReason::Unresolved
             | BlockReason::Outdated
             | BlockReason::Fencing => Waiting::Unjudged,
-            // Its turn will come, or its agent itself reports the cause.
+            // The node needs nothing but time, or its agent reports the cause itself.
             BlockReason::UpToDate
             | BlockReason::NotPublished
             | BlockReason::OtherNode
@@ -107,7 +109,7 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     let (image, there) = (&target.image, target.shown_platforms());
     let label = keys::LABEL_VARIANT;
     let (reason, message) = match target.choose(platform) {
-        // The plan is older than the last report.
+        // The plan is older than the agent's last report, which now gives the platform.
         Choice::Image(_) => return Waiting::No,
         Choice::NoSuchPlatform => {
             let message = format!("{image} has no image for {platform}; it has: {there}");
@@ -128,9 +130,9 @@ fn without_image(target: &Target, platform: Platform<'_>) -> Waiting<'static> {
     Waiting::Yes(reason.into(), message.into())
 }
 
-/// Returns the new condition `Waiting` of every BootcNode that needs another one.
+/// Returns the new condition `Waiting` of every BootcNode whose condition must change.
 ///
-/// Members of a pool without a plan are left out: a new leader that has not planned yet changes nothing.
+/// Members of a pool without a plan are left out, so a new leader that has not planned yet changes nothing.
 pub fn wanted(
     snapshot: &Snapshot,
     pools: &[Pool],
@@ -164,11 +166,11 @@ pub fn wanted(
     wanted
 }
 
-/// Returns the node's new condition `Waiting`; `None` if `now`, the current one if True, stays.
+/// Returns the node's new condition `Waiting`; `None` if it stays. `now` is the current condition if it is True.
 fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Option<Verdict> {
     match (waiting, now) {
-        // With a closed gate the reason is unknown, but the node is no longer held, so the old condition would be
-        // wrong.
+        // While a gate is closed the node's own reason is unknown. But the node is no longer held back, so the old
+        // condition `Held` would be wrong.
         (Waiting::Unjudged, Some(now))
             if now.reason == Why::Held.as_str() && !node.labels.contains_key(keys::LABEL_HOLD) =>
         {
@@ -185,7 +187,7 @@ fn changed(node: &NodeView, waiting: Waiting<'_>, now: Option<&Condition>) -> Op
     }
 }
 
-/// Pending writes of conditions, in order of age, at a limited rate.
+/// Pending writes of conditions. The oldest are written first, at a limited rate.
 #[derive(Debug, Default)]
 pub struct WriteQueue {
     pending: BTreeMap<NodeName, Pending>,
@@ -195,7 +197,7 @@ pub struct WriteQueue {
 #[derive(Debug)]
 struct Pending {
     verdict: Verdict,
-    /// Time when the condition was first needed, or last tried.
+    /// Time when the condition was first needed, or of the last attempt to write it.
     since: Moment,
 }
 
@@ -222,7 +224,7 @@ impl WriteQueue {
         batch
     }
 
-    /// Returns when the next batch is due.
+    /// Returns when the next batch is due; `None` if no write is pending.
     pub fn due(&self) -> Option<Moment> {
         let first = self.pending.values().map(|p| p.since + SETTLE_TIMEOUT).min()?;
         Some(self.throttle.next().map_or(first, |next| first.max(next)))
