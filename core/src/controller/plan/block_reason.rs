@@ -7,31 +7,31 @@ use crate::controller::quorum::Cause;
 pub enum BlockReason {
     /// The member runs the target already.
     UpToDate,
-    /// The target has no image for its platform, or there is no target yet.
+    /// The target has no image for the member's platform, or the pool has no target yet.
     NoImage,
-    /// The target is not published to it yet.
+    /// The member's BootcNode does not name the target yet.
     NotPublished,
-    /// The published spec is for an earlier Node of that name.
+    /// The BootcNode's spec was published for an earlier Node of the same name.
     OtherNode,
-    /// Its agent has not reported on the published spec yet.
+    /// The agent has not reported on the BootcNode's current spec yet.
     NotObserved,
-    /// The digest failed on the node before.
+    /// The target failed on the node before.
     FailedBefore,
-    /// The digest is not staged and locked.
+    /// The target is not staged, or is staged but not locked.
     NotStaged,
-    /// Its agent reports that it is not prepared: it backs off, or the reboot is inhibited.
+    /// The agent does not report `UpdatePrepared`: it waits before a retry, or the reboot is inhibited.
     NotPrepared,
     /// The node is leaving the pool, or its BootcNode is being deleted.
     Leaving,
-    /// Its agent has not been heard of recently.
+    /// The controller has not heard of the agent recently.
     Silent,
     /// The member holds a berth, or is offered one.
     HasBerth,
-    /// An admin holds it back.
+    /// An admin holds the member back.
     HeldBack,
     /// A gate of the pool is closed: see [`super::Plan::gate`].
     Gate,
-    /// The image failed on too many nodes.
+    /// The rollout is halted: the image failed on at least `maxFailures` nodes.
     Halted,
     /// The pool waits for pools that go first: see [`super::Plan::order`].
     Order,
@@ -39,23 +39,23 @@ pub enum BlockReason {
     Wave,
     /// An earlier wave is proven, and still soaks.
     Soaking,
-    /// The member is a control plane node, and I11 keeps it up for this reason.
+    /// The member is a control plane node that must not be taken down now, for this cause (I11).
     ControlPlane(Cause),
-    /// Windows apply, and its clock is not synchronised.
+    /// Windows or exclusions apply, and the host's clock is not synchronised.
     NoClock,
-    /// Its drain and reboot would take longer than the window stays open.
+    /// The drain and reboot would take longer than the window stays open.
     TooLate,
-    /// The image that the spec asks for is not resolved yet.
+    /// The image in the pool's spec is not resolved yet.
     Unresolved,
-    /// The watches may be stale.
+    /// The controller's watches may lag behind the pool's changes.
     Outdated,
     /// Berths are being fenced against writes of an earlier leader.
     Fencing,
-    /// The capacity is used up.
+    /// The pool's capacity is used up.
     Capacity,
     /// The fleet's limit is used up.
     FleetCapacity,
-    /// There is room, but the Lease does not exist yet or is not closed yet.
+    /// There is capacity left, but no closed berth: its Lease does not exist yet, or is not closed yet.
     NoBerth,
 }
 
@@ -92,7 +92,7 @@ impl BlockReason {
         }
     }
 
-    /// Words that follow the node's name.
+    /// Returns words that follow the node's name in a message.
     pub fn words(self) -> &'static str {
         match self {
             Self::UpToDate => "runs the target",

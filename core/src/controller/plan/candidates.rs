@@ -15,8 +15,8 @@ use super::occupancy::Occupancy;
 use super::waves::Progress;
 use crate::controller::quorum::Cause;
 
-/// Returns the digest that the member should run. A recorded failure counts as much as one that its agent reports: an
-/// agent whose berth was closed by others does not know of the failure (I8).
+/// Returns the digest that the member should change to. A failure recorded in the pool's status counts like one that
+/// the agent reports: if an admin or the controller closed the berth, the agent does not know of the failure (I8).
 pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Result<Digest, BlockReason> {
     let desired = member.desired.as_ref().ok_or(BlockReason::NoImage)?;
     if member.agent.booted.as_ref() == Some(desired) {
@@ -29,7 +29,7 @@ pub(in crate::controller) fn wanted(member: &Member, failures: &Failures) -> Res
     Ok(desired.clone())
 }
 
-/// Ok if the member is ready for an offer of that digest.
+/// Ok if the member is ready for an offer of the digest `desired`.
 pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason> {
     if member.published.digest.as_ref() != Some(desired) {
         return Err(BlockReason::NotPublished);
@@ -52,7 +52,8 @@ pub(super) fn ready(member: &Member, desired: &Digest) -> Result<(), BlockReason
     Ok(())
 }
 
-/// Why no berth is opened for this node in particular. `at_work`: this plan takes down another control plane node.
+/// Returns why no berth is opened for this member, although the pool's gates are open. `at_work`: set if this plan
+/// already takes down another control plane node.
 pub(super) fn gated(
     facts: &PoolFacts,
     progress: &Progress,
@@ -91,8 +92,8 @@ pub(super) fn gated(
     (!fits).then_some(BlockReason::TooLate)
 }
 
-/// Why an offered or taken berth is no longer open for this member; its holder is revoked. Windows are left to the
-/// agent.
+/// Returns why the member's offer is withdrawn, or its uncommitted holder revoked: an earlier wave or the control
+/// plane. Windows are not checked here; the agent checks them.
 pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'static str> {
     match progress.waits(member) {
         Some(_) => Some("WaveWaiting"),
@@ -100,13 +101,13 @@ pub(super) fn closed_for(progress: &Progress, member: &Member) -> Option<&'stati
     }
 }
 
-/// Why a holder that cannot give its berth back must not continue to another image, whatever the waves say.
+/// Returns why a holder that cannot give its berth back must not continue to another image. Waves do not matter here.
 pub(super) fn stays(member: &Member) -> Option<&'static str> {
     member.place.control_plane?.stay.map(Cause::as_str)
 }
 
-/// Why an open offer is withdrawn. Less strict than [`ready`]: if the agent has yet to report or is silent, the offer
-/// lapses anyway.
+/// Returns why an open offer is withdrawn. Less strict than [`ready`]: if the agent has yet to report or is silent, the
+/// offer lapses anyway.
 pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Member>) -> Option<&'static str> {
     if facts.unresolved {
         return Some("the pool's current image is not resolved");
@@ -128,7 +129,8 @@ pub(super) fn withdrawal(facts: &PoolFacts, offer: &Offer, member: Option<&Membe
     }
 }
 
-/// Sort key of a member, before its zone and name.
+/// Sort key of a member: wave, lapsed offers, true if available, bad turns. Members of equal rank are sorted by zone
+/// and name.
 pub(in crate::controller) type Rank = (usize, u32, bool, u32);
 
 /// Returns the rank of a member that let this many offers lapse.
@@ -141,8 +143,8 @@ pub(in crate::controller) fn rank(member: &Member, lapses: u32) -> Rank {
 }
 
 impl PoolFacts {
-    /// Returns the rank of the member that would be offered a berth first, without its wave, which means nothing to
-    /// other pools.
+    /// Returns the lowest rank of the members that are ready for an offer. Waves are left out, because waves of
+    /// different pools cannot be compared.
     pub(in crate::controller) fn best_candidate(&self) -> Option<(u32, bool, u32)> {
         let worked_on: BTreeSet<&NodeUid> = self.readable().filter_map(|(_, berth)| Some(berth.node()?.1)).collect();
         let idle = self.members.iter();
@@ -156,7 +158,7 @@ impl PoolFacts {
     }
 }
 
-/// Nodes that let an offer lapse, as recorded in closed berths: the last one of each berth.
+/// Returns the nodes that let an offer lapse, according to the closed berths. Each berth records only its last node.
 pub(in crate::controller) fn lapsed(berths: &[SeenBerth]) -> BTreeSet<&NodeName> {
     let states = berths.iter().filter_map(|seen| Some(&seen.berth.as_ref().ok()?.state));
     let last = states.filter_map(|state| match state {
@@ -185,14 +187,14 @@ pub(super) struct Queue<'a> {
 struct Zones<'a> {
     /// The members of each zone, by name.
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// An entry per zone of this rank: number of nodes down when the entry was made, first member, zone. The numbers
-    /// only grow, so the first entry is right if its number is still current.
+    /// One entry per zone: number of nodes down when the entry was made, first member, zone. The numbers of nodes down
+    /// only grow, so the lowest entry is right if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }
 
 impl<'a> Queue<'a> {
     pub(super) fn of(facts: &'a PoolFacts, berths: &[SeenBerth], occupancy: &Occupancy<'_>) -> Self {
-        // Lapsed offers that an earlier controller left behind.
+        // `Member::lapses` counts only offers of this process. Berths also record lapsed offers of earlier leaders.
         let lapsed = lapsed(berths);
         let mut members: Vec<&Member> = facts.members.iter().collect();
         members.sort_by_key(|m| &m.name);
@@ -219,7 +221,7 @@ impl<'a> Queue<'a> {
         this
     }
 
-    /// Returns the next member.
+    /// Removes and returns the first member.
     pub(super) fn next(&mut self) -> Option<&'a Member> {
         let mut rank = self.ranks.first_entry()?;
         let Zones { members, first } = rank.get_mut();

@@ -23,11 +23,11 @@ pub struct PoolFacts {
     pub epoch: u64,
     /// The capacity `k` of the spec; 0 if the pool is being deleted.
     pub capacity: usize,
-    /// The capacity in `status.berths.total`. No more than that is ever used.
+    /// The capacity in `status.berths.total`. Berths with a number above it are never opened.
     pub published: usize,
-    /// Why no berth of the pool is opened, whatever the state of its nodes.
+    /// Why no berth of the pool is opened, whatever the state of its nodes; `None` if all gates are open.
     pub gate: Option<Gate>,
-    /// Latest time when reboots may start, if windows or exclusions apply.
+    /// Time when the open window ends or the next exclusion begins, if windows or exclusions apply.
     pub closes: Option<Timestamp>,
     /// The waves in order, including those that the spec does not name.
     pub waves: Vec<Wave>,
@@ -35,8 +35,8 @@ pub struct PoolFacts {
     pub failures: Failures,
     /// Number of failures that halts the rollout.
     pub max_failures: usize,
-    /// True if the spec names an image that is not resolved yet and differs from the target. The target is withdrawn
-    /// then.
+    /// True if the spec names an image that is not resolved yet and differs from the target. Offers of the target are
+    /// then withdrawn.
     pub unresolved: bool,
     /// True if the watches may be stale: no berth is opened.
     pub outdated: bool,
@@ -65,9 +65,9 @@ pub struct SeenBerth {
     pub berth: Result<Berth, String>,
     /// True if a write of this leader has an unknown result and may still arrive.
     pub in_doubt: bool,
-    /// True if the API server refused a write to it. It is not written to, and counts as used.
+    /// True if the API server refused a write to the Lease. The plan does not write to it, and counts it as used.
     pub refused: bool,
-    /// How long this process has seen it with the current offer.
+    /// Time since this process first saw the berth's current offer.
     pub age: Duration,
 }
 
@@ -168,9 +168,9 @@ pub struct Estimate {
 pub struct Wave {
     /// Its name.
     pub name: String,
-    /// How long it must be proven before the next wave begins.
+    /// How long all members of the wave must have been proven before the next wave begins.
     pub soak: Duration,
-    /// How long it has been proven so far, by this leader and earlier ones.
+    /// How long all members of the wave have been proven so far, as measured by this leader and earlier ones.
     pub soaked: Duration,
 }
 
@@ -183,7 +183,7 @@ impl NodeState {
         UseKind::down(self.ready, self.unschedulable, self.our_cordon)
     }
 
-    /// True if the node is in U: unavailable for any reason.
+    /// True if the node is unavailable for any reason (in the set U).
     pub fn is_unavailable(&self) -> bool {
         self.down().is_some()
     }
@@ -196,8 +196,8 @@ impl PoolFacts {
 
     /// True if a write of another leader, or one of ours with an unknown result, may still arrive at a berth.
     ///
-    /// Berths that the API server refuses to write are left out: they count as used already, so a late write uses up no
-    /// more.
+    /// Berths whose writes the API server refuses are left out: they count as used already, so a late write cannot use
+    /// up more capacity.
     pub(super) fn is_unfenced(&self) -> bool {
         let mut writable = self.readable().filter(|(seen, _)| !seen.refused);
         !Bug::NoEpochStamp.is_awake() && writable.any(|(seen, berth)| seen.in_doubt || berth.epoch != self.epoch)
@@ -210,12 +210,12 @@ impl PoolFacts {
 }
 
 impl Wave {
-    /// True if it has to soak for longer.
+    /// True if the wave has not soaked long enough yet.
     pub(super) fn is_short(&self) -> bool {
         self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
     }
 
-    /// True if it is one of the waves that no spec names.
+    /// True if Berth adds the wave to those of the spec: the control plane, and the members that are in no other wave.
     pub(super) fn is_implied(&self) -> bool {
         self.name == REST || self.name == CONTROL_PLANE
     }

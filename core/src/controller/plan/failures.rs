@@ -31,7 +31,8 @@ fn failure(berth: &Berth) -> Option<(&Digest, NodeName)> {
     Some((target, node))
 }
 
-/// True if the berth closed with a failure that is not acknowledged as recorded yet.
+/// True if the berth closed with a failure and is not marked yet: the mark means that `status.failures` lists the
+/// failure.
 pub(super) fn is_unrecorded(berth: &Berth) -> bool {
     failure(berth).is_some() && !Bug::ReopenBeforeRecorded.is_awake()
 }

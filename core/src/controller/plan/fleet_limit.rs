@@ -6,36 +6,38 @@ use berth_api::{NodeName, PoolName, text};
 use crate::controller::usage::{CapacityUse, UseKind};
 use crate::text::NAMED;
 
-/// Use of the fleet's limit: the sets H, R and U over the members of all pools, each node counted once. It is passed
-/// from the plan of one pool to the next, so that each plan counts the offers of those before it.
+/// Use of the fleet's limit by the members of all pools, each node counted once: H hold a berth, R are offered one, U
+/// are unavailable. The plan of one pool passes it to the plan of the next, so that its offers count there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FleetUse {
     /// Number of nodes that may be unavailable at once.
     pub limit: usize,
-    /// |H ∪ R|
+    /// Number of nodes that hold a berth or are offered one: |H ∪ R|.
     pub held_or_offered: usize,
-    /// |U|
+    /// Number of unavailable nodes: |U|.
     pub unavailable: usize,
-    /// |H ∪ U ∪ R|
+    /// Number of nodes that use up the limit in any way: |H ∪ U ∪ R|.
     pub all: usize,
-    /// The first nodes in these sets, by name.
+    /// Nodes that use up the limit, for messages: only the first ones by name.
     pub used_by: Vec<CapacityUse>,
-    /// Number of open offers that may stay if the limit was lowered: holders come first.
+    /// Number of open offers that need not be withdrawn: the limit minus the holders. If the limit was lowered, there
+    /// may be more offers.
     pub may_stay: usize,
-    /// True if a write of another leader, or one of unknown result, may still arrive at a berth of any pool.
+    /// True if a write of another leader, or one of ours with unknown result, may still arrive at a berth of any pool.
     pub unfenced: bool,
-    /// Pools of unfenced berths that cannot be read, so that no plan fences them.
+    /// Pools that cannot be read and have unfenced berths. Without a plan, these berths stay unfenced.
     pub unreadable: Vec<PoolName>,
 }
 
 impl FleetUse {
-    /// I1 over all pools: true if one more berth may be opened, for a node that is or is not unavailable already.
+    /// True if I1 over all pools allows one more berth. `is_unavailable`: the node that would get the berth is
+    /// unavailable already.
     pub fn room_for(&self, is_unavailable: bool) -> bool {
         let room = self.held_or_offered < self.limit && (is_unavailable || self.all < self.limit);
         room || Bug::FleetLimitIgnored.is_awake()
     }
 
-    /// Message for a limit that is used up.
+    /// Returns the message for a limit that is used up.
     pub fn words(&self) -> String {
         let users = text::names(self.used_by.iter().map(CapacityUse::words), self.all);
         format!(
@@ -44,7 +46,7 @@ impl FleetUse {
         )
     }
 
-    /// Message for unfenced berths whose pools cannot be read.
+    /// Returns a message about unfenced berths in pools that cannot be read; `None` without any of these.
     pub fn unfenced_words(&self) -> Option<String> {
         let pools: Vec<&str> = self.unreadable.iter().take(NAMED).map(PoolName::as_str).collect();
         let words = format!(
@@ -55,7 +57,7 @@ impl FleetUse {
         (!self.unreadable.is_empty()).then_some(words)
     }
 
-    /// Keeps an open offer. False if the offer is one too many.
+    /// Counts an open offer as kept. Returns false if the limit has no room for it.
     pub fn keep_offer(&mut self) -> bool {
         let left = self.may_stay.checked_sub(1);
         self.may_stay = left.unwrap_or_default();

@@ -60,8 +60,8 @@ pub fn plan(facts: &PoolFacts, now: Timestamp) -> Plan {
     plan
 }
 
-/// Creates missing berths, but no more than could be used: one per member, plus those that other nodes use or that must
-/// stay closed for now. A capacity of a million does not create a million Leases.
+/// Creates missing berths: at most one per member, besides the berths that no member can use now. So a capacity of a
+/// million does not create a million Leases.
 fn create_missing(facts: &PoolFacts, writes: &mut Vec<BerthWrite>) {
     let names: BTreeSet<&str> = facts.berths.iter().map(|s| s.lease.as_str()).collect();
     let members: BTreeSet<&NodeUid> = facts.members.iter().map(|m| &m.uid).collect();
@@ -86,18 +86,18 @@ fn is_of_use(seen: &SeenBerth, members: &BTreeSet<&NodeUid>) -> bool {
     }
 }
 
-/// Offers closed berths, as far as I1(b) and the gates allow it, and records why the other members wait.
+/// Offers closed berths as far as I1(b) and the gates allow, and records why each other member waits.
 fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Timestamp, plan: &mut Plan) {
     let limit = facts.capacity.min(facts.published);
     let mut occupancy = Occupancy::of(facts, &berths);
     let mut free = FreeBerths::of(&berths, limit);
     let mut queue = candidates::Queue::of(facts, &berths, &occupancy);
     let closed = closed(facts);
-    // I11: a plan takes down at most one control plane node, even if several could go down separately.
+    // I11: a plan takes down at most one control plane node, even if each of several could go down alone.
     let mut at_work = None;
     while let Some(member) = queue.next() {
-        // Gates are checked before the agent's readiness: a gate such as a pause is published to the agent, which then
-        // has to report again. The reason must not change meanwhile.
+        // Gates are checked before the agent's readiness. A pause, for example, is published to the agents, and until
+        // they report on the new spec, members would wait with the reason `NotObserved`.
         let target = target_for(facts, plan, &occupancy, member).and_then(|target| {
             match candidates::gated(facts, progress, member, at_work, now) {
                 Some(wait) => Err(wait),
@@ -134,7 +134,7 @@ fn offer(facts: &PoolFacts, berths: Vec<SeenBerth>, progress: &Progress, now: Ti
     plan.used_by = Occupancy::uses(facts, &berths, &plan.writes);
 }
 
-/// Why the pool offers no berth at the moment, besides its gates.
+/// Returns why the pool offers no berth now, apart from its gates.
 fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     if facts.unresolved {
         Some(BlockReason::Unresolved)
@@ -147,7 +147,7 @@ fn closed(facts: &PoolFacts) -> Option<BlockReason> {
     }
 }
 
-/// Returns the digest that the member may go to, before the checks of its wave and of its agent.
+/// Returns the digest to offer to the member. Its wave and its agent's readiness are checked later.
 fn target_for(
     facts: &PoolFacts,
     plan: &Plan,
@@ -176,7 +176,7 @@ fn target_for(
     Ok(target)
 }
 
-/// Closed berths that may be opened, lowest number first, so that two plans of the same state write the same object.
+/// Closed berths that may be opened, sorted by number, so that two plans of the same state write the same Lease.
 struct FreeBerths<'a>(BTreeMap<u32, &'a SeenBerth>);
 
 impl<'a> FreeBerths<'a> {

@@ -1,5 +1,5 @@
-//! Nodes that use up a pool's capacity: those that hold a berth, are offered one, or are unavailable. The sets hold Node UIDs, so
-//! that each node counts once.
+//! Nodes that use up a pool's capacity: those that hold a berth (H), are offered one (R), or are unavailable (U). The
+//! sets hold Node UIDs, so that each node counts once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::facts::{Member, PoolFacts, SeenBerth};
 use super::writes::BerthWrite;
 use crate::controller::usage::{CapacityUse, UseKind};
 
-/// The sets H, R and U at one moment.
+/// The sets H, R and U at one moment, and the numbers derived from them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Occupancy<'a> {
     held: BTreeSet<&'a NodeUid>,
@@ -42,7 +42,7 @@ impl<'a> Occupancy<'a> {
             };
         }
         for member in &facts.members {
-            // A member that finishes a turn of its earlier pool is being worked on.
+            // A member with a berth of another pool counts as a holder here too.
             if facts.elsewhere.contains(&member.uid) {
                 this.held.insert(&member.uid);
             }
@@ -55,12 +55,12 @@ impl<'a> Occupancy<'a> {
         this
     }
 
-    /// |H|
+    /// Number of holders: |H|.
     pub(super) fn held(&self) -> usize {
         self.held.len() + self.unknown
     }
 
-    /// |H ∪ R|
+    /// Number of nodes that hold a berth or are offered one: |H ∪ R|.
     pub(super) fn held_or_offered(&self) -> usize {
         self.held_or_offered
     }
@@ -75,8 +75,8 @@ impl<'a> Occupancy<'a> {
         self.has(uid) || self.unavailable.contains(uid)
     }
 
-    /// I1(b): true if one more berth may be opened for this node. A node that is already unavailable may be worked on
-    /// even if failures of others use up the capacity, so that broken nodes can be repaired.
+    /// True if I1(b) allows one more berth, for this node. A node that is already unavailable may be updated even if
+    /// failures of others use up the capacity, so that broken nodes can be repaired.
     pub(super) fn room_for(&self, member: &Member, limit: usize) -> bool {
         let counted = self.unavailable.contains(&member.uid);
         (self.held_or_offered < limit || Bug::NoHeldLimit.is_awake()) && (counted || self.all < limit)
@@ -90,7 +90,7 @@ impl<'a> Occupancy<'a> {
         }
     }
 
-    /// Returns all users of capacity by name, after the offers are made.
+    /// Returns all users of capacity by name, counting these new offers.
     pub(super) fn uses(facts: &PoolFacts, berths: &[SeenBerth], offers: &[BerthWrite]) -> Vec<CapacityUse> {
         let mut uses: BTreeMap<String, UseKind> = BTreeMap::new();
         for member in &facts.members {

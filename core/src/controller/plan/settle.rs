@@ -1,5 +1,5 @@
-//! Brings the existing berths into order: stamps, berths of gone nodes, lapsed and withdrawn offers, revokes, and a
-//! smaller capacity.
+//! Writes to existing berths before new offers: stamps them, closes berths of deleted Nodes, lapsed and withdrawn
+//! offers, asks holders to give back, and closes berths above a lowered capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::controller::gate::Gate;
 /// Smallest change of `open-until` that is written: estimates change slightly with every turn.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// Brings the existing berths into order. Returns the berths after these writes.
+/// Plans the writes to existing berths. Returns the berths as they are after these writes.
 pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) -> Vec<SeenBerth> {
     let Plan {
         writes, fleet, gate, ..
@@ -75,13 +75,13 @@ pub(super) fn settle(facts: &PoolFacts, progress: &Progress, plan: &mut Plan) ->
     after
 }
 
-/// Offers that may stay open.
+/// Capacity left for open offers.
 struct Room<'a> {
-    /// Number of offers that may stay, if the capacity was lowered: holders come first.
+    /// Number of open offers that the pool's capacity has room for besides its holders.
     left: usize,
-    /// Nodes that have a berth or a staying offer, and need no other.
+    /// Nodes that hold a berth or whose offer stays open. A second offer to such a node is withdrawn.
     served: BTreeSet<NodeUid>,
-    /// Use of the fleet's limit, which may have been lowered as well.
+    /// Use of the fleet's limit.
     fleet: Option<&'a mut FleetUse>,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Keeps an offer open. Returns why it cannot stay.
+    /// Counts an open offer as kept. Returns why it must be withdrawn instead.
     fn keep(&mut self, offer: &Offer) -> Result<(), &'static str> {
         if !self.served.insert(offer.uid.clone()) {
             return Err("the node has another berth");
@@ -112,7 +112,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// True if the berth is above the capacity, and the smaller capacity is published.
+/// True if the berth's number is above the capacity, and `status.berths.total` is not larger than the capacity.
 fn above(facts: &PoolFacts, berth: &Berth) -> bool {
     facts.published <= facts.capacity && berth.index as usize >= facts.capacity
 }
@@ -163,7 +163,7 @@ impl<'a> Settler<'a> {
                 };
                 (berth.closed(ClosedReason::Withdrawn), WriteReason::Withdrawn(reason))
             }
-            // I8: recorded, so it may be opened again or deleted.
+            // I8: the failure is recorded in the pool's status, so the berth may be opened again or deleted.
             BerthState::Closed(_) if failures::is_recorded(facts, berth) => {
                 (berth.acknowledged(), WriteReason::Recorded)
             }
@@ -187,9 +187,10 @@ impl<'a> Settler<'a> {
         candidates::withdrawal(self.facts, offer, member).or(gated)
     }
 
-    /// Asks a holder to give its berth back, or cancels that when the reason is gone. A committed holder continues; a
-    /// gate only keeps it from another digest. An earlier wave does not even do that: a stuck holder may use up the
-    /// capacity that the earlier waves need, and both would wait for each other forever (I10).
+    /// Asks a holder to give its berth back, or cancels that when the reason is gone. A holder that has committed or
+    /// cannot give its berth back is revoked only so that it changes to no other digest. Gates and the control plane
+    /// (I11) do that. Waves do not: the stuck holder may use up the capacity that an earlier wave needs, and each would
+    /// wait for the other forever (I10).
     fn revoked(&self, berth: &Berth, holding: &Holding) -> Option<(Berth, WriteReason)> {
         if matches!(holding.phase, HoldPhase::Releasing(_)) {
             return None;

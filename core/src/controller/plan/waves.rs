@@ -15,13 +15,13 @@ pub(super) struct Progress {
     states: Vec<WaveState>,
     /// Index of the active wave; members of later waves wait.
     active: usize,
-    /// True if unavailable members use up the whole capacity, or unavailable nodes of all pools the fleet's limit: no
-    /// other node can be offered a berth until one of them recovers.
+    /// True if unavailable members use up the pool's whole capacity, or unavailable nodes of all pools the fleet's
+    /// whole limit. Until one of them recovers, no other node can be offered a berth.
     starved: bool,
 }
 
 /// True if the member is proven: the agent of this Node reports that it runs the target, and the Node is Ready without
-/// our cordon. A pending report about other published changes, such as new drain settings, does not matter.
+/// Berth's cordon. The agent may still have to report on other published changes, such as new drain settings.
 pub(in crate::controller) fn is_proven(member: &Member) -> bool {
     member.desired.is_some()
         && member.agent.booted == member.desired
@@ -85,7 +85,7 @@ impl Progress {
         (member.place.wave > self.active).then(|| self.states.get(self.active).copied().unwrap_or(WaveState::Active))
     }
 
-    /// Returns the waves for the pool's status. Empty if the spec names no wave and all members are in the same one.
+    /// Returns the waves for the pool's status. Empty if the spec names no wave and all members are in one wave.
     pub(super) fn status(&self, facts: &PoolFacts) -> Vec<WaveStatus> {
         let used = self.total.iter().filter(|n| **n > 0).count();
         if used < 2 && facts.waves.iter().all(Wave::is_implied) {
@@ -115,8 +115,8 @@ impl Progress {
 }
 
 impl PoolFacts {
-    /// True if the pool has a member left to update: not proven, or the current image is not resolved yet. Abandoned
-    /// members are skipped.
+    /// True if a member is left to update: it is not proven, or the pool's current image is not resolved yet. Abandoned
+    /// members do not count.
     pub fn has_left(&self) -> bool {
         self.members
             .iter()

@@ -24,7 +24,7 @@ pub const OPEN_FOR: Duration = Duration::from_secs(120);
 pub enum BerthWrite {
     /// Creates a berth that does not exist.
     Create(Berth),
-    /// Replaces the Lease that was read.
+    /// Changes the Lease that was read.
     Update {
         /// Name of the Lease.
         lease: String,
@@ -33,7 +33,7 @@ pub enum BerthWrite {
         /// Reason of the write.
         why: WriteReason,
     },
-    /// Deletes the Lease that was read: closed, and above the capacity.
+    /// Deletes the Lease of a closed berth above the capacity.
     Delete {
         /// Name of the Lease.
         lease: String,
@@ -67,17 +67,17 @@ pub enum WriteReason {
     Lapsed,
     /// The offer is withdrawn, for this reason.
     Withdrawn(&'static str),
-    /// The holder is asked to give back, for this reason.
+    /// The holder is asked to give the berth back, for this reason.
     Revoke(&'static str),
-    /// The holder may continue after all.
+    /// The reason to revoke is gone: the holder may continue.
     Unrevoke,
     /// Updates the holder's latest reboot start (`open-until`).
     Window,
-    /// Its Node is gone.
+    /// The Node of its holder or offer is deleted.
     Gone,
-    /// Its Node is excluded and not Ready.
+    /// The Node of its holder or offer is excluded and not Ready.
     Excluded,
-    /// The failure that ended there is now recorded in the pool's status.
+    /// The failure that the closed berth records is now in the pool's status.
     Recorded,
     /// The capacity was lowered.
     Shrunk,
@@ -88,15 +88,15 @@ pub enum WriteReason {
 pub struct Plan {
     /// The writes, in order.
     pub writes: Vec<BerthWrite>,
-    /// Why each member that should be updated is not offered a berth.
+    /// Why each member is not offered a berth; `UpToDate` if it runs the target.
     pub waiting: BTreeMap<NodeName, BlockReason>,
     /// Users of the capacity.
     pub used_by: Vec<CapacityUse>,
-    /// Why no berth is opened at all: a gate, otherwise too many failures.
+    /// Why no berth of the pool is opened: a closed gate, or else the halt after too many failures.
     pub gate: Option<Gate>,
     /// Set if the image failed on too many nodes, even if another gate is closed.
     pub halt: Option<Gate>,
-    /// Control plane nodes that others may wait for, by cause.
+    /// Control plane nodes that other control plane nodes may wait for, by cause.
     pub waited_for: BTreeMap<Cause, Vec<NodeName>>,
     /// Messages about API server addresses that several Nodes have; empty if no member is a control plane node.
     pub address_conflicts: Vec<String>,
@@ -138,12 +138,12 @@ impl Plan {
         format!("{words} ({})", few(others))
     }
 
-    /// True if a member waits.
+    /// True if a member that does not run the target waits.
     pub fn has_waiting(&self) -> bool {
         self.waiting.values().any(|why| *why != BlockReason::UpToDate)
     }
 
-    /// Removes offers from the plan whose writes failed or were skipped.
+    /// Corrects `used_by` and `waiting` for offers whose writes failed or were skipped.
     pub fn not_made(&mut self, writes: &[BerthWrite]) {
         for write in writes.iter().filter(|write| write.is_offer()) {
             let BerthWrite::Update { berth, .. } = write else {
