@@ -479,7 +479,7 @@ impl Ages {
         age.before.saturating_add(now.since(age.since))
     }
 
-    /// Forgets the pools for which `is_there` is false.
+    /// Forgets each pool unless `is_there` is true.
     pub fn keep(&mut self, is_there: impl Fn(&PoolName) -> bool) {
         self.0.retain(|pool, _| is_there(pool));
     }

@@ -74,7 +74,7 @@ impl Offers {
         self.lapses.get(uid).map_or(0, |(_, lapses)| *lapses)
     }
 
-    /// Forgets the Nodes for which `is_there` is false.
+    /// Forgets each Node unless `is_there` is true.
     pub fn keep(&mut self, is_there: impl Fn(&NodeUid) -> bool) {
         self.lapses.retain(|uid, _| is_there(uid));
     }

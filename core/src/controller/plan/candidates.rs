@@ -187,7 +187,7 @@ pub(super) struct Queue<'a> {
 struct Zones<'a> {
     /// The members of each zone, by name.
     members: BTreeMap<usize, VecDeque<&'a Member>>,
-    /// One entry per zone: number of nodes down when the entry was made, first member, zone. The numbers of nodes down
+    /// An entry per zone: number of nodes down when the entry was made, first member, zone. The numbers of nodes down
     /// only grow, so the lowest entry is right if its number is still current.
     first: BinaryHeap<Reverse<(usize, &'a NodeName, usize)>>,
 }

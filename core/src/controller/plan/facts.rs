@@ -215,7 +215,7 @@ impl Wave {
         self.soaked < self.soak && !Bug::SoakIgnored.is_awake()
     }
 
-    /// True if Berth adds the wave to those of the spec: the control plane, and the members that are in no other wave.
+    /// True if Berth adds the wave to the waves of the spec: the control plane, and the members in no other wave.
     pub(super) fn is_implied(&self) -> bool {
         self.name == REST || self.name == CONTROL_PLANE
     }
