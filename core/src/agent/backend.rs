@@ -1,8 +1,8 @@
 //! Chooses a host's backend, bootc or rpm-ostree: by the host, the pool's rule, and an update that has begun.
 //!
-//! An update is finished with the tool that began it. The backend of a staged image or a running turn stays until
-//! that ends, even if the pool's rule changes or the agent restarts. If the host has lost that tool, the other one is
-//! used.
+//! An update is finished with the tool that began it. The backend stays until the staged image is gone and the turn has
+//! ended, even if the pool's rule changes or the agent restarts. If the host no longer has that tool, the other backend
+//! is used.
 
 use berth_api::backend::{Backend, BackendRule, MAX_PACKAGE_NAME, MAX_PACKAGES, NodeBackend};
 use berth_api::reasons;
@@ -24,7 +24,7 @@ pub enum Bootc {
     NotBooted,
     /// Not installed.
     Missing,
-    /// Older than the oldest supported version; this version.
+    /// Older than the oldest supported version. Has the version found.
     TooOld(String),
     /// Did not answer, with this reason and message. May be temporary.
     Silent(Reason, String),
@@ -151,7 +151,7 @@ fn bootc(options: &Options<'_>) -> Choice {
         BackendRule::Bootc => Why::AskedByPool,
         _ => Why::BootcUsable,
     };
-    // A host with rpm-ostree gets here only if the pool rules it out.
+    // On a host with rpm-ostree, this text is shown only if the pool's rule is `Bootc`: `Auto` would use rpm-ostree.
     let remedy = if options.rpm_ostree {
         "set host.backend: Auto in the pool to update the host with rpm-ostree"
     } else {

@@ -1,4 +1,4 @@
-//! The images deployed to this node, newest first. Pool histories are summed from them. Pure.
+//! The images deployed to this node, newest first. The controller adds them up to the history of a pool. Pure.
 
 use berth_api::node::{DesiredImage, NodeDeployment, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,7 +8,8 @@ use crate::agent::facts::{AgentFacts, Desired};
 /// Number of deployments that are kept.
 pub const MAX_DEPLOYMENTS: usize = 3;
 
-/// Returns the deployments, given the previous ones. They are kept only in the status: a lost report is repeated.
+/// Returns the deployments, given the previous ones. They are stored only in the status: if a report is lost, the next
+/// one has the new deployment again.
 pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Vec<NodeDeployment> {
     let mut deployments = before.to_vec();
     let (Desired::Member(member), Some(known)) = (&facts.desired, facts.host.os.deployments()) else {
@@ -24,7 +25,8 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
         .filter(|newest| newest.pool == member.pool.as_str());
     match newest {
         Some(newest) if newest.manifest == *booted => {
-            // The image that the node joined with is one that the pool knows.
+            // The node joined the pool with this image. Use the pool's digest and version of it as soon as the pool
+            // wants this image.
             if newest.deployed_time.is_none() {
                 (newest.digest, newest.version) = (digest, version);
             }
@@ -47,7 +49,7 @@ pub fn record(facts: &AgentFacts, phase: Phase, before: &[NodeDeployment]) -> Ve
     deployments
 }
 
-/// Returns the pool's digest and version of the image; the host's own if the pool does not ask for it.
+/// Returns the pool's digest and version of the image, or the host's if the pool does not want this image.
 fn names(
     desired: Option<&DesiredImage>,
     booted: &berth_api::Digest,

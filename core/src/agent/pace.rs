@@ -7,8 +7,8 @@ use berth_api::node::BootcNodeStatus;
 
 use crate::agent::step::{Step, WaitReason};
 
-/// Delay before a state that may end at any moment is written. If it ends earlier, the next status includes its
-/// times.
+/// How long a short-lived state must last before the agent writes it to the status. If it ends earlier, the next status
+/// still includes its start and end.
 pub const SETTLE: Duration = Duration::from_secs(1);
 
 /// True if the new state may end within a second: a pull whose layers the host may already have, or a Node that is

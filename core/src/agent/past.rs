@@ -49,8 +49,8 @@ impl Past {
         }
     }
 
-    /// Records a failed or stopped pull. Every failure is retried, since the tool's message may only quote a
-    /// registry.
+    /// Records a failed or stopped pull. Every failure is retried, even if the tool's message sounds final: it may only
+    /// repeat a registry's answer.
     pub fn pull_failed(&mut self, reason: &str, message: &str, digest: &Digest, now: Timestamp, jitter: f64) {
         let before = self.failure.as_ref().filter(|f| f.digest.as_ref() == Some(digest));
         let attempts = before.map_or(0, |f| f.attempts).saturating_add(1);
@@ -100,8 +100,8 @@ impl Past {
         });
     }
 
-    /// Counts a reboot that did not apply the digest. The turn's outcome, decided before its end, shows when the
-    /// limit is reached: see [`Outcome::Failed`].
+    /// Counts a reboot that did not apply the digest. When the limit is reached, the turn's outcome is
+    /// [`Outcome::Failed`] instead.
     fn count_not_applied(&mut self, digest: &Digest) {
         self.not_applied = Some((digest.clone(), self.times_not_applied(digest).saturating_add(1)));
     }
@@ -160,13 +160,13 @@ impl Past {
         self.failure = None;
         self.last_turn = None;
         self.not_applied = None;
-        // Also for a node that tried the digest and now runs an image that cannot be proven: its turn continues.
+        // Also during a turn: a node that runs an unproven image may then try the digest again.
         self.tried = None;
         true
     }
 
-    /// Adopts the record in the BootcNode's status. The host's record takes precedence. If the host has applied a
-    /// retry token that the status lacks, the status is from before it.
+    /// Adopts the record in the BootcNode's status. The host's record takes precedence. If the host has applied a retry
+    /// token that the status lacks, the status is older, and its failures are ignored.
     pub fn adopt(&mut self, status: &BootcNodeStatus) {
         if self.timeline.updates.is_empty() {
             self.timeline.updates.clone_from(&status.timeline.updates);
@@ -199,7 +199,7 @@ impl Past {
         self.not_applied = self.not_applied.take().filter(|(d, _)| d != digest);
     }
 
-    /// Marks the digest as failed: it is never tried here again.
+    /// Marks the digest as failed: it is not tried here again, unless an admin requests a retry.
     fn digest_failed(&mut self, digest: &Digest) {
         if !self.failed_digests.contains(digest) {
             self.failed_digests.push(digest.clone());

@@ -96,7 +96,7 @@ fn boolean(value: &[u8]) -> Result<bool, Malformed> {
     }
 }
 
-/// Returns the bytes of an offset in a part of this length. Longer parts are not read.
+/// Returns the width in bytes of an offset in a part of this length, which is at most [`MAX_LENGTH`].
 fn offset_width(length: usize) -> usize {
     match length {
         0..=0xff => 1,

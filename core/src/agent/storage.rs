@@ -16,8 +16,8 @@ pub enum Storage {
 pub struct OstreeLock(());
 
 impl Storage {
-    /// Returns the right to lock a staged image in place. A host without that lock needs the image removed and staged
-    /// again.
+    /// Returns the right to lock a staged image. `None` on a composefs host: there, an unlocked image must be removed
+    /// and staged again.
     pub const fn ostree_lock(self) -> Option<OstreeLock> {
         match self {
             Self::Ostree => Some(OstreeLock(())),

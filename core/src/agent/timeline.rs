@@ -123,13 +123,13 @@ fn on(
     }
 }
 
-/// True if a chapter for this image belongs to the update. A completed image that is on its way again is another
-/// update.
+/// True if a chapter for this image belongs to the update. If an image is pulled or staged again after its update
+/// completed, that is a new update.
 fn continues(update: &NodeUpdate, chapter: ChapterName, to: &ImageVersion) -> bool {
     update.to.digest == to.digest && (update.chapter(ChapterName::Completed).is_none() || chapter.is_ending())
 }
 
-/// Moves the start of an update's first chapter back: it may have begun before it was seen.
+/// Moves the start of an update's first chapter back: the chapter may have begun before this agent process saw it.
 fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     if let [first] = update.chapters.as_mut_slice()
         && began <= *now
@@ -138,7 +138,7 @@ fn begin_earlier(update: &mut NodeUpdate, began: Time, now: &Time) {
     }
 }
 
-/// Puts a new update first. Of the others, only the last that got as far as a reboot is kept.
+/// Puts a new update first. Earlier updates are kept only if they reached a reboot, up to [`MAX_UPDATES`] in all.
 fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.retain(|update| update.chapter(ChapterName::Rebooted).is_some());
     updates.insert(
@@ -153,7 +153,7 @@ fn begin(updates: &mut Vec<NodeUpdate>, to: &ImageVersion) {
     updates.truncate(MAX_UPDATES);
 }
 
-/// True if the update has a berth, by the record.
+/// True if the last recorded chapter belongs to a turn.
 fn is_in_turn(update: &NodeUpdate) -> bool {
     update.chapters.last().is_some_and(|c| c.name >= ChapterName::Drained)
 }

@@ -1,5 +1,5 @@
-//! Findings: a trouble of a node, a pool or the fleet, with its grade, its words and its remedy. Conditions, insights,
-//! events, metrics and the command line all show the same finding. Pure.
+//! Findings: problems of a node, a pool or the fleet, each with a severity, an impact, a summary and a remedy.
+//! Conditions, insights, events, metrics and the command line all show the same finding. Pure.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Returns the steps for an admin, for a reason of this object.
+    /// Returns the steps for an admin that remedy a problem of this object with this reason.
     pub fn remedy(&self, reason: &str) -> String {
         match table::remedy(reason) {
             Some(remedy) => self.filled(&remedy),
@@ -72,14 +72,14 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A trouble of a node, a pool or the fleet.
+/// A problem of a node, a pool or the fleet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Kind, with the level, the impact and the summary.
     pub kind: Kind,
-    /// Object that has the trouble.
+    /// Object that has the problem.
     pub subject: Subject,
-    /// Reason, with the remedy.
+    /// Reason, which selects the remedy.
     pub reason: Word,
     /// Details, one line.
     pub message: String,
@@ -99,7 +99,7 @@ impl Finding {
         }
     }
 
-    /// Reads a finding back from its condition.
+    /// Returns the finding that this condition reports.
     pub fn of_condition(kind: Kind, subject: Subject, c: &Condition) -> Self {
         Self {
             since: Some(c.last_transition_time.0),
@@ -131,7 +131,7 @@ impl Finding {
         }
     }
 
-    /// Returns the kind in words. The words about a node begin with a verb and do not name the node.
+    /// Returns the summary. The summary about a node begins with a verb and does not name the node.
     pub fn words(&self) -> String {
         self.subject
             .filled(&self.kind.grade().2.replace("REASON", &self.reason))

@@ -16,7 +16,7 @@ pub fn degraded(node: Subject, reason: impl Into<Word>, message: impl Into<Strin
     Finding::new(Kind::NodeDegraded, node, reason, message)
 }
 
-/// Reads the agent's finding back from the conditions of its BootcNode.
+/// Returns the agent's finding, as reported in the conditions of its BootcNode.
 pub fn reported(node: &Subject, conditions: &[Condition]) -> Option<Finding> {
     let own = condition::find_true(conditions, types::NODE_DEGRADED)?;
     Some(Finding::of_condition(Kind::NodeDegraded, node.clone(), own))
@@ -62,7 +62,7 @@ pub fn silent(node: Subject, message: &str, since: Option<Timestamp>) -> Finding
     }
 }
 
-/// Returns the finding about a pod that has blocked the drain for long.
+/// Returns the finding about a pod that has blocked the drain for ten minutes or longer.
 pub fn drain(node: &Subject, status: &BootcNodeStatus, now: Timestamp) -> Option<Finding> {
     let first = status.drain_blockers.first()?;
     let lasts = now.as_second() - first.since.0.as_second() >= DRAIN_GRACE;

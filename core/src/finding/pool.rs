@@ -8,7 +8,7 @@ use super::kind::Kind;
 use super::{Finding, Subject};
 use crate::controller::image::ResolveReason;
 
-/// Returns the conditions that need attention. Of two that report the same, returns one.
+/// Returns the conditions that need attention. If two report the same problem, returns one of them.
 pub fn notable(conditions: &[Condition]) -> impl Iterator<Item = &Condition> {
     let failing = condition::find_true(conditions, types::FEED_FAILING);
     let skew = condition::find_true(conditions, types::BOOT_IMAGE_SKEW);
@@ -37,7 +37,8 @@ fn needs_attention(c: &Condition, failing: Option<&Condition>, is_refused: bool)
     }
 }
 
-/// Returns the finding for a condition that needs attention. `is_outdated`: the pool's pause holds nodes back.
+/// Returns the finding for a condition that needs attention. `is_outdated`: the pool's pause keeps outdated nodes from
+/// being updated.
 pub fn finding(pool: &PoolName, c: &Condition, is_outdated: bool) -> Finding {
     let is_true = c.status == "True";
     let kind = match c.type_.as_str() {

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use super::kind::Kind;
 use super::{Finding, Subject};
 
-/// Seconds that the controller may take to read a change. Covers a change of leader, and a local clock that is ahead of the
-/// API server's by somewhat less.
+/// Seconds that the controller may take to read a change. Covers a change of leader, and a local clock that is ahead of
+/// the API server's clock by somewhat less than this grace time.
 const GRACE: i64 = 120;
 
 /// Returns a finding if a change should have been read by now. A change without a known time counts as overdue.

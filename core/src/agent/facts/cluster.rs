@@ -11,7 +11,7 @@ use crate::agent::node::NodeFacts;
 pub enum Guard {
     /// No answer yet.
     Unknown,
-    /// There was no object to try the write on: the agent probes before any berth exists.
+    /// There was no object to try the write on, for example because no berth exists yet.
     NothingToTry,
     /// The write was rejected.
     Refuses,
@@ -22,25 +22,26 @@ pub enum Guard {
 /// Last probe result, and the time of the next probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardFacts {
-    /// Last clear answer.
+    /// Result of the last probe that got a clear answer.
     pub answer: Guard,
     /// Time until the next probe; zero if it is due.
     pub next_try: Duration,
-    /// Last error, after several probes without a clear answer.
+    /// Last error, if several probes in a row got no clear answer.
     pub silence: Option<String>,
 }
 
 impl GuardFacts {
-    /// True if the problem should be reported. A missing answer right after the start is normal and not reported.
+    /// True if the agent should report that such writes would succeed, or that its probes stay unanswered. A missing
+    /// answer right after the start is normal and not reported.
     pub fn is_reportable(&self) -> bool {
         matches!(self.answer, Guard::Allows(_)) || (self.answer == Guard::Unknown && self.silence.is_some())
     }
 
-    /// Message if this node takes no berth; `None` if the API server rejects the writes, as far as this can be tried.
+    /// Message if this node takes no berth because the API server may accept writes to other nodes' objects. `None` if
+    /// it rejects them, or if there is no object to try one on.
     pub fn unguarded(&self) -> Option<String> {
         match &self.answer {
-            // `NothingToTry` is acceptable: an offer is a berth to probe, and the probe runs before the offer is
-            // taken.
+            // `NothingToTry` is acceptable: as soon as a berth is offered, the agent probes it before taking it.
             Guard::Refuses | Guard::NothingToTry => None,
             Guard::Allows(what) => Some(format!(
                 "the API server lets an agent write other nodes' objects: {what}"
@@ -90,6 +91,6 @@ pub struct DrainFacts {
     pub blockers: Vec<DrainBlocker>,
     /// Pods that could not be evicted but do not block the drain.
     pub left_behind: Vec<DrainBlocker>,
-    /// Time until the next pass is due.
+    /// Time until the next pass is due; `None` if no pass is planned.
     pub next_pass: Option<Duration>,
 }

@@ -35,7 +35,7 @@ pub struct Member {
     pub drain: Drain,
     /// How the host's backend is chosen.
     pub backend: BackendRule,
-    /// Treatment of other updaters.
+    /// Whether the pool tolerates other updaters on the host.
     pub rivals: RivalUpdaters,
     /// Names of other updaters that the pool tolerates.
     pub tolerated: Vec<String>,

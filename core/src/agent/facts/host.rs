@@ -20,9 +20,11 @@ pub struct HostFacts {
     pub os: Os,
     /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// True if this process saw nothing armed, and has since done nothing that could arm an image.
+    /// True if no staged image was armed when the agent last read the deployments, and the agent has since done nothing
+    /// that could arm one.
     pub disarmed: bool,
-    /// Set after repeated lock failures: the armed image is then removed.
+    /// Set after repeated failures to lock the staged image. The agent then removes the image or, if it has layered
+    /// packages that Berth did not request, tries the lock again later.
     pub lock_failure: Option<LockFailure>,
     /// The pull unit, while it is loaded and its result is not processed yet.
     pub pull: Option<PullFacts>,
@@ -32,7 +34,7 @@ pub struct HostFacts {
     pub shutting_down: bool,
     /// True if a shutdown is scheduled for later.
     pub shutdown_scheduled: bool,
-    /// Set while the host's services do not answer. The other fields are then from before.
+    /// Set while the host's services do not answer. The other fields then have their last known values.
     pub unreachable: Option<Unreachable>,
     /// Error of the last write of the agent's memory file, until a write succeeds.
     pub memory_error: Option<String>,
@@ -54,7 +56,7 @@ pub struct HostFacts {
 pub struct LockFailure {
     /// Last error message.
     pub why: String,
-    /// Time until the next attempt, if the image must not be removed; zero if it is due.
+    /// Time until the agent tries the lock again, if it must not remove the image; zero if the attempt is due.
     pub pause: Duration,
 }
 
@@ -67,11 +69,12 @@ pub struct Unreachable {
     pub ago: Duration,
 }
 
-/// Silence is reported after this time: a host that shuts down and a service that restarts are silent too.
+/// How long the host's services must not answer before the agent reports it. A shutdown or a service restart also
+/// causes a short silence.
 const SILENCE_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 impl Unreachable {
-    /// True if the silence should be reported.
+    /// True if the services have not answered for long enough to report it.
     pub fn is_reportable(&self) -> bool {
         self.ago >= SILENCE_TOLD_AFTER
     }
@@ -82,7 +85,7 @@ impl Unreachable {
 pub enum Os {
     /// Not read yet, or not readable because a pull holds the lock.
     Unknown,
-    /// The host cannot be updated by Berth.
+    /// Berth cannot update the host.
     Unusable {
         /// Condition reason.
         reason: Reason,
@@ -109,8 +112,8 @@ pub struct Deployments {
     /// True if the staged deployment has other layered packages than the booted one, and the backend keeps them in
     /// the next image it stages. A person or program on the host requested those packages.
     pub staged_layers: bool,
-    /// True if the backend reports an enforced signature policy for the staged image. It also does so for an image
-    /// that was already in the repository and so was not checked: see [`super::Past::is_verified`].
+    /// True if the backend reports an enforced signature policy for the staged image. It reports the same for an image
+    /// that was already in the repository, although it did not check that image: see [`super::Past::is_verified`].
     pub staged_signed: bool,
     /// The deployment that a rollback would boot.
     pub rollback: Option<Deployment>,
@@ -120,7 +123,7 @@ pub struct Deployments {
     /// Link in the host's `/etc` that makes a unit, such as the kubelet, require `berth-firstboot.service`. Set only
     /// if the staged image lacks that service.
     pub link_without_unit: Option<String>,
-    /// Message if Berth starts no update on this host. A turn that has begun is finished.
+    /// Why Berth starts no update on this host; `None` if it does. A turn that has begun is still finished.
     pub refusal: Option<String>,
 }
 
@@ -190,19 +193,20 @@ pub struct PullFacts {
     pub progress: Option<Progress>,
 }
 
-/// State of the reboot that this process requested. Not stored on purpose: repeating the request under the same
-/// commit is harmless.
+/// State of the reboot that this agent process requested. Not stored: after a restart the agent may request the reboot
+/// again, which is harmless under the same commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reboot {
     /// No reboot was requested.
     NotAsked,
     /// A reboot was requested this long ago.
     Asked(Duration),
-    /// logind refused, or the image could not be unlocked.
+    /// The reboot did not happen: logind refused it, no shutdown began, the host stayed busy, or the image could not be
+    /// unlocked.
     Blocked {
-        /// Error message of the host.
+        /// Why the reboot did not happen.
         why: String,
-        /// Time since the refusal.
+        /// Time since the agent recorded this.
         ago: Duration,
     },
 }

@@ -38,18 +38,19 @@ pub struct AgentFacts {
     pub cluster_node: ClusterNode,
     /// Berths labelled with this node; `None` until they are read.
     pub berths: Option<Vec<Berth>>,
-    /// True if this process wrote the held berth last and got the answer. No older write, by this process or a
-    /// previous one, can still succeed.
+    /// True if this agent process wrote the held berth last and got the API server's answer. An older write that is
+    /// still in flight then fails.
     pub fenced: bool,
     /// True if this process wrote the Node after it began to give the berth back.
     pub restored: bool,
     /// Progress of the current turn's drain.
     pub drain: DrainFacts,
-    /// How long the node has been proving its boot, including time before an agent restart.
+    /// Time since the agent began to wait for the proof of the current boot, including time before an agent restart.
+    /// Zero if no proof is awaited.
     pub proving_for: Duration,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardFacts,
-    /// Record of earlier attempts.
+    /// Record of earlier pulls, turns and failures on this node.
     pub past: Past,
     /// The step that fails repeatedly, if there is one.
     pub trouble: Option<StepFailure>,
@@ -62,7 +63,7 @@ impl AgentFacts {
         (staged.digest.as_ref() == Some(digest) && self.past.is_complete(digest)).then_some(staged)
     }
 
-    /// Returns the host policy's objection to the desired image.
+    /// Returns the host policy's objection to the desired image; `None` if the policy allows it or no image is desired.
     pub fn objection(&self) -> Option<Objection> {
         self.host.rules.objection(self.desired.image()?)
     }
@@ -76,19 +77,19 @@ impl AgentFacts {
         finding::node::degraded(Subject::Node(self.node.clone(), pool), reason, message)
     }
 
-    /// Returns the holding of the berth that this node holds.
+    /// Returns the details of the berth that this node holds: its phase, target and boot.
     pub(crate) fn holding(&self) -> Option<&Holding> {
         let mut holdings = self.berths.iter().flatten().filter_map(Berth::holding);
         holdings.find(|holding| holding.node == self.node)
     }
 
-    /// Returns the last turn if it failed with the digest that is still desired.
+    /// Returns the last turn if it ended without an update and its digest is still desired.
     pub(crate) fn failed_turn(&self) -> Option<&Turn> {
         let last = self.past.last_turn.as_ref();
         last.filter(|turn| Some(&turn.digest) == self.desired.digest())
     }
 
-    /// Returns the facts of an agent that has just started and read nothing.
+    /// Returns the facts of an agent that has just started and has not read anything.
     pub fn nothing_yet(node: NodeName, boot_id: BootId, now: Timestamp) -> Self {
         Self {
             node,

@@ -1,4 +1,4 @@
-//! Record of earlier attempts. [`crate::agent::past`] has its rules.
+//! Record of earlier pulls, turns and failures. [`crate::agent::past`] has the rules for changing it.
 
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::BootMoment;
 
-/// Record of earlier attempts, stored on the host and in part in the BootcNode's status. A field that is missing in
-/// the file of another version takes its default.
+/// Record of earlier pulls, turns and failures, stored on the host and in part in the BootcNode's status. A field that
+/// is missing in the file, because another agent version wrote it, takes its default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Past {
-    /// Failure that the pull is backing off from. Not stored: a new process tries at once.
+    /// Last failure of a pull, with the time of the next attempt. Not stored on the host: after a restart, the agent
+    /// takes it from the BootcNode's status.
     #[serde(skip)]
     pub failure: Option<Failure>,
     /// Last turn that did not end in an update.
@@ -33,12 +34,12 @@ pub struct Past {
     /// Digest whose last pull failed or was stopped. Its image may be staged without its bound images, which bootc
     /// pulls last.
     pub incomplete: Option<Digest>,
-    /// A digest that was committed but not booted, and the number of times.
+    /// A digest that was not booted by reboots under a commit, and the number of those reboots.
     pub not_applied: Option<(Digest, u32)>,
     /// Target digest that booted but is not proven. If another digest boots later, this one failed.
     pub tried: Option<Digest>,
-    /// The current boot, if the berth was licensed again during it because it could not be proven. It stays unproven,
-    /// although the berth names it.
+    /// Boot ID of an unproven boot, if the agent licensed its berth again under that boot. The boot stays unproven,
+    /// although the berth now names its boot ID.
     pub unproven_boot: Option<BootId>,
     /// The last pull, if it succeeded under an enforced signature policy. Cleared when another pull begins.
     pub verified: Option<Verified>,
@@ -46,12 +47,13 @@ pub struct Past {
     pub retry_token: Option<String>,
     /// Start of the current drain by this node's clock. Only reported.
     pub drain_began: Option<Timestamp>,
-    /// Start of the current drain, with its boot. Stored here, since other objects can be edited, and an old drain
-    /// may be ended or forced. Not a wall-clock time, since setting the clock could make the drain look old.
+    /// Start of the current drain, with its boot. Stored on the host, since anyone who can edit a cluster object could
+    /// make the drain look overdue, and an overdue drain may be ended or forced. Not a wall-clock time, since setting
+    /// the clock could also make the drain look overdue.
     pub drain_since: Option<BootMoment>,
     /// Start of the proof of the current boot.
     pub proof_since: Option<BootMoment>,
-    /// Chapters of the latest updates. Stored on the host, since a reboot is one of the chapters.
+    /// Chapters of the latest updates. Stored on the host to survive the reboot, which is one of the chapters.
     pub timeline: Timeline,
     /// Turns, newest first. A turn that still runs has no end.
     pub turns: Vec<TurnRecord>,

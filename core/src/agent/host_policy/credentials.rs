@@ -1,8 +1,8 @@
 //! Registry credentials of the host: whether the agent may write its own into the host's auth file.
 //!
 //! bootc and rpm-ostree read only the first of [`PLACES`] that exists and merge nothing into it. So the agent's file,
-//! in the first place, hides the others. The agent neither overwrites nor hides a file that others made, unless it
-//! runs with `--replace-auth-file`.
+//! at the first path, hides the files at the other paths. The agent neither overwrites nor hides a file that others
+//! made, unless it runs with `--replace-auth-file`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,9 +25,9 @@ pub const MAX_LENGTH: usize = 1 << 20;
 /// Credentials that the agent was given for the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
-    /// None, or no longer any.
+    /// No credentials, or they were withdrawn.
     Nothing,
-    /// An auth file with this content.
+    /// An auth file; the digest of its content.
     File(Digest),
     /// The credentials are not usable, for this reason.
     Unusable(String),
@@ -39,7 +39,7 @@ pub enum Place {
     /// No file.
     #[default]
     Empty,
-    /// A regular file with this content.
+    /// A regular file; the digest of its content.
     File(Digest),
     /// Something else, such as a symbolic link, described in words.
     Odd(String),
@@ -51,7 +51,7 @@ impl Place {
         matches!(self, Self::File(digest) if digest == content)
     }
 
-    /// True if anything else than a file with this content is there.
+    /// True if the path has something that is not a regular file with this content.
     fn is_foreign(&self, content: &Digest) -> bool {
         *self != Self::Empty && !self.is_file(content)
     }
@@ -62,7 +62,7 @@ impl Place {
 pub struct AuthFiles {
     /// State of each of [`PLACES`].
     pub places: [Place; 3],
-    /// Digests of files that the agent wrote, by its record on the host.
+    /// Digests of the auth files that the agent wrote, as recorded on the host.
     pub ours: Vec<Digest>,
 }
 

@@ -29,8 +29,8 @@ impl Default for Registries {
 }
 
 impl Registries {
-    /// Returns the limits from the flags and the file's text; `None` if there is no file. Both apply: each can only
-    /// forbid.
+    /// Returns the limits from the flags and the file's text; `None` if there is no file. If both exist, both must
+    /// allow an image.
     pub fn new(flags: &[String], file: Option<Result<&str, String>>) -> Self {
         let mut lists = vec![];
         if !flags.is_empty() {

@@ -39,8 +39,9 @@ impl Policy {
         }
     }
 
-    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. A `default` that
-    /// accepts everything is also one, whatever the scopes say: bootc does not enforce such a policy.
+    /// Returns the objection to an image that must be signed, if the host would accept it unsigned. A policy whose
+    /// `default` accepts everything always leads to an objection: bootc does not enforce it, whatever its scopes
+    /// require.
     pub fn objection(&self, image: &DesiredImage) -> Option<Objection> {
         if image.signature != SignatureRule::Required {
             return None;
@@ -86,7 +87,8 @@ fn weakness(policy: &Map<String, Value>, reference: &Written<ImageRef>) -> Optio
     ))
 }
 
-/// Returns why a list of requirements asks for nothing. An image must meet every requirement of the list.
+/// Returns why a list of requirements accepts unsigned images; `None` if it does not. An image must meet every
+/// requirement of the list, so one real requirement is enough.
 fn too_weak(requirements: &Value) -> Option<&'static str> {
     let Some(list) = requirements.as_array().filter(|list| !list.is_empty()) else {
         return Some("is not a list of requirements");

@@ -14,7 +14,8 @@ pub struct ClusterView {
     pub node: ClusterNode,
     /// Berths labelled with this node; `None` before they were read.
     pub(super) berths: Option<Vec<Berth>>,
-    /// True if this process wrote the berth last and got the answer: no other write can still arrive.
+    /// True if this agent process wrote the berth last and got the API server's answer. An older write that is still in
+    /// flight then fails.
     pub fenced: bool,
     /// Whether the API server rejects writes to other nodes' objects.
     pub guard: GuardProbe,
@@ -63,7 +64,7 @@ impl ClusterView {
         self.guard.answered(answer, has_berth, now);
     }
 
-    /// Drops the Node as read, during a turn: a holder acts only on a fresh reading.
+    /// Drops the last reading of the Node during a turn: a holder acts only on a fresh reading.
     pub(super) fn unread_node_in_turn(&mut self) {
         if self.holding().is_some() {
             self.node = ClusterNode::Unread;

@@ -138,7 +138,7 @@ pub enum Event<'a> {
     Services(Services),
     /// The host's bus, systemd or logind did not answer. Error message.
     Unreachable(String),
-    /// The memory file was written, or failed with this error.
+    /// The agent tried to write its memory file. The error, or `None` if it succeeded.
     Memory(Option<String>),
     /// The host's policy was read.
     Rules(Box<Rules>),
@@ -156,11 +156,11 @@ pub enum Event<'a> {
     Berths(Vec<Berth>),
     /// The heartbeat is due.
     Heartbeat,
-    /// A step is about to begin. The record is written to the host first.
+    /// A step is about to begin. The agent writes the record to the host before it performs the step.
     Begins(&'a Step),
     /// A step has ended.
     Ends(&'a Step, Ending),
-    /// There is nothing to do for a while.
+    /// The agent waits, for this reason.
     Rests(WaitReason),
     /// An object could not be read.
     Unreadable,

@@ -13,7 +13,7 @@ use crate::{Moment, Now};
 const LOCK_RETRY_FIRST: Duration = Duration::from_secs(30);
 const LOCK_RETRY_MAX: Duration = Duration::from_secs(600);
 
-/// Failures that a later success has not ended yet.
+/// Failures that are not over: no success has followed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Failures {
     /// The step that failed last, with its failures in a row.
@@ -24,7 +24,7 @@ pub struct Failures {
     pub memory: Option<String>,
 }
 
-/// Repeated failure to lock an image that must not be removed.
+/// Repeated failure to lock the staged image.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LockRetry {
     /// Last error message.

@@ -68,7 +68,7 @@ fn is_of(deployment: &Deployment, digest: &Digest) -> bool {
 fn shortcoming(deployments: &Deployments, digest: &Digest, lacks_policy: bool) -> Option<(Reason, &'static str)> {
     let can_lock = deployments.storage.ostree_lock().is_some();
     match deployments.staged.as_ref().filter(|d| is_of(d, digest)) {
-        // Without a failure, both would be removed and staged again forever, without a pause.
+        // Without a recorded failure, the agent would remove the image and stage it again forever, without a pause.
         Some(_) if lacks_policy => Some((
             Reason::SignatureNotEnforced,
             "the pull succeeded, but not under the host's current signature policy, which the pool requires",
@@ -107,8 +107,8 @@ impl Knowledge {
         self.recall(now);
     }
 
-    /// Stores the berths. A phase other than this process's last write comes from another process, or from before
-    /// this one began: what that process did to the host is unknown, and its writes may still arrive.
+    /// Stores the berths. If the phase differs from this agent process's last write, another agent process wrote it:
+    /// its changes to the host are unknown, and its writes may still arrive.
     fn berths_read(&mut self, berths: Vec<Berth>) {
         self.cluster.berths = Some(berths);
         let phase = self.cluster.holding().map(|holding| discriminant(&holding.phase));
@@ -133,7 +133,7 @@ impl Knowledge {
         let is_new = is_other && status.is_none_or(|s| s.observed_generation.is_none());
         self.note_membership(&desired, is_new, now);
         if desired.backend() != self.desired.backend() {
-            // The host was read with the previous rule's backend. A turn continues with that one.
+            // The host was read with the previous rule's backend. A turn continues with that backend.
             self.look_again();
         }
         if desired != self.desired && self.rest.take().is_some() {
@@ -238,8 +238,8 @@ impl Knowledge {
         }
     }
 
-    /// Another program may have staged, unlocked or removed an image. And only this agent sees a cordon of its own
-    /// that arrived after its berth was closed by others.
+    /// Has the host and the Node read again. Another program may have staged, unlocked or removed an image. The agent's
+    /// own cordon may have arrived after the controller or an admin closed its berth, and only the agent notices that.
     fn heartbeat(&mut self, now: &Now) {
         self.look_again();
         let rereads = self.rereads_cluster(now);
@@ -254,7 +254,7 @@ impl Knowledge {
         }
     }
 
-    /// Has the host read again. In a turn the old reading is used until then.
+    /// Has the next decision read the host again. In a turn, the old reading is used until then.
     fn look_again(&mut self) {
         self.host.fresh = false;
         if self.cluster.holding().is_none() {

@@ -22,7 +22,7 @@ pub struct GuardProbe {
     pub answer: Guard,
     /// Time of the next probe.
     pub again: Moment,
-    /// Probes in a row that were not rejected.
+    /// Probes in a row that were not rejected or not answered.
     pub failures: u32,
     /// Probes in a row without a clear answer, and the last error.
     pub silence: Option<(u32, String)>,
@@ -39,8 +39,8 @@ impl GuardProbe {
         }
     }
 
-    /// Records an answer or an error. With a berth or offer there is an object to probe, so `NothingToTry` then means
-    /// that other nodes' objects cannot be written.
+    /// Records an answer or an error. With a berth or an offer the probe has an object to try, so `NothingToTry` then
+    /// counts as a rejection.
     pub(super) fn answered(&mut self, answer: Result<Guard, String>, has_berth: bool, now: &Now) {
         let answer = match answer {
             Ok(Guard::NothingToTry) if has_berth => Ok(Guard::Refuses),

@@ -18,7 +18,8 @@ const HOST_READ_INTERVAL: Duration = Duration::from_secs(30);
 pub struct HostView {
     /// Answers of the host's services in this pass.
     pub(super) services: Services,
-    /// First failed request to the services and its time, while none has succeeded since.
+    /// Last error of the host's services, and the time of the first failed request; `None` as soon as a request
+    /// succeeds.
     pub unreachable: Option<(String, Moment)>,
     /// The host's policy as read in this pass.
     pub rules: Rules,
@@ -26,7 +27,8 @@ pub struct HostView {
     pub os: Os,
     /// True if `os` was read after the last event that may have changed it.
     pub fresh: bool,
-    /// True if this process saw nothing armed, and has since done nothing that could arm an image.
+    /// True if no staged image was armed when the agent last read the deployments, and the agent has since done nothing
+    /// that could arm one.
     pub disarmed: bool,
     /// Time of the last read of the deployments.
     pub looked: Moment,
@@ -67,7 +69,8 @@ impl HostView {
         self.os.staged().is_some_and(|staged| staged.locked) && self.staged_digest() == Some(digest)
     }
 
-    /// Records silence of the host. It may be doing anything, so everything is read again afterwards.
+    /// Records that the host's services did not answer. The host may have changed meanwhile, so it is read again
+    /// afterwards.
     pub(super) fn silent(&mut self, why: String, now: &Now) {
         let since = self.unreachable.take().map_or(now.clock, |(_, since)| since);
         self.unreachable = Some((why, since));

@@ -18,8 +18,8 @@ pub struct Pulls {
 }
 
 impl Pulls {
-    /// True if the end of this pull was not processed yet. The host reports it until it is forgotten, which waits for
-    /// a successful write of the memory.
+    /// True if the end of this pull was not processed yet. The host reports the end until the agent has written its
+    /// memory file and removed the pull's unit.
     pub fn is_news(&self, ended: &Digest) -> bool {
         self.processed.as_ref() != Some(ended)
     }

@@ -50,8 +50,8 @@ impl Knowledge {
         self.turn.counted = true;
     }
 
-    /// Records when the node joined its pool. Unknown if the object is not new and this process did not know the
-    /// previous spec.
+    /// Records when the node joined its pool. The time stays unknown if the BootcNode is not new and this agent process
+    /// did not see its previous spec.
     pub(super) fn note_membership(&mut self, desired: &Desired, is_new: bool, now: &Now) {
         let joined = self.past.timeline.joined.as_ref();
         match (&self.desired, desired) {
@@ -63,7 +63,7 @@ impl Knowledge {
                 }
             }
             (_, Desired::Release) => self.past.timeline.joined = None,
-            // If a pool takes the node again, its object is new, although for the same Node.
+            // If a pool selects the node again, it gets a new BootcNode, although for the same Node.
             (Desired::Release, Desired::Unknown) => self.published_for = None,
             (_, Desired::Unknown) => {}
         }

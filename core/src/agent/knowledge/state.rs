@@ -37,13 +37,13 @@ pub struct Knowledge {
     pub turn: Turn,
     /// Record of earlier attempts.
     pub past: Past,
-    /// Failures that a later success has not ended yet.
+    /// Failures that are not over: no success has followed.
     pub failures: Failures,
-    /// Set while there is nothing to do with the node.
+    /// Set while the agent has nothing to do: see [`Knowledge::is_at_rest`].
     pub(super) rest: Option<Rest>,
 }
 
-/// State while there is nothing to do with the node.
+/// State while the agent has nothing to do: see [`Knowledge::is_at_rest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rest {
     /// Time of the next read of the cluster; `None` before the first read since the rest began.
@@ -119,8 +119,8 @@ impl Knowledge {
         }
     }
 
-    /// Returns the finished pull that the host may forget, since its result was stored. Until then, only its unit
-    /// keeps the result over a restart of the agent.
+    /// Returns the finished pull whose unit the agent may remove from the host, since the result is stored in the
+    /// memory file. Before that, only the unit keeps the result across an agent restart.
     pub fn pull_to_forget(&self) -> Option<&Digest> {
         self.pulls.processed.as_ref().filter(|_| self.failures.memory.is_none())
     }
@@ -130,8 +130,8 @@ impl Knowledge {
         self.rest.is_some()
     }
 
-    /// True if the heartbeat also reads the Node and the berths. A node at rest reads them at the first heartbeat,
-    /// since a late write of its turn may have arrived, and then rarely.
+    /// True if the heartbeat also reads the Node and the berths. At rest, the first heartbeat does, since a late write
+    /// of the last turn may have arrived; after that, only one about every half hour.
     pub fn rereads_cluster(&self, now: &Now) -> bool {
         match self.rest {
             Some(Rest { reread: Some(at) }) => at <= now.clock,

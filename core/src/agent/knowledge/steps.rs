@@ -15,12 +15,12 @@ use crate::agent::reason::Reason;
 use crate::agent::step::{Step, WaitReason};
 use crate::{BootMoment, Now};
 
-/// Limit of failures in a row: that many failed unlocks end a turn, that many failed locks have an armed image
-/// removed.
+/// Limit of failures in a row: after that many failed unlocks the agent ends the turn, after that many failed locks it
+/// removes the armed image.
 const GIVE_UP_AFTER: u32 = 3;
 
 impl Knowledge {
-    /// Drops the knowledge that does not outlast the beginning of this step.
+    /// Drops the knowledge that may no longer be true as soon as this step begins.
     fn invalidate(&mut self, step: &Step) {
         if !matches!(step, Step::LookAtHost | Step::ReadNode | Step::TryGuard) {
             self.rest = None;

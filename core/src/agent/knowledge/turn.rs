@@ -53,7 +53,7 @@ pub struct Rebooting {
     pub asked: Option<Moment>,
     /// Why the requested reboot did not happen, and since when.
     pub blocked: Option<(String, Moment)>,
-    /// Time since the host has been busy with another program's work, so that it is neither unlocked nor rebooted.
+    /// Time when the agent first could not unlock or reboot, because the host was busy with another program's work.
     pub(super) busy_since: Option<Moment>,
 }
 
@@ -89,7 +89,8 @@ impl Since {
 }
 
 impl Turn {
-    /// True if the same change to the staged image just succeeded, and so had no effect.
+    /// True if the previous step was the same change to the staged image and succeeded. If it is needed again, it had
+    /// no effect.
     pub fn repeats(&self, step: &Step) -> bool {
         self.changed == Some(discriminant(step))
     }
@@ -118,7 +119,7 @@ impl Draining {
         self.last_pass = drain;
     }
 
-    /// Has the pods drained again, within the time limit of the current drain.
+    /// Starts the drain again, without extending its time limit.
     pub(super) fn restart(&mut self) {
         *self = Self {
             number: self.number.wrapping_add(1),
@@ -150,7 +151,8 @@ impl Rebooting {
         }
     }
 
-    /// Waits, for a limited time, while another program works on a host that is about to reboot.
+    /// Records that another program's work on the host delays the unlock or the reboot. After ten minutes, the reboot
+    /// counts as blocked.
     pub(super) fn wait_for_other_work(&mut self, why: &str, now: &Now) {
         // The reboot has not begun.
         self.asked = None;

@@ -29,12 +29,13 @@ pub(super) fn conditions(
     list
 }
 
-/// Returns `NodeDegraded` for the node's trouble.
+/// Returns the verdict for `NodeDegraded`: True with a finding, False without one.
 pub(super) fn verdict(trouble: Option<Finding>) -> Verdict {
     trouble.map_or_else(|| Verdict::no(Why::AsExpected, ""), Finding::verdict)
 }
 
-/// Returns whether Berth's changes on a node without a pool are undone; `None` if that was never reported.
+/// Returns the verdict for `Released`: whether Berth's changes on a node without a pool are undone. `None` if they are
+/// not and the condition was never set.
 fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     if matches!(step, Step::Wait(WaitReason::Released, _)) {
         return Some(Verdict::yes(Phase::Released, ""));
@@ -42,8 +43,8 @@ fn released(step: &Step, before: &[Condition]) -> Option<Verdict> {
     condition::find(before, types::RELEASED).map(|_| as_is(false))
 }
 
-/// Returns the state of the API server's guard. `NodeDegraded` shows it only if the node has no worse problem.
-/// `None`: unchanged.
+/// Returns the verdict for `Guarded`: whether the API server rejects writes to other nodes' objects. `NodeDegraded`
+/// reports this only if the node has no worse problem. `None` leaves the condition unchanged.
 fn guarded(facts: &AgentFacts, before: &[Condition]) -> Option<Verdict> {
     match unguarded(facts) {
         Some(message) => Some(Verdict::no(Reason::Unguarded, message)),
@@ -114,7 +115,7 @@ fn update_conditions(
     ]
 }
 
-/// Returns the obstacle outside of this node, if it waits for one.
+/// Returns a reason and a message if the step waits for a gate, a window, an inhibitor or the end of an exclusion.
 fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Option<(Word, String)> {
     match (step, holding) {
         (Step::Wait(WaitReason::Revoked, _), Some(holding)) => {
@@ -148,8 +149,8 @@ fn waiting_for(facts: &AgentFacts, holding: Option<&Holding>, step: &Step) -> Op
     None
 }
 
-/// Returns `UpdatePrepared`, the condition that makes the controller offer a berth. It follows from the next step: a
-/// step that would take a berth is ready; a step that only reads changes nothing.
+/// Returns `UpdatePrepared`, the condition that makes the controller offer a berth. True if the next step takes a berth
+/// or waits for an offer. A step that only reads keeps the condition True.
 fn prepared(facts: &AgentFacts, holding: Option<&Holding>, runs: bool, step: &Step, before: &[Condition]) -> Verdict {
     if runs {
         return Verdict::no(Why::Booted, "nothing is left to prepare");
@@ -186,7 +187,7 @@ fn as_is(yes: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions of the turn; without a berth, how the last one ended.
+/// Returns the conditions of the current turn, or of a node without a berth.
 fn turn_conditions(facts: &AgentFacts, holding: Option<&Holding>) -> Verdicts {
     let node = facts.cluster_node.get();
     let cordoned = node.is_some_and(|n| n.cordon.is_some() && n.unschedulable);
@@ -230,8 +231,8 @@ fn drained(facts: &AgentFacts, committed: bool) -> Verdict {
     }
 }
 
-/// Returns the conditions without a berth: the desired image runs and the berth is given back, or the turn is still
-/// to come.
+/// Returns the conditions of a node without a berth: as after a finished turn if the desired image runs, otherwise as
+/// before a turn.
 pub(super) fn rest_conditions(facts: &AgentFacts, cordoned: bool) -> Verdicts {
     let runs = facts.host.os.booted().is_some() && facts.host.os.booted() == facts.desired.digest();
     let drained = match facts.failed_turn() {

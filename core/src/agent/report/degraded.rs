@@ -121,8 +121,8 @@ fn turn_problem(facts: &AgentFacts, phase: Phase, step: &Step) -> Option<Finding
     None
 }
 
-/// Returns the finding about a failed pull or turn that is tried again, or about an API server that does not guard the
-/// berths.
+/// Returns the finding about a failed pull or turn that is tried again, or about an API server that may accept an
+/// agent's writes to other nodes' objects.
 fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     if let Some(failure) = &facts.past.failure {
         let again = format!(
@@ -146,13 +146,14 @@ fn retried_problem(facts: &AgentFacts) -> Option<Finding> {
     None
 }
 
-/// Returns the finding about credentials that the host's policy does not allow.
+/// Returns the finding about registry credentials that the agent cannot use or may not write on the host.
 fn credentials_problem(facts: &AgentFacts) -> Option<Finding> {
     let objection = facts.host.rules.credentials.as_ref()?;
     Some(facts.degraded(objection.reason, objection.message.clone()))
 }
 
-/// Message if the API server does not guard the berths, on each member that would take one.
+/// Message if the API server may accept an agent's writes to other nodes' objects. `None` on a node that takes no berth
+/// anyway: one in no pool, or an excluded one.
 pub(super) fn unguarded(facts: &AgentFacts) -> Option<String> {
     let excluded = facts.cluster_node.get().is_some_and(|node| node.excluded);
     let would_take = matches!(facts.desired, Desired::Member(_)) && !excluded;

@@ -114,8 +114,8 @@ fn not_applied(facts: &AgentFacts) -> Option<NotApplied> {
     Some(NotApplied { digest, attempts })
 }
 
-/// Returns the status while the host does not answer: the old status with a new heartbeat. After a while it also has
-/// the reason, and the node is no longer ready for an offer.
+/// Returns the status while the host does not answer: the old status with a new heartbeat. After 30 s it also reports
+/// the reason, and that the node is not ready for an offer.
 fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeStatus) -> BootcNodeStatus {
     let mut status = BootcNodeStatus {
         heartbeat_time: Some(subject.heartbeat.clone()),
@@ -135,7 +135,7 @@ fn report_silence(facts: &AgentFacts, subject: &Subject<'_>, before: &BootcNodeS
             let not_pulled = Verdict::unknown(Why::Blocked, "the host does not answer");
             verdicts.push((types::IMAGE_PULLED, not_pulled));
         }
-        // The turn may have ended in the meantime.
+        // The turn may have ended while the host did not answer.
         if facts.berths.is_some() && facts.holding().is_none() {
             status.drain_blockers.clear();
             status.berth = None;

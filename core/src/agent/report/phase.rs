@@ -25,7 +25,7 @@ pub fn phase(facts: &AgentFacts, step: &Step) -> Phase {
         Step::Wait(WaitReason::Released, _) => Phase::Released,
         Step::Wait(WaitReason::Updated, _) => Phase::Updated,
         step if is_blocked(facts, step) => Phase::Degraded,
-        // Not answered yet, which is not a problem.
+        // The API server has not answered the probe yet: not a problem.
         Step::Wait(WaitReason::Unguarded, _) => waiting(facts),
         Step::Wait(WaitReason::Pulling, _) | Step::StartPull(..) | Step::Lock(_) => Phase::Staging,
         Step::Wait(WaitReason::NoBerth | WaitReason::ForeignBerth | WaitReason::Inhibited, _) | Step::Take(_) => {

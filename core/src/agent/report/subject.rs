@@ -1,4 +1,4 @@
-//! Input of a report beside the facts.
+//! Input of a report, in addition to the facts.
 
 use berth_api::boot_image::NodeBootImage;
 use berth_api::firstboot::NodeFirstboot;
@@ -20,7 +20,7 @@ pub struct Machine {
     pub firstboot: Option<NodeFirstboot>,
 }
 
-/// Input of a report beside the facts.
+/// Input of a report, in addition to the facts.
 #[derive(Debug, Clone)]
 pub struct Subject<'a> {
     /// Generation of the spec in the facts.

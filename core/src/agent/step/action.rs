@@ -13,11 +13,11 @@ use crate::agent::storage::{OstreeLock, StagingLock};
 pub const REBOOT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between checks of a state that sends no event, such as an inhibitor or a Node that is not Ready.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Wait before a blocked reboot is requested again, when the commit cannot be taken back.
+/// Wait before the agent requests a blocked reboot again, under a commit that cannot be taken back.
 pub const REBOOT_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval between checks of a state that only others can change and that sends no event.
+/// Interval between checks of a state that only other programs or people change and that sends no event.
 pub(super) const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Interval between reads of the host's deployments while only others can change them.
+/// Interval between reads of the host's deployments while only other programs or people change them.
 pub(super) const HOST_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// Shortest interval between reads of a Node that is not Ready soon after a boot.
 pub(super) const READY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ pub(super) const READY_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The next action.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Do nothing until something changes or the time is over.
+    /// Do nothing until an event arrives or this time has passed. Without a time, wait for an event.
     Wait(WaitReason, Option<Duration>),
     /// Read the host's deployments.
     LookAtHost,
@@ -61,7 +61,8 @@ pub enum Step {
     Relicense(Berth, Digest),
     /// Begin to give the berth back.
     Release(Berth, Outcome, String),
-    /// Write the Node: undo Berth's cordon, and update the Node even if there is none.
+    /// Undo Berth's cordon on the Node. Writes the Node even without a cordon, so that an older write in flight
+    /// conflicts.
     Restore(Berth),
     /// Close the berth.
     GiveBack(Berth),
@@ -70,7 +71,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// True if the step writes the berth. An older unanswered write may then still arrive after it.
+    /// True if the step writes the berth. Until the API server answers, the berth's content is unknown.
     pub fn writes_berth(&self) -> bool {
         match self {
             Self::Take(_)
@@ -102,8 +103,8 @@ impl Step {
         self.writes_berth() || matches!(self, Self::Cordon(_) | Self::Drain | Self::Restore(_) | Self::Uncordon)
     }
 
-    /// True if the step requires that the memory on the host was written: a host that forgets a failed target would
-    /// reboot forever.
+    /// True if the agent must have written its memory file on the host before this step: a host that forgets a failed
+    /// target would reboot forever.
     pub fn needs_memory(&self) -> bool {
         let needs = matches!(self, Self::Take(_) | Self::Commit(_) | Self::Relicense(..));
         needs && !Bug::MemoryNotNeeded.is_awake()
@@ -115,7 +116,7 @@ impl Step {
 pub enum WaitReason {
     /// The host is shutting down.
     ShuttingDown,
-    /// No BootcNode asks anything of this node.
+    /// No BootcNode exists for this node.
     NothingAsked,
     /// All of Berth's changes are undone.
     Released,
@@ -147,10 +148,10 @@ pub enum WaitReason {
     FailedDigest,
     /// The node backs off after a failure.
     BackingOff,
-    /// A deployment with packages that others requested cannot be locked and must not be removed. Any reboot applies
-    /// it.
+    /// A staged deployment with packages that Berth did not request cannot be locked and must not be removed. Any
+    /// reboot applies it.
     Unlockable,
-    /// The controller holds this node's pull back.
+    /// The controller does not permit this node to pull yet.
     StagingHeld,
     /// A pull is running.
     Pulling,
@@ -164,7 +165,7 @@ pub enum WaitReason {
     NotReady,
     /// The host booted neither the target nor the previous image.
     Unproven,
-    /// The next image is staged, but a gate of the pool blocks this holder.
+    /// A closed gate of the pool keeps this holder's berth from being licensed for the next image.
     Revoked,
     /// The next image is staged, but the maintenance window has closed.
     WindowClosed,

@@ -1,8 +1,9 @@
 //! Steps under an unproven boot: prove it and give the berth back, or continue to another digest.
 //!
-//! A node with a bad image must be able to move forward under the one licence it has: giving back first would need a
-//! proof that never comes. So its berth is licensed again for the image desired now (I2, I10), after every check that
-//! a commit needs. This cannot be undone: the boot stays unproven (I5) until a reboot leads to a proven one.
+//! A node that cannot prove its new image must be able to continue to a fixed one. To give its berth back first, it
+//! would need the proof that it cannot get. So the agent licenses the same berth again for the image desired now (I2,
+//! I10), after every check that a commit needs. That licence cannot be taken back: the boot stays unproven (I5) until a
+//! reboot leads to a proven one.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ enum Proof {
 /// The image that a holder may continue to, and the pool that wants it.
 type NextImage<'a> = (&'a Member, &'a DesiredImage);
 
-/// Step of a taken or committed berth under an unproven boot.
+/// Returns the next step of a taken or committed berth under an unproven boot.
 pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.phase == HoldPhase::Committed
         && holding.boot_id == facts.host.boot_id
@@ -59,7 +60,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     {
         return licensed(facts, berth, holding, node, (member, image));
     }
-    // An image that another program stages in the meantime must not stay armed.
+    // Another program may have staged an image since the boot. That image must not stay armed.
     if let Some(first) = settle(facts).or_else(|| await_queued(facts, holding)) {
         return first;
     }
@@ -80,7 +81,7 @@ pub(super) fn prove(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: 
     }
 }
 
-/// Returns the step that must come before the boot can be judged.
+/// Returns the read or the wait that is needed until the booted image is known.
 fn read_first(facts: &AgentFacts) -> Option<Step> {
     if !facts.host.fresh {
         return Some(Step::LookAtHost);
@@ -126,14 +127,14 @@ pub(crate) fn is_ready(facts: &AgentFacts, node: &NodeFacts) -> bool {
     reports_ready(facts, node) && node.not_ready_taint.is_none()
 }
 
-/// Waits for a scheduled shutdown under a licence for this boot, before the licence is released.
+/// Returns a wait if a shutdown is scheduled under a licence for this boot: the licence must not end before the reboot.
 fn await_queued(facts: &AgentFacts, holding: &Holding) -> Option<Step> {
     let queued = holding.boot_id == facts.host.boot_id && facts.host.shutdown_scheduled;
     queued.then_some(Step::Wait(WaitReason::Rebooting, Some(LOOK_INTERVAL_MAX)))
 }
 
-/// Returns the outcome of a turn if the previous digest runs again, proven. Decided once and stored in the berth,
-/// where it is counted later.
+/// Returns the outcome and the message of a turn whose previous digest runs again, proven. The outcome is decided here
+/// and stored in the berth; it is counted when the turn ends.
 fn not_applied(facts: &AgentFacts, holding: &Holding) -> (Outcome, String) {
     let target = &holding.target;
     if holding.boot_id == facts.host.boot_id {
@@ -187,8 +188,8 @@ fn abandoned(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> (Outcom
     (Outcome::Failed, format!("{message}; its boot was not proven"))
 }
 
-/// Returns the image to continue to from an unproven boot, if there is one. The pool must want another digest than
-/// the licensed one; or the same one, if an earlier licence for it did not boot it.
+/// Returns the image to continue to from an unproven boot, if there is one. Either the pool wants another digest than
+/// the licensed one, or it wants the licensed one, which has not booted.
 fn next_image<'a>(facts: &'a AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<NextImage<'a>> {
     let Desired::Member(member) = &facts.desired else {
         return None;
@@ -222,15 +223,16 @@ fn is_licensed(facts: &AgentFacts, holding: &Holding, image: &DesiredImage) -> b
     holding.phase == HoldPhase::Committed && holding.boot_id == facts.host.boot_id && holding.target == image.digest
 }
 
-/// True if a target that never booted may be licensed again: only after the boot's proof has timed out, since giving
-/// back comes first, and a limited number of times (I8).
+/// True if a target that never booted may be licensed again: only after the proof of the current boot has timed out,
+/// since a proven node gives its berth back instead, and only a limited number of times (I8).
 fn may_repeat(facts: &AgentFacts, holding: &Holding, member: &Member) -> bool {
     facts.proving_for >= member.reboot_timeout
         && facts.past.tried.as_ref() != Some(&holding.target)
         && facts.past.times_not_applied(&holding.target).saturating_add(1) < MAX_NOT_APPLIED
 }
 
-/// Continues from an unproven boot to another digest: every check that a commit needs, then the new licence.
+/// Returns the next step from an unproven boot to another digest: every check that a commit needs, then the new
+/// licence.
 fn continue_to(
     facts: &AgentFacts,
     berth: &Berth,
@@ -280,7 +282,7 @@ fn prepare(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Option<
     }
 }
 
-/// Returns why a requested reboot did not begin, until it may be requested again.
+/// Returns why a requested reboot did not begin; `None` as soon as the agent may request it again.
 fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
     match &facts.host.reboot {
         Reboot::NotAsked => None,
@@ -290,8 +292,8 @@ fn reboot_held_up(facts: &AgentFacts) -> Option<String> {
     }
 }
 
-/// Licensed under this unproven boot: unlock, verify, reboot. The commit cannot be taken back, so obstacles are
-/// waited for.
+/// Returns the next step of a berth that was licensed under this unproven boot: unlock, verify, reboot. The commit
+/// cannot be taken back, so the agent waits until an obstacle is gone.
 fn licensed(
     facts: &AgentFacts,
     berth: &Berth,
@@ -334,11 +336,12 @@ fn licensed(
     }
 }
 
-/// Berth releasing: restore the Node, then close the berth. A boot after the release began is proven like any other.
+/// Returns the next step of a berth that is being given back: restore the Node, then close the berth. If the host has
+/// rebooted since the agent began to give it back, the new boot must be proven first.
 pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if holding.boot_id != facts.host.boot_id && !node.excluded {
         if let Some(pull) = &facts.host.pull {
-            // A pull hides what runs until it ends.
+            // A running pull hides the booted image.
             return Step::CancelPull(pull.digest.clone());
         }
         if let Some(first) = read_first(facts).or_else(|| settle(facts)) {
@@ -348,11 +351,12 @@ pub(super) fn release(facts: &AgentFacts, berth: &Berth, holding: &Holding, node
             return Step::Wait(why, again);
         }
     }
-    // A turn that this process began to give back unseen is also finished unseen, if the host stays silent.
+    // If this agent process began to give the berth back while the deployments could not be read, it also finishes
+    // without them.
     if let Some(first) = settle(facts).filter(|first| !turn::is_unseen(facts, first)) {
         return first;
     }
-    // Also with nothing to restore: the write makes a crashed agent's cordon, still in flight, conflict.
+    // Write the Node even without a cordon: a crashed agent's cordon that is still in flight then conflicts.
     if (node.cordon.is_some() || !facts.restored) && !Bug::GiveBackNotSticky.is_awake() {
         return Step::Restore(berth.clone());
     }

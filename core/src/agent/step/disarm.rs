@@ -33,8 +33,8 @@ fn is_of_other_pool(facts: &AgentFacts, berth: &Berth) -> bool {
 }
 
 /// True if the current boot is not proven under this berth (I5): it is a new boot, or the berth was licensed again
-/// during it, which proved nothing. The host remembers such a boot; if it has forgotten, the booted image differs
-/// from the last proven one.
+/// during it without a proof. The record on the host has such a boot. If the record was lost, the booted image still
+/// differs from the last proven one.
 pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &Past) -> bool {
     if Bug::NoBootIdCheck.is_awake() {
         return false;
@@ -44,9 +44,9 @@ pub(crate) fn is_unproven(holding: &Holding, boot_id: &BootId, os: &Os, past: &P
     holding.boot_id != *boot_id || past.unproven_boot.as_ref() == Some(boot_id) || is_other
 }
 
-/// Returns the step to do before nothing of Berth's can be armed (I3): nothing is staged, or it is locked. A host
-/// that does not answer does not count as having nothing staged. A host that can have nothing of Berth's is not read
-/// (I12).
+/// Returns the step that is still needed to have no image of Berth's armed (I3); `None` if nothing is staged or it is
+/// locked. While the deployments cannot be read, the step is to read them or to wait. The host is not read if Berth
+/// cannot have staged anything on it (I12).
 pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
     if facts.host.pull.is_some() {
         // The pull locks the image that it stages; the result is read when it ends.
@@ -68,8 +68,8 @@ pub(super) fn settle(facts: &AgentFacts) -> Option<Step> {
 }
 
 /// Returns the step that disarms a staged image: lock it, or remove it if it cannot be locked or the lock fails
-/// repeatedly (I3). An image with packages that others requested is never removed: its lock is retried, with growing
-/// pauses.
+/// repeatedly (I3). An image with packages that Berth did not request is never removed: its lock is retried, with
+/// growing pauses.
 pub(super) fn disarm(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Step {
     match (deployments.storage.ostree_lock(), &facts.host.lock_failure) {
         (Some(lock), None) => Step::Lock(lock),
@@ -89,8 +89,8 @@ pub(super) fn has_pool(facts: &AgentFacts) -> bool {
     }
 }
 
-/// True if Berth may lock the staged image (I12): any image on a member, elsewhere only Berth's own. On a host that
-/// Berth refuses to update, only Berth's own, except during a turn.
+/// True if Berth may lock the staged image (I12): on a member any image, on other nodes only one that Berth staged. On
+/// a host that Berth does not update, outside of a turn, also only one that Berth staged.
 pub(super) fn is_to_lock(facts: &AgentFacts, staged: &Deployment) -> bool {
     let is_left_alone =
         facts.host.os.refusal().is_some() && held(facts, facts.berths.as_deref().unwrap_or(&[])).is_none();

@@ -16,12 +16,13 @@ use crate::agent::facts::{AgentFacts, Deployments, Guard, Member, Os};
 use crate::agent::rivals;
 use crate::agent::storage::Storage;
 
-/// The node is in no pool, as far as is known: only lock or remove what Berth left armed (I3, I12).
+/// Returns the step of a node that is excluded or not known to be in a pool: only lock or remove an image that Berth
+/// left armed (I3, I12).
 pub(super) fn leave_alone(facts: &AgentFacts, why: WaitReason, again: Option<Duration>) -> Step {
     settle(facts).unwrap_or(Step::Wait(why, again))
 }
 
-/// The node left its pool: undo only Berth's own changes (I12).
+/// Returns the step of a node that left its pool: undo only Berth's own changes (I12).
 pub(super) fn undo(facts: &AgentFacts) -> Step {
     if let Some(pull) = &facts.host.pull {
         return Step::CancelPull(pull.digest.clone());
@@ -36,7 +37,7 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
         // The agent cannot see whether Berth's image is still staged.
         Os::Unusable { .. } => Step::Wait(WaitReason::HostUnusable, None),
         Os::Bootc(known) => match known.staged.as_ref().filter(|s| s.digest.as_ref() == Some(ours)) {
-            // Others have since requested packages in it, so it is not only Berth's: lock it and leave it there (I3).
+            // Another program or person has added packages to Berth's image: lock it and leave it there (I3).
             Some(staged) if known.staged_layers => {
                 set_aside_step(facts, known, staged).unwrap_or(Step::Wait(WaitReason::Released, None))
             }
@@ -47,8 +48,8 @@ pub(super) fn undo(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Step on a member whose host Berth does not update: remove an image that Berth staged, unless it is desired and locked. An
-/// image that another program staged stays.
+/// Returns the step of a member whose host Berth does not update: remove an image that Berth staged, unless it is
+/// desired and locked. An image that another program staged stays.
 fn step_on_refused_host(facts: &AgentFacts, deployments: &Deployments, desired: &Digest) -> Step {
     let runs = deployments.booted.digest.as_ref() == Some(desired);
     if let Some(staged) = deployments.staged.as_ref().filter(|s| is_to_lock(facts, s)) {
@@ -135,13 +136,14 @@ fn begin(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     stage(facts, member, image)
 }
 
-/// Returns the step that keeps a deployment with packages of others from being applied by any reboot (I3). It is not
-/// removed, or the packages would be lost: the next image is staged over it and keeps them.
+/// Returns the step that locks a staged deployment with packages that Berth did not request, so that no reboot applies
+/// it (I3); `None` if it is locked. It is not removed, or the packages would be lost: the next image is staged over it
+/// and keeps them.
 pub(super) fn set_aside_step(facts: &AgentFacts, deployments: &Deployments, staged: &Deployment) -> Option<Step> {
     (!staged.locked).then(|| disarm(facts, deployments, staged))
 }
 
-/// Message if a deployment with packages of others is set aside until the next image.
+/// Message if a staged deployment with packages that Berth did not request waits, locked, for the next image.
 pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
     let desired = facts.desired.digest()?;
@@ -155,7 +157,7 @@ pub(crate) fn set_aside(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Message if the next step removes a deployment that others staged, without layered packages.
+/// Message if the next step removes a deployment that Berth did not stage.
 pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
     let Step::Unstage(staged) = next else { return None };
     let known = facts.host.os.deployments()?;
@@ -177,7 +179,7 @@ pub fn taken_away(facts: &AgentFacts, next: &Step) -> Option<String> {
     })
 }
 
-/// Message if a deployment with packages of others cannot be locked.
+/// Message if a staged deployment with packages that Berth did not request cannot be locked.
 pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     let trouble = facts.host.lock_failure.as_ref()?;
     let deployments = facts.host.os.deployments().filter(|d| d.staged_layers)?;
@@ -195,9 +197,9 @@ pub(crate) fn unlockable(facts: &AgentFacts) -> Option<String> {
     })
 }
 
-/// Returns the step to wait with while another updater would apply a staged image, or the host cannot stage one.
-/// Checked before the permission to pull, so that this node does not take the place of one that can pull, and reports
-/// the same with and without permission.
+/// Returns a wait while another updater would apply a staged image, or the host cannot stage this one. Checked before
+/// the permission to pull, so that the node reports this wait with and without that permission, and does not use up a
+/// permission that another node could use.
 fn await_host(facts: &AgentFacts, desired: &Digest) -> Option<Step> {
     let reason = match rivals::in_the_way(facts) {
         Some(_) => WaitReason::RivalUpdater,
@@ -239,8 +241,8 @@ pub(super) fn lacks_policy(facts: &AgentFacts) -> bool {
     !deployments.staged_signed || !digest.is_some_and(|digest| facts.past.is_verified(digest, policy))
 }
 
-/// Returns the step that pulls the image when that is allowed. Other updaters are not checked here: on the way from
-/// an unproven boot the node is already down, and its next boot is under its berth (I10).
+/// Returns the step that pulls the image, or a wait until that is allowed. Other updaters are not checked here: a node
+/// that continues from an unproven boot is already down, and its next boot is under its berth (I10).
 pub(super) fn stage(facts: &AgentFacts, member: &Member, image: &DesiredImage) -> Step {
     if has_failed(facts, &image.digest) {
         return Step::Wait(WaitReason::FailedDigest, None);
@@ -300,7 +302,7 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         return Step::Wait(WaitReason::Forgetful, Some(LOOK_INTERVAL_MAX));
     }
     if facts.guard.unguarded().is_some() && !Bug::GuardIgnored.is_awake() {
-        // I6: a client that may write every berth may also take this node's.
+        // I6: an agent that can write every berth could also change this node's berth.
         return Step::Wait(WaitReason::Unguarded, Some(facts.guard.next_try));
     }
     if is_next_boot_wrong(facts) {
@@ -325,7 +327,7 @@ fn wait_for_berth(facts: &AgentFacts, desired: &Digest, berths: &[Berth]) -> Ste
         // I6: there is a berth to probe now.
         return Step::TryGuard;
     }
-    // The staged image may have changed since; better to see it before the drain.
+    // The staged image may have changed since the last read: notice that before the drain.
     if !facts.host.fresh {
         return Step::LookAtHost;
     }

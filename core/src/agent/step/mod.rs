@@ -68,12 +68,12 @@ pub fn step(facts: &AgentFacts) -> Step {
     }
 }
 
-/// Returns the next step towards the end of a turn while the host's services are silent, if that step does not need
-/// the host and nothing is armed. The node must not stay drained for as long as the silence lasts.
+/// Returns the next step towards the end of a turn while the host's services do not answer, if that step needs only the
+/// cluster and nothing is armed. Otherwise the node would stay drained until the services answer.
 fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> {
     let (berth, holding) = held(facts, facts.berths.as_deref()?)?;
     let is_unproven = match holding.phase {
-        // The outcome was decided under another boot; the current one must be inspected.
+        // If the outcome was decided under another boot, the current boot must be inspected first.
         HoldPhase::Releasing(_) => holding.boot_id != facts.host.boot_id,
         _ => is_unproven(holding, &facts.host.boot_id, &facts.host.os, &facts.past),
     };
@@ -83,7 +83,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
     if !facts.host.disarmed || is_unproven || holding.phase == HoldPhase::Committed {
         return None;
     }
-    // Earlier readings of the host no longer count.
+    // Decide as on a host whose deployments cannot be read: the last reading may be outdated.
     let mut blind = facts.clone();
     blind.host.fresh = true;
     blind.host.os = Os::Unusable {
@@ -91,7 +91,7 @@ fn finish_in_silence(facts: &AgentFacts, silence: &Unreachable) -> Option<Step> 
         message: silence.why.clone(),
     };
     let next = match finish(&blind, berth, holding) {
-        // The pods were not checked recently, so they are not the cause.
+        // The agent has not checked the pods recently, so it must not name them as the cause.
         Step::Release(berth, Outcome::DrainTimeout, _) => {
             let why = format!("the host does not answer: {}", silence.why);
             Step::Release(berth, Outcome::RebootBlocked, why)

@@ -10,7 +10,7 @@ use super::way::{self, Obstacle, await_reboot};
 use crate::agent::facts::{AgentFacts, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Berth taken, same boot: cordon, drain, commit; or give back if there is a reason to.
+/// Returns the next step of a taken berth under the boot that took it: cordon, drain, commit; or give the berth back.
 pub(super) fn taken(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(first) = settle(facts) {
         return match reason_to_end_unseen(facts, holding, node, &first) {
@@ -39,8 +39,8 @@ fn unwanted(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<S
     (facts.desired.digest() != Some(&holding.target)).then(|| format!("{} is no longer desired here", holding.target))
 }
 
-/// Returns why an uncommitted turn ends although the host does not report its staged image: a node must not stay
-/// drained because of that. Only if this process knows that it left nothing armed (I3).
+/// Returns why an uncommitted turn ends while the host does not report its staged image; otherwise the node would stay
+/// drained. `None` unless this agent process knows that nothing is armed (I3).
 fn reason_to_end_unseen(
     facts: &AgentFacts,
     holding: &Holding,
@@ -59,7 +59,7 @@ fn reason_to_end_unseen(
     ))
 }
 
-/// True if the host does not answer and this process knows that it left nothing armed.
+/// True if the host's deployments cannot be read, and this agent process knows that nothing is armed.
 pub(super) fn is_unseen(facts: &AgentFacts, first: &Step) -> bool {
     facts.host.disarmed && matches!(first, Step::Wait(WaitReason::HostUnusable, _))
 }
@@ -68,7 +68,7 @@ fn drain_timeout(facts: &AgentFacts) -> Option<(Outcome, String)> {
     way::is_drain_given_up(facts).then(|| (Outcome::DrainTimeout, way::blockers(facts)))
 }
 
-/// Returns the outcome of a node that is drained, has passed its drain timeout, and cannot continue.
+/// Returns the end of a turn whose node is drained, but cannot continue and has passed its drain timeout.
 fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     let so_far = facts.drain.elapsed;
     // A node that had nothing to drain has no start time of its drain.
@@ -77,7 +77,7 @@ fn drained_too_long(facts: &AgentFacts) -> Option<(Outcome, String)> {
     (way::is_drained(facts) && long).then(|| (Outcome::RebootBlocked, message.to_owned()))
 }
 
-/// Returns why an uncommitted turn should end. Does not look at the staged image.
+/// Returns why an uncommitted turn should end, without a check of the staged image.
 fn reason_to_end(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Option<(Outcome, String)> {
     if let Some(reason) = &holding.revoke {
         return Some((Outcome::Revoked, reason.clone()));
@@ -140,8 +140,9 @@ fn reason_to_stop(facts: &AgentFacts, holding: &Holding, node: &NodeFacts) -> Op
     drain_timeout(facts)
 }
 
-/// Berth committed, same boot: unlock, verify, reboot; or take the commit back. The commit may be hours old if the
-/// agent was away. It is also taken back if the node is no longer cordoned and drained, or the window has closed.
+/// Returns the next step of a committed berth under the boot that committed it: unlock, verify, reboot; or take the
+/// commit back. The commit may be hours old if the agent was not running. So the agent also takes it back if the node
+/// is no longer cordoned and drained, or the window has closed.
 pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, node: &NodeFacts) -> Step {
     if let Some(reason) = holding.revoke.as_ref().filter(|_| Bug::ReleaseAfterCommit.is_awake()) {
         return Step::Release(berth.clone(), Outcome::Revoked, reason.clone());
@@ -156,7 +157,7 @@ pub(super) fn committed(facts: &AgentFacts, berth: &Berth, holding: &Holding, no
         if Bug::UnseenLetsGo.is_awake() {
             return Step::Uncommit(berth.clone());
         }
-        // The image may be unlocked. While that cannot be seen, the licence is kept.
+        // While the deployments cannot be read, the image may be unlocked, so the licence is kept.
         return Step::Wait(WaitReason::HostUnusable, None);
     }
     if let Some(staged) = facts.staged_whole(&holding.target)

@@ -15,8 +15,8 @@ use super::action::{LOOK_INTERVAL, REBOOT_START_TIMEOUT, Step, WaitReason};
 use crate::agent::facts::{AgentFacts, Desired, Reboot};
 use crate::agent::node::NodeFacts;
 
-/// Obstacle between a node and its reboot. Checked before the licence is given, and again before it is used, since it
-/// may be old by then.
+/// Reason why a node must not reboot now. Checked before the commit, and again before the reboot, since the commit may
+/// be old by then.
 #[expect(clippy::large_enum_variant, reason = "one lives for a moment in each decision")]
 pub(super) enum Obstacle {
     /// No reboot may start now, for this reason.
@@ -44,11 +44,11 @@ pub(super) fn obstacle(facts: &AgentFacts, berth: &Berth, holding: &Holding, nod
     Obstacle::None
 }
 
-/// Returns the next step under a licence for this UID, digest and boot ID, all just read (I2), with no obstacle left:
+/// Returns the next step when no obstacle is left and the licence has this UID, digest and boot ID, all just read (I2):
 /// fence, unlock, reboot.
 pub(super) fn use_licence(facts: &AgentFacts, berth: &Berth, staged: &Deployment) -> Step {
-    // I2, I3: a previous process, or a write of this one without an answer, may have taken the licence back. The
-    // fence makes such a write fail before anything is armed.
+    // I2, I3: an unanswered write, of this agent process or a previous one, may still take the licence back. The fence
+    // makes that write fail before anything is armed.
     if !facts.fenced {
         return Step::Fence(berth.clone());
     }
@@ -93,8 +93,8 @@ pub(crate) fn overdue(facts: &AgentFacts) -> Option<OnTimeout> {
     (!is_drained(facts) && facts.drain.elapsed >= settings.timeout()).then(|| settings.on_timeout())
 }
 
-/// True if the turn must end because its drain took too long: longer than the timeout with `Release`, and twice the timeout with
-/// `Force`, so that a pod that cannot even be deleted does not keep the berth from other nodes.
+/// True if the turn must end because its drain took too long: the timeout with `Release`, twice the timeout with
+/// `Force`. Otherwise a pod that cannot even be deleted would keep the berth from other nodes.
 pub(super) fn is_drain_given_up(facts: &AgentFacts) -> bool {
     match overdue(facts) {
         Some(OnTimeout::Release) => true,
@@ -181,7 +181,7 @@ pub(crate) fn closed_window(facts: &AgentFacts, open_until: Option<Timestamp>) -
     (facts.now >= until).then(|| format!("the maintenance window has closed: a reboot could start until {until}"))
 }
 
-/// Waits for a requested reboot. A lost reply counts as accepted.
+/// Returns a wait while a requested reboot may still begin. A request without a reply counts as accepted.
 pub(super) fn await_reboot(facts: &AgentFacts) -> Option<Step> {
     match facts.host.reboot {
         Reboot::Asked(ago) if ago < REBOOT_START_TIMEOUT => Some(Step::Wait(
