@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::berth::HoldPhase;
 use berth_api::condition::{self, Verdict, Why, node as types};
 use berth_api::fleet::BootcFleetStatus;
 use berth_api::keys;
@@ -13,7 +12,6 @@ use berth_api::membership::Membership;
 use berth_api::waves::is_control_plane;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
-use berth_core::controller::aggregate::{self, MemberView, PoolStatusFacts};
 use berth_core::controller::fleet::health::{self, Agent, FleetStatusFacts, PoolState, SILENT_AFTER};
 use berth_core::controller::fleet::held::Machines;
 use berth_core::controller::gates::{Gates, gates};
@@ -31,6 +29,7 @@ use berth_core::controller::silence::Silent;
 use berth_core::controller::snapshot::Snapshot;
 use berth_core::controller::soaks::Soaks;
 use berth_core::controller::staging_permits::StagingPermits;
+use berth_core::controller::statuses::{PassResults, Polled, holdings};
 use berth_core::controller::view::LeaseView;
 use berth_core::controller::waiting;
 use jiff::{SignedDuration, Timestamp};
@@ -291,47 +290,14 @@ impl World<'_> {
     ) -> berth_api::pool::BootcNodePoolStatus {
         let object = pool.object.as_ref().unwrap();
         let old = object.status.clone().unwrap_or_default();
-        let members: Vec<_> = pass
-            .membership
-            .members(&pool.name)
-            .filter_map(|name| pass.member(name))
-            .collect();
-        let leases = pass.leases.iter().filter(|lease| lease.pool == pool.name);
-        let holders = leases
-            .clone()
-            .filter_map(|lease| Some(&lease.berth.as_ref().ok()?.holding()?.node));
-        let away = holders.filter(|name| pass.membership.pool_of(name) != Some(&pool.name));
-        let away: Vec<_> = away.filter_map(|name| pass.member(name)).collect();
-        let facts = PoolStatusFacts {
-            generation: object.metadata.generation,
-            old: &old,
-            pool: pool.name.as_str(),
-            reference: object.spec.image_ref(),
-            history_limit: object.spec.history_limit(),
-            refused: pool.refused.as_deref(),
-            minimum_age: object.spec.minimum_age(),
-            boot_image: object.spec.boot_image(),
+        let polled = Polled {
             answers,
             polled: true,
             available_seen: facts.seen.unsigned_abs(),
             poll_request: facts.poll.clone(),
-            paused: object.spec.is_paused(),
-            gates: pass.gates.get(&pool.name),
-            reboot_timeout: object.spec.reboot_timeout(),
-            retry_token: object.spec.retry_token(),
-            excluded: pass.membership.excluded.values().filter(|of| **of == pool.name).count(),
-            deleting: false,
-            bad_selector: pool.bad_selector(),
-            members: &members,
-            away: &away,
-            conflicts: pass.membership.conflicts_of(&pool.name).collect(),
-            plan: &pass.plans[&pool.name],
-            unreadable: leases
-                .filter_map(|lease| lease.berth.as_ref().err().map(String::as_str))
-                .collect(),
-            unwritable: vec![],
         };
-        aggregate::status(&facts, at)
+        let results = pass.results();
+        results.pool_status((pool, object), &old, polled, vec![], at).unwrap()
     }
 
     fn fleet_status(&self, pass: &Pass<'_>, answers: &BTreeMap<String, Answers>, at: Timestamp) -> BootcFleetStatus {
@@ -344,20 +310,11 @@ impl World<'_> {
         let none = Default::default();
         let pools = pass.pools.iter().filter_map(|pool| pool.object.as_ref());
         let pools: Vec<_> = pools
-            .map(|pool| PoolState {
-                name: pool.metadata.name.as_deref().unwrap(),
-                status: pool.status.as_ref().unwrap_or(&none),
-                trouble: answers
-                    .get(&pool.name_any())
-                    .and_then(|answers| answers.tag.trouble.as_ref()),
-                is_asked: true,
+            .map(|pool| {
+                let name = pool.metadata.name.as_deref().unwrap();
+                PoolState::of(name, pool.status.as_ref().unwrap_or(&none), answers.get(name))
             })
             .collect();
-        let unreadable = pass.leases.iter().filter_map(|lease| {
-            let error = lease.berth.as_ref().err()?;
-            Some(format!("Lease {}: {error}", lease.name()))
-        });
-        let unreadable: Vec<String> = unreadable.collect();
         let facts = FleetStatusFacts {
             generation: Some(1),
             old: &old,
@@ -366,7 +323,7 @@ impl World<'_> {
             agents: &self.agents(pass),
             machines: Machines::of(&old),
             events_unread: None,
-            unreadable: &unreadable,
+            unreadable: &pass.results().unreadable(),
             unreadable_pools: 0,
             deaf: false,
             listened: UPTIME,
@@ -375,21 +332,8 @@ impl World<'_> {
         health::status(&facts, at)
     }
 
-    fn agents<'s>(&self, pass: &Pass<'s>) -> Vec<Agent<'s>> {
-        let agents = pass.seen.bootc_nodes.iter().filter_map(|(name, host)| {
-            let content = host.view.content.as_ref().ok()?;
-            let node = pass.seen.nodes.get(name)?;
-            let holding = pass.occupied.holdings.get(&node.view.uid);
-            let reboots = holding.is_some_and(|holding| holding.phase == HoldPhase::Committed);
-            (!content.spec.pool_name.is_empty()).then(|| Agent {
-                node: name,
-                quiet: self.quiet(name),
-                rebooting: reboots && !pass.lost.contains(&node.view.uid),
-                unguarded: content.report.unguarded,
-                firstboot: content.report.firstboot,
-            })
-        });
-        agents.collect()
+    fn agents<'p>(&self, pass: &'p Pass<'_>) -> Vec<Agent<'p>> {
+        pass.results().agents(|node, _| self.quiet(node))
     }
 
     /// Writes the insights of the nodes whose agent is silent.
@@ -475,22 +419,21 @@ impl Pass<'_> {
             .membership
             .pool_of(node)
             .and_then(|name| self.pools.iter().find(|pool| pool.name == *name));
-        Timeouts {
-            reboot: pool.map_or(berth_api::pool::DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
-            silence: SILENCE,
-        }
+        Pool::timeouts(pool, SILENCE)
     }
 
-    fn member(&self, name: &NodeName) -> Option<MemberView<'_>> {
-        let node = self.seen.nodes.get(name.as_str())?.view.as_ref();
-        let host = self.seen.bootc_nodes.get(name.as_str());
-        Some(MemberView {
-            node,
-            host: host.map(|entry| entry.view.as_ref()),
-            holding: self.occupied.holdings.get(&node.uid),
-            overdue: self.lost.contains(&node.uid),
-            heard: self.heard.contains(name),
-        })
+    /// Returns the results that the statuses depend on.
+    fn results(&self) -> PassResults<'_> {
+        PassResults {
+            snapshot: self.seen,
+            membership: &self.membership,
+            leases: &self.leases,
+            gates: &self.gates,
+            plans: &self.plans,
+            heard: &self.heard,
+            timed_out: &self.lost,
+            holdings: holdings(&self.leases),
+        }
     }
 }
 

@@ -117,9 +117,10 @@ impl Reconciler {
             planned,
             timed_out,
         };
-        self.aggregate(&findings, &touched).await?;
-        let agents = fleet::agents(&findings);
-        self.fleet(&findings, &agents).await?;
+        let results = findings.results();
+        self.aggregate(&findings, &results, &touched).await?;
+        let agents = findings.agents(&results);
+        self.fleet(&findings, &results.unreadable(), &agents).await?;
         self.silence(&findings, &agents).await?;
         self.finalize(&findings).await?;
         self.report(&findings);

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use berth_api::membership::Membership;
 use berth_api::{NodeName, NodeUid, PoolName};
 use berth_core::Moment;
+use berth_core::controller::fleet::health::Agent;
 use berth_core::controller::gates::Gates;
 use berth_core::controller::occupied::Occupied;
 use berth_core::controller::plan::Plan;
 use berth_core::controller::pool::Pool;
 use berth_core::controller::snapshot::Snapshot;
+use berth_core::controller::statuses::{PassResults, holdings};
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView};
 use jiff::Timestamp;
 
@@ -128,4 +130,26 @@ pub(super) struct Findings {
     pub(super) planned: Planned,
     /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
     pub(super) timed_out: BTreeSet<NodeUid>,
+}
+
+impl Findings {
+    /// Returns the results that the statuses depend on.
+    pub(super) fn results(&self) -> PassResults<'_> {
+        let leases = &self.planned.berths.leases;
+        PassResults {
+            snapshot: &self.observed.snapshot,
+            membership: &self.membership,
+            leases,
+            gates: &self.gates,
+            plans: &self.planned.plans,
+            heard: &self.observed.heard,
+            timed_out: &self.timed_out,
+            holdings: holdings(leases),
+        }
+    }
+
+    /// Returns the agents of all pool members, sorted by node name.
+    pub(super) fn agents<'a>(&'a self, results: &PassResults<'a>) -> Vec<Agent<'a>> {
+        results.agents(|_, host| self.observed.now.since(host.heard))
+    }
 }

@@ -1,20 +1,19 @@
 //! Phases 3, 7 and 8, which send requests to the API server: the pools' finalizers, status and deletion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use berth_api::berth::Holding;
 use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
-use berth_api::{NodeName, NodeUid, PoolName, keys};
-use berth_core::controller::aggregate::{self, MemberView, pace};
+use berth_api::{PoolName, keys};
+use berth_core::controller::aggregate::pace;
 use berth_core::controller::pool::Pool;
-use berth_core::controller::unwritable::Unwritable;
-use berth_core::controller::view::LeaseView;
+use berth_core::controller::statuses::{PassResults, Polled};
 use serde_json::json;
 
-use super::phases::{Berths, Findings, Observed};
+use super::phases::{Findings, Observed};
 use super::reconciler::Reconciler;
 use crate::events::Note;
 use crate::leader::Lost;
+use crate::resolve::Resolution;
 use crate::time;
 
 impl Reconciler {
@@ -61,8 +60,14 @@ impl Reconciler {
     }
 
     /// Phase 7: writes each pool's status if it has changed.
-    pub(super) async fn aggregate(&mut self, findings: &Findings, touched: &BTreeSet<PoolName>) -> Result<(), Lost> {
+    pub(super) async fn aggregate(
+        &mut self,
+        findings: &Findings,
+        results: &PassResults<'_>,
+        touched: &BTreeSet<PoolName>,
+    ) -> Result<(), Lost> {
         let observed = &findings.observed;
+        let unresolved = Resolution::default();
         for pool in &observed.pools {
             let Some(object) = &pool.object else {
                 continue;
@@ -75,7 +80,9 @@ impl Reconciler {
                 .values()
                 .map(|remembered| &remembered.unwritable);
             let unwritable = remembered.filter(|lease| lease.pool == pool.name).collect();
-            let Some(new) = status(findings, (pool, object), unwritable, &old) else {
+            let resolution = findings.resolutions.get(&pool.name).unwrap_or(&unresolved);
+            let polled = polled(pool, &old, resolution);
+            let Some(new) = results.pool_status((pool, object), &old, polled, unwritable, observed.wall) else {
                 continue;
             };
             let key = format!("status/{}", pool.name);
@@ -136,104 +143,21 @@ impl Reconciler {
     }
 }
 
-/// Computes the pool's status. `None` without a plan: the berths could not be read, and an old status is better than a
-/// wrong one.
-fn status(
-    findings: &Findings,
-    (pool, object): (&Pool, &BootcNodePool),
-    unwritable: Vec<&Unwritable>,
-    old: &BootcNodePoolStatus,
-) -> Option<BootcNodePoolStatus> {
-    let plan = findings.planned.plans.get(&pool.name)?;
-    let holdings = holdings(&findings.planned.berths);
-    let members = findings.membership.members(&pool.name);
-    let members = views(findings, &holdings, members);
-    let away = views(findings, &holdings, strangers(findings, pool));
-    let resolution = findings.resolutions.get(&pool.name).cloned().unwrap_or_default();
+/// Returns the registry answers about the pool's image.
+fn polled<'a>(pool: &Pool, old: &BootcNodePoolStatus, resolution: &'a Resolution) -> Polled<'a> {
     // If no registry may be queried for the pool, its poll request counts as handled; its conditions have the reason.
     let is_mute = pool.deleting || pool.refused.is_some() || resolution.answers.fleet_unreadable;
     let poll_request = if is_mute {
         pool.poll_request().map(str::to_owned)
     } else {
-        resolution.poll_request
+        resolution.poll_request.clone()
     };
-    let leases = &findings.planned.berths.leases;
-    let unreadable = leases
-        .iter()
-        .filter(|l| l.pool == pool.name)
-        .filter_map(|l| l.berth.as_ref().err())
-        .map(String::as_str)
-        .collect();
-    let facts = aggregate::PoolStatusFacts {
-        generation: object.metadata.generation,
-        old,
-        pool: pool.name.as_str(),
-        reference: object.spec.image_ref(),
-        history_limit: object.spec.history_limit(),
-        refused: pool.refused.as_deref(),
-        minimum_age: object.spec.minimum_age(),
-        boot_image: object.spec.boot_image(),
+    Polled {
         answers: &resolution.answers,
         polled: resolution.polled,
         available_seen: resolution.seen,
         poll_request: poll_request.or_else(|| old.poll_request.clone()),
-        paused: object.spec.is_paused(),
-        gates: findings.gates.get(&pool.name),
-        reboot_timeout: object.spec.reboot_timeout(),
-        retry_token: object.spec.retry_token(),
-        excluded: findings
-            .membership
-            .excluded
-            .values()
-            .filter(|of| **of == pool.name)
-            .count(),
-        deleting: pool.deleting,
-        bad_selector: pool.bad_selector(),
-        members: &members,
-        away: &away,
-        conflicts: findings.membership.conflicts_of(&pool.name).collect(),
-        plan,
-        unreadable,
-        unwritable,
-    };
-    Some(aggregate::status(&facts, findings.observed.wall))
-}
-
-/// Returns the berth of each holder, by the holder's UID. If a node holds two berths, returns the first.
-fn holdings(berths: &Berths) -> BTreeMap<&NodeUid, &Holding> {
-    let holdings = berths.leases.iter().rev().filter_map(LeaseView::holding);
-    holdings.map(|holding| (&holding.uid, holding)).collect()
-}
-
-fn views<'a>(
-    findings: &'a Findings,
-    holdings: &BTreeMap<&NodeUid, &'a Holding>,
-    names: impl Iterator<Item = &'a NodeName>,
-) -> Vec<MemberView<'a>> {
-    names.filter_map(|name| member(findings, holdings, name)).collect()
-}
-
-fn member<'a>(
-    findings: &'a Findings,
-    holdings: &BTreeMap<&NodeUid, &'a Holding>,
-    name: &NodeName,
-) -> Option<MemberView<'a>> {
-    let observed = &findings.observed;
-    let node = observed.node(name.as_str())?;
-    Some(MemberView {
-        node,
-        host: observed.host(name.as_str()),
-        holding: holdings.get(&node.uid).copied(),
-        overdue: findings.timed_out.contains(&node.uid),
-        heard: observed.heard.contains(name),
-    })
-}
-
-/// Returns the holders of the pool's berths that are no longer its members.
-fn strangers<'a>(findings: &'a Findings, pool: &'a Pool) -> impl Iterator<Item = &'a NodeName> {
-    let berths = findings.planned.berths.leases.iter().filter(|l| l.pool == pool.name);
-    let holders = berths.filter_map(|l| Some(&l.holding()?.node));
-    holders.filter(|name| findings.membership.pool_of(name) != Some(&pool.name))
+    }
 }
 
 fn log(pool: &Pool, old: &BootcNodePoolStatus, new: &BootcNodePoolStatus) {

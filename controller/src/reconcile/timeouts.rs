@@ -7,7 +7,6 @@ use berth_api::NodeUid;
 use berth_api::berth::Holding;
 use berth_api::condition::node::REBOOT_TIMED_OUT;
 use berth_api::condition::{Verdict, Why};
-use berth_api::pool::DEFAULT_REBOOT_TIMEOUT;
 use berth_core::controller::overdue::{self, Holder, Timeouts};
 use berth_core::controller::pool::Pool;
 use berth_core::controller::view::{BootcNodeView, LeaseView, NodeView};
@@ -92,11 +91,7 @@ impl Reconciler {
     }
 
     fn timeouts_of(&self, observed: &Observed, lease: &LeaseView) -> Timeouts {
-        let pool = observed.pool(&lease.pool);
-        Timeouts {
-            reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
-            silence: self.settings.agent_silence,
-        }
+        Pool::timeouts(observed.pool(&lease.pool), self.settings.agent_silence)
     }
 }
 

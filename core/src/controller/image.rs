@@ -114,6 +114,19 @@ pub struct Answers {
     pub fleet_unreadable: bool,
 }
 
+impl Answers {
+    /// Returns the failure to resolve the pool's reference or its tag.
+    pub fn trouble(&self) -> Option<&QueryFailure> {
+        self.named.trouble.as_ref().or(self.tag.trouble.as_ref())
+    }
+
+    /// True if this leader has queried a registry for the pool, with or without success.
+    pub fn is_asked(&self) -> bool {
+        let mut both = [&self.named, &self.tag].into_iter();
+        both.any(|answer| answer.found.is_some() || answer.trouble.is_some())
+    }
+}
+
 /// Input for the decision about a pool's image.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageFacts<'a> {

@@ -8,7 +8,8 @@
 //! - [`membership`], [`occupied`], [`gates`] and [`quorum`]: members, holders, and reasons that keep berths closed.
 //! - [`plan`]: the writes to the berths of one pool. [`forecast`] and [`explain`] run it ahead of time.
 //! - [`pool`], [`publish`] and [`round`]: one pool, the specs of the BootcNodes, and the plans of all pools.
-//! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`] and [`gauges`]: status and metrics.
+//! - [`image`], [`history`], [`aggregate`], [`fleet`], [`waiting`], [`silence`], [`statuses`] and
+//!   [`gauges`]: status and metrics.
 
 pub mod aggregate;
 pub mod explain;
@@ -36,6 +37,7 @@ pub mod snapshot;
 pub mod soaks;
 pub mod staging_permits;
 pub mod stagings;
+pub mod statuses;
 mod throttle;
 pub mod troubles;
 pub mod turns;

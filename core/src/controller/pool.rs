@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use crate::controller::gate::FleetGate;
 use crate::controller::gates::Inputs;
+use crate::controller::overdue::Timeouts;
 use crate::controller::plan::{Estimate, Failures, Wave};
 use crate::controller::snapshot::Objects;
 use crate::controller::soaks::Soaks;
@@ -142,6 +143,15 @@ impl Pool {
     pub fn reboot_timeout(&self) -> Duration {
         let object = self.object.as_ref();
         object.map_or(DEFAULT_REBOOT_TIMEOUT, |object| object.spec.reboot_timeout())
+    }
+
+    /// Returns how long a holder of the pool's berths may be silent. `None`: the pool cannot be read. `silence`: a
+    /// running agent reports within this time.
+    pub fn timeouts(pool: Option<&Self>, silence: Duration) -> Timeouts {
+        Timeouts {
+            reboot: pool.map_or(DEFAULT_REBOOT_TIMEOUT, Pool::reboot_timeout),
+            silence,
+        }
     }
 
     /// Drain timeout; [`Duration::MAX`] if the pool sets none.

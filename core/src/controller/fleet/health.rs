@@ -9,7 +9,7 @@ use berth_api::pool::BootcNodePoolStatus;
 use jiff::Timestamp;
 
 use crate::controller::fleet::held::Machines;
-use crate::controller::image::QueryFailure;
+use crate::controller::image::{Answers, QueryFailure};
 use crate::controller::view::FirstBoot;
 use crate::text::few;
 
@@ -66,7 +66,17 @@ pub struct PoolState<'a> {
     pub is_asked: bool,
 }
 
-impl PoolState<'_> {
+impl<'a> PoolState<'a> {
+    /// Returns the state of a pool. `answers`: `None` if no registry may be queried for the pool.
+    pub fn of(name: &'a str, status: &'a BootcNodePoolStatus, answers: Option<&'a Answers>) -> Self {
+        Self {
+            name,
+            status,
+            trouble: answers.and_then(Answers::trouble),
+            is_asked: answers.is_none_or(Answers::is_asked),
+        }
+    }
+
     /// True if the condition is True.
     fn has(&self, type_: &str) -> bool {
         condition::is_true(&self.status.conditions, type_)

@@ -1,0 +1,189 @@
+//! The inputs of the statuses of pools and the fleet, from the results of one pass. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::berth::{HoldPhase, Holding};
+use berth_api::membership::Membership;
+use berth_api::pool::{BootcNodePool, BootcNodePoolStatus};
+use berth_api::{NodeName, NodeUid, PoolName};
+use jiff::Timestamp;
+
+use crate::controller::aggregate::{self, MemberView, PoolStatusFacts};
+use crate::controller::fleet::health::Agent;
+use crate::controller::gates::Gates;
+use crate::controller::image::Answers;
+use crate::controller::plan::Plan;
+use crate::controller::pool::Pool;
+use crate::controller::snapshot::{Entry, Snapshot};
+use crate::controller::unwritable::Unwritable;
+use crate::controller::view::{BootcNodeView, LeaseView};
+
+/// Results of one pass.
+#[derive(Debug)]
+pub struct PassResults<'a> {
+    /// Objects of the watches.
+    pub snapshot: &'a Snapshot,
+    /// Pool of each node.
+    pub membership: &'a Membership,
+    /// All berths.
+    pub leases: &'a [LeaseView],
+    /// Gates of each pool.
+    pub gates: &'a BTreeMap<PoolName, Gates>,
+    /// Plan of each pool; empty if the berths could not be read.
+    pub plans: &'a BTreeMap<PoolName, Plan>,
+    /// Nodes whose agent was heard of recently.
+    pub heard: &'a BTreeSet<NodeName>,
+    /// UIDs of the Nodes that hold a berth but are silent or did not come back from their reboot in time.
+    pub timed_out: &'a BTreeSet<NodeUid>,
+    /// [`holdings`] of the berths.
+    pub holdings: BTreeMap<&'a NodeUid, &'a Holding>,
+}
+
+/// Returns the holding of each node that holds a berth, by the UID of its Node. If a node holds two berths, returns the
+/// first.
+pub fn holdings(leases: &[LeaseView]) -> BTreeMap<&NodeUid, &Holding> {
+    let holdings = leases.iter().rev().filter_map(LeaseView::holding);
+    holdings.map(|holding| (&holding.uid, holding)).collect()
+}
+
+/// Registry answers about a pool's image.
+#[derive(Debug)]
+pub struct Polled<'a> {
+    /// The answers.
+    pub answers: &'a Answers,
+    /// True if the tag is polled.
+    pub polled: bool,
+    /// Time since `status.available` was first seen, by this leader and earlier ones.
+    pub available_seen: Duration,
+    /// Last poll request that was served.
+    pub poll_request: Option<String>,
+}
+
+impl<'a> PassResults<'a> {
+    /// Computes a pool's status. `None` without a plan: the berths could not be read, and an old status is better than
+    /// a wrong one.
+    pub fn pool_status(
+        &self,
+        (pool, object): (&Pool, &BootcNodePool),
+        old: &BootcNodePoolStatus,
+        polled: Polled<'_>,
+        unwritable: Vec<&Unwritable>,
+        now: Timestamp,
+    ) -> Option<BootcNodePoolStatus> {
+        let plan = self.plans.get(&pool.name)?;
+        let members = self.views(self.membership.members(&pool.name));
+        let away = self.views(self.strangers(pool));
+        let excluded = self.membership.excluded.values();
+        let facts = PoolStatusFacts {
+            generation: object.metadata.generation,
+            old,
+            pool: pool.name.as_str(),
+            reference: object.spec.image_ref(),
+            history_limit: object.spec.history_limit(),
+            refused: pool.refused.as_deref(),
+            minimum_age: object.spec.minimum_age(),
+            boot_image: object.spec.boot_image(),
+            answers: polled.answers,
+            polled: polled.polled,
+            available_seen: polled.available_seen,
+            poll_request: polled.poll_request,
+            paused: object.spec.is_paused(),
+            gates: self.gates.get(&pool.name),
+            reboot_timeout: object.spec.reboot_timeout(),
+            retry_token: object.spec.retry_token(),
+            excluded: excluded.filter(|of| **of == pool.name).count(),
+            deleting: pool.deleting,
+            bad_selector: pool.bad_selector(),
+            members: &members,
+            away: &away,
+            conflicts: self.membership.conflicts_of(&pool.name).collect(),
+            plan,
+            unreadable: self.berths_of(pool).filter_map(read_error).collect(),
+            unwritable,
+        };
+        Some(aggregate::status(&facts, now))
+    }
+
+    fn berths_of(&self, pool: &Pool) -> impl Iterator<Item = &'a LeaseView> {
+        self.leases.iter().filter(|lease| lease.pool == pool.name)
+    }
+
+    /// Returns the holders of the pool's berths that are no longer its members.
+    fn strangers(&self, pool: &Pool) -> impl Iterator<Item = &'a NodeName> {
+        let holders = self.berths_of(pool).filter_map(|lease| Some(&lease.holding()?.node));
+        holders.filter(|name| self.membership.pool_of(name) != Some(&pool.name))
+    }
+
+    fn views<'n>(&self, names: impl Iterator<Item = &'n NodeName>) -> Vec<MemberView<'a>> {
+        names.filter_map(|name| self.member(name)).collect()
+    }
+
+    fn member(&self, name: &NodeName) -> Option<MemberView<'a>> {
+        let node = self.snapshot.nodes.get(name.as_str())?.view.as_ref();
+        let host = self.snapshot.bootc_nodes.get(name.as_str());
+        Some(MemberView {
+            node,
+            host: host.map(|entry| entry.view.as_ref()),
+            holding: self.holdings.get(&node.uid).copied(),
+            overdue: self.timed_out.contains(&node.uid),
+            heard: self.heard.contains(name),
+        })
+    }
+
+    /// Returns the agents of all pool members, sorted by node name. `quiet` returns the time since an agent was last
+    /// heard of, given the name of its node and its BootcNode.
+    pub fn agents(&self, quiet: impl Fn(&str, &Entry<BootcNodeView>) -> Duration) -> Vec<Agent<'a>> {
+        let committed = self.committed();
+        let agents = self.snapshot.bootc_nodes.iter().filter_map(|(name, host)| {
+            let content = host.view.content.as_ref().ok()?;
+            let uid = &self.snapshot.nodes.get(name)?.view.uid;
+            is_member(&host.view).then(|| Agent {
+                node: name,
+                quiet: quiet(name, host),
+                rebooting: committed.contains(uid) && !self.timed_out.contains(uid),
+                unguarded: content.report.unguarded,
+                firstboot: content.report.firstboot,
+            })
+        });
+        agents.collect()
+    }
+
+    /// Returns the nodes with a committed berth, which may be silent while they reboot.
+    fn committed(&self) -> BTreeSet<&'a NodeUid> {
+        let holdings = self.leases.iter().filter_map(LeaseView::holding);
+        let committed = holdings.filter(|holding| holding.phase == HoldPhase::Committed);
+        committed.map(|holding| &holding.uid).collect()
+    }
+
+    /// Describes the objects that cannot be read.
+    pub fn unreadable(&self) -> Vec<String> {
+        let mut unreadable = vec![];
+        for (name, pool) in self.snapshot.pools.iter() {
+            if let Err(error) = &pool.view.object {
+                unreadable.push(format!("BootcNodePool {name}: {error}"));
+            }
+        }
+        for lease in self.leases {
+            if let Some(error) = read_error(lease) {
+                unreadable.push(format!("Lease {}: {error}", lease.name()));
+            }
+        }
+        for (name, host) in self.snapshot.bootc_nodes.iter() {
+            if let Err(error) = &host.view.content {
+                unreadable.push(format!("BootcNode {name}: {error}"));
+            }
+        }
+        unreadable
+    }
+}
+
+fn read_error(lease: &LeaseView) -> Option<&str> {
+    lease.berth.as_ref().err().map(String::as_str)
+}
+
+/// True if the node of this BootcNode is a member of a pool.
+fn is_member(host: &BootcNodeView) -> bool {
+    let pool = host.spec().map(|spec| &spec.pool_name);
+    pool.is_some_and(|pool| !pool.is_empty()) && !host.deleting
+}
