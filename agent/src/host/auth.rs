@@ -1,8 +1,9 @@
-//! The host's auth files. The agent writes its own to the first of the places where the host's tools look for one.
+//! The host's auth files, with the credentials for registries. The agent writes its auth file to the first of the paths
+//! that the host's tools search.
 //!
-//! A record in the runtime directory lists the digests of the agent's own auth files. The agent writes the record
-//! before the file, and a reboot clears both. So after a crash at any point, the next agent knows whether it may change
-//! the file.
+//! A record in the runtime directory lists the digests of the auth files that the agent wrote. The agent writes the
+//! record before the file, and a reboot clears both. So even after a crash, the next agent knows whether Berth wrote
+//! the host's file and may change it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -24,7 +25,8 @@ use super::root::{HostRoot, RUN_DIR};
 pub struct AuthSource {
     /// File with the credentials for the host, as the agent sees it. It may be missing.
     pub path: Option<PathBuf>,
-    /// True to overwrite and hide auth files that Berth did not write.
+    /// True to overwrite auth files that Berth did not write, or to hide them with a file that the host's tools read
+    /// first.
     pub replace: bool,
 }
 
@@ -40,7 +42,7 @@ pub(super) struct HostAuth {
 pub struct AuthOutcome {
     /// True if the host's credentials have changed.
     pub changed: bool,
-    /// Problem to report.
+    /// Problem to report in a condition, if any.
     pub objection: Option<Objection>,
 }
 
@@ -62,7 +64,7 @@ impl HostAuth {
         let (given, text) = self.given();
         let host = self.look();
         if !host.ours.is_empty() {
-            // A crash may have left credentials in the temporary file. No other agent writes at the same time.
+            // A crash may have left credentials in the temporary file. No other agent writes it at the same time.
             let _ = fs::remove_file(files::temporary(&self.path()));
         }
         let (change, objection) = decide(claim, &given, &host, self.source.replace);
@@ -129,7 +131,8 @@ impl HostAuth {
         }
     }
 
-    /// Writes the new auth file. Until the file is in place, the record lists the old digest too.
+    /// Writes the digest of the new auth file to the record, beside the digest of the file that it replaces if Berth
+    /// wrote that, and then writes the new file.
     fn write(&self, host: &AuthFiles, new: &Digest, text: &[u8]) -> io::Result<()> {
         let was_ours = match &host.places[0] {
             Place::File(digest) => host.ours.contains(digest).then_some(digest),
@@ -158,7 +161,7 @@ fn place(root: &HostRoot, path: &str) -> Place {
     let path = root.path(path);
     let kind = match fs::symlink_metadata(&path) {
         Ok(found) => found.file_type(),
-        // A parent is not a directory: the host's tools find no file there either.
+        // Nothing has this path, or a parent of it is not a directory. The host's tools find no file there either.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Place::Empty,
         Err(error) => return Place::Odd(format!("which cannot be examined: {error}")),
     };

@@ -23,9 +23,9 @@ impl Host {
     }
 }
 
-/// Returns the script. It prints Ignition's result as one line, which is empty if there is no result. Then, for the
-/// first note that exists, it prints one line with the note's number and its times of birth and change (or why it
-/// cannot be read), and then the note.
+/// Returns the shell script that reads the note. Line 1 of its output is Ignition's result; it is empty if the host has
+/// none. For the first note that exists, line 2 has the note's number and its times of creation and last change in Unix
+/// seconds (or why the note cannot be read), and the note follows.
 fn script() -> String {
     let places = PLACES.join(" ");
     let most = MAX_LENGTH + 1;
@@ -65,7 +65,7 @@ fn parse(output: &str) -> Option<NodeBootImage> {
         ["outside"] => Err("it is a link that leads out of /sysroot, which is not followed".to_owned()),
         _ => Ok(note.as_bytes()),
     };
-    // The note is never changed, so if the file system has no birth time, the time of the last change is the same.
+    // If the file system records no creation time, the time of the last change counts: the note is never changed.
     let seconds = times
         .iter()
         .filter_map(|time| time.parse().ok())

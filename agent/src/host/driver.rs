@@ -13,10 +13,11 @@ use futures::future::BoxFuture;
 use super::error::HostError;
 use super::failure::{Failure, Reason};
 
-/// Answer of a backend. Every operation ends within a bounded time.
+/// Future result of a backend's operation. Every operation ends within a bounded time.
 pub(super) type Answer<'a, T> = BoxFuture<'a, Result<T, HostError>>;
 
-/// A backend of a host. Callers request one change at a time, and request none while a pull runs.
+/// A backend of a host. Callers request one change at a time. While a pull runs, they request no change but its
+/// cancellation.
 pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// Finds the recorded pull of this boot. Without a record, bootc's driver looks for a pull unit of the desired
     /// digest. An ended pull is found until [`Driver::forget_pull`].
@@ -25,7 +26,8 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// True if a pull of this image would enforce the host's signature policy.
     fn enforces_policy(&self, image: &DesiredImage) -> bool;
 
-    /// Starts to pull and stage an image, locked as `lock` describes, and returns at once. No other pull may run.
+    /// Starts to pull and stage an image, locked as `lock` describes, and returns without waiting for the pull. The
+    /// caller ensures that no other pull runs.
     fn start_pull<'a>(
         &'a self,
         boot: &'a BootId,
@@ -38,7 +40,7 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// stopped.
     fn cancel_pull<'a>(&'a self, boot: &'a BootId, digest: &'a Digest) -> Answer<'a, ()>;
 
-    /// Forgets an ended pull.
+    /// Forgets an ended pull, so that [`Driver::find_pull`] no longer returns it.
     fn forget_pull<'a>(&'a self, digest: &'a Digest) -> Answer<'a, ()>;
 
     /// Returns the progress of the running pull, if the backend reports it.
@@ -50,19 +52,19 @@ pub(super) trait Driver: std::fmt::Debug + Send + Sync {
     /// Unlocks the staged deployment, so that the next reboot applies it.
     fn unlock(&self) -> Answer<'_, ()>;
 
-    /// Removes the staged deployment if it is `meant`. Never removes another one.
+    /// Removes the staged deployment, if there is one. Fails if it is a deployment other than `meant`.
     fn unstage<'a>(&'a self, meant: &'a Deployment) -> Answer<'a, ()>;
 
     /// Requests a reboot, which applies an unlocked staged deployment.
     fn reboot(&self) -> Answer<'_, ()>;
 }
 
-/// The host's settings at the start of a pull. The pull's record keeps them.
+/// Settings of the host at the start of a pull, saved in the pull's record.
 #[derive(Debug)]
 pub(super) struct PullInputs {
-    /// Description of the host's credentials.
+    /// Text about the auth file in use, appended to the registry's message if the registry rejects the pull.
     pub(super) credentials: String,
-    /// Digest of the signature policy's text; `None` if the pull does not enforce one.
+    /// Digest of the signature policy's text; `None` if the pull does not enforce a policy.
     pub(super) policy: Option<Digest>,
 }
 
@@ -71,9 +73,9 @@ pub(super) struct PullInputs {
 pub struct Pull {
     /// Digest of the image.
     pub digest: Digest,
-    /// Digest of the text of the enforced signature policy; `None` if none is enforced.
+    /// Digest of the text of the signature policy that the pull enforces; `None` if it does not enforce one.
     pub policy: Option<Digest>,
-    /// Running, or how it ended.
+    /// Whether the pull runs, or how it ended.
     pub state: PullState,
 }
 
@@ -82,7 +84,7 @@ pub struct Pull {
 pub enum PullState {
     /// The pull runs.
     Running,
-    /// The pull ended without a reported failure. Only the deployments show whether the image is staged.
+    /// The pull ended without a reported failure. Only the host's deployments show whether the image is staged.
     Succeeded,
     /// The pull failed. It may have staged its image anyway.
     Failed {
@@ -96,8 +98,8 @@ pub enum PullState {
 pub struct HostStatus {
     /// The running deployment.
     pub booted: Deployment,
-    /// The deployment that a shutdown applies unless it is locked. A staged change without an image, such as a kernel
-    /// argument, has no digest.
+    /// The deployment that a shutdown applies unless it is locked. A staged change without an image, such as a changed
+    /// kernel argument, has no digest.
     pub staged: Option<Deployment>,
     /// Why the lock of the staged deployment cannot be read. The deployment then counts as neither locked nor unlocked.
     pub unreadable_lock: Option<String>,
@@ -107,31 +109,31 @@ pub struct HostStatus {
     pub rollback: Option<Deployment>,
     /// True if the rollback deployment boots next.
     pub rollback_queued: bool,
-    /// True if the booted image was pulled under an enforced signature policy. The host's next pulls must enforce one
+    /// True if the booted image was pulled under an enforced signature policy. The next pulls must then enforce one
     /// too.
     pub signature_enforced: bool,
     /// How the host stores its deployments.
     pub storage: Storage,
     /// Directory of the staged deployment's files, as a path on the host; `None` without ostree.
     pub staged_files: Option<PathBuf>,
-    /// Name of the staged deployment on a composefs host.
+    /// fs-verity digest that names the staged deployment on a composefs host; `None` on an ostree host.
     pub staged_verity: Option<String>,
     /// Packages that rpm-ostree layers on the booted image.
     pub layered_packages: Vec<String>,
-    /// True if the staged deployment layers other packages than the booted one.
+    /// True if the staged and the booted deployment have different layered packages.
     pub staged_layers: bool,
 }
 
 impl HostStatus {
-    /// Returns the staged deployment if it is the one in `meant`; `None` if nothing is staged.
+    /// Returns the staged deployment if it has the image and digest of `meant`; `None` if nothing is staged.
     ///
     /// # Errors
-    /// When something else is staged, which must not be touched.
+    /// When another deployment is staged. The caller must not change that one.
     pub(super) fn staged_as_meant(&self, meant: &Deployment) -> Result<Option<&Deployment>, HostError> {
         match &self.staged {
             Some(staged) if (&staged.digest, &staged.image) != (&meant.digest, &meant.image) => {
                 let why = format!(
-                    "{} is staged instead of {}, so nothing is removed",
+                    "{} is staged instead of {}; the agent did not remove it",
                     staged.image, meant.image
                 );
                 Err(HostError::tool_failed(&why))
@@ -141,12 +143,12 @@ impl HostStatus {
     }
 }
 
-/// True if the booted image, when last seen, was pulled under an enforced signature policy.
+/// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
 #[derive(Debug, Default)]
 pub(super) struct BootedSigned(AtomicBool);
 
 impl BootedSigned {
-    /// Records the value from the deployments.
+    /// Stores the value from this status.
     pub(super) fn see(&self, status: &HostStatus) {
         self.0.store(status.signature_enforced, Ordering::Relaxed);
     }
@@ -158,14 +160,15 @@ impl BootedSigned {
     }
 }
 
-/// Returns the image's reference for a backend. Fails unless the reference in the BootcNode's spec is complete and
-/// contains the spec's digest.
+/// Returns the reference of the image for a backend. Fails unless `spec.image.ref` of the BootcNode is a valid
+/// reference with the digest in `spec.image.digest`.
 pub(super) fn target(image: &DesiredImage) -> Result<&ImageRef, HostError> {
     let reference = image.reference.get();
     let reference = reference.map_err(|error| invalid_reference(&format!("spec.image.ref: {error}")))?;
     if reference.digest() != Some(&image.digest) {
         return Err(invalid_reference(&format!(
-            "spec.image.ref {reference} does not have spec.image.digest {}; publish both again",
+            "spec.image.ref {reference} of the BootcNode does not contain spec.image.digest {}; only Berth's \
+             controller may write them: find out what else did",
             image.digest
         )));
     }

@@ -1,10 +1,10 @@
 //! Finds a reason in the error message of a host tool.
 //!
-//! bootc has one exit code for all errors and reports none in a machine-readable form. Only its messages remain, and
-//! each release may change them. For an unknown message, the reason is a general one and the message is kept.
+//! bootc has one exit code for all errors. So only the text of a message shows the reason, and each bootc release may
+//! change that text. A message with an unknown text gets a general reason. The message itself is always kept.
 //!
-//! A reason is for display only: a registry can put any text into a tool's output, so no decision depends on a reason.
-//! Every failed pull is retried.
+//! Reasons are for display: a registry can put any text into a tool's output. Therefore the agent retries every failed
+//! pull, whatever its reason.
 
 use berth_api::condition::{MAX_MESSAGE, one_line};
 
@@ -19,8 +19,9 @@ pub struct Failure {
 
 pub use berth_core::agent::reason::Reason;
 
-/// Phrases to search for, in lower case, with their reasons. The first match counts. A message names the failed step
-/// and then its cause, so problems of the host or the image come before network problems in this list.
+/// Phrases of error messages, in lower case, and their reasons. The first match counts. A message names the failed
+/// step, often a network step, and then its cause. So problems of the host or the image come before network problems in
+/// this list.
 const WORDS: &[(&[&str], Reason)] = &[
     // The agent's own messages about the end of a unit.
     (&["/usr/bin/bootc cannot be executed"], Reason::BootcMissing),
@@ -155,7 +156,7 @@ const WORDS: &[(&[&str], Reason)] = &[
     ),
     // After the phrases of rejections: a registry's rejection also names the auth file in use.
     (&["auth.json"], Reason::InvalidAuthFile),
-    // The only message of a bootc without podman, which bootc needs even if the image has no bound images.
+    // bootc's only message if podman is missing. bootc needs podman even for an image without bound images.
     (&["no such file or directory (os error 2)"], Reason::HostToolMissing),
 ];
 
@@ -164,7 +165,7 @@ pub fn classify(words: &str) -> Failure {
     Failure::new(recognise(words).unwrap_or(Reason::PullFailed), words)
 }
 
-/// Returns the reason of a known message.
+/// Returns the reason for the first known phrase in a message; `None` if it has no known phrase.
 pub fn recognise(words: &str) -> Option<Reason> {
     let text = words.to_lowercase();
     let hit = WORDS
@@ -174,7 +175,7 @@ pub fn recognise(words: &str) -> Option<Reason> {
 }
 
 impl Failure {
-    /// Creates a failure. Its message is the error within `words`, in one line.
+    /// Creates a failure. Its message is one line: the error text extracted from `words`, the output of a tool.
     pub fn new(reason: Reason, words: &str) -> Self {
         Self {
             reason,
@@ -183,9 +184,9 @@ impl Failure {
     }
 }
 
-/// Extracts the error from a tool's error output. Takes the text from the first `error:` on: bootc and ostree begin
-/// their errors with it, and may quote podman or a registry after it. Without one, takes the text from the last `Error`
-/// on, or else the last three lines.
+/// Extracts the error from a tool's error output: everything from the first line that begins with `error:`. bootc and
+/// ostree begin their errors like this, and may quote podman or a registry after it. Without such a line, takes
+/// everything from the last line that begins with `Error`, or else the last three lines.
 pub(super) fn message(words: &str) -> String {
     let lines: Vec<&str> = words.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let own = lines.iter().position(|line| line.starts_with("error:"));
@@ -201,8 +202,9 @@ fn is_error(line: &str) -> bool {
     line.starts_with("error:") || line.starts_with("error ")
 }
 
-/// Appends a description of the credentials to the message of a pull that the registry rejected. A long message is
-/// shortened, mostly at its start since the cause is at its end, but only if the rejection can still be read in it.
+/// Appends the text about the credentials to the message of a pull that the registry rejected. Shortens a long message
+/// to make room: at its start, since the cause is at the end, or else at its end. If neither leaves a recognizable
+/// rejection, returns the message unchanged.
 pub(super) fn with_credentials(message: String, credentials: &str) -> String {
     if credentials.is_empty() || !is_unauthorized(&message) {
         return message;

@@ -12,7 +12,7 @@ use anyhow::Context;
 
 use super::root::HostRoot;
 
-/// Time between two attempts.
+/// Time between two attempts to take the lock.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The host-wide lock. The kernel releases it when the process ends, however it ends.
@@ -33,10 +33,10 @@ impl HostLock {
                 return Ok(lock);
             }
             if !waiting {
-                tracing::info!("another agent holds this host's lock; waiting until it ends");
+                tracing::info!("another agent holds this host's lock, /run/berth/lock; waiting until that agent ends");
                 waiting = true;
             }
-            // The watchdog of the service manager must not kill an agent that only waits.
+            // Without this, systemd's watchdog would kill an agent that waits for the lock.
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             tokio::time::sleep(POLL_INTERVAL).await;
         }

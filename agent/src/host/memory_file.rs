@@ -7,18 +7,18 @@ use berth_core::agent::facts::Past;
 use super::files;
 use super::root::{HostRoot, STATE_DIR};
 
-/// The file that holds a [`Past`].
+/// The file with the agent's memory, a [`Past`].
 #[derive(Debug, Clone)]
 pub struct MemoryFile(PathBuf);
 
 impl MemoryFile {
-    /// Returns the file on the host with this root.
+    /// Returns the memory file of the host with this root.
     pub fn new(root: &HostRoot) -> Self {
         Self(root.path(STATE_DIR).join("state.json"))
     }
 
-    /// Reads the memory. A file that cannot be parsed is renamed and kept for an admin to inspect. The memory is then
-    /// empty: if the agent refused to start, the node would have no agent.
+    /// Reads the memory. A file that cannot be parsed is renamed and kept for an admin to inspect. The agent then
+    /// continues with an empty memory: if it refused to start, the node would have no agent.
     pub fn load(&self) -> Past {
         files::load(&self.0, "the agent's memory").unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! The host that the agent runs on: its system bus, its backend, and a few files.
 //!
-//! This module does I/O and makes no decisions. Every query of the host ends within a bounded time, and errors keep the
-//! host's own words.
+//! This module does I/O and makes no decisions. Every query of the host ends within a bounded time. Errors contain the
+//! original messages of the host's tools.
 
 mod auth;
 mod boot_image;

@@ -43,7 +43,7 @@ impl HostRoot {
     /// Returns the kernel's boot ID.
     ///
     /// # Errors
-    /// When it cannot be read, or is empty.
+    /// When the boot ID cannot be read, or is empty.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
         let path = self.path("/proc/sys/kernel/random/boot_id");
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -56,13 +56,13 @@ impl HostRoot {
     /// without the directory, the units would fail.
     ///
     /// # Errors
-    /// When it cannot be created.
+    /// When the directory cannot be created.
     pub fn make_run_dir(&self) -> io::Result<PathBuf> {
         let path = self.path(RUN_DIR);
         match std::fs::create_dir_all(&path) {
             Ok(()) => Ok(path),
             Err(error) => {
-                let text = format!("cannot make {}: {error}", path.display());
+                let text = format!("cannot create {}: {error}", path.display());
                 Err(io::Error::new(error.kind(), text))
             }
         }
@@ -74,7 +74,7 @@ impl HostRoot {
     /// it into the pod's own `/var/lib`.
     ///
     /// # Errors
-    /// When a link cannot be read, or there are too many.
+    /// When the path leads through more than 40 links.
     pub fn resolve(&self, path: impl AsRef<Path>) -> io::Result<PathBuf> {
         let mut pending: Vec<PathBuf> = parts(&self.on_host(path.as_ref()));
         let mut done = PathBuf::from("/");
@@ -96,7 +96,8 @@ impl HostRoot {
                     }
                     pending.extend(parts(&target));
                 }
-                // Not a link, or missing. If it is missing, opening the file reports that with its name.
+                // Not a link, or nothing has this path. In the second case, the caller gets the error when it opens the
+                // file.
                 Err(_) => done = next,
             }
         }
@@ -111,7 +112,7 @@ impl HostRoot {
     }
 }
 
-/// Returns the parts of a path, last one first, without `/` and `.`.
+/// Returns the parts of a path in reverse order, without `/` and `.`.
 fn parts(path: &Path) -> Vec<PathBuf> {
     let mut parts = Vec::new();
     for component in path.components() {

@@ -11,7 +11,7 @@ use super::root::HostRoot;
 
 /// Unit of the first-boot check.
 const UNIT: &str = "berth-firstboot.service";
-/// Directory of the host's own units.
+/// Directory of the units that belong to the host, not to its image.
 const ETC: &str = "/etc/systemd/system";
 /// Directory with the image's version of `/etc`. A link that is also there is part of the image, so an update replaces
 /// it together with the unit.
@@ -24,8 +24,9 @@ const OF_IMAGE: [&str; 4] = [
     "lib/systemd/system",
 ];
 
-/// Returns the link, as a path on the host, if the image in this directory lacks the unit. `None` also if the files
-/// cannot be read: an update is refused only if the unit is known to be missing.
+/// Returns the path on the host of a link that makes a unit require the first-boot check, if the image in the directory
+/// `image` lacks the check's unit. `None` also if the files cannot be read: an update is refused only if the unit is
+/// known to be missing.
 pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String> {
     let link = own_link(root)?;
     let image = root.path(image);
@@ -37,7 +38,7 @@ pub(super) fn link_without_unit(root: &HostRoot, image: &Path) -> Option<String>
     is_unit_missing.then_some(link)
 }
 
-/// Returns the first link that makes another unit require the check, and that is not part of the booted image.
+/// Returns the first link, by name, that makes a unit require the first-boot check and is not part of the booted image.
 fn own_link(root: &HostRoot) -> Option<String> {
     let mut links = vec![];
     for entry in fs::read_dir(root.path(ETC)).ok()? {
@@ -58,7 +59,7 @@ fn is_directory(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// True if nothing has this path, not even a broken link. False if that cannot be read.
+/// True if nothing has this path, not even a broken link. False if the agent cannot find out.
 fn is_absent(path: &Path) -> bool {
     let error = path.symlink_metadata().err();
     error.is_some_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))

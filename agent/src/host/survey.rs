@@ -17,7 +17,7 @@ use super::stranded::link_without_unit;
 pub struct Terms {
     /// Rule for choosing the backend.
     pub rule: BackendRule,
-    /// Backend of an update that has begun but not ended; `None` if there is none.
+    /// Backend of an update that has begun but not ended; `None` if no update has begun.
     pub begun: Option<Backend>,
     /// True to update hosts with bootc's composefs backend too.
     pub experimental_composefs: bool,
@@ -59,11 +59,11 @@ impl Host {
     ///
     /// # Errors
     /// [`HostError::Busy`] while a pull or a tool of an earlier agent runs; or systemd does not answer. Other errors
-    /// are part of the result.
+    /// are reported in the result, as [`Os::Unusable`].
     pub async fn survey(&self, terms: &Terms) -> Result<Survey, HostError> {
         self.refuse_while_pulling().await?;
         let bootc = self.ask_bootc().await?;
-        // Skipped on most hosts: rpm-ostree cannot be chosen there.
+        // Most hosts have a usable bootc, so rpm-ostree cannot be chosen and is not queried.
         let may_be_rpm_ostree = !matches!(bootc.seen, BootcFinding::Usable | BootcFinding::Composefs)
             || terms.rule == BackendRule::RpmOstree
             || terms.begun == Some(Backend::RpmOstree);
@@ -96,7 +96,10 @@ impl Host {
                     Some(Ok(status)) => (self.rpm_ostree_os(status, why), self.rpm_ostree.policy().await),
                     Some(Err(error @ (HostError::Busy(_) | HostError::Bus(_)))) => return Err(error),
                     Some(Err(error)) => (unanswered(&error), None),
-                    None => (unusable(Reason::StatusFailed, "rpm-ostree was not queried"), None),
+                    None => (
+                        unusable(Reason::StatusFailed, "the agent did not query rpm-ostree"),
+                        None,
+                    ),
                 }
             }
         };
@@ -153,8 +156,8 @@ impl Host {
         known(Deployments {
             stages_locked: answer.download_only,
             refusal,
-            // False even if the staged deployment has layered packages: bootc drops those, so Berth may remove that
-            // deployment.
+            // False even if the staged deployment has layered packages: bootc drops these packages, so Berth may remove
+            // that deployment.
             staged_layers: false,
             ..self.deployments(Backend::Bootc, host, why)
         })

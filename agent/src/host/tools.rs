@@ -16,7 +16,7 @@ use super::units::{self, EXIT_EXEC, Spec, UnitFailure};
 
 /// Timeout of a host tool.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Names of the units that run host tools, of this agent and of an earlier one.
+/// Units that run host tools, whether this agent or an earlier one started them.
 const TOOL_UNITS: &[&str] = &[
     "berth-version.service",
     "berth-help.service",
@@ -44,18 +44,17 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Returns the boot ID.
     pub(super) fn boot(&self) -> Result<BootId, HostError> {
         self.root.boot_id().map_err(|e| HostError::Io(format!("{e:#}")))
     }
 
-    /// Fails while a tool runs that an earlier agent started. The next survey must see the effect of that tool.
+    /// Fails while another host tool runs, such as one of an earlier agent: it may be changing the deployments.
     async fn refuse_beside_another_tool(&self) -> Result<(), HostError> {
         let running = units::in_states(&self.bus, TOOL_UNITS, &["active", "activating", "deactivating"]).await?;
         if running.is_empty() {
             Ok(())
         } else {
-            Err(HostError::Busy(format!("{} runs", running.join(", "))))
+            Err(HostError::Busy(format!("{} still runs", running.join(", "))))
         }
     }
 
@@ -104,7 +103,7 @@ impl Tools {
     }
 }
 
-/// Returns the output of a tool that succeeded.
+/// Reads the standard output of a tool that succeeded; empty if the tool wrote nothing.
 fn output(path: &Path, command: &[&str]) -> Result<String, HostError> {
     let text = match files::read_bounded(path, MAX_OUTPUT) {
         Ok(text) => text,
