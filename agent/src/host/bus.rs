@@ -1,7 +1,7 @@
 //! The host's system bus: one connection that is rebuilt when it breaks, and the signals that wake the agent.
 //!
-//! Calls are made by hand rather than with generated proxies. The agent needs about a dozen, each with a timeout and
-//! its own rule for a lost reply, and no property cache that could be stale after a reconnect.
+//! The agent needs about a dozen methods, each with a timeout and its own rule for a lost reply. So this module has no
+//! generated proxies; the property cache of a proxy could also be stale after a reconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use tokio::sync::{Mutex, broadcast, watch};
 use zbus::connection::Builder;
 use zbus::{Connection, DBusError, DynamicType, MatchRule, MessageStream, OwnedObjectPath, OwnedVariant, Type};
 
-/// Timeout of a call. After that, its reply counts as lost.
+/// Timeout of a call. After it, the reply counts as lost.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A service on the bus, with the object and interface that calls go to.
+/// Destination of calls: a service on the bus, an object of it, and an interface of the object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a> {
     pub(super) service: &'a str,
@@ -24,14 +24,12 @@ pub(super) struct Target<'a> {
     pub(super) interface: &'a str,
 }
 
-/// Manager of systemd.
 pub(super) const SYSTEMD: Target<'static> = Target {
     service: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
 };
 
-/// Manager of logind.
 pub(super) const LOGIND: Target<'static> = Target {
     service: "org.freedesktop.login1",
     path: "/org/freedesktop/login1",
@@ -102,7 +100,7 @@ impl Changes {
     }
 }
 
-/// Prefix of pull units. Only the end of a pull unit wakes the agent.
+/// Prefix of the names of pull units. Of all units, only these wake the agent when they end.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
 /// Unit of rpm-ostree's daemon. The agent waits until this unit has started.
@@ -215,7 +213,7 @@ impl Bus {
         let jobs = signals(&connection, SYSTEMD, "JobRemoved").await?;
         let shutdowns = signals(&connection, LOGIND, "PrepareForShutdown").await?;
         let subscribed = raw_call(&connection, SYSTEMD, "Subscribe", &()).await;
-        // If systemd is restarting, the agent's other calls to it will fail too.
+        // Not an error here: if systemd is restarting, the agent's next calls to it fail and report that.
         if let Err(error) = subscribed {
             tracing::debug!(%error, "cannot subscribe to systemd's signals");
         }
@@ -234,7 +232,7 @@ impl Bus {
     {
         match self.call_once(target, method, body).await {
             Err(BusError::Lost { method: lost, why }) => {
-                tracing::debug!(method = lost, why, "retrying on a new connection");
+                tracing::debug!(method = lost, why, "the reply was lost; retrying on a new connection");
                 self.drop_connection().await;
                 self.call_once(target, method, body).await
             }
@@ -308,7 +306,7 @@ pub(super) fn translate(method: &str, error: zbus::Error) -> BusError {
             };
         }
     };
-    // The bus returns these if the service went away between the call and its reply.
+    // The bus returns these errors if the service stopped between the call and its reply.
     if ["NoReply", "Disconnected", "Timeout", "TimedOut"]
         .iter()
         .any(|n| name == format!("org.freedesktop.DBus.Error.{n}"))
@@ -352,8 +350,8 @@ async fn listen(
                 if !unit.starts_with("berth-") && unit != RPM_OSTREED {
                     continue;
                 }
-                // Pull units wake the loop. For any other unit, the code that starts it also waits for its end. If that
-                // end woke the loop, each pass would start the next unit.
+                // The end of a pull unit wakes the agent's loop. For any other unit, the code that starts it also waits
+                // for its end. If that end woke the loop too, each pass would cause the next one.
                 if unit.starts_with(PULL_UNIT_PREFIX) {
                     changes.bump();
                 }

@@ -1,14 +1,17 @@
-//! Caches whether the host's clock is synchronized. Only a synchronized clock may be compared with the end of a window.
+//! Caches whether the host's clock is synchronized. The agent compares the end of a maintenance window only with a
+//! synchronized clock.
 
 use std::time::{Duration, Instant};
 
 use super::handle::Host;
 
-/// How long an answer is cached while a berth has a maintenance window. Often timedated is started only for this query.
+/// How long an answer is cached while the node's berth has a maintenance window. The cache avoids starting timedated
+/// for each use of the answer.
 const CACHED_IN_WINDOW: Duration = Duration::from_secs(10);
-/// How long an answer other than "synchronized" is cached without a window: an update may be waiting for the clock.
+/// How long an answer other than "synchronized" is cached without a maintenance window. An update may be waiting for
+/// the clock.
 const OTHER_CACHED: Duration = Duration::from_secs(20);
-/// How long the answer "synchronized" is cached without a window.
+/// How long the answer "synchronized" is cached without a maintenance window.
 const YES_CACHED: Duration = Duration::from_secs(60);
 
 /// Cached state of the host's clock.
@@ -20,7 +23,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts with no answer. If `trusted`, the clock always counts as synchronized.
+    /// Creates an empty cache. If `trusted`, the clock always counts as synchronized.
     pub fn new(trusted: bool) -> Self {
         Self {
             trusted,
@@ -29,7 +32,7 @@ impl Clock {
         }
     }
 
-    /// Returns the last answer, however old.
+    /// Returns the host's last answer, however old; `None` if there is no such answer.
     pub fn known(&self) -> Option<bool> {
         if self.trusted {
             Some(true)
@@ -63,7 +66,7 @@ impl Clock {
     }
 
     /// Records an answer. A single missing answer does not clear a recent "synchronized": timedated may only be slow to
-    /// start, and clearing it would end a turn that has a window after the node was drained.
+    /// start. Clearing it could end a turn under a window although the node is already drained.
     fn note(&mut self, answer: Option<bool>, now: Instant) {
         match answer {
             Some(true) => self.yes = Some(now),

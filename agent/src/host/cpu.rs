@@ -1,4 +1,4 @@
-//! Reads the level of the host's CPU, such as x86-64-v3.
+//! Reads the variant of the host's CPU, such as `v3` of x86-64.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ pub fn platform_variant(root: &HostRoot) -> Option<&'static str> {
     match features(&path) {
         Ok(features) => features.variant(cpu::architecture()),
         Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "cannot read the features of the CPU; its level is not reported");
+            tracing::warn!(%error, path = %path.display(), "cannot read the CPU's features, so the agent does not report its variant");
             None
         }
     }

@@ -18,7 +18,7 @@ pub enum HostError {
     /// The system bus, systemd, logind or another D-Bus service failed.
     #[error("{0}")]
     Bus(#[from] BusError),
-    /// logind refused to reboot.
+    /// logind or rpm-ostreed refused to reboot.
     #[error("{0}")]
     RebootRefused(String),
     /// A file of the agent cannot be read or written.

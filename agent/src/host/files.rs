@@ -31,7 +31,8 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let mut file = match open_new(&temporary, false) {
         Ok(file) if !file.metadata()?.file_type().is_fifo() => file,
-        // The temporary name is taken, by a FIFO, which would wait for a reader, or by a link to a directory.
+        // The temporary name belongs to something that cannot be replaced by writing to it: a FIFO, whose writer would
+        // wait for a reader, or a link to a directory.
         _ => {
             remove(&temporary)?;
             open_new(&temporary, true)?
@@ -72,8 +73,8 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Reads the value that [`save`] wrote; `None` if there is no valid file. An entry that cannot be parsed, even a
-/// directory, is renamed and kept for an admin to inspect. The log then names it as `what`.
+/// Reads the value that [`save`] wrote; `None` if there is no valid file. If the file cannot be parsed or is a
+/// directory, renames it to `*.json.unreadable` for an admin to inspect. `what` names the file in the log.
 pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
     let read = read_bounded(path, MAX_SAVED).and_then(|text| match text.len() {
         length if length > MAX_SAVED => Err(io::Error::new(ErrorKind::InvalidData, "the file is too long")),
@@ -99,7 +100,7 @@ pub fn load<T: DeserializeOwned>(path: &Path, what: &str) -> Option<T> {
 /// Removes a file, if it exists.
 ///
 /// # Errors
-/// When it exists but cannot be removed.
+/// When the file exists but cannot be removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -115,7 +116,7 @@ pub fn temporary(path: &Path) -> PathBuf {
 /// Reads at most `limit` + 1 bytes of a file, so that the caller notices a longer one.
 ///
 /// # Errors
-/// When it cannot be read, or is a FIFO, which would wait for a writer.
+/// When the file cannot be read, or is a FIFO, whose reader would wait for a writer.
 pub fn read_bounded(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);

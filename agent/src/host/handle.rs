@@ -1,4 +1,4 @@
-//! Interface of the host for the rest of the agent.
+//! Interface to the host for the rest of the agent.
 
 use std::sync::{Arc, Mutex};
 
@@ -46,8 +46,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Prepares the access to the host and tries to connect to its bus. An unreachable bus is not an error here: each
-    /// later call tries to connect again, and fails if it cannot.
+    /// Prepares the access to the host and tries to connect to its system bus. An unreachable bus is not an error here:
+    /// each later call connects again, and fails if it cannot.
     ///
     /// # Errors
     /// When the runtime directory cannot be created under the root.
@@ -78,7 +78,7 @@ impl Host {
             claim: Mutex::new(None),
         };
         if let Err(error) = host.bus.ensure().await {
-            tracing::warn!(%error, "the host's system bus does not answer yet");
+            tracing::warn!(%error, "cannot connect to the host's system bus yet; each later call tries again");
         }
         Ok(host)
     }
@@ -90,7 +90,7 @@ impl Host {
         self
     }
 
-    /// Sets the prefixes of images that may be staged. Without any prefix, the agent's flags permit all images.
+    /// Sets the prefixes of the images that the agent's flags permit to be staged. An empty list permits all images.
     #[must_use]
     pub fn with_allowed_registries(mut self, prefixes: Vec<String>) -> Self {
         self.allowed_registries = prefixes;
@@ -107,7 +107,7 @@ impl Host {
         rules::policy(&self.root)
     }
 
-    /// Updates the host's auth file, if `claim` permits it.
+    /// Updates the host's auth file, if Berth manages it according to `claim`.
     pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
         self.auth.keep(claim)
     }
@@ -130,7 +130,7 @@ impl Host {
     /// Returns the kernel's boot ID.
     ///
     /// # Errors
-    /// When it cannot be read, or is empty.
+    /// When the boot ID cannot be read, or is empty.
     pub fn boot_id(&self) -> anyhow::Result<BootId> {
         self.root.boot_id()
     }
@@ -150,10 +150,10 @@ impl Host {
         self.bootc.version().await
     }
 
-    /// Asks bootc for the booted, staged and rollback deployments, even if rpm-ostree is the backend.
+    /// Queries bootc for the booted, staged and rollback deployments, even if rpm-ostree is the backend.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while a pull runs, since bootc would wait for it; or the command failed.
+    /// [`HostError::Busy`] while a pull runs, since bootc would wait for its end; or the command failed.
     pub async fn status(&self) -> Result<BootcStatus, HostError> {
         self.refuse_while_pulling().await?;
         self.bootc.status().await
@@ -163,7 +163,7 @@ impl Host {
         *self.chosen.lock().unwrap_or_else(|e| e.into_inner()) = backend;
     }
 
-    /// Returns the backend that changes the host.
+    /// Returns the backend that the last survey chose.
     fn driver(&self) -> &dyn Driver {
         let chosen = *self.chosen.lock().unwrap_or_else(|e| e.into_inner());
         self.driver_of(chosen)
@@ -176,8 +176,8 @@ impl Host {
         }
     }
 
-    /// Returns the backend of the recorded pull, even if a survey has chosen another one since. Without a record, only
-    /// a unit of bootc's pull can still be found.
+    /// Returns the backend of the recorded pull, even if a survey has chosen another one since. Without a record,
+    /// returns bootc: its pulls can be found by the name of their unit.
     fn puller(&self, boot: &BootId) -> Backend {
         self.record.read(boot).map_or(Backend::Bootc, |record| record.backend)
     }
@@ -192,7 +192,7 @@ impl Host {
         self.driver_of(self.puller(&boot)).find_pull(&boot, desired).await
     }
 
-    /// Forgets an ended pull. The caller must have stored its result.
+    /// Forgets an ended pull, so that [`Host::find_pull`] no longer returns it. The caller must have stored its result.
     ///
     /// # Errors
     /// When systemd does not answer.
@@ -211,7 +211,7 @@ impl Host {
         if let Some(pull) = self.find_pull(Some(&image.digest)).await? {
             match (pull.state, pull.digest == image.digest) {
                 (PullState::Running, true) => return Ok(()),
-                (PullState::Running, false) => return Err(HostError::Busy("another pull runs".to_owned())),
+                (PullState::Running, false) => return Err(HostError::Busy("a pull of another image runs".to_owned())),
                 _ => self.forget_pull(&pull.digest).await?,
             }
         }
@@ -255,8 +255,8 @@ impl Host {
         self.driver().lock().await
     }
 
-    /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. In most cases, any other shutdown applies it
-    /// too.
+    /// Unlocks the staged deployment, so that [`Host::reboot`] applies it. Any other shutdown applies it too, unless
+    /// only rpm-ostreed can unlock it.
     ///
     /// # Errors
     /// When nothing is staged, or the tool failed.
@@ -265,10 +265,10 @@ impl Host {
         self.driver().unlock().await
     }
 
-    /// Removes the staged deployment, after checking that it is the one in `meant`.
+    /// Removes the staged deployment, after checking that it has the image and digest of `meant`.
     ///
     /// # Errors
-    /// When something else is staged, or the tool failed.
+    /// When another deployment is staged, or the tool failed.
     pub async fn unstage(&self, meant: &Deployment) -> Result<(), HostError> {
         self.refuse_while_pulling().await?;
         self.driver().unstage(meant).await
@@ -311,7 +311,7 @@ impl Host {
     /// True if the host's clock is synchronized.
     ///
     /// # Errors
-    /// When the host has no time service, or it does not answer.
+    /// When the host has no timedated, or timedated does not answer.
     pub async fn clock_synchronized(&self) -> Result<bool, HostError> {
         Ok(timedate::is_synchronized(&self.bus).await?)
     }
@@ -333,7 +333,7 @@ impl Host {
         Ok(units::in_states(&self.bus, rivals::UNITS, &["active", "activating", "reloading"]).await?)
     }
 
-    /// True if the previous boot failed to finalize the staged deployment.
+    /// True if ostree reports that it could not finalize the staged deployment at the last shutdown.
     ///
     /// # Errors
     /// When systemd does not answer.

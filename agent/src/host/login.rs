@@ -31,7 +31,7 @@ pub(super) async fn inhibitors(bus: &Bus) -> Result<Vec<Inhibitor>, BusError> {
     Ok(blocking(listed))
 }
 
-/// Keeps only blocking inhibitors: logind refuses a shutdown because of those. For a delaying inhibitor it only waits.
+/// Keeps only the inhibitors that make logind refuse a shutdown. A delaying inhibitor only makes logind wait.
 fn blocking(listed: Vec<Listed>) -> Vec<Inhibitor> {
     let blocking = listed.into_iter().filter(is_blocking);
     blocking
@@ -56,7 +56,7 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
         Ok(value) => {
             Ok(<(String, u64)>::try_from(zbus::Variant::from(value)).is_ok_and(|(kind, _)| is_real_shutdown(&kind)))
         }
-        // Not every logind has the property.
+        // An older logind lacks the property.
         Err(BusError::Refused { .. } | BusError::Malformed { .. }) => Ok(false),
         Err(error) => Err(error),
     }
@@ -67,8 +67,8 @@ fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }
 
-/// Flag of `RebootWithFlags`: logind checks the inhibitors even if the caller is root, as the agent is. Another
-/// inhibitor may appear between the agent's own check and this request.
+/// Flag of `RebootWithFlags`: logind checks the inhibitors even if the caller is root, as the agent is. That covers an
+/// inhibitor that appears after the agent's own check.
 const CHECK_INHIBITORS: u64 = 1;
 
 pub(super) async fn reboot(bus: &Bus) -> Result<(), HostError> {

@@ -42,7 +42,7 @@ impl Host {
         let give_up = Instant::now() + within;
         match timeout_at(give_up + GRACE, self.find_image(image, give_up)).await {
             Ok(found) => answer(found),
-            Err(_) => Answer::HostFailed("skopeo did not end in time".to_owned()),
+            Err(_) => Answer::HostFailed("the host's skopeo did not end in time".to_owned()),
         }
     }
 
@@ -82,7 +82,8 @@ impl Host {
         let name = name(image);
         let mut command = vec!["/usr/bin/skopeo", "inspect"];
         command.extend(flags);
-        // The auth file that bootc would use. If there is none, bootc pulls without credentials too.
+        // The auth file that bootc would use. Without such a file, bootc pulls without credentials, and so does this
+        // query.
         match PLACES.iter().find(|place| self.root.path(place).exists()) {
             Some(place) => command.extend(["--authfile", place]),
             None => command.push("--no-creds"),
@@ -95,7 +96,8 @@ impl Host {
     }
 }
 
-/// Returns the digest of the image for this machine's platform. If there is none, the error begins with `none`.
+/// Returns the digest of the image for this machine's platform. If there is none, the error begins with the text in
+/// `none`.
 fn for_machine<'a>(images: &'a [PlatformDigest], own: Platform<'_>, none: &str) -> Result<&'a Digest, LookUpError> {
     match own.choose(images) {
         Choice::Image(image) => Ok(&image.digest),
@@ -128,8 +130,8 @@ fn answer(found: Result<Target, LookUpError>) -> Answer {
     }
 }
 
-/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag is left out
-/// then.
+/// Returns the image's name for skopeo. skopeo rejects a name with both a tag and a digest, so the tag of such a name
+/// is left out.
 fn name(image: &ImageRef) -> String {
     match image.digest() {
         Some(digest) => format!("docker://{}", image.at(digest)),
@@ -137,7 +139,7 @@ fn name(image: &ImageRef) -> String {
     }
 }
 
-/// Extracts the message from a line in skopeo's log format.
+/// Extracts the message from a line in skopeo's log format. Returns other text unchanged.
 fn plain(words: &str) -> String {
     match words.split_once("level=fatal msg=\"") {
         Some((_, said)) => said.trim_end_matches('"').replace("\\\"", "\""),

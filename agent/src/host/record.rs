@@ -13,7 +13,7 @@ use super::error::HostError;
 use super::files;
 use super::root::{HostRoot, RUN_DIR};
 
-/// Record of a pull. Written before the pull begins.
+/// Record of a pull. The agent writes it before it starts the pull.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -28,19 +28,19 @@ pub(super) struct Record {
     /// True if the backend itself locks the image when it stages it.
     #[serde(default)]
     pub(super) download_only: bool,
-    /// Description of the host's credentials.
+    /// Text about the auth file in use at the start of the pull.
     #[serde(default)]
     pub(super) credentials: String,
-    /// Digest of the text of the enforced signature policy; absent if none is enforced.
+    /// Digest of the text of the signature policy that the pull enforces; absent if it does not enforce one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<Digest>,
     /// Start of the pull, by the host's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) began: Option<Timestamp>,
-    /// Message of a transaction that ended without showing whether the image is staged.
+    /// rpm-ostree's message for a transaction whose end does not show whether the image is staged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) said: Option<String>,
-    /// End of the transaction; absent while none is known.
+    /// How the rpm-ostree transaction ended; absent until the agent has seen its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ended: Option<Ended>,
 }
@@ -64,16 +64,16 @@ impl Record {
     }
 }
 
-/// End of a transaction.
+/// How an rpm-ostree transaction ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ended {
-    /// Message of the failure; absent if it succeeded.
+    /// Message of the failure; absent if the transaction succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) failure: Option<String>,
 }
 
-/// The file that holds a [`Record`].
+/// The file with the [`Record`].
 #[derive(Debug, Clone)]
 pub(super) struct RecordFile(PathBuf);
 
@@ -88,7 +88,7 @@ impl RecordFile {
         match serde_json::from_slice::<Record>(&text) {
             Ok(record) => (record.boot_id == boot_id.as_str()).then_some(record),
             Err(error) => {
-                tracing::warn!(%error, "cannot parse the record of the pull; ignoring it");
+                tracing::warn!(%error, "cannot parse /run/berth/pull.json, the record of the pull; ignoring it");
                 None
             }
         }
@@ -100,7 +100,6 @@ impl RecordFile {
         files::replace(&self.0, &text).map_err(|e| HostError::Io(format!("cannot write {}: {e}", self.0.display())))
     }
 
-    /// Removes the record.
     pub(super) fn remove(&self) -> Result<(), HostError> {
         files::remove(&self.0).map_err(|e| HostError::Io(e.to_string()))
     }

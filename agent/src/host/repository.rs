@@ -1,7 +1,7 @@
 //! The images in the host's ostree repository, and the directories of its deployments.
 //!
-//! bootc and rpm-ostree create a ref for each pulled image. An image that has a ref is staged again without a check by
-//! the registry or the signature policy.
+//! bootc and rpm-ostree create a ref for each pulled image. They stage an image with a ref again without asking the
+//! registry or checking the signature policy.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(super) fn checkout(stateroot: &str, checksum: &str, serial: u32) -> Option<P
 /// stay, so they are not downloaded again. Deployments stay too: ostree keeps their commits with other refs.
 ///
 /// # Errors
-/// When a ref may still exist.
+/// When a command fails. Refs of the image may then still exist.
 pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), HostError> {
     let list = tools
         .run("list-images", &[OSTREE, "refs", REPOSITORY, "--list", IMAGES])
@@ -43,7 +43,7 @@ pub(super) async fn forget_image(tools: &Tools, digest: &Digest) -> Result<(), H
             .await?;
         tracing::info!(
             name,
-            "removed a ref of the image, so that the pull checks its signature"
+            "removed an ostree ref of the image, so that its next pull checks the signature"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Reads the host's files that limit the images that it may pull.
+//! Reads the host's files that restrict which images the host may pull.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,7 +13,7 @@ use berth_shell::sha256;
 use super::files;
 use super::root::HostRoot;
 
-/// Returns the registries that the host may pull from.
+/// Returns the registries that the host may pull from, by the agent's flags and the host's own list.
 pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     let text = match read(root, registries::FILE, registries::MAX_LENGTH) {
         Ok(Some(text)) if text.len() > registries::MAX_LENGTH => Some(Err("it is too long".to_owned())),
@@ -25,8 +25,8 @@ pub(super) fn registries(root: &HostRoot, flags: &[String]) -> Registries {
     Registries::new(flags, text)
 }
 
-/// Returns why a list that the agent does not find may exist on the host anyway: a pod cannot see it unless the list's
-/// directory is mounted.
+/// Returns a message if the host may have a list that the agent cannot see: in a pod, the list's directory may not be
+/// mounted. `None` if the agent sees the directory.
 fn unseen(root: &HostRoot) -> Option<String> {
     let directory = Path::new(registries::FILE).parent()?;
     let is_pod = root.path("/") != Path::new("/");
@@ -40,7 +40,7 @@ fn unseen(root: &HostRoot) -> Option<String> {
     ))
 }
 
-/// Returns the host's signature policy, and the digest of its text.
+/// Returns the host's signature policy, and the digest of its text. The digest is `None` if no policy can be read.
 pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     for path in signatures::PLACES {
         match read(root, path, signatures::MAX_LENGTH) {
@@ -52,7 +52,7 @@ pub(super) fn policy(root: &HostRoot) -> (Policy, Option<Digest>) {
     (Policy::Missing, None)
 }
 
-/// Reads a file of the host, following links as the host would; `None` if there is no entry with this name. A broken
+/// Reads a file of the host, following links as the host would; `None` if the host has no entry of this name. A broken
 /// link is an error: it may be broken only in the agent's view.
 fn read(root: &HostRoot, path: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
     match root.resolve(path).and_then(|file| files::read_bounded(&file, limit)) {

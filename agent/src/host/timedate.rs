@@ -14,7 +14,7 @@ pub(super) async fn is_synchronized(bus: &Bus) -> Result<bool, BusError> {
         .unwrap_or_else(|_| {
             Err(BusError::Lost {
                 method: PROPERTY.to_owned(),
-                why: "no answer in time".to_owned(),
+                why: "timedated did not answer in time".to_owned(),
             })
         })
 }

@@ -3,9 +3,9 @@
 //! A unit runs in the host's namespaces, with the SELinux transition of its program, and outlives the agent. Its fixed
 //! name is a mutex: systemd does not start a second unit of that name.
 //!
-//! The units are started without `AddRef`. So a failed unit stays loaded until `ResetFailedUnit`, and a unit that is
-//! not loaded any more has succeeded. The next agent can read the result too, over any connection, and no forgotten
-//! reference keeps a unit loaded.
+//! The agent starts units without `AddRef`. So a failed unit stays loaded until `ResetFailedUnit`, and a unit that is
+//! not loaded any more has succeeded. The next agent can read the result too, over any connection. With `AddRef`, a
+//! forgotten reference would keep its unit loaded.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ type Listed = (
     OwnedObjectPath,
 );
 
-/// Time between two checks of a unit, in case its signal was missed.
+/// Time between two checks of a unit's state, in case the agent missed the signal of its end.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How long systemd may take to free the name of an ended unit.
 const COLLECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Extra time after systemd's own timeout. After it, the agent treats the command as hung.
+/// How much longer than the unit's timeout the agent waits for the end of a unit. After that, the agent stops the unit.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// A unit to start.
@@ -62,29 +62,27 @@ pub(super) struct Spec {
 /// State of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not loaded: it never started, succeeded, or was stopped.
+    /// Not loaded: the unit never started, succeeded, or was stopped.
     Gone,
-    /// The unit runs.
     Running,
     /// The unit ended and is about to be unloaded.
     Ended,
-    /// The unit failed.
     Failed,
 }
 
 /// Failure of a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct UnitFailure {
-    /// `exit-code`, `timeout`, `signal`, …
+    /// systemd's result of the unit: `exit-code`, `timeout`, `signal`, …
     pub(super) result: String,
-    /// Exit status or signal of the main process; 0 if that succeeded and the command after it failed.
+    /// Exit status or signal of the main process; 0 if the main process succeeded and a command after it failed.
     pub(super) status: i32,
 }
 
 /// Exit status of a unit whose program systemd could not execute.
 pub(super) const EXIT_EXEC: i32 = 203;
 
-/// Converts commands for systemd: program, arguments, and whether a failure is ignored.
+/// Converts commands to systemd's format: program, arguments, and whether a failure is ignored.
 fn exec(commands: &[Vec<String>], ignored: bool) -> Vec<(String, Vec<String>, bool)> {
     commands
         .iter()
@@ -169,7 +167,6 @@ async fn list(bus: &Bus, names: &[&str]) -> Result<Vec<Listed>, BusError> {
     bus.call(SYSTEMD, "ListUnitsByNames", &names).await
 }
 
-/// Returns the state of a unit.
 pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
     let listed = list(bus, &[name]).await?;
     let Some((_, _, load, active, ..)) = listed.first() else {
@@ -179,7 +176,7 @@ pub(super) async fn state(bus: &Bus, name: &str) -> Result<State, BusError> {
         (_, "failed") => State::Failed,
         (_, "activating" | "active" | "deactivating" | "reloading") => State::Running,
         ("not-found", _) => State::Gone,
-        // A start job is queued for the unit.
+        // Field 7 is the ID of the unit's queued job: the unit is about to start.
         _ if listed.first().is_some_and(|unit| unit.7 != 0) => State::Running,
         _ => State::Ended,
     })
@@ -227,7 +224,7 @@ impl StartError {
 /// Starts a service of the host if needed, and waits until it runs.
 ///
 /// # Errors
-/// When it did not start in time, or systemd does not answer.
+/// When the service does not start in time, or systemd does not answer.
 pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<(), StartError> {
     if is_active(bus, name).await? {
         return Ok(());
@@ -244,7 +241,7 @@ pub(super) async fn activate(bus: &Bus, name: &str, within: Duration) -> Result<
                 Ok(job) if job.unit != name => continue,
                 Ok(job) if job.result == "done" => return Ok(()),
                 Ok(job) => {
-                    let why = format!("{name} cannot be started: its job is {}", job.result);
+                    let why = format!("{name} cannot be started: the result of its start job is {}", job.result);
                     return Err(StartError::NotStarted(why));
                 }
                 Err(RecvError::Lagged(_)) => {}
@@ -317,7 +314,7 @@ pub(super) async fn run(bus: &Bus, spec: &Spec) -> Result<Option<UnitFailure>, B
     }
 }
 
-/// Waits until a unit has ended, or until `give_up`.
+/// Waits for the end of a unit, at most until `give_up`, and returns the unit's state.
 pub(super) async fn end(
     bus: &Bus,
     name: &str,

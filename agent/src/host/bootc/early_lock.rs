@@ -1,10 +1,10 @@
 //! Locks a staged image while bootc still runs.
 //!
-//! bootc up to 1.16.9 stages an image unlocked. It then pulls the bound images and cleans up. Meanwhile it holds the
-//! sysroot's lock, so `ostree admin lock-finalization` would wait for bootc's end, and a reboot before that would apply
-//! the image. But ostree also honors a lock file beside the staged deployment, which tools older than that command
-//! create. ostree checks for this file when it finalizes, creates it when it locks, and removes it when it unlocks or
-//! removes the deployment.
+//! bootc up to 1.16.9 stages an image unlocked. Then it pulls the bound images and cleans up. Until bootc ends, it
+//! holds the sysroot's lock: `ostree admin lock-finalization` would wait for its end, and a reboot before that would
+//! apply the image. But ostree also honors a lock file beside the state of the staged deployment, which ostree created
+//! before it had that command. ostree checks for this file when it finalizes, creates it when it locks, and removes it
+//! when it unlocks or removes the deployment.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const EXISTS: &str = "File exists";
 /// Number of bytes that are read from the error output of `ln`.
 const STDERR_TAIL: u64 = 1 << 10;
-/// First delay before a failed lock is retried. It doubles up to the maximum.
+/// Delay before the first retry of a failed lock. It doubles with each retry, up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -41,17 +41,17 @@ pub(super) struct EarlyLock {
 }
 
 impl EarlyLock {
-    /// Locks the image as soon as `staged` reports it, and retries while the pull runs. If the pull was `adopted`, an
-    /// earlier agent may already have received that report. So the first attempt is then made at once; it fails if
-    /// nothing is staged yet.
+    /// Locks the image as soon as `staged` reports that it is staged, and retries while the pull runs. If the pull was
+    /// `adopted`, an earlier agent may already have received that report. So the first attempt is then made at once; it
+    /// fails if nothing is staged yet.
     pub(super) fn begin(bus: Arc<Bus>, root: HostRoot, staged: oneshot::Receiver<()>, adopted: bool) -> Self {
         let (pull, ended) = oneshot::channel();
         let task = tokio::spawn(try_until_locked(bus, root, staged, ended, adopted));
         Self { task, pull }
     }
 
-    /// Ends the attempts. Waits for an attempt that has begun, because it could lock an image that is unlocked
-    /// meanwhile.
+    /// Ends the attempts to lock. Waits for a running attempt: it could otherwise lock an image that the agent has
+    /// unlocked.
     pub(super) async fn end(self) {
         drop(self.pull);
         let _ = self.task.await;
@@ -65,7 +65,7 @@ async fn try_until_locked(
     mut ended: oneshot::Receiver<()>,
     adopted: bool,
 ) {
-    // An error means that the pull's progress is not read any more.
+    // An error means that the agent has stopped reading the pull's progress.
     if !adopted && (&mut staged).await.is_err() {
         return;
     }
@@ -74,10 +74,7 @@ async fn try_until_locked(
         match lock(&bus, &root).await {
             Ok(()) => return tracing::debug!("locked the staged image while bootc still runs"),
             Err(why) if is_reported => {
-                tracing::warn!(
-                    why,
-                    "failed to lock the staged image early, before bootc has ended; retrying"
-                )
+                tracing::warn!(why, "cannot lock the staged image while bootc still runs; retrying")
             }
             Err(why) => tracing::debug!(why, "nothing is staged yet, or it cannot be locked; retrying"),
         }
@@ -96,7 +93,8 @@ async fn try_until_locked(
     }
 }
 
-/// Locks the image that is staged now, while bootc still runs. A failure is harmless: the pull's unit locks at its end.
+/// Locks the image that is staged now, while bootc still runs. If this fails, a reboot before the end of the pull's
+/// unit would apply the image; the unit locks it at its end.
 async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let stderr = format!("{RUN_DIR}/early-lock.err");
     let spec = Spec {

@@ -37,7 +37,7 @@ pub(super) struct Bootc {
     tools: Tools,
     pulls: Pulls,
     version: Mutex<Option<KeptVersion>>,
-    /// True if the booted image, when last seen, was pulled under an enforced signature policy.
+    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -110,12 +110,12 @@ impl Bootc {
         Ok(status)
     }
 
-    /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only a number, and
-    /// number 0 is another deployment if nothing is staged; so this is checked first. On composefs,
-    /// `bootc delete-deployment` accepts a name.
+    /// Removes the staged deployment if it is `meant`. On ostree, `ostree admin undeploy` accepts only an index, and
+    /// index 0 is another deployment if nothing is staged. So the agent first checks that `meant` is staged. On
+    /// composefs, `bootc delete-deployment` accepts a name.
     async fn remove(&self, meant: &Deployment) -> Result<(), HostError> {
         let BootcStatus::Host(host) = self.status().await? else {
-            let why = "the host is not a bootc host any more; nothing was removed";
+            let why = "bootc no longer reports this host as booted from an image, so the agent removed nothing";
             return Err(HostError::Tool(Failure::new(Reason::NotBootcHost, why)));
         };
         let Some(staged) = host.staged_as_meant(meant)? else {
@@ -126,7 +126,7 @@ impl Bootc {
             (Storage::Composefs, Some(name)) => vec!["/usr/bin/bootc", "delete-deployment", name],
             (Storage::Composefs, None) => {
                 let why = format!(
-                    "bootc status gives no name for {}, so it cannot be removed",
+                    "bootc status shows no name for the staged {}, so the agent cannot remove it",
                     staged.image
                 );
                 return Err(HostError::tool_failed(&why));

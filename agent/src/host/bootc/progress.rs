@@ -1,9 +1,9 @@
 //! Reads the progress of a running pull: bootc's JSON lines from a FIFO on the host.
 //!
-//! No decision depends on progress, but it shows early that the image is staged. bootc can write progress only to a
-//! pipe, and blocks, with the sysroot locked, when the pipe is full. systemd opens the pipe in both directions, so
-//! bootc does not notice if nothing reads. Therefore a reader must always exist: the agent, or else an expendable unit.
-//! The unit waits for a lock that the kernel releases when the agent dies.
+//! The agent uses the progress for its reports, and to lock the image as soon as it is staged. bootc can write progress
+//! only to a pipe, and blocks, with the sysroot locked, when the pipe is full. systemd opens the pipe in both
+//! directions, so bootc does not notice if nothing reads. Therefore a reader must always exist: the agent, or else the
+//! unit `berth-progress.service`. That unit waits for a lock that the kernel releases when the agent dies.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -26,9 +26,9 @@ use tokio::time::Instant;
 
 use crate::host::bus::Changes;
 
-/// Size of the pipe: the largest that needs no privilege.
+/// Size of the pipe, in bytes: the largest that needs no privilege.
 const PIPE_SIZE: i32 = 1 << 20;
-/// Longest line that is parsed. Each line lists all layers so far.
+/// Limit for a line, in bytes. A longer line is ignored. Each line lists all layers so far.
 const MAX_LINE: usize = 256 << 10;
 /// Shortest time between two wake-ups of the agent because of progress.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ impl Lines {
     }
 }
 
-/// State of a download, with its rate over [`RATE_WINDOW`].
+/// Progress of a download, with its average rate over [`RATE_WINDOW`].
 #[derive(Default)]
 struct Meter {
     samples: VecDeque<(Instant, u64)>,
@@ -165,7 +165,7 @@ impl ProgressReader {
         // Opened for reading and writing. Otherwise reading would end when bootc closes the pipe.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
         if let Err(error) = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE)) {
-            tracing::debug!(%error, "the progress pipe stays small");
+            tracing::debug!(%error, "cannot enlarge the pipe for bootc's progress; it keeps its default size");
         }
         let meter = Arc::new(Mutex::new(Meter::default()));
         let task = tokio::spawn(read(pipe, meter.clone(), changes, staged));
@@ -177,12 +177,11 @@ impl ProgressReader {
         })
     }
 
-    /// Returns the path of the FIFO.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the latest progress.
+    /// Returns the latest progress; `None` until bootc reports any.
     pub(super) fn latest(&self) -> Option<Progress> {
         self.meter.lock().unwrap_or_else(|e| e.into_inner()).latest
     }

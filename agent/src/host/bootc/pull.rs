@@ -31,9 +31,9 @@ use crate::host::units::{self, EXIT_EXEC, Spec, State, UnitFailure};
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// How long a stopped pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
-/// Unit that reads the progress while no agent does.
+/// Unit that reads bootc's progress while no agent does.
 const PROGRESS_UNIT: &str = "berth-progress.service";
-/// Lock held by the reader of the progress.
+/// Lock file. The process that reads bootc's progress holds its lock: an agent or [`PROGRESS_UNIT`].
 const PROGRESS_LOCK: &str = "/run/berth/progress.lock";
 /// How long the progress unit may take to stop. Normally it stops at once.
 const PROGRESS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ const PULLED: &str = "/run/berth/pulled";
 /// program.
 const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; then rm -f /run/reboot-required; \
     mv /run/berth/reboot-required /run/reboot-required 2>/dev/null; fi";
-/// Number of bytes that are read from the end of the error output.
+/// Number of bytes that are read from the end of bootc's error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
 /// Options of a pull.
@@ -64,7 +64,7 @@ pub(super) struct Pulls {
     record: RecordFile,
     changes: Changes,
     reading: std::sync::Mutex<Option<Reading>>,
-    /// True if the host's bootc rejected the flag for progress. Further pulls omit it.
+    /// True if the host's bootc rejected `--progress-fd`. The agent starts further pulls without it.
     without_progress: AtomicBool,
 }
 
@@ -213,13 +213,12 @@ impl Pulls {
         while units::state(bus, &unit).await? == State::Running {
             units::stop(bus, &unit).await?;
             if units::end(bus, &unit, &mut jobs, give_up).await? == State::Running {
-                return Err(HostError::Timeout("the pull does not stop".to_owned()));
+                return Err(HostError::Timeout("bootc does not end its canceled pull".to_owned()));
             }
         }
         self.forget(bus, digest).await
     }
 
-    /// Returns the progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
         self.slot().as_ref().and_then(|reading| reading.progress.latest())
     }
@@ -228,8 +227,8 @@ impl Pulls {
         self.reading.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Reads the progress of this pull, unless it is being read already. Returns false if that fails; the pull works
-    /// without it. With `early_lock`, also locks the image as soon as the progress reports it as staged.
+    /// Starts to read the progress of this pull, unless this agent reads it already. Returns false on failure: the pull
+    /// works without it. With `early_lock`, the agent also locks the image as soon as bootc reports it as staged.
     async fn read_progress(&self, bus: &Arc<Bus>, digest: &Digest, early_lock: Option<PullOrigin>) -> bool {
         let path = self.root.path(fifo_name(digest));
         if self
@@ -242,13 +241,13 @@ impl Pulls {
         self.stop_reading().await;
         let reading = self.begin_to_read(bus, digest, &path, early_lock).await;
         if let Err(error) = &reading {
-            tracing::warn!(path = %path.display(), error = format!("{error:#}"), "cannot read the progress of the pull");
+            tracing::warn!(path = %path.display(), error = format!("{error:#}"), "cannot read the pull's progress; the pull continues");
         }
         reading.is_ok()
     }
 
-    /// Takes over reading from the progress unit. Then starts the unit again, so that it takes over when this agent is
-    /// gone.
+    /// Stops the progress unit, and reads the progress in its place. Then starts the unit again, which waits and takes
+    /// over when this agent is gone.
     async fn begin_to_read(
         &self,
         bus: &Arc<Bus>,
@@ -273,8 +272,8 @@ impl Pulls {
         Ok(())
     }
 
-    /// Stops reading progress and locking early. Removes the FIFO first, so that the progress unit does not begin to
-    /// read it.
+    /// Stops reading the progress and trying to lock early. Removes the FIFO first, so that the progress unit does not
+    /// begin to read it.
     async fn stop_reading(&self) {
         let Some(reading) = self.slot().take() else { return };
         let _ = std::fs::remove_file(reading.progress.path());
@@ -305,9 +304,9 @@ fn is_unknown_property(error: &BusError) -> bool {
     error.is(".PropertyReadOnly") || error.is(".UnknownProperty") || error.is(".NotSupported")
 }
 
-/// Returns a script that saves a reboot request of another program, because this pull would overwrite it. A request
-/// with a digest that Berth has pulled during this boot is not saved: it comes from a killed pull. A request saved
-/// before that pull stays saved.
+/// Returns a script that saves a reboot request of another program, because this pull would overwrite it. Does not save
+/// a request that contains a digest that Berth has pulled during this boot: it comes from a killed pull. A request that
+/// was saved before that pull stays saved.
 fn keep_request(digest: &Digest) -> String {
     format!(
         "if ! grep -qsF -f {PULLED} /run/reboot-required; then rm -f /run/berth/reboot-required; \
@@ -332,8 +331,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     Spec {
         name: unit_name(digest),
         description: "Berth: pull and stage an OS image",
-        // When bootc stages an image, even a locked one, it writes this file to request a reboot. Reboot daemons such
-        // as kured obey it.
+        // When bootc stages an image, even a locked one, it writes `/run/reboot-required` to request a reboot. Reboot
+        // daemons such as kured obey that file.
         before: vec![owned(&["/usr/bin/sh", "-c", &keep_request(digest)])],
         command: owned(&command),
         on_success: vec![owned(&["/usr/bin/sh", "-c", TAKE_REQUEST_BACK])],
@@ -347,7 +346,8 @@ fn spec(digest: &Digest, target: &str, options: PullOptions, progress: bool) -> 
     }
 }
 
-/// Returns the unit that reads and discards bootc's progress while no agent holds the lock. It ends when bootc does.
+/// Returns the unit that reads and discards bootc's progress while no agent holds [`PROGRESS_LOCK`]. It ends when bootc
+/// does.
 fn progress_spec(digest: &Digest) -> Spec {
     let fifo = fifo_name(digest);
     let command = ["/usr/bin/flock", PROGRESS_LOCK, "/usr/bin/cat", &fifo];
@@ -378,7 +378,7 @@ fn explain(unit_failure: &UnitFailure, words: &str) -> String {
     let text = match (unit_failure.result.as_str(), unit_failure.status) {
         ("timeout", _) => format!("the pull did not end within {} h: {words}", TIMEOUT.as_secs() / 3600),
         ("exit-code", EXIT_EXEC) => "/usr/bin/bootc cannot be executed".to_owned(),
-        // bootc succeeded, so the lock failed.
+        // Status 0: bootc succeeded, so the failed command is the lock after it.
         ("exit-code", 0) => format!("ostree admin lock-finalization failed: {words}"),
         ("exit-code", status) if words.is_empty() => format!("bootc switch ended with status {status}"),
         ("signal" | "core-dump", signal) => {

@@ -20,7 +20,7 @@ use crate::host::repository;
 /// JSON to standard output.
 pub const FLOOR: (u32, u32, u32) = (1, 12, 1);
 
-/// How long a failed version query is cached, and the answers "missing" and "too old".
+/// How long a failed query of bootc's version is cached, or an answer "missing" or "too old".
 const VERSION_RETRY: Duration = Duration::from_secs(30);
 /// How long the answer "missing" is cached after [`MISSING_TIMES`] such answers. Each query runs a unit that fails and
 /// appears in the host's journal.
@@ -29,7 +29,7 @@ const MISSING_RETRY: Duration = Duration::from_secs(3600);
 /// first ones.
 const MISSING_TIMES: u32 = 5;
 
-/// The bootc on the host.
+/// Answer to the query of bootc's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BootcVersion {
     /// No bootc was found.
@@ -76,8 +76,8 @@ pub enum StatusError {
     /// The text is not JSON, or has another format.
     #[error("cannot parse bootc status: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// The JSON describes another object.
-    #[error("bootc status describes a {kind:?} of {api_version:?}")]
+    /// The JSON does not describe a bootc host.
+    #[error("bootc status returned kind {kind:?} of apiVersion {api_version:?} instead of a BootcHost")]
     Foreign {
         /// The object's kind.
         kind: String,
@@ -192,7 +192,7 @@ impl RawSignature {
 /// Parses the output of `bootc status --format=json --format-version=1`.
 ///
 /// # Errors
-/// When the text is not such a status.
+/// When the text is not the status of a bootc host.
 pub fn parse(text: &str) -> Result<BootcStatus, StatusError> {
     let host: RawHost = serde_json::from_str(text)?;
     if host.kind != "BootcHost" || !host.api_version.starts_with("org.containers.bootc/") {
@@ -256,7 +256,7 @@ fn entry(entry: RawEntry) -> Deployment {
     }
 }
 
-/// Converts an entry. Cuts its texts to the lengths that the schema allows.
+/// Converts an image of the status. Cuts its texts to the lengths that the BootcNode's schema allows.
 fn deployment(image: Option<RawImage>, locked: bool) -> Deployment {
     let Some(image) = image else {
         return Deployment {

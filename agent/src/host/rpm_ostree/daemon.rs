@@ -1,9 +1,9 @@
 //! rpm-ostree's daemon on the system bus: the calls of `org.projectatomic.rpmostree1` that the agent needs.
 //!
-//! The daemon exits when it is idle, sometimes between a call and its reply, and it starts more slowly than the bus
-//! waits. So systemd starts it before each query, a query without an answer is retried, and no answer is cached. When a
-//! caller disconnects, the daemon cancels its transactions that were not started. So the agent has a separate
-//! connection for the daemon and keeps it open.
+//! The daemon exits when it is idle, sometimes between a call and its reply, and its start can take longer than the bus
+//! waits. So systemd starts it before each query, the agent repeats a query without an answer, and no answer is cached.
+//! When a client disconnects, the daemon cancels the client's transactions that were not started. So the agent has a
+//! separate connection for the daemon and keeps it open.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const START_TIMEOUT: Duration = Duration::from_secs(45);
 /// Number of attempts of one query.
 const TRIES: u32 = 5;
-/// Delay after the first attempt. It doubles each time.
+/// Delay after the first attempt of a query. It doubles with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 /// A running transaction.
@@ -107,7 +107,7 @@ impl Daemon {
     }
 
     /// Creates a transaction that pulls and stages an image, locked from the start, and keeps the layered packages.
-    /// Returns the transaction's address. While it runs, the same call returns the same transaction.
+    /// Returns the transaction's address. While the transaction runs, the same call returns it again.
     pub(super) async fn rebase(&self, refspec: &str, title: &str) -> Result<String, HostError> {
         self.query("Rebase", || {
             Box::pin(async {
@@ -119,7 +119,7 @@ impl Daemon {
         .await
     }
 
-    /// Creates a transaction that removes the staged deployment. Returns its address.
+    /// Creates a transaction that removes the staged deployment. Returns the transaction's address.
     pub(super) async fn remove_staged(&self) -> Result<String, HostError> {
         self.query("Cleanup", || {
             Box::pin(async { self.call_os("Cleanup", &vec!["pending-deploy"]).await })
@@ -128,15 +128,15 @@ impl Daemon {
     }
 
     /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns the transaction's
-    /// address. Not retried, since the reply may be lost in the shutdown.
+    /// address. Does not repeat the call: the shutdown may have stopped the reply.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);
         self.call_os("FinalizeDeployment", &options).await.map_err(explain)
     }
 
-    /// Starts the daemon with systemd. If the start fails, that is an error of the daemon, but the host still counts as
-    /// reachable.
+    /// Starts the daemon with systemd. A failed start is returned as an error of the daemon, since systemd and the host
+    /// can still be reached.
     async fn activate(&self) -> Result<(), HostError> {
         match units::activate(&self.systemd, RPM_OSTREED, START_TIMEOUT).await {
             Ok(()) => Ok(()),
@@ -148,7 +148,7 @@ impl Daemon {
         }
     }
 
-    /// Makes the daemon read its state again. It replies only after it has read the deployments.
+    /// Makes the daemon read its state again. The daemon replies only after it has read the deployments.
     async fn reload(&self) -> Result<(), BusError> {
         self.own.call_once(SYSROOT, "Reload", &()).await
     }
@@ -167,7 +167,7 @@ impl Daemon {
         self.own.call_once(os, method, body).await
     }
 
-    /// Starts the daemon if needed, and sends a query, repeatedly if the daemon exits before it answers.
+    /// Starts the daemon if needed, and sends a query. Repeats both if the daemon exits before it answers.
     async fn query<'a, T>(
         &self,
         what: &str,
@@ -179,7 +179,7 @@ impl Daemon {
                 self.activate().await?;
                 match question().await {
                     Err(error) if left > 0 && is_idle_exit(&error) => {
-                        tracing::debug!(what, %error, "asking rpm-ostreed again");
+                        tracing::debug!(what, %error, "rpm-ostreed exited before it answered; repeating the query");
                         tokio::time::sleep(pause.mul_f64(0.75 + 0.5 * fastrand::f64())).await;
                         pause = pause.saturating_mul(2);
                     }
@@ -211,15 +211,17 @@ fn is_idle_exit(error: &BusError) -> bool {
 
 fn no_answer(what: &str) -> HostError {
     let seconds = TIMEOUT.as_secs();
-    HostError::Timeout(format!("rpm-ostreed did not answer {what} within {seconds} s"))
+    HostError::Timeout(format!(
+        "rpm-ostreed did not answer the query {what} within {seconds} s"
+    ))
 }
 
-/// Converts the error of a call, with the daemon's message.
+/// Converts the error of a call to the daemon. The result has the daemon's message.
 pub(super) fn explain(error: BusError) -> HostError {
     match error {
         BusError::Refused { name, message } => {
             let is_busy = name.ends_with(".UpdateInProgress")
-                // GIO's code for "busy". It has no D-Bus error name.
+                // GIO's error code for "busy", which has no D-Bus name.
                 || name.ends_with("g_2dio_2derror_2dquark.Code26")
                 || message.contains("Transaction in progress");
             if is_busy {
@@ -230,7 +232,7 @@ pub(super) fn explain(error: BusError) -> HostError {
         }
         // The bus itself is unreachable, so the whole host counts as unreachable.
         error @ BusError::Unreachable(_) => HostError::Bus(error),
-        // Not retried: the reply would be the same.
+        // Not repeated: the reply would be the same.
         error @ BusError::Malformed { .. } => {
             let why = format!("rpm-ostreed: {error}");
             HostError::tool_failed(&why)

@@ -1,6 +1,5 @@
 //! Parses the `Deployments` of rpm-ostree's daemon: an array of dictionaries with some forty keys, many of them
-//! optional.
-//! A missing or malformed key affects only its own field. This module does no I/O.
+//! optional. A missing or malformed key affects only its own field. This module does no I/O.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -32,7 +31,7 @@ const LAYERS: [&str; 5] = [
 /// Packages replaced with packages of a repository. The value has the repository's kind and name, and the packages.
 const REMOTE_REPLACEMENTS: &str = "requested-base-remote-replacements";
 
-/// Other changes that an update keeps but bootc would drop. Used only to compare two deployments.
+/// Other changes that an update by rpm-ostree keeps but bootc would drop. Used only to compare two deployments.
 const OTHER_CHANGES: [&str; 5] = [
     REMOTE_REPLACEMENTS,
     "regenerate-initramfs",
@@ -44,7 +43,7 @@ const OTHER_CHANGES: [&str; 5] = [
 /// Returns the host's deployments. `lock` is the lock of the staged deployment as ostree's files show it.
 ///
 /// # Errors
-/// When none of them is booted.
+/// When no deployment is booted.
 pub(super) fn parse(entries: &[Entry], lock: Lock) -> Result<HostStatus, String> {
     let booted_at = entries.iter().position(|entry| is_set(entry, "booted"));
     let Some((booted_at, booted)) = booted_at.and_then(|at| Some((at, entries.get(at)?))) else {
@@ -95,11 +94,11 @@ fn is_signed(entry: &Entry) -> bool {
     text(entry, "container-image-reference").is_some_and(|reference| origin(&reference).1)
 }
 
-/// Converts an entry. Cuts its texts to the lengths that the schema allows.
+/// Converts an entry. Cuts its texts to the lengths that the BootcNode's schema allows.
 fn deployment(entry: &Entry, locked: bool) -> Deployment {
     let image = text(entry, "container-image-reference").map(|reference| origin(&reference).0);
     let digest = match &image {
-        // Without a reported digest, uses the digest in the image's name, if it contains one.
+        // If the daemon reports no digest, uses the digest in the image's name, if there is one.
         Some(image) => text(entry, "container-image-reference-digest")
             .and_then(|digest| digest.parse().ok())
             .or_else(|| image.rsplit_once('@')?.1.parse().ok()),
@@ -151,7 +150,7 @@ fn strip_transport(image: &str) -> &str {
         .unwrap_or(image)
 }
 
-/// Returns the names of all changed packages.
+/// Returns the names of all packages that were layered, removed or replaced.
 fn packages(entry: &Entry) -> Vec<String> {
     let mut names: Vec<String> = LAYERS.iter().flat_map(|key| texts(entry, key)).collect();
     names.extend(replaced(entry));
@@ -248,7 +247,6 @@ fn non_empty(value: &Variant<'_>) -> Option<String> {
     }
 }
 
-/// True if this flag is present and true.
 fn is_set(entry: &Entry, key: &str) -> bool {
     flag(entry, key) == Some(true)
 }

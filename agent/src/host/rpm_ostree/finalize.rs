@@ -1,5 +1,6 @@
-//! Unlocks a staged deployment. If the host's ostree cannot unlock, the agent writes a note: it will request its next
-//! reboot from rpm-ostree, which then unlocks. The note is valid for one boot and one digest, and outlives the agent.
+//! How a staged deployment is unlocked. If the host's ostree cannot unlock, the agent writes a note instead: it will
+//! request its next reboot from rpm-ostreed, which unlocks the deployment before the reboot. The note is valid for one
+//! boot and one digest, and outlives the agent.
 
 use std::path::PathBuf;
 
@@ -35,11 +36,11 @@ impl LockTool {
     }
 }
 
-/// Note that rpm-ostree's daemon must unlock the staged deployment at the next reboot.
+/// Note that the agent must request its next reboot from rpm-ostreed, which then unlocks the staged deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Note {
-    /// Boot during the write of the note. In another boot the note is not valid.
+    /// ID of the boot when the agent wrote the note. The note is not valid in any other boot.
     pub(super) boot_id: BootId,
     /// Digest of the staged image.
     pub(super) digest: Digest,

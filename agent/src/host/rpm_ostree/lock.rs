@@ -1,8 +1,8 @@
 //! Reads the lock of the staged deployment from ostree's files.
 //!
-//! Since 2024.6, rpm-ostree locks with a key in the staged deployment's state. Before, it locked with a file beside the
-//! state. The daemon's property `finalization-locked` shows only the file. A deployment counts as locked if the key or
-//! the file locks it.
+//! Since 2024.6, rpm-ostree locks with a key in the state file of the staged deployment. Before, it locked with a
+//! second file beside it. The daemon's property `finalization-locked` shows only that second file. A deployment counts
+//! as locked if the key or the file locks it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,12 +24,12 @@ pub(super) enum Lock {
     Locked,
     /// A shutdown applies the deployment.
     Unlocked,
-    /// A file cannot be read or parsed, for this reason. It is unknown whether the deployment is locked.
+    /// A file cannot be read or parsed, for this reason. The deployment may be locked or not.
     Unreadable(String),
 }
 
 impl Lock {
-    /// Reads the files. If no deployment is staged, the result has no meaning.
+    /// Reads the lock. If no deployment is staged, the result has no meaning.
     pub(super) fn read(root: &HostRoot) -> Self {
         match root.path(LOCK_FILE).try_exists() {
             Ok(true) => return Self::Locked,

@@ -1,8 +1,8 @@
 //! The rpm-ostree backend: its daemon over D-Bus, and ostree's own lock.
 //!
-//! The daemon can unlock only in one operation with a reboot. If the host's ostree can unlock, the agent unlocks with
-//! ostree and reboots with logind, which checks inhibitors. Otherwise, to unlock, the agent writes a note that it must
-//! request its next reboot from the daemon.
+//! The daemon can unlock a deployment only together with a reboot. If the host's ostree can unlock, the agent unlocks
+//! with ostree and reboots with logind, which checks inhibitors. Otherwise, to unlock, the agent writes a note that it
+//! must request its next reboot from the daemon.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -45,7 +45,7 @@ pub(super) struct RpmOstree {
     pulls: Pulls,
     note: NoteFile,
     lock_tool: Mutex<Option<LockTool>>,
-    /// True if the booted image, when last seen, was pulled under an enforced signature policy.
+    /// True if the booted image was pulled under an enforced signature policy, as of the agent's last query.
     signed: BootedSigned,
 }
 
@@ -95,7 +95,7 @@ impl RpmOstree {
         }
     }
 
-    /// Fails while a transaction of rpm-ostree runs: it locks the host's deployments.
+    /// Fails while rpm-ostree runs a transaction, which locks the host's deployments.
     async fn refuse_beside_a_transaction(&self) -> Result<(), HostError> {
         match self.daemon.active().await? {
             Some(active) => Err(HostError::Busy(format!(
@@ -106,7 +106,8 @@ impl RpmOstree {
         }
     }
 
-    /// Returns what the host's `ostree admin lock-finalization` can do. A success is cached for the life of the agent.
+    /// Returns what the host's `ostree admin lock-finalization` can do. The answer is cached for the life of the agent,
+    /// unless the command fails.
     async fn lock_tool(&self) -> Result<LockTool, HostError> {
         if let Some(known) = *self.lock_tool.lock().unwrap_or_else(|e| e.into_inner()) {
             return Ok(known);
@@ -122,7 +123,8 @@ impl RpmOstree {
     }
 
     async fn set_lock(&self) -> Result<(), HostError> {
-        // The note is removed first, so that no later reboot by the agent applies the deployment.
+        // Removes the note first. With the note, a later reboot by the agent would still unlock and apply the
+        // deployment.
         self.note.remove()?;
         self.refuse_beside_a_transaction().await?;
         let command: &[&str] = match self.lock_tool().await? {
@@ -139,8 +141,8 @@ impl RpmOstree {
     async fn take_lock(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         if self.lock_tool().await? == LockTool::Unlocks {
-            // An older rpm-ostree locks only with the file, and `--unlock` would not remove that. So ostree locks
-            // first, which replaces the file by ostree's own lock.
+            // An older rpm-ostree locks only with the file, which `--unlock` would not remove. So ostree locks first,
+            // which replaces the file with ostree's own lock.
             let lock = ["/usr/bin/ostree", "admin", "lock-finalization"];
             self.tools.run("lock", &lock).await?;
             let unlock = ["/usr/bin/ostree", "admin", "lock-finalization", "--unlock"];
@@ -149,7 +151,7 @@ impl RpmOstree {
         let status = self.status().await?;
         let staged = status
             .staged
-            .ok_or_else(|| HostError::tool_failed("No staged deployment"))?;
+            .ok_or_else(|| HostError::tool_failed("No staged deployment to unlock"))?;
         let digest = staged.digest.ok_or_else(|| {
             HostError::tool_failed("the staged deployment has no digest, so rpm-ostree cannot finalize it")
         })?;
@@ -160,8 +162,8 @@ impl RpmOstree {
     }
 
     /// Joins a transaction that the agent created, and starts it. A transaction that was not started blocks all others
-    /// as long as its creator is connected. So after a failure the agent disconnects, and the daemon cancels the
-    /// transaction. The error's flag is true if only the reply to the start was lost.
+    /// while its creator is connected. So after a failure the agent disconnects, and the daemon cancels the
+    /// transaction. The error's flag is true if the reply to `Start` was lost: the transaction may then run.
     async fn start(&self, address: &str) -> Result<Transaction, (HostError, bool)> {
         let started = match Transaction::join(address, &self.tools.root).await {
             Err(error) => Err((error, false)),
@@ -191,7 +193,8 @@ impl RpmOstree {
         let address = match self.daemon.remove_staged().await {
             Ok(address) => address,
             Err(error) => {
-                // The call may have succeeded with its reply lost. Then disconnecting cancels the transaction.
+                // The daemon may have created the transaction, and only its reply was lost. Disconnecting cancels the
+                // transaction.
                 self.daemon.disconnect().await;
                 return Err(error);
             }
@@ -214,7 +217,7 @@ impl RpmOstree {
     }
 
     /// Removes the staged deployment while a rollback is queued for the next boot. The daemon's `Cleanup` would remove
-    /// the rollback deployment too. Number 0 is the staged deployment.
+    /// the rollback deployment too. ostree's index 0 is the staged deployment.
     async fn remove_before_a_rollback(&self) -> Result<(), HostError> {
         self.refuse_beside_a_transaction().await?;
         let command = ["/usr/bin/ostree", "admin", "undeploy", "0"];
@@ -224,15 +227,15 @@ impl RpmOstree {
     /// Makes the daemon unlock the staged deployment and reboot.
     async fn finalize(&self, note: &Note) -> Result<(), HostError> {
         let refused =
-            |why: String| HostError::RebootRefused(format!("rpm-ostree did not finalize the deployment: {why}"));
+            |why: String| HostError::RebootRefused(format!("rpm-ostree did not finalize the staged deployment: {why}"));
         let address = match self.daemon.finalize(&note.digest.to_string()).await {
             Ok(address) => address,
             Err(error) => {
-                // The call may have succeeded with its reply lost. The transaction was not started, so it has changed
-                // nothing.
+                // The daemon may have created the transaction, and only its reply was lost. Disconnecting cancels it
+                // before it has changed anything.
                 self.daemon.disconnect().await;
                 return Err(match error {
-                    // The caller retries when the other transaction or the bus problem is over.
+                    // The caller retries when the other transaction has ended or the bus works again.
                     HostError::Bus(_) | HostError::Busy(_) => error,
                     error => refused(error.to_string()),
                 });

@@ -2,8 +2,8 @@
 //!
 //! A transaction continues without the agent. The agent writes a [`Record`] before the transaction begins, and the
 //! transaction's title contains the digest, so the next agent can join it (invariant I7). The agent writes the
-//! transaction's end to the record before it uses the result. If no agent received the end, the staged deployment
-//! decides the result.
+//! transaction's end to the record before it uses the result. If no agent received the end, the staged deployment shows
+//! whether the pull succeeded.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,8 +32,7 @@ use crate::host::root::HostRoot;
 const TIMEOUT: Duration = Duration::from_secs(2 * 3600);
 /// How long a canceled pull may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
-/// Timeout for joining a running transaction. A daemon that does not answer must not delay the agent's reports for
-/// longer.
+/// Timeout for joining a running transaction. Short, because the agent cannot report while it waits for the daemon.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Title of a transaction until its work begins. The daemon then sets the requested title.
 const NOT_YET_TITLED: &str = "new-deployment";
@@ -49,13 +48,13 @@ pub(super) struct Pulls {
     following: Mutex<Option<Following>>,
 }
 
-/// A transaction that the agent listens to.
+/// A transaction whose signals the agent receives.
 #[derive(Debug)]
 struct Following {
     digest: Digest,
     tally: Arc<Mutex<Tally>>,
     task: JoinHandle<()>,
-    /// Sending to it cancels the transaction. `None` after that.
+    /// Sending to this channel cancels the transaction. `None` after that.
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -109,7 +108,6 @@ impl Pulls {
             .is_some_and(|f| f.digest == *digest && !f.task.is_finished())
     }
 
-    /// Returns the progress of the running pull.
     pub(super) fn progress(&self) -> Option<Progress> {
         let tally = self.slot().as_ref().map(|f| f.tally.clone())?;
         let tally = tally.lock().unwrap_or_else(|e| e.into_inner());
@@ -121,7 +119,7 @@ impl Pulls {
         let Some(Record { digest, .. }) = self.own_record(boot) else {
             return Ok(None);
         };
-        // Checked before the record is read again. A pull that ends in between has written its end to the record.
+        // Checked before the record is read again: if the pull ends in between, its end is in the record by then.
         let is_followed = self.is_followed(&digest);
         let Some(record) = self.own_record(boot) else {
             return Ok(None);
@@ -141,8 +139,8 @@ impl Pulls {
         (record.backend == Backend::RpmOstree).then_some(record)
     }
 
-    /// Returns the state of a pull that no task of this agent listens to. Joins its transaction if that runs; otherwise
-    /// the staged deployment decides the result.
+    /// Returns the state of a pull whose transaction no task of this agent has joined. Joins the transaction if it
+    /// runs; otherwise the staged deployment shows whether the pull succeeded.
     async fn adopt(&self, daemon: &Daemon, mut record: Record) -> Result<Option<PullState>, HostError> {
         if self.join_again(daemon, &record).await? {
             return Ok(Some(PullState::Running));
@@ -170,11 +168,11 @@ impl Pulls {
         Ok(Some(state))
     }
 
-    /// Joins the pull's transaction. Returns false if it does not run.
+    /// Joins the pull's transaction. Returns false if that transaction does not run.
     ///
     /// # Errors
-    /// When a transaction runs but cannot be identified yet, since the pull must not count as ended; or when the bus
-    /// does not answer.
+    /// When a transaction runs but cannot be identified yet, so the pull must not count as ended; or when the bus does
+    /// not answer.
     async fn join_again(&self, daemon: &Daemon, record: &Record) -> Result<bool, HostError> {
         let active = match daemon.active().await {
             Ok(Some(active)) => active,
@@ -183,7 +181,7 @@ impl Pulls {
             Err(error) => {
                 // A daemon that does not run has no transaction. If another transaction runs, the next pull waits for
                 // it.
-                tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs");
+                tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs; assuming that none does");
                 return Ok(false);
             }
         };
@@ -206,18 +204,21 @@ impl Pulls {
     }
 
     /// Connects to the running transaction, and starts it if it is the pull of this record. Returns `None` if it is
-    /// another one.
+    /// another transaction.
     ///
     /// # Errors
-    /// When it does not answer, or cannot be identified yet.
+    /// When the transaction does not answer, or cannot be identified yet.
     async fn join_active(&self, active: &Active, record: &Record) -> Result<Option<Transaction>, HostError> {
         let transaction = Transaction::join(&active.address, &self.root).await?;
         let found = transaction.title().await.map_err(explain)?;
         if found == NOT_YET_TITLED && record.started {
-            return Err(HostError::Busy("a transaction of rpm-ostree has just begun".to_owned()));
+            return Err(HostError::Busy("rpm-ostree has just begun a transaction".to_owned()));
         }
         if found != title(&record.digest) {
-            tracing::info!(method = active.method, "another transaction of rpm-ostree runs");
+            tracing::info!(
+                method = active.method,
+                "rpm-ostree runs a transaction that is not this pull"
+            );
             return Ok(None);
         }
         transaction.start().await.map_err(explain)?;
@@ -266,8 +267,8 @@ impl Pulls {
                 self.record.write(&record)
             }
             Err(error) => {
-                // A transaction that was created but not started would block all others. The daemon cancels it when the
-                // agent disconnects.
+                // If the transaction was created but not started, it would block all others. The daemon cancels it when
+                // the agent disconnects.
                 daemon.disconnect().await;
                 self.record.remove()?;
                 Err(error)
@@ -282,7 +283,7 @@ impl Pulls {
         Ok(transaction)
     }
 
-    /// Spawns a task that listens to a transaction until its end.
+    /// Spawns a task that receives the signals of a transaction until its end.
     fn follow(&self, transaction: Transaction, record: Record) {
         let tally = Arc::new(Mutex::new(Tally::default()));
         let (stop, stopped) = oneshot::channel();
@@ -313,13 +314,16 @@ impl Pulls {
             let give_up = Instant::now() + STOP_TIMEOUT;
             if tokio::time::timeout_at(give_up, &mut following.task).await.is_err() {
                 *self.slot() = Some(following);
-                return Err(HostError::Timeout("the pull does not stop".to_owned()));
+                return Err(HostError::Timeout(
+                    "rpm-ostree does not end its canceled pull".to_owned(),
+                ));
             }
         }
-        // A pull without a reported end may still run. Then `find` joins it, and the next call cancels it again.
+        // The transaction may still run if its end was not reported. Then `find` joins it, and the next call cancels it
+        // again.
         match self.find(daemon, boot).await? {
             Some(pull) if pull.digest == *digest && pull.state == PullState::Running => {
-                Err(HostError::Timeout("rpm-ostreed does not stop the pull".to_owned()))
+                Err(HostError::Timeout("rpm-ostree still runs its canceled pull".to_owned()))
             }
             _ => self.forget(),
         }
@@ -332,7 +336,7 @@ impl Pulls {
     }
 }
 
-/// Returns how much time a pull has left. If the clock was set back, that is still at most the timeout.
+/// Returns the time until a pull's timeout: at most [`TIMEOUT`], even if the clock was set back.
 fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     let so_far = began.map_or(Duration::ZERO, |began| {
         Duration::try_from(now.duration_since(began)).unwrap_or_default()
@@ -340,7 +344,7 @@ fn left(began: Option<Timestamp>, now: Timestamp) -> Duration {
     TIMEOUT.saturating_sub(so_far)
 }
 
-/// The task that listens to a transaction.
+/// The task that receives the signals of a transaction.
 struct Listener {
     record: Record,
     file: RecordFile,
@@ -381,9 +385,9 @@ impl Listener {
         }
     }
 
-    /// Cancels the transaction and waits for its end. It may still succeed. If no end is reported, the transaction may
-    /// still run, so the record stays without an end: the next `find` joins the transaction again or uses the staged
-    /// deployment.
+    /// Cancels the transaction and waits for its end. The pull may still succeed. If no end is reported, the
+    /// transaction may still run, so the record stays without an end: the next `find` joins the transaction again, or
+    /// reads the result from the staged deployment.
     async fn cancel(mut self, mut transaction: Transaction, why: &str) {
         if let Err(error) = transaction.cancel().await {
             tracing::warn!(%error, "cannot cancel the transaction of rpm-ostree");
@@ -421,7 +425,7 @@ impl Listener {
         self.store();
     }
 
-    /// Writes the pull's end to the record. If that fails, the staged deployment decides the result later.
+    /// Writes the pull's end to the record. If that fails, a later `find` reads the result from the staged deployment.
     fn store(&self) {
         if let Err(error) = self.file.write(&self.record) {
             tracing::warn!(%error, "cannot record the pull's result; it will be inferred from the staged deployment");

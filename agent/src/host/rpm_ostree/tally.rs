@@ -1,7 +1,7 @@
 //! Progress of a transaction, computed from its signals. Does no I/O.
 //!
-//! For a container image, rpm-ostree reports only text: the size to fetch, and each layer when it begins. Texts of any
-//! other form are ignored.
+//! For a container image, rpm-ostree reports only text: the size to fetch, and each layer when its download begins.
+//! Texts of any other form are ignored.
 
 use berth_api::node::Progress;
 
@@ -72,7 +72,7 @@ fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     let bytes = number * unit;
-    // Ignores absurd values. The cast is safe in this range.
+    // Ignores negative, infinite and absurdly large values. The cast is safe in this range.
     (bytes.is_finite() && (0.0..1e15).contains(&bytes)).then_some(bytes as u64)
 }
 

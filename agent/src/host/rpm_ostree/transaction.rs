@@ -1,7 +1,7 @@
 //! A transaction of rpm-ostree's daemon, joined over the transaction's own socket.
 //!
-//! After a client has called `Start`, the work continues without clients. A client that joins later calls `Start` too,
-//! and then also receives the end.
+//! After a client has called `Start`, the transaction continues without clients. A client that joins later calls
+//! `Start` too, and then also receives the signal of the end.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(super) enum Signal {
         /// The daemon's message if it failed.
         words: String,
     },
-    /// Something else.
+    /// A signal that the agent does not use.
     Other,
 }
 
@@ -91,7 +91,7 @@ impl Transaction {
         self.call("Start").await.map(drop)
     }
 
-    /// Cancels the transaction's work, which then ends as a failure.
+    /// Requests that the daemon cancel the transaction, which then ends as a failure unless it has already succeeded.
     pub(super) async fn cancel(&self) -> Result<(), BusError> {
         self.call("Cancel").await.map(drop)
     }
@@ -127,7 +127,8 @@ impl Transaction {
         }
     }
 
-    /// Waits for the end of the transaction, until this timeout. `None` if the daemon is gone or reported no end.
+    /// Waits for the end of the transaction, at most for `within`. `None` if the daemon is gone or reports no end in
+    /// that time.
     pub(super) async fn end(&mut self, within: Duration) -> Option<Result<(), String>> {
         let end = async {
             loop {
@@ -175,7 +176,7 @@ fn read(message: &Message) -> Signal {
             Ok((.., (bytes, per_second))) => Signal::Download { bytes, per_second },
             Err(_) => Signal::Other,
         },
-        // A malformed signal of the end is still an end.
+        // A malformed `Finished` signal still shows that the transaction ended.
         "Finished" => match body.deserialize::<(bool, String)>() {
             Ok((success, words)) => Signal::Finished { success, words },
             Err(error) => Signal::Finished {
@@ -187,7 +188,8 @@ fn read(message: &Message) -> Signal {
     }
 }
 
-/// Returns the address changed to the agent's view, and its socket path: in a pod, the host's `/run` has another path.
+/// Returns the address and the path of its socket, as the agent sees them: in a pod, the host's `/run` has another
+/// path. `None` if the address contains no valid path.
 fn under(root: &HostRoot, address: &str) -> Option<(String, PathBuf)> {
     let mut found = None;
     let rest = address.strip_prefix("unix:")?;
