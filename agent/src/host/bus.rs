@@ -1,7 +1,7 @@
 //! The host's system bus: one connection that is rebuilt when it breaks, and the signals that wake the agent.
 //!
-//! The agent needs about a dozen methods, each with a timeout and its own rule for a lost reply. So this module has no
-//! generated proxies; the property cache of a proxy could also be stale after a reconnect.
+//! The agent needs about a dozen methods, each with a timeout and its own rule for a lost reply. So this module does
+//! not use generated proxies. The property cache of a proxy could also be stale after a reconnect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub enum BusError {
         message: String,
     },
     /// The reply cannot be parsed.
-    #[error("bad reply to {method}: {why}")]
+    #[error("cannot parse the reply to {method}: {why}")]
     Malformed {
         /// The called method.
         method: String,
@@ -103,7 +103,7 @@ impl Changes {
 /// Prefix of the names of pull units. Of all units, only these wake the agent when they end.
 pub(super) const PULL_UNIT_PREFIX: &str = "berth-pull-";
 
-/// Unit of rpm-ostree's daemon. The agent waits until this unit has started.
+/// Unit of rpm-ostree's daemon. The agent starts this unit if needed, and waits until it runs.
 pub(super) const RPM_OSTREED: &str = "rpm-ostreed.service";
 
 /// An ended systemd job.
@@ -152,7 +152,7 @@ impl Bus {
         }
     }
 
-    /// Creates a bus with its own timeout that does not listen to signals.
+    /// Creates a bus with this timeout for calls. The bus does not listen to signals.
     pub(super) fn quiet(address: String, deadline: Duration, changes: Changes) -> Self {
         Self {
             address,

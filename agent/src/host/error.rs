@@ -32,7 +32,7 @@ impl HostError {
         Self::Tool(Failure::new(Reason::HostToolFailed, why))
     }
 
-    /// Returns the reason for a condition.
+    /// Returns the reason to report in a condition.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Busy(_) => Reason::HostBusy,

@@ -11,9 +11,9 @@ use berth_api::condition::{MAX_MESSAGE, one_line};
 /// Failure of a request to the host: a reason and the tool's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Reason for a condition.
+    /// Reason to report in a condition.
     pub reason: Reason,
-    /// Message in one bounded line.
+    /// Message of the tool, shortened to one line.
     pub message: String,
 }
 

@@ -107,7 +107,7 @@ impl Host {
         rules::policy(&self.root)
     }
 
-    /// Updates the host's auth file, if Berth manages it according to `claim`.
+    /// Writes or removes the host's auth file, as `claim` requires.
     pub fn keep_auth(&self, claim: Claim) -> AuthOutcome {
         self.auth.keep(claim)
     }

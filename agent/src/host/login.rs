@@ -62,7 +62,7 @@ pub(super) async fn shutdown_scheduled(bus: &Bus) -> Result<bool, BusError> {
     }
 }
 
-/// True if a scheduled shutdown of this kind would end the boot, unlike a dry run.
+/// True if this kind of scheduled shutdown is a real one, not a dry run.
 fn is_real_shutdown(kind: &str) -> bool {
     !kind.is_empty() && !kind.starts_with("dry-")
 }

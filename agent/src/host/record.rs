@@ -22,7 +22,7 @@ pub(super) struct Record {
     pub(super) boot_id: String,
     #[serde(default)]
     pub(super) backend: Backend,
-    /// True if systemd has accepted the unit, or the transaction was started.
+    /// True if the pull was started: systemd accepted its unit, or rpm-ostreed started its transaction.
     #[serde(default)]
     pub(super) started: bool,
     /// True if the backend itself locks the image when it stages it.

@@ -36,7 +36,7 @@ const MAX_OUTPUT: usize = 1 << 20;
 /// Number of bytes that are read from the end of a tool's error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
-/// The tools of one host. Cheap to clone.
+/// Runs tools on one host. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Tools {
     pub(super) bus: Arc<Bus>,
@@ -63,7 +63,7 @@ impl Tools {
         self.run_within(what, command, TOOL_TIMEOUT).await
     }
 
-    /// Runs a host tool with this timeout.
+    /// Like [`Tools::run`], with this timeout.
     pub(super) async fn run_within(
         &self,
         what: &str,

@@ -208,7 +208,7 @@ pub(super) enum StartError {
     #[error("{0}")]
     Silent(BusError),
     /// systemd answered, but the service does not run.
-    #[error("{0}; see its journal on the host")]
+    #[error("{0}; see the service's journal on the host")]
     NotStarted(String),
 }
 

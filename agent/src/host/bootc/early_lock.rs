@@ -32,7 +32,7 @@ const STDERR_TAIL: u64 = 1 << 10;
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// A lock on the image of the running pull, set in the background.
+/// Background task that locks the image of the running pull.
 #[derive(Debug)]
 pub(super) struct EarlyLock {
     task: JoinHandle<()>,
@@ -93,8 +93,8 @@ async fn try_until_locked(
     }
 }
 
-/// Locks the image that is staged now, while bootc still runs. If this fails, a reboot before the end of the pull's
-/// unit would apply the image; the unit locks it at its end.
+/// Locks the image that is staged now, while bootc still runs. If this fails, a reboot before bootc's end would apply
+/// the image; then the pull's unit locks it.
 async fn lock(bus: &Bus, root: &HostRoot) -> Result<(), String> {
     let stderr = format!("{RUN_DIR}/early-lock.err");
     let spec = Spec {

@@ -31,7 +31,7 @@ struct KeptVersion {
     times: u32,
 }
 
-/// The bootc of one host.
+/// The bootc backend of one host.
 #[derive(Debug)]
 pub(super) struct Bootc {
     tools: Tools,

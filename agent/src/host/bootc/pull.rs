@@ -48,7 +48,6 @@ const TAKE_REQUEST_BACK: &str = "if grep -qs '^bootc: ' /run/reboot-required; th
 /// Number of bytes that are read from the end of bootc's error output.
 const STDERR_TAIL: u64 = 16 << 10;
 
-/// Options of a pull.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PullOptions {
     /// True to enforce a signature policy.
@@ -57,7 +56,6 @@ pub(super) struct PullOptions {
     pub(super) lock: StagingLock,
 }
 
-/// The pulls of one host.
 #[derive(Debug)]
 pub(super) struct Pulls {
     root: HostRoot,

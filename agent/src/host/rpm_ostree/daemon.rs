@@ -46,7 +46,7 @@ pub(super) struct Active {
     pub(super) address: String,
 }
 
-/// The daemon of one host.
+/// Connections to the daemon of one host, and to systemd, which starts the daemon.
 #[derive(Debug)]
 pub(super) struct Daemon {
     systemd: Arc<Bus>,
@@ -128,7 +128,7 @@ impl Daemon {
     }
 
     /// Creates a transaction that unlocks the staged deployment of this digest and reboots. Returns the transaction's
-    /// address. Does not repeat the call: the shutdown may have stopped the reply.
+    /// address. Does not repeat the call if the reply is lost, since the host may be shutting down.
     pub(super) async fn finalize(&self, digest: &str) -> Result<String, HostError> {
         self.activate().await?;
         let options: Options<'_> = HashMap::from([("checksum", Variant::new(digest))]);

@@ -1,8 +1,8 @@
 //! Reads the lock of the staged deployment from ostree's files.
 //!
 //! Since 2024.6, rpm-ostree locks with a key in the state file of the staged deployment. Before, it locked with a
-//! second file beside it. The daemon's property `finalization-locked` shows only that second file. A deployment counts
-//! as locked if the key or the file locks it.
+//! second file beside the state file. The daemon's property `finalization-locked` shows only the second file. A
+//! deployment counts as locked if the key or that file locks it.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -37,7 +37,7 @@ const IS_LOCKED: &str = "File exists";
 /// Timeout of a transaction that pulls nothing.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The rpm-ostree of one host.
+/// The rpm-ostree backend of one host.
 #[derive(Debug)]
 pub(super) struct RpmOstree {
     tools: Tools,

@@ -39,7 +39,6 @@ const NOT_YET_TITLED: &str = "new-deployment";
 /// Message of the daemon if the image is already staged or booted under the same reference.
 const SAME_REFERENCE: &str = "Old and new refs are equal";
 
-/// The pulls of one host.
 #[derive(Debug)]
 pub(super) struct Pulls {
     root: HostRoot,
@@ -179,7 +178,7 @@ impl Pulls {
             Ok(None) => return Ok(false),
             Err(error @ (HostError::Bus(_) | HostError::Timeout(_))) => return Err(error),
             Err(error) => {
-                // A daemon that does not run has no transaction. If another transaction runs, the next pull waits for
+                // A daemon that cannot be started runs no transaction. If one runs after all, the next pull waits for
                 // it.
                 tracing::warn!(%error, "cannot find out from rpm-ostreed whether a transaction runs; assuming that none does");
                 return Ok(false);

@@ -35,9 +35,9 @@ pub(super) enum Signal {
     },
     /// The transaction ended.
     Finished {
-        /// True if it succeeded.
+        /// True if the transaction succeeded.
         success: bool,
-        /// The daemon's message if it failed.
+        /// The daemon's message if the transaction failed.
         words: String,
     },
     /// A signal that the agent does not use.
