@@ -24,7 +24,8 @@ use berth_core::controller::image::{self, Ages, Found};
 use berth_core::controller::snapshot::{Entry, Snapshot};
 use berth_core::controller::soaks::Soaks;
 use berth_core::controller::view::{
-    BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, LeaseView, NodeView, PoolView, Report,
+    BadTurn, BootImageNote, BootcNodeContent, BootcNodeView, FleetView, Host, Images, LeaseView, NodeView, PoolView,
+    Pull, Report,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease as Object;
@@ -210,29 +211,38 @@ fn report(number: Number, _: Spec, status: Status) -> Report {
     Report {
         observed_generation: Some(if status.observed { 2 } else { 1 }),
         node_uid: Some(rich::uid(number, status.uid).to_string()),
-        booted: rich::some_digest(status.booted),
-        staged: rich::some_digest(status.staged),
-        locked: status.staged != 0,
         released: status.released,
-        pulling: status.work == Work::Pulls,
-        blocked: status.work == Work::Blocked,
+        images: Images {
+            booted: rich::some_digest(status.booted),
+            staged: rich::some_digest(status.staged),
+            locked: status.staged != 0,
+            failed: (1..8)
+                .filter(|i| status.failed & (1 << i) != 0)
+                .map(rich::digest)
+                .collect(),
+            ..Images::default()
+        },
+        pull: Pull {
+            pulling: status.work == Work::Pulls,
+            blocked: status.work == Work::Blocked,
+            prepared: status.prepared,
+            ..Pull::default()
+        },
         last_turn: (status.turn != 0).then(|| BadTurn {
             outcome: String::new(),
             message: String::new(),
             digest: rich::digest(status.turn),
             attempts: 1,
         }),
-        failed: (1..8)
-            .filter(|i| status.failed & (1 << i) != 0)
-            .map(rich::digest)
-            .collect(),
-        prepared: status.prepared,
         retry_token: (status.token != 0).then(|| status.token.to_string()),
-        boot_image: BootImageNote {
-            version: version(status.boot_image),
-            ..BootImageNote::default()
+        host: Host {
+            boot_image: BootImageNote {
+                version: version(status.boot_image),
+                ..BootImageNote::default()
+            },
+            clock_synchronized: true,
+            ..Host::default()
         },
-        clock_synchronized: true,
         ..Report::default()
     }
 }

@@ -167,8 +167,8 @@ impl Pool {
     pub(super) fn estimate_of(&self, report: &Report) -> Estimate {
         let expected = self.estimate();
         Estimate {
-            drain: lower(expected.drain, report.drain, self.drain_timeout()),
-            reboot: lower(expected.reboot, report.reboot, self.reboot_timeout()),
+            drain: lower(expected.drain, report.measured.drain, self.drain_timeout()),
+            reboot: lower(expected.reboot, report.measured.reboot, self.reboot_timeout()),
         }
     }
 

@@ -11,15 +11,20 @@ pub fn is_unproven(holding: &Holding, report: &Report) -> bool {
     if matches!(holding.phase, HoldPhase::Releasing(_)) {
         return false;
     }
-    let is_another_boot = report.boot_id.as_ref().is_some_and(|boot| *boot != holding.boot_id);
-    let runs_another = holding.from.is_some() && report.booted.is_some() && report.booted != holding.from;
+    let is_another_boot = is_another_boot(holding, report);
+    let runs_another = holding.from.is_some() && report.images.booted.is_some() && report.images.booted != holding.from;
     is_another_boot || runs_another && !is_licensed(holding, report)
+}
+
+fn is_another_boot(holding: &Holding, report: &Report) -> bool {
+    let boot = report.host.boot_id.as_ref();
+    boot.is_some_and(|boot| *boot != holding.boot_id)
 }
 
 /// True if the holder's reboot is licensed and has not happened yet.
 pub fn is_licensed(holding: &Holding, report: &Report) -> bool {
-    let is_another_boot = report.boot_id.as_ref().is_some_and(|boot| *boot != holding.boot_id);
-    holding.phase == HoldPhase::Committed && !is_another_boot && report.staged.as_ref() == Some(&holding.target)
+    let is_another_boot = is_another_boot(holding, report);
+    holding.phase == HoldPhase::Committed && !is_another_boot && report.images.staged.as_ref() == Some(&holding.target)
 }
 
 #[cfg(test)]
@@ -56,12 +61,10 @@ mod tests {
                 from: Some(from.clone()),
                 ..held.clone()
             };
-            let report = Report {
-                boot_id: Some(boot_id.clone()),
-                booted: Some(if booted == 1 { from.clone() } else { digest(booted) }),
-                staged: staged.map(digest),
-                ..Report::default()
-            };
+            let mut report = Report::default();
+            report.host.boot_id = Some(boot_id.clone());
+            report.images.booted = Some(if booted == 1 { from.clone() } else { digest(booted) });
+            report.images.staged = staged.map(digest);
             assert_eq!(is_unproven(&holding, &report), expected, "{what} with {booted}");
         }
     }

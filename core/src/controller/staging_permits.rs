@@ -48,7 +48,7 @@ impl StagingPermits {
             };
             let digest = spec.image.as_ref().map(|i| &i.digest);
             let Some(digest) =
-                digest.filter(|d| report.staged.as_ref() != Some(d) && report.booted.as_ref() != Some(d))
+                digest.filter(|d| report.images.staged.as_ref() != Some(d) && report.images.booted.as_ref() != Some(d))
             else {
                 self.0.remove(name);
                 continue;
@@ -57,7 +57,7 @@ impl StagingPermits {
             if permit.digest != *digest {
                 *permit = Permit::new(digest);
             }
-            let idle = spec.staging == Staging::Allowed && !report.pulling;
+            let idle = spec.staging == Staging::Allowed && !report.pull.pulling;
             match (idle, permit.idle_since) {
                 (true, None) => permit.idle_since = Some(now),
                 (true, Some(since)) if now.since(since) >= PERMIT_TIMEOUT => {

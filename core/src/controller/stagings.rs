@@ -42,11 +42,11 @@ impl Stagings {
                 self.known.extend(old.map(|old| (uid.clone(), old)));
                 continue;
             };
-            let last = content.report.staging_ended;
+            let last = content.report.measured.staging_ended;
             self.known.insert(uid.clone(), last);
             // A node that was unknown at the last call is new, so its first pull is reported as well.
             let is_news = self.began && last.is_some() && old.flatten() != last;
-            if let (true, Some(took)) = (is_news, content.report.staging) {
+            if let (true, Some(took)) = (is_news, content.report.measured.staging) {
                 let pool = content.spec.pool_name.as_str().into();
                 news.push(StagingNews { pool, took });
             }

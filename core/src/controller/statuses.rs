@@ -143,7 +143,7 @@ impl<'a> PassResults<'a> {
                 quiet: quiet(name, host),
                 rebooting: committed.contains(uid) && !self.timed_out.contains(uid),
                 unguarded: content.report.unguarded,
-                firstboot: content.report.firstboot,
+                firstboot: content.report.host.firstboot,
             })
         });
         agents.collect()

@@ -20,7 +20,7 @@ use crate::finding::Subject;
 
 mod report;
 
-pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Report};
+pub use report::{BadTurn, BootImageNote, Failing, FirstBoot, Host, Images, Measured, Pull, Report};
 
 /// Urgency of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,7 +150,7 @@ impl NodeView {
         // A report with another Node UID is about an earlier machine of the same name.
         let report = report.filter(|report| report.node_uid.as_deref() == Some(self.uid.as_str()));
         let has_reported = report.is_some_and(|report| report.agent_version.is_some());
-        let variant = report.and_then(|report| report.platform_variant.as_deref());
+        let variant = report.and_then(|report| report.host.platform_variant.as_deref());
         self.machine.platform(Variant::reported(has_reported, variant))
     }
 }

@@ -254,17 +254,18 @@ fn in_use<'a>(facts: &'a BootImageFacts<'_>) -> Option<InUse<'a>> {
 /// Returns the member's boot image, if its agent has reported a booted image.
 fn reported<'a>(member: &'a MemberView<'_>) -> Option<InUse<'a>> {
     let report = member.host?.report()?;
-    report.booted.as_ref()?;
+    report.images.booted.as_ref()?;
     let created = member.node.created;
     Some(InUse {
-        version: report.boot_image.version.as_deref(),
+        version: report.host.boot_image.version.as_deref(),
         node: Some(member.node.name.as_str()),
         created: Some(created),
         provisioned: report
+            .host
             .boot_image
             .provisioned
             .map(|provisioned| provisioned.min(created)),
-        error: report.boot_image.error.as_deref(),
+        error: report.host.boot_image.error.as_deref(),
         is_remembered: false,
         newer: 0,
     })
@@ -287,7 +288,7 @@ fn remembered(before: Option<&BootImageStatus>) -> Option<InUse<'_>> {
 }
 
 fn version_of<'a>(member: &MemberView<'a>) -> Option<&'a str> {
-    member.host?.report()?.boot_image.version.as_deref()
+    member.host?.report()?.host.boot_image.version.as_deref()
 }
 
 fn skew_of(facts: &BootImageFacts<'_>, boot: Option<&str>, image: &Target) -> Skew {

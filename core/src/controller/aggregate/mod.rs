@@ -156,7 +156,7 @@ fn deploy_history(facts: &PoolStatusFacts<'_>, target: Option<&Target>, now: Tim
         members: facts
             .members
             .iter()
-            .filter_map(|m| Some(m.host?.report()?.deployments.as_slice())),
+            .filter_map(|m| Some(m.host?.report()?.images.deployments.as_slice())),
         targets: facts.old.target.iter().chain(target),
         limit: facts.history_limit,
         now,
@@ -198,9 +198,9 @@ fn doing(member: &MemberView<'_>, target: Option<&Target>) -> MemberState {
     };
 
     let spec = member.host.and_then(BootcNodeView::spec);
-    if report.booted.as_ref() == Some(desired) {
+    if report.images.booted.as_ref() == Some(desired) {
         MemberState::Updated
-    } else if report.staged.as_ref() == Some(desired) && report.locked {
+    } else if report.images.staged.as_ref() == Some(desired) && report.images.locked {
         MemberState::Staged
     } else if report.phase == Some(Phase::Staging) && spec.is_some_and(|s| s.staging == Staging::Allowed) {
         MemberState::Staging
@@ -274,9 +274,11 @@ const MEASUREMENTS: usize = 3;
 /// day.
 fn durations(facts: &PoolStatusFacts<'_>, doing: &BTreeMap<&NodeName, MemberState>) -> PhaseDurations {
     PhaseDurations {
-        staging_seconds: latest_median(facts, doing, |report| report.staging),
-        drain_seconds: latest_median(facts, doing, |report| report.drain),
-        reboot_seconds: latest_median(facts, doing, |report| Some(report.reboot?.min(facts.reboot_timeout))),
+        staging_seconds: latest_median(facts, doing, |report| report.measured.staging),
+        drain_seconds: latest_median(facts, doing, |report| report.measured.drain),
+        reboot_seconds: latest_median(facts, doing, |report| {
+            Some(report.measured.reboot?.min(facts.reboot_timeout))
+        }),
     }
 }
 

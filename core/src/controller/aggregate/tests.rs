@@ -78,10 +78,9 @@ pub(super) fn host(report: Report) -> BootcNodeView {
 }
 
 fn booted(n: u8) -> Report {
-    Report {
-        booted: Some(digest(n)),
-        ..Report::default()
-    }
+    let mut report = Report::default();
+    report.images.booted = Some(digest(n));
+    report
 }
 
 fn holding(committed: bool) -> Holding {
@@ -207,12 +206,10 @@ fn measurements_with_the_target_come_first() {
         let mut members = vec![];
         for (image, minutes) in [(2, updated), (1, others)] {
             for minutes in minutes {
-                let report = Report {
-                    reboot: Some(Duration::from_secs(minutes * 60)),
-                    drain: Some(Duration::from_secs(*minutes)),
-                    staging: Some(Duration::from_secs(minutes * 10)),
-                    ..booted(image)
-                };
+                let mut report = booted(image);
+                report.measured.reboot = Some(Duration::from_secs(minutes * 60));
+                report.measured.drain = Some(Duration::from_secs(*minutes));
+                report.measured.staging = Some(Duration::from_secs(minutes * 10));
                 members.push(up(&format!("n{}", members.len()), report));
             }
         }
@@ -234,10 +231,8 @@ fn a_single_slow_reboot_makes_no_median() {
     ] {
         let mut members = vec![];
         for (n, minutes) in minutes.iter().enumerate() {
-            let report = Report {
-                reboot: Some(Duration::from_secs(minutes * 60)),
-                ..Report::default()
-            };
+            let mut report = Report::default();
+            report.measured.reboot = Some(Duration::from_secs(minutes * 60));
             members.push(up(&format!("n{n}"), report));
         }
         let durations = case(members).status().phase_durations;
@@ -320,11 +315,9 @@ fn up(name: &str, report: Report) -> (NodeView, Option<BootcNodeView>, Option<Ho
 
 #[test]
 fn every_member_is_counted_where_it_is() {
-    let staged = Report {
-        staged: Some(digest(2)),
-        locked: true,
-        ..booted(1)
-    };
+    let mut staged = booted(1);
+    staged.images.staged = Some(digest(2));
+    staged.images.locked = true;
     let staging = Report {
         phase: Some(Phase::Staging),
         ..booted(1)
@@ -487,12 +480,11 @@ fn a_forbidden_registry_keeps_the_target() {
 }
 
 fn reported(variant: Option<&str>) -> Report {
-    Report {
-        node_uid: Some("u".into()),
-        agent_version: Some("0.1.0".into()),
-        platform_variant: variant.map(str::to_owned),
-        ..booted(2)
-    }
+    let mut report = booted(2);
+    report.node_uid = Some("u".into());
+    report.agent_version = Some("0.1.0".into());
+    report.host.platform_variant = variant.map(str::to_owned);
+    report
 }
 
 #[test]
@@ -542,11 +534,9 @@ fn a_holder_that_does_not_come_back_is_reported() {
 
 #[test]
 fn an_agent_that_is_back_knows_better() {
-    let mut report = Report {
-        degraded: Some(degraded_by("n1", "BootUnproven", "a third image")),
-        boot_id: Some("another".into()),
-        ..booted(1)
-    };
+    let mut report = booted(1);
+    report.degraded = Some(degraded_by("n1", "BootUnproven", "a third image"));
+    report.host.boot_id = Some("another".into());
     let mut down = node("n1");
     down.ready = false;
     let mut case = case(vec![(down, Some(host(report.clone())), Some(holding(true)))]);
@@ -562,7 +552,7 @@ fn an_agent_that_is_back_knows_better() {
         "it is silent again"
     );
     case.heard = true;
-    report.boot_id = Some(holding(true).boot_id);
+    report.host.boot_id = Some(holding(true).boot_id);
     case.members[0].1 = Some(host(report));
     assert_eq!(
         case.condition("Degraded").reason,
@@ -683,11 +673,9 @@ fn a_new_node_of_another_platform_is_named() {
 #[test]
 fn only_a_locked_image_is_staged() {
     for (n, locked, expected) in [(2, true, (1, 0)), (2, false, (0, 1)), (3, true, (0, 1))] {
-        let report = Report {
-            staged: Some(digest(n)),
-            locked,
-            ..booted(1)
-        };
+        let mut report = booted(1);
+        report.images.staged = Some(digest(n));
+        report.images.locked = locked;
         let nodes = case(vec![up("n1", report)]).status().nodes;
         assert_eq!((nodes.staged, nodes.pending), expected, "{n} {locked}");
     }

@@ -60,7 +60,7 @@ fn bad_turn(member: &MemberView<'_>, node: Subject, target: &Target) -> Option<F
     let turn = report
         .last_turn
         .as_ref()
-        .filter(|t| t.digest == *desired && report.booted.as_ref() != Some(desired))?;
+        .filter(|t| t.digest == *desired && report.images.booted.as_ref() != Some(desired))?;
     let outcome = Outcome::from_word(&turn.outcome)?;
     let telling = match outcome {
         Outcome::DrainTimeout | Outcome::RebootBlocked | Outcome::NotApplied | Outcome::Failed => true,

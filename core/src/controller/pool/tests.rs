@@ -137,10 +137,8 @@ fn estimates_are_capped_by_pool_and_timeout() {
         let mut pool = pool("r.io/os:1", Some("r.io/os:1"));
         let status = pool.object.as_mut().unwrap().status.as_mut().unwrap();
         status.phase_durations.reboot_seconds = median;
-        let report = Report {
-            reboot: own_minutes.map(|minutes: u64| Duration::from_secs(minutes * 60)),
-            ..Report::default()
-        };
+        let mut report = Report::default();
+        report.measured.reboot = own_minutes.map(|minutes: u64| Duration::from_secs(minutes * 60));
         let estimate = pool.estimate_of(&report).reboot;
         assert_eq!(
             estimate,

@@ -218,7 +218,7 @@ fn form(pool: &PoolName, terms: &Terms, fleet_paused: bool, platform: Platform<'
 /// already runs its image.
 fn is_outdated(host: &BootcNodeView, before: &BootcNodeSpec, wanted: &BootcNodeSpec) -> bool {
     let desired = wanted.image.as_ref().map(|image| &image.digest);
-    let booted = host.report().and_then(|report| report.booted.as_ref());
+    let booted = host.report().and_then(|report| report.images.booted.as_ref());
     let is_updated = desired.is_some() && booted == desired;
     let paused = if is_updated { before.paused } else { wanted.paused };
     let needed = BootcNodeSpec {

@@ -91,27 +91,27 @@ fn standing(facts: &PublishFacts<'_>, index: usize, draft: &Draft<'_>) -> Option
         .is_some_and(|image| image.digest == *digest);
     let has_permit = published && old.is_some_and(|old| old.staging == Staging::Allowed);
     let report = draft.host.and_then(|h| h.report());
-    if report.is_some_and(|r| r.staged.as_ref() == Some(digest) || r.booted.as_ref() == Some(digest)) {
+    if report.is_some_and(|r| r.images.staged.as_ref() == Some(digest) || r.images.booted.as_ref() == Some(digest)) {
         return Some(Standing::Done);
     }
     let name = &draft.node.name;
     let heard = draft.host.is_none() || facts.heard.contains(name) || Bug::SilentPulls.is_awake();
     // A member with a permit may still pull an earlier digest until it has reported on this one; it then continues with
     // this one. The same holds for a member that is not Ready while its agent reports.
-    let pulls = report.is_some_and(|r| r.pulling);
+    let pulls = report.is_some_and(|r| r.pull.pulling);
     let observed = draft.host.is_some_and(BootcNodeView::is_observed);
     if heard && published && (observed || has_permit) && pulls {
         return Some(Standing::Pulls);
     }
-    let failed = report.is_some_and(|r| r.failed.contains(digest));
+    let failed = report.is_some_and(|r| r.images.failed.contains(digest));
     // An agent finishes its turn before it pulls, unless it cannot finish.
     let busy = facts.occupied.contains_key(&draft.node.uid);
     let stuck = is_stuck(facts, draft);
-    let blocked = report.is_some_and(|r| r.blocked);
+    let blocked = report.is_some_and(|r| r.pull.blocked);
     if !heard || failed || (busy && !stuck) || blocked {
         return Some(Standing::Cannot);
     }
-    let failure = report.and_then(|r| r.failure.as_ref());
+    let failure = report.and_then(|r| r.pull.failure.as_ref());
     let failure = failure.filter(|f| f.digest.as_ref().is_none_or(|d| d == digest));
     let unused = facts.permits.unused(name.as_str(), digest);
     Some(Standing::Waits(Turn {

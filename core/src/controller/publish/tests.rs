@@ -225,7 +225,9 @@ impl World {
 
     /// The node reports the earlier image, under this boot.
     fn report_of_boot(&mut self, name: &str, boot: &str) {
-        self.report(name, |r| (r.boot_id, r.booted) = (Some(boot.into()), Some(digest(0))));
+        self.report(name, |r| {
+            (r.host.boot_id, r.images.booted) = (Some(boot.into()), Some(digest(0)))
+        });
     }
 
     /// Gives the node a committed berth for the first image.
@@ -246,7 +248,7 @@ impl World {
     }
 
     fn staged(&mut self, name: &str, n: u8) {
-        self.report(name, |r| r.staged = Some(digest(n)));
+        self.report(name, |r| r.images.staged = Some(digest(n)));
     }
 }
 
@@ -317,7 +319,7 @@ fn each_node_gets_the_image_that_its_cpu_runs() {
         assert_eq!(world.image(name), None, "{name} has not reported");
         world.report(name, |report| {
             report.agent_version = Some("0.1.0".into());
-            report.platform_variant = variant.map(str::to_owned);
+            report.host.platform_variant = variant.map(str::to_owned);
         });
     }
     world.report("n4", |report| {
@@ -576,8 +578,8 @@ fn a_node_in_conflict_keeps_its_bootcnode() {
 fn a_pause_reaches_nodes_not_yet_updated() {
     let mut world = world(&["done", "late"], 2);
     world.step();
-    world.report("done", |r| r.booted = Some(digest(1)));
-    world.report("late", |r| r.booted = Some(digest(9)));
+    world.report("done", |r| r.images.booted = Some(digest(1)));
+    world.report("late", |r| r.images.booted = Some(digest(9)));
     world.step();
     world.pause(true);
     assert_eq!(world.written(), ["late"]);

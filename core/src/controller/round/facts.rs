@@ -207,15 +207,15 @@ fn member(pool: &Pool, node: &NodeView, host: Option<&BootcNodeView>, heard: boo
         },
         agent: AgentState {
             heard,
-            prepared: report.prepared,
-            staged: report.staged.clone().filter(|_| report.locked),
-            booted: report.booted.clone(),
-            failed: if retried { vec![] } else { report.failed.clone() },
+            prepared: report.pull.prepared,
+            staged: report.images.staged.clone().filter(|_| report.images.locked),
+            booted: report.images.booted.clone(),
+            failed: if retried { vec![] } else { report.images.failed.clone() },
             last_turn: report
                 .last_turn
                 .as_ref()
                 .map(|turn| (turn.digest.clone(), turn.attempts)),
-            clock_synchronized: report.clock_synchronized,
+            clock_synchronized: report.host.clock_synchronized,
         },
         leaving,
         abandoned: false,

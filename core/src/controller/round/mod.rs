@@ -42,7 +42,7 @@ impl Round<'_> {
         let host = host.map(|host| host.view.as_ref());
         let report = host.and_then(BootcNodeView::report);
         let desired = desired_digest(pool.target(), node.platform(host));
-        desired.is_some() && report.and_then(|r| r.booted.as_ref()) != desired
+        desired.is_some() && report.and_then(|r| r.images.booted.as_ref()) != desired
     }
 
     /// Returns the control plane with the berths as read. `answers` is `None` if they are not needed (see

@@ -20,57 +20,85 @@ pub struct Report {
     pub observed_generation: Option<i64>,
     /// UID of the Node that the agent runs on.
     pub node_uid: Option<String>,
+    /// Version of the agent.
+    pub agent_version: Option<String>,
+    /// Last retry token that the agent obeyed.
+    pub retry_token: Option<String>,
+    /// Phase of the node, for counts and messages. No decision depends on it.
+    pub phase: Option<Phase>,
+    /// Start of that phase, by the node's clock.
+    pub phase_start: Option<Timestamp>,
+    /// True if Berth's changes on the node are undone.
+    pub released: bool,
+    /// True if the agent reports that the API server does not guard the berths.
+    pub unguarded: bool,
+    /// Finding behind `NodeDegraded`, if True.
+    pub degraded: Option<Finding>,
+    /// The last turn that ended badly.
+    pub last_turn: Option<BadTurn>,
+    /// Images on the host.
+    pub images: Images,
+    /// Progress towards a staged image.
+    pub pull: Pull,
+    /// Durations of the node's last update.
+    pub measured: Measured,
+    /// The host.
+    pub host: Host,
+}
+
+/// Images on a host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Images {
     /// Digest that is booted.
     pub booted: Option<Digest>,
     /// Digest that is staged.
     pub staged: Option<Digest>,
     /// True if the staged image is locked.
     pub locked: bool,
-    /// Boot ID of the host.
-    pub boot_id: Option<BootId>,
+    /// Digests that failed on this host.
+    pub failed: Vec<Digest>,
+    /// Images that the node was deployed to.
+    pub deployments: Vec<NodeDeployment>,
+}
+
+/// A host's progress towards a staged image.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pull {
     /// True if the host is pulling an image.
     pub pulling: bool,
     /// True if the agent pulls nothing until something is repaired or another image is published.
     pub blocked: bool,
-    /// True if Berth's changes on the node are undone.
-    pub released: bool,
-    /// Phase of the node, for counts and messages. No decision depends on it.
-    pub phase: Option<Phase>,
-    /// Start of that phase, by the node's clock.
-    pub phase_start: Option<Timestamp>,
-    /// Version of the agent.
-    pub agent_version: Option<String>,
-    /// Highest CPU variant that the machine runs.
-    pub platform_variant: Option<String>,
     /// Set if the agent could not pull or stage and will retry.
     pub failure: Option<Failing>,
-    /// The last turn that ended badly.
-    pub last_turn: Option<BadTurn>,
-    /// Digests that failed.
-    pub failed: Vec<Digest>,
     /// True if `UpdatePrepared` is True.
     pub prepared: bool,
-    /// Finding behind `NodeDegraded`, if True.
-    pub degraded: Option<Finding>,
-    /// True if the agent reports that the API server does not guard the berths.
-    pub unguarded: bool,
-    /// The retry token that the agent obeyed last.
-    pub retry_token: Option<String>,
-    /// Images that the node was deployed to.
-    pub deployments: Vec<NodeDeployment>,
-    /// Duration of the node's last pull.
+}
+
+/// Durations of a node's last update, by the node's clock.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    /// Duration of the last pull.
     pub staging: Option<Duration>,
-    /// End of that pull, by the node's clock.
+    /// End of that pull.
     pub staging_ended: Option<Timestamp>,
-    /// Duration of the node's last drain.
+    /// Duration of the last drain.
     pub drain: Option<Duration>,
-    /// Duration of the node's last reboot.
+    /// Duration of the last reboot.
     pub reboot: Option<Duration>,
+}
+
+/// Parts of a report about the host.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Host {
+    /// Boot ID of the host.
+    pub boot_id: Option<BootId>,
+    /// Highest CPU variant that the machine runs.
+    pub platform_variant: Option<String>,
     /// True if the host's clock is synchronised.
     pub clock_synchronized: bool,
-    /// The machine's record of the image that it was installed from.
+    /// Record of the image that the machine was installed from.
     pub boot_image: BootImageNote,
-    /// The machine's first boot, if it was checked.
+    /// First boot, if it was checked.
     pub firstboot: Option<FirstBoot>,
 }
 
@@ -150,55 +178,72 @@ fn seconds(number: Option<u32>) -> Option<Duration> {
 
 impl Report {
     pub(super) fn of(node: &Subject, status: BootcNodeStatus) -> Self {
-        let measured = status.measured();
         let degraded = finding::node::reported(node, &status.conditions);
-        let unguarded = is_unguarded(&status.conditions, degraded.as_ref());
-        let released = is_released(&status);
-        let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
-        let pull_reason = pulled.filter(|c| c.status == "Unknown").map(|c| c.reason.as_str());
-        // An image whose pull failed is retried; an image that the host's policy refuses is not.
-        let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
-        let locked = status.staged.as_ref().is_some_and(|s| s.locked);
         Self {
             observed_generation: status.observed_generation,
-            node_uid: status.node_uid,
-            booted: status.booted.and_then(|d| d.digest),
-            staged: status.staged.and_then(|d| d.digest),
-            locked,
-            boot_id: status.boot_id.map(BootId::new),
-            pulling: pull_reason == Some(Why::Pulling.as_str()),
-            blocked: refused || pull_reason == Some(Why::Blocked.as_str()),
-            released,
             phase: status.phase,
-            phase_start: status.phase_start_time.map(|t| t.0),
-            agent_version: status.agent_version,
-            platform_variant: status.platform_variant,
-            failure: status.failure.map(|f| Failing {
-                digest: f.digest,
-                attempts: f.attempts,
-            }),
+            phase_start: status.phase_start_time.as_ref().map(|t| t.0),
+            released: is_released(&status),
+            unguarded: is_unguarded(&status.conditions, degraded.as_ref()),
+            degraded,
+            pull: Pull::of(&status),
+            measured: Measured::of(&status),
+            images: Images {
+                booted: status.booted.and_then(|d| d.digest),
+                locked: status.staged.as_ref().is_some_and(|s| s.locked),
+                staged: status.staged.and_then(|d| d.digest),
+                failed: status.failed_digests,
+                deployments: status.deployments,
+            },
+            host: Host {
+                boot_id: status.boot_id.map(BootId::new),
+                platform_variant: status.platform_variant,
+                clock_synchronized: status.clock_synchronized.unwrap_or_default(),
+                boot_image: status.boot_image.map(BootImageNote::of).unwrap_or_default(),
+                firstboot: status.firstboot.map(|firstboot| FirstBoot {
+                    outcome: firstboot.outcome,
+                    held: firstboot.held,
+                }),
+            },
             last_turn: status.last_turn.map(|t| BadTurn {
                 outcome: t.outcome,
                 message: t.message,
                 digest: t.digest,
                 attempts: t.attempts,
             }),
-            failed: status.failed_digests,
-            prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
+            node_uid: status.node_uid,
+            agent_version: status.agent_version,
             retry_token: status.retry_token,
-            deployments: status.deployments,
+        }
+    }
+}
+
+impl Pull {
+    fn of(status: &BootcNodeStatus) -> Self {
+        let pulled = condition::find(&status.conditions, condition::node::IMAGE_PULLED);
+        let pull_reason = pulled.filter(|c| c.status == "Unknown").map(|c| c.reason.as_str());
+        // An image whose pull failed is retried; an image that the host's policy refuses is not.
+        let refused = status.failure.is_none() && pulled.is_some_and(|c| c.status == "False");
+        Self {
+            pulling: pull_reason == Some(Why::Pulling.as_str()),
+            blocked: refused || pull_reason == Some(Why::Blocked.as_str()),
+            failure: status.failure.as_ref().map(|f| Failing {
+                digest: f.digest.clone(),
+                attempts: f.attempts,
+            }),
+            prepared: condition::is_true(&status.conditions, condition::node::UPDATE_PREPARED),
+        }
+    }
+}
+
+impl Measured {
+    fn of(status: &BootcNodeStatus) -> Self {
+        let measured = status.measured();
+        Self {
             staging: seconds(measured.staging),
             staging_ended: status.timeline.staging_ended(),
             drain: seconds(measured.drain),
             reboot: seconds(measured.reboot),
-            clock_synchronized: status.clock_synchronized.unwrap_or_default(),
-            boot_image: status.boot_image.map(BootImageNote::of).unwrap_or_default(),
-            firstboot: status.firstboot.map(|firstboot| FirstBoot {
-                outcome: firstboot.outcome,
-                held: firstboot.held,
-            }),
-            degraded,
-            unguarded,
         }
     }
 }

@@ -127,7 +127,7 @@ fn decisions_read_conditions_not_phases() {
             "status": { "observedGeneration": 3, "phase": phase, "conditions": conditions, "failure": failure },
         })));
         let report = view.report().unwrap();
-        let found = (report.pulling, report.blocked, view.is_released());
+        let found = (report.pull.pulling, report.pull.blocked, view.is_released());
         assert_eq!(found, expected, "{phase} {condition:?}");
     }
 }
@@ -276,7 +276,7 @@ fn a_boot_image_note_is_kept() {
         provisioned: Some(60),
         error: Some("torn".to_owned()),
     };
-    assert_eq!(view.report().unwrap().boot_image, expected);
+    assert_eq!(view.report().unwrap().host.boot_image, expected);
 }
 
 #[test]

@@ -25,11 +25,10 @@ fn provisioned(version: Option<&str>, provisioned: Option<i64>) -> BootcNodeView
 }
 
 fn noted(note: BootImageNote) -> BootcNodeView {
-    tests::host(Report {
-        booted: format!("sha256:{}", "a".repeat(64)).parse().ok(),
-        boot_image: note,
-        ..Report::default()
-    })
+    let mut report = Report::default();
+    report.images.booted = format!("sha256:{}", "a".repeat(64)).parse().ok();
+    report.host.boot_image = note;
+    tests::host(report)
 }
 
 /// An image with a version, and the minimum version of boot images that it requires.

@@ -21,14 +21,14 @@ fn so_many_stage_at_once() {
     world.staged("n2", 1);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2", "n3"]);
-    world.report("n1", |r| r.failure = failing(1, 1));
+    world.report("n1", |r| r.pull.failure = failing(1, 1));
     world.step();
     assert_eq!(
         world.allowed(),
         ["n2", "n3", "n4"],
         "a node that backs off passes its permit on"
     );
-    world.report("n1", |r| r.failure = None);
+    world.report("n1", |r| r.pull.failure = None);
     assert!(world.step().is_empty(), "and waits for the next one");
 }
 
@@ -37,8 +37,8 @@ fn who_pulls_keeps_its_place() {
     let mut world = world(&["n1", "n2", "n3"], 1);
     world.step();
     world.report("n1", |r| {
-        r.pulling = true;
-        r.failure = failing(1, 3);
+        r.pull.pulling = true;
+        r.pull.failure = failing(1, 3);
     });
     assert!(world.step().is_empty(), "also when it failed before");
     world.report("n1", |r| r.phase = Some(Phase::Pending));
@@ -64,7 +64,7 @@ fn no_node_begins_to_pull_while_paused() {
     let mut world = world(&["n1", "n2", "n3"], 2);
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
-    world.report("n1", |r| r.pulling = true);
+    world.report("n1", |r| r.pull.pulling = true);
     world.fleet_paused = true;
     world.step();
     assert_eq!(world.allowed(), ["n1"], "a pulling node continues");
@@ -82,8 +82,8 @@ fn nodes_that_fail_take_turns() {
         let name = world.allowed()[0].to_owned();
         assert_eq!(world.allowed().len(), 1);
         world.report(&name, |r| {
-            let attempts = r.failure.as_ref().map_or(0, |f| f.attempts);
-            r.failure = failing(1, attempts + 1);
+            let attempts = r.pull.failure.as_ref().map_or(0, |f| f.attempts);
+            r.pull.failure = failing(1, attempts + 1);
         });
         turns.push(name);
         world.step();
@@ -91,7 +91,7 @@ fn nodes_that_fail_take_turns() {
     for name in ["n1", "n2", "n3"] {
         assert_eq!(turns.iter().filter(|n| *n == name).count(), 3, "{turns:?}");
     }
-    world.report("n2", |r| r.failure = None);
+    world.report("n2", |r| r.pull.failure = None);
     world.step();
     assert_eq!(world.allowed(), ["n2"], "a node without failures comes first");
 }
@@ -100,8 +100,8 @@ fn nodes_that_fail_take_turns() {
 fn who_cannot_pull_has_no_leave() {
     type Change = fn(&mut World);
     let changes: [(&str, Change); 4] = [
-        ("failed here", |w| w.report("n1", |r| r.failed = vec![digest(1)])),
-        ("host unusable", |w| w.report("n1", |r| r.blocked = true)),
+        ("failed here", |w| w.report("n1", |r| r.images.failed = vec![digest(1)])),
+        ("host unusable", |w| w.report("n1", |r| r.pull.blocked = true)),
         ("busy", |w| {
             drop(w.occupied.insert("uid-n1".into(), ["a".into()].into()))
         }),
@@ -223,7 +223,7 @@ fn another_digest_starts_over() {
     world.step();
     assert_eq!(world.allowed(), ["n1", "n2"]);
     world.terms.get_mut(&"a".into()).unwrap().target = Some(target(3));
-    world.report("n3", |r| r.booted = Some(digest(3)));
+    world.report("n3", |r| r.images.booted = Some(digest(3)));
     let writes = world.step();
     assert_eq!(writes.len(), 3, "published to all at once");
     assert_eq!(world.allowed(), ["n1", "n3"], "a node with the image needs no permit");
