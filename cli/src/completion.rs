@@ -6,11 +6,11 @@
 
 use clap::{Arg, ArgAction, Command, ValueEnum, ValueHint};
 
-/// Directive of the last line, as cobra numbers them: the shell may also complete file names.
+/// Cobra's completion directive, printed on the last line: the shell may also complete file names.
 const FILES: u8 = 0;
-/// Directive: only the candidates are possible.
+/// Cobra's directive: the shell offers no file names besides the candidates.
 const NO_FILES: u8 = 4;
-/// Directive: the shell adds no space after the candidate.
+/// Cobra's directive: the shell adds no space after the candidate.
 const NO_SPACE: u8 = 2;
 
 /// Program that a script is for.
@@ -26,7 +26,7 @@ pub enum Shell {
     Kubectl,
 }
 
-/// Names that are not in the definition of the command line.
+/// Kinds of candidates that are not in clap's definition of the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     /// Names of pools.
@@ -84,7 +84,7 @@ pub fn option<'a>(words: &'a [String], name: &str) -> Option<&'a str> {
         };
         match value.strip_prefix('=') {
             Some(value) => return Some(value),
-            // A shell may pass the sign as a separate word.
+            // A shell may pass the `=` as a separate word.
             None if value.is_empty() => return rest.find(|word| *word != "=").map(String::as_str),
             None => {}
         }
@@ -97,7 +97,7 @@ struct Place<'a> {
     command: &'a Command,
     /// Option whose value is completed.
     value: Option<&'a Arg>,
-    /// Number of positional arguments before it.
+    /// Number of positional arguments before the word to complete.
     count: usize,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// True if the argument has this name; a long name begins with its second dash.
+/// True if the option has this name, given without its first dash: `o` or `-output`.
 fn is_named(argument: &Arg, name: &str) -> bool {
     match name.strip_prefix('-') {
         Some(long) => argument.get_long() == Some(long),

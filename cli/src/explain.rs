@@ -18,7 +18,7 @@ use crate::preview::{PoolPreview, preview};
 use crate::snapshot::Snapshot;
 use crate::text::{clean, count, seconds, until};
 
-/// Number of nodes ahead in the order that are named.
+/// How many of the nodes ahead of this one are named.
 const NAMED: usize = 3;
 
 /// Explanation for one node.
@@ -86,7 +86,7 @@ pub fn explanation(snapshot: &Snapshot, node: &str, now: Timestamp) -> Result<No
     Ok(answer)
 }
 
-/// Adds what including the node would change.
+/// Adds the effect of including an excluded node.
 fn excluded(answer: &mut NodeExplanation, snapshot: &Snapshot, now: Timestamp) {
     let node = &answer.node;
     let include = ChangeLine {
@@ -190,7 +190,7 @@ fn control_plane_wait(member: &Member<'_>) -> Option<(Cause, String)> {
 fn reasons(found: &Explanation, shown: &PoolPreview, own: Vec<String>, pool: &BootcNodePool) -> Vec<String> {
     let Some(wait) = found.wait else { return vec![] };
     let mut why = vec![format!("it {}", wait.words())];
-    // Lines that repeat the plan's reason are left out.
+    // Leave out lines that repeat the plan's reason.
     if wait != BlockReason::HeldBack {
         why.extend(own.into_iter().filter(|line| *line != wait.words()));
     }
@@ -245,7 +245,7 @@ fn times(found: &Explanation, case: &Case, shown: &PoolPreview, pool: &BootcNode
             seconds(staging.into())
         ));
     }
-    // A position promises nothing while no node may start, and none of these ends with time alone.
+    // For these reasons no node may start until something changes, so a position in the order means nothing.
     let is_shut = match wait {
         BlockReason::Halted => true,
         BlockReason::Gate | BlockReason::TooLate => found.opens.is_none(),

@@ -1,4 +1,4 @@
-//! Health findings as they are shown: about the fleet, its pools and its nodes. Nodes with the same finding are one.
+//! Health findings as they are shown: about the fleet, its pools and its nodes. Nodes with the same finding share a line.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,8 @@ pub struct HealthInsight {
 }
 
 impl HealthInsight {
-    /// Shows the same finding of several nodes, or one finding of a pool or the fleet. `None` for no finding.
+    /// Returns one insight for a finding that several nodes share, or for a finding about a pool or the fleet.
+    /// `None` if `findings` is empty.
     fn of(findings: &[Finding]) -> Option<Self> {
         let first = findings.first()?;
         let name = first.subject.name();
@@ -91,7 +92,7 @@ fn of_nodes(findings: &[Finding], pool: &str) -> String {
     format!("{} nodes of pool {pool} {words}: {named}", all.len())
 }
 
-/// Returns the last step for a finding about a pool's image.
+/// Returns the last step for a finding about a pool's image: to poll the tag. `None` for other findings.
 fn poll(found: &Finding) -> Option<String> {
     let is_of_image = matches!(
         found.kind,

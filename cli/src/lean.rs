@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, Nod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::Deserialize;
 
-/// A Node without these fields.
+/// A Node without fields that no command reads.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "NodeFields")]
 pub(crate) struct LeanNode(pub(crate) Node);

@@ -101,7 +101,7 @@ pub(crate) fn silence(status: &BootcNodeStatus, now: Timestamp) -> Option<String
     silent_since(status, now).map(|since| age(since, now))
 }
 
-/// Returns the start of that silence.
+/// Returns the start of the silence that [`silence`] reports.
 pub(crate) fn silent_since(status: &BootcNodeStatus, now: Timestamp) -> Option<Timestamp> {
     let reported = status.insight.as_ref().filter(|insight| is_silent(insight));
     let reported = reported.and_then(|insight| condition::find(&insight.conditions, DEGRADED));

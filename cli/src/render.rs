@@ -341,7 +341,7 @@ fn health(report: &Report, now: Timestamp, look: Look, detail: Detail) -> String
     if report.health.is_empty() {
         let counts = report.pools.iter().map(|view| &view.counts);
         let is_behind = counts.clone().any(|c| c.updated < c.total);
-        // A dead controller causes no finding here, so the last text is cautious.
+        // A dead controller causes no finding here, so the last text says only that no problem is known.
         let words = if !is_behind {
             "Every node runs its target image"
         } else if counts.clone().any(|c| c.progressing > 0 || c.draining > 0) {

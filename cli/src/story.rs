@@ -209,7 +209,7 @@ fn head(story: &Story, now: Timestamp) -> Vec<String> {
     lines.extend(story.backend.as_ref().map(backend));
     lines.extend(story.firstboot.as_ref().map(first_boot));
     lines.extend(story.berths.iter().map(|b| format!("  berth {}: {}", b.name, b.state)));
-    // The lines below show it in full.
+    // Leave out a message that the conditions or blockers below repeat in full.
     let conditions = story.conditions.iter().map(|c| c.message.as_str());
     let blockers = story.blockers.iter().map(|b| b.pod.as_str());
     let mut shown_below = conditions.chain(blockers).filter(|text| !text.is_empty());

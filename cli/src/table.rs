@@ -7,8 +7,8 @@ use crate::text::{cut, wide};
 
 /// Text of an empty cell.
 const NOTHING: &str = "-";
-/// Columns that are enough for sentences beside the other columns. If there are fewer, and a sentence does not fit, all
-/// sentences get their own lines.
+/// Least width of the last column, which holds sentences. If less is left and a sentence does not fit, all sentences
+/// get their own lines.
 const ROOM: usize = 48;
 /// Least width of the first column (names) when it is shortened to make room.
 const NAME: usize = 20;

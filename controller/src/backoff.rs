@@ -53,7 +53,7 @@ impl Backoffs {
         self.0.values().map(|(_, at)| *at).filter(|at| *at > now).min()
     }
 
-    /// Forgets objects whose retry has been due for 20 s: they are gone, or need no request any more.
+    /// Forgets objects whose retry has been due for 20 s: they were deleted, or need no request any more.
     pub fn forget(&mut self, now: Moment) {
         self.0.retain(|_, (_, until)| *until + RETRY_MAX > now);
     }

@@ -296,7 +296,7 @@ impl<'a> Outlook<'a> {
         let refused = skew.filter(|c| c.reason == Why::NextImageRefused.as_str());
         blocks.extend(refused.map(|c| format!("the next image is refused (BootImageSkew): {}", clean(&c.message))));
         let unresolved = condition::find(conditions, condition::pool::IMAGE_RESOLVED).filter(|c| c.status == "False");
-        // The line above already says this.
+        // The line about BootImageSkew already gives this reason.
         let is_repeated = refused.is_some() && unresolved.is_some_and(|c| c.reason == Why::BootImageSkew.as_str());
         if self.target.is_none() && !is_repeated {
             let why = unresolved.map_or_else(String::new, |c| format!(": {}: {}", c.reason, clean(&c.message)));

@@ -171,7 +171,7 @@ pub struct Note {
     pub related: Option<ObjectReference>,
 }
 
-/// Whether an event is a warning, its reason and its action.
+/// Fixed parts of an event: true if it is a warning, then its reason and its action.
 type Kind = (bool, &'static str, &'static str);
 
 impl Note {

@@ -82,7 +82,7 @@ impl Leadership {
         *locked(&self.renewed) = sent;
     }
 
-    /// Checks that no other controller can have become leader. Returns for how long none can.
+    /// Checks that no other controller can have become leader. Returns how long this stays true without a renewal.
     ///
     /// # Errors
     /// If the last renewal is older than the renew deadline.
@@ -262,7 +262,7 @@ impl Candidate {
                         if let Some((_, sent)) = unanswered.iter().find(|(time, _)| Some(*time) == written) {
                             leadership.renew(*sent);
                         }
-                        // Other renewals still in flight will conflict.
+                        // Other renewals still in flight will fail with a conflict: the Lease has changed.
                         unanswered.clear();
                         lease = found;
                     }

@@ -368,10 +368,10 @@ fn log(berths: &Berths, pool: &Pool, write: &BerthWrite) {
                     tracing::info!(%pool, berth = %lease, node, reason, "offer withdrawn")
                 }
                 WriteReason::Revoke(reason) => {
-                    tracing::info!(%pool, berth = %lease, node, reason, "holder asked to give the berth back")
+                    tracing::info!(%pool, berth = %lease, node, reason, "the holder was asked to give the berth back")
                 }
                 WriteReason::Unrevoke => {
-                    tracing::info!(%pool, berth = %lease, node, "holder no longer asked to give the berth back")
+                    tracing::info!(%pool, berth = %lease, node, "the holder may keep the berth again")
                 }
                 WriteReason::Gone => tracing::warn!(%pool, berth = %lease, node, "berth closed: its Node is gone"),
                 WriteReason::Window => {

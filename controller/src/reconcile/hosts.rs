@@ -30,7 +30,7 @@ impl Reconciler {
             .permits
             .see(&observed.snapshot.bootc_nodes, observed.now);
         let mut writes = self.host_writes(observed, membership, resolutions, &berths);
-        // A node that changes or leaves its pool must not hold a berth. Only the API server's state counts, not the
+        // A node that changes or leaves its pool must not hold a berth. Check this on the API server, not in the
         // watch.
         if writes.iter().any(|write| leaves_pool(observed, write)) {
             berths = self.live_berths(observed, berths).await?;

@@ -57,7 +57,7 @@ impl Reconciler {
             self.kube.beat();
             let Some(snapshot) = self.store.snapshot() else {
                 if !quiet {
-                    tracing::info!(missing = ?self.store.missing(), "waiting for the first lists of the watches");
+                    tracing::info!(missing = ?self.store.missing(), "waiting until every watch has listed its objects");
                 }
                 quiet = true;
                 continue;

@@ -32,7 +32,7 @@ pub struct Reconciler {
     pub(super) memory: Memory,
     /// Time when this process became the leader.
     pub(super) began: Moment,
-    /// Time when the next pass is due; `None`: after the maximum time between two passes.
+    /// Time when the next pass is due; `None`: 10 s after the last one (`PASS_INTERVAL`).
     pub(super) due: Option<Moment>,
 }
 

@@ -141,11 +141,11 @@ pub struct Resolver {
     delivered: BTreeMap<PoolName, (Target, Moment)>,
 }
 
-/// Questions of one pool, and since when the pool wants an answer to each.
+/// Questions of one pool to registries, and since when the pool has waited for the answers.
 struct PoolQuestions {
     /// `None` if the reference is invalid.
     questions: Option<Questions>,
-    /// Since when its reference differs from the reference of its target.
+    /// Time since when the pool's reference has differed from its target's reference; `None` if they are equal.
     changed: Option<Moment>,
     requested: Option<Moment>,
     confirmed: Option<Moment>,
@@ -245,7 +245,7 @@ impl Resolver {
             Some(request) if pool_image.obeyed != Some(request) => {
                 Some(self.requests.wants(pool_image.pool, request, now))
             }
-            // Already handled, perhaps by a former leader: not asked again.
+            // This poll request was already handled, perhaps by a former leader.
             Some(request) => self.requests.wanted(pool_image.pool, request),
             None => None,
         };

@@ -73,7 +73,7 @@ struct Failure {
     since: Timestamp,
     /// Time of this failure, by the monotonic and the wall clock.
     noted: (Moment, Timestamp),
-    /// Time of the next try: `soon` if a pool is blocked without an answer, otherwise `late`.
+    /// Times of the next try: `soon` if a pool is blocked without an answer, otherwise `late`.
     soon: Moment,
     late: Moment,
 }
@@ -168,13 +168,13 @@ impl Job {
         self.asks.iter().any(|ask| ask.urgent)
     }
 
-    /// True if a failure is retried without another request by a pool.
+    /// True if a failed request is retried automatically.
     fn is_tried_again(&self) -> bool {
         let mut asks = self.asks.iter();
         asks.any(|ask| ask.urgent || ask.until_answered || ask.interval.is_some())
     }
 
-    /// True if `ask` wants a request that was not sent yet.
+    /// True if `ask` needs a newer request than the last one that was sent.
     fn is_unmet(&self, ask: &Ask) -> bool {
         ask.after.is_some_and(|after| self.started.is_none_or(|at| at < after))
     }

@@ -61,7 +61,7 @@ pub(super) async fn resolve(
     let begin = Instant::now();
     let mut failures: Vec<ResolveError> = vec![];
     for source in &sources {
-        // The remaining sources share the time that is left after a quick refusal.
+        // If a source fails early, the remaining sources share the time that is left.
         let left = RESOLVE_TIMEOUT.saturating_sub(begin.elapsed());
         let share = left / u32::try_from(sources.len() - failures.len()).unwrap_or(u32::MAX);
         let asked = async {
@@ -352,7 +352,7 @@ impl<'a> Attempt<'a> {
                 return Err(error);
             }
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer in time".to_owned(),
+            Err(_) => "the registry did not answer in time".to_owned(),
         };
         tracing::warn!(image = self.repository(), %error, "cannot read the image's labels; resolved without them");
         Ok(None)

@@ -100,10 +100,11 @@ async fn token(
         _ => client.get(query),
     };
     let answer = fetch(request, MAX_TOKEN).await?;
-    let answer: Answer = serde_json::from_slice(&answer.bytes).map_err(|_| invalid("token answer is not JSON"))?;
+    let answer: Answer =
+        serde_json::from_slice(&answer.bytes).map_err(|_| invalid("the token service's answer is not JSON"))?;
     let token = answer.token.filter(|token| !token.is_empty()).or(answer.access_token);
     let token = token.filter(|token| !token.is_empty());
-    token.ok_or_else(|| invalid("token answer has no token"))
+    token.ok_or_else(|| invalid("the token service's answer has no token"))
 }
 
 fn basic(username: &str, password: &str) -> Result<HeaderValue, ResolveError> {
